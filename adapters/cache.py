@@ -76,13 +76,13 @@ class Cache:
 
     def _make_room(self, num_bytes: int) -> None:
         """Evict the adapters read longest ago until num_bytes more fit, as far as nobody is reading them."""
-        kept = []
+        entries = []
         for digest in self._store.digests():
             with contextlib.suppress(FileNotFoundError, AdapterMissing):
                 read_ns = (self._root / digest).stat().st_mtime_ns
-                kept.append((read_ns, digest, self._store.size_bytes(digest)))
-        excess = sum(size for _, _, size in kept) + num_bytes - self._max_bytes
-        for _, digest, size in sorted(kept):
+                entries.append((read_ns, digest, self._store.size_bytes(digest)))
+        excess = sum(size for _, _, size in entries) + num_bytes - self._max_bytes
+        for _, digest, size in sorted(entries):
             if excess <= 0:
                 return
             if self.evict(digest):

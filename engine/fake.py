@@ -296,13 +296,13 @@ class FakeCore:
         return [None, *(fake_logprobs(token, num_top, self._vocab_size) for token in request.prompt_token_ids[1:])]
 
     def _end(self, running: _Running, reason: FinishReason) -> Final:
-        request, kept = running.request, sum(running.num_kept.values())
+        request, num_kept_tokens = running.request, sum(running.num_kept.values())
         del self._running[request.request_id]
         usage = Usage(
             prompt_tokens=len(request.prompt_token_ids),
-            completion_tokens=kept,
+            completion_tokens=num_kept_tokens,
             cached_tokens=running.num_cached_tokens,
-            discarded_tokens=sum(running.num_sent) - kept,
+            discarded_tokens=sum(running.num_sent) - num_kept_tokens,
             decode_ms=(time.monotonic() - running.started_s) * 1e3,
             draft_tokens=len(request.predicted_token_ids),
             accepted_draft_tokens=_num_predicted(request, running.num_kept.get(0, 0)),

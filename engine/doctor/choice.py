@@ -44,9 +44,9 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Cho
     use_native_path(config.native_path)
     library = installed()
     paths = library.paths if library is not None else ()
-    kept = stored_quality(config.model_dir)
-    quantized, why = choose_format(config.quantization, device, computed, lambda library: kept or UNMEASURED)
-    if quantized == "int8" and config.quantization == "auto" and kept is None:
+    stored = stored_quality(config.model_dir)
+    quantized, why = choose_format(config.quantization, device, computed, lambda library: stored or UNMEASURED)
+    if quantized == "int8" and config.quantization == "auto" and stored is None:
         why = f"Matrices are 8-bit integers, by {paths[-1]}, if the first start finds the model near enough to float32."
     products = f"int8 {paths[-1]}" if quantized == "int8" else "torch"
     threads = num_threads(config.num_threads)

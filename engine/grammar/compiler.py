@@ -115,9 +115,9 @@ class GrammarCompiler:
         """
         with self._changed:
             for tenant, jobs in list(self._waiting.items()):
-                kept = deque(job for job in jobs if job.request_id != request_id)
-                if kept:
-                    self._waiting[tenant] = kept
+                remaining = deque(job for job in jobs if job.request_id != request_id)
+                if remaining:
+                    self._waiting[tenant] = remaining
                 else:
                     del self._waiting[tenant]
 

@@ -7,7 +7,7 @@ not before its first use. Whoever waits is served in order of asking.
 
 Batch work waits behind all others, one load at a time, and gets no place of an adapter that interactive requests have
 used of late (`engine.lora.slots`). What it uses alone is given back at once when these want the place: it is told to
-leave (`wants_back`).
+leave (`is_reclaimed`).
 
 The wait for a slot is bounded: after PATIENCE_S every waiter closes one more of the slots used least recently, which
 then take no new users and fall free when their last one ends. With S slots that are not pinned, D the longest time that
@@ -132,7 +132,7 @@ class AdapterPool:
         """Return True if the adapter is ready for a new user; else it loads, or waits for a slot, after this call."""
         slot = self.slots.find(key)
         if slot is None or slot.closing:
-            self._want(key, self._clock(), for_batch)
+            self._enqueue(key, self._clock(), for_batch)
             self._go_on()
             return False
         slot.for_batch &= for_batch
@@ -196,9 +196,9 @@ class AdapterPool:
             self.slots.empty(slot)
         self._go_on()
 
-    def wants_back(self, index: int) -> bool:
-        """Tell whether a slot is wanted back, as `running_set.AdapterSlots.wants_back` says."""
-        return self.slots.at(index).is_wanted
+    def is_reclaimed(self, index: int) -> bool:
+        """Tell whether batch work has to leave a slot, as `running_set.AdapterSlots.is_reclaimed` says."""
+        return self.slots.at(index).is_reclaimed
 
     def unpin(self, key: str) -> None:
         """Let an adapter be evicted like any other, once nobody uses it."""
@@ -244,7 +244,7 @@ class AdapterPool:
         assert len(set(wanted)) == len(wanted)
         assert all(slot.closing for key in wanted if (slot := self.slots.find(key)) is not None)
 
-    def _want(self, key: str, since_s: float, for_batch: bool) -> None:
+    def _enqueue(self, key: str, since_s: float, for_batch: bool) -> None:
         """Put an adapter in line, at its earlier place if it is there already."""
         if not for_batch:
             self._batch_wanted.pop(key, None)
@@ -326,7 +326,7 @@ class AdapterPool:
         for slot in self.slots:
             if slot.for_batch and slot.staged is not None:
                 self.slots.empty(slot)
-                self._want(slot.key, slot.since_s, for_batch=True)
+                self._enqueue(slot.key, slot.since_s, for_batch=True)
                 return self._reserve(key, since_s)
         return False
 
@@ -350,7 +350,7 @@ class AdapterPool:
     def _close_for_waiters(self) -> None:
         """Close a slot for each adapter that waits too long, and for the bytes of the first that is staged too long.
 
-        Slots that batch work alone uses are wanted back without patience.
+        Slots that batch work alone uses are reclaimed at once.
         """
         now_s = self._clock()
         overdue_s = now_s - PATIENCE_S
@@ -363,9 +363,9 @@ class AdapterPool:
             excess = self.slots.num_bytes + slot.staged.num_bytes - self.slots.max_bytes
             missing_bytes = excess if slot.since_s <= overdue_s else 0
             num_kept = self.slots.num_held_bytes(now_s)
-            self.slots.want_back(0, num_kept + slot.staged.num_bytes - self.slots.max_bytes)
+            self.slots.reclaim_from_batch(0, num_kept + slot.staged.num_bytes - self.slots.max_bytes)
         if missing and self._may_load():
-            self.slots.want_back(len(missing), 0)
+            self.slots.reclaim_from_batch(len(missing), 0)
         self.slots.close(num_missing, missing_bytes)
         overdue_s = now_s - BATCH_PATIENCE_S
         waiting = [key for key, since_s in self._batch_wanted.items() if since_s <= overdue_s]

@@ -41,7 +41,7 @@ class Slot(msgspec.Struct, eq=False):
     """The references that are batch work's."""
     last_interactive_s: float = -inf
     """The time at which an interactive request used it last."""
-    is_wanted: bool = False
+    is_reclaimed: bool = False
     """True if it is closing because interactive requests want its place, and batch work that uses it has to leave."""
 
     @property
@@ -145,9 +145,9 @@ class Slots:
             num_slots -= 1
             num_bytes -= slot.num_bytes
 
-    def want_back(self, num_slots: int, num_bytes: int) -> None:
+    def reclaim_from_batch(self, num_slots: int, num_bytes: int) -> None:
         """Close slots as `close` does, of those that batch work alone uses: batch work has to leave them now."""
-        coming = [slot for slot in self if slot.is_wanted]
+        coming = [slot for slot in self if slot.is_reclaimed]
         num_slots -= len(coming)
         num_bytes -= sum(slot.num_bytes for slot in coming)
         of_batch = [slot for slot in self if slot.is_of_batch and not slot.closing and slot.key not in self.pinned]
@@ -155,7 +155,7 @@ class Slots:
             if num_slots <= 0 and num_bytes <= 0:
                 return
             self.num_evictions += 1
-            slot.closing = slot.is_wanted = True
+            slot.closing = slot.is_reclaimed = True
             num_slots -= 1
             num_bytes -= slot.num_bytes
 

@@ -115,7 +115,7 @@ class BatchWork:
         self._peaks.num_blocks = max(self._peaks.num_blocks, num_used)
         for sequence in list(self._band.running):
             slot = sequence.adapter_slot
-            if slot is not None and not sequence.num_pending and self._adapters.wants_back(slot):
+            if slot is not None and not sequence.num_pending and self._adapters.is_reclaimed(slot):
                 self._give_up(sequence)
 
     def reclaim(self, num_blocks: int) -> None:

@@ -52,12 +52,12 @@ class RequestGroup(msgspec.Struct, eq=False):
         started_s = min((c.started_s for c in self.choices if c.started_s), default=now_s)
         first_token_s = min((c.first_token_s for c in self.choices if c.first_token_s), default=now_s)
         produced = sum(choice.num_completion_tokens for choice in self.choices)
-        kept = sum(_num_kept(choice) for choice in self.choices)
+        num_kept_tokens = sum(_num_kept(choice) for choice in self.choices)
         return Usage(
             prompt_tokens=len(self.request.prompt_token_ids) if self.is_started else 0,  # else nothing was computed
             cached_tokens=self.num_cached_tokens,
-            completion_tokens=kept,
-            discarded_tokens=produced - kept,
+            completion_tokens=num_kept_tokens,
+            discarded_tokens=produced - num_kept_tokens,
             queue_ms=(started_s - self.arrived_s) * 1e3,
             prefill_ms=(first_token_s - started_s) * 1e3,
             decode_ms=(now_s - first_token_s) * 1e3,

@@ -29,7 +29,7 @@ class AdapterSlots(Protocol):
     def release(self, slot: int, *, for_batch: bool = False) -> None:
         """End one use of a slot that `acquire` returned."""
 
-    def wants_back(self, slot: int) -> bool:
+    def is_reclaimed(self, slot: int) -> bool:
         """Tell whether batch work that uses this slot has to leave it."""
 
 

@@ -218,9 +218,9 @@ class Watcher:
 
     def _report(self, event: str, **fields: Any) -> None:
         """Log an event once, however often it is looked at."""
-        told = f"{event} {fields}"
+        line = f"{event} {fields}"
         if len(self._reported) >= MAX_REPORTED:
             self._reported.clear()
-        if told not in self._reported:
-            self._reported.add(told)
+        if line not in self._reported:
+            self._reported.add(line)
             log.warning(event, **fields)

@@ -215,7 +215,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    told = [
+    shown = [
         f"{found['us_per_request']} us of processor time for a chat of 1 kB and {found['chunks']} chunks: "
         f"{found['us_per_request_of_1_chunk']} us with one chunk, and {found['us_per_chunk']} us for each more",
         *(
@@ -226,9 +226,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         ),
     ]
     for name in ("rooms", "functions"):
-        told.append(f"{name}, by share of that time:")
-        told += [f"  {share:6.1%}  {place}" for place, share in found[name].items()]
-    return told
+        shown.append(f"{name}, by share of that time:")
+        shown += [f"  {share:6.1%}  {place}" for place, share in found[name].items()]
+    return shown
 
 
 def main(argv: Sequence[str] | None = None) -> int:

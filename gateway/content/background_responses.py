@@ -143,15 +143,15 @@ class BackgroundResponses:
         events: Events,
         status: Status,
         response: bytes,
-        kept: Response | None,
+        stored: Response | None,
     ) -> bool:
         """Add the last events, note how the response ended, and store it as any response, all or nothing.
 
-        Return False as of `append`. kept: None where nothing is to be gone on with.
+        Return False as of `append`. stored: None where nothing is to be gone on with.
         """
         segment = self._segment(turn.project_id, turn.id, first_number, events)
         sealed = self._seal(turn.project_id, turn.id, "response", response)
-        row = None if kept is None else self._stored.sealed(turn.project_id, kept)
+        row = None if stored is None else self._stored.sealed(turn.project_id, stored)
         async with self._database.transaction() as conn:
             if not await db.append_events(conn, turn, segment):
                 return False

@@ -93,17 +93,17 @@ async def lock_table_warning(conn: Connection) -> str | None:
     )
 
 
-_PLAN_ANEW = "SET LOCAL plan_cache_mode = force_custom_plan"
+_REPLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 
 
-async def plan_anew(conn: Connection) -> None:
+async def replan(conn: Connection) -> None:
     """Let the server plan each statement of this transaction for its values, the days that it is about among them.
 
     Making a plan for any values, as the server does after some repetitions, locks the ledger's partitions of all
     days.
     """
     if conn.is_in_transaction():
-        await conn.execute(_PLAN_ANEW)
+        await conn.execute(_REPLAN)
 
 
 async def read_whole_numbers(conn: Connection) -> None:

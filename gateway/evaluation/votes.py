@@ -76,7 +76,7 @@ class Votes:
                 for vote, (subject, _), path in zip(votes, subjects, paths, strict=True)
             ]
             await _check_requests(conn, project_id, votes, subjects, paths)
-            return await _kept(conn, project_id, checked, paths)
+            return await _store(conn, project_id, checked, paths)
 
     async def get(self, project_id: str, feedback: str) -> tuple[VoteRow, str | None] | None:
         """Return a vote and its comment; None where there is none. Raises ContentUnreadable."""
@@ -190,7 +190,7 @@ async def _check_requests(
             raise _no_such_request(path + ("completion_id" if vote.completion_id is not None else "request_id"))
 
 
-async def _kept(
+async def _store(
     conn: Connection, project_id: str, checked: Sequence[_Checked], paths: Sequence[str]
 ) -> list[FeedbackAccepted]:
     """Keep votes and return what is answered to each of them.

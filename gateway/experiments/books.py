@@ -33,7 +33,7 @@ from gateway.db.experiments.units import (
     write_units,
 )
 from gateway.db.ledger.usage import SUPERSEDED
-from gateway.db.pool import Database, plan_anew
+from gateway.db.pool import Database, replan
 from gateway.domain.experiments.units import Changes, Event, Rows, UnitState, added, changes, folded, rows_of
 from gateway.experiments.recount import has_all_requests, recounted, request_event, vote_event, with_outcomes_before
 
@@ -79,7 +79,7 @@ async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | No
     taken = await take(conn, most)
     if not taken:
         return Counted(0)
-    await plan_anew(conn)
+    await replan(conn)
     votes = await differences(
         conn,
         {each.feedback_id for each in taken if each.feedback_id is not None},

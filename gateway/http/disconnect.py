@@ -33,7 +33,7 @@ def disconnect_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol
     return DisconnectProtocol
 
 
-async def unless_gone(call: Call, work: Coroutine[Any, Any, T]) -> T:
+async def unless_disconnected(call: Call, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of work.
 
     Once the client has disconnected, work is cancelled and awaited, unless it outlives its client.
@@ -54,7 +54,7 @@ async def unless_gone(call: Call, work: Coroutine[Any, Any, T]) -> T:
         is_gone = True
         working.cancel()
 
-    call.on_gone = end
+    call.on_disconnect = end
     try:
         return await work
     except asyncio.CancelledError:
@@ -63,4 +63,4 @@ async def unless_gone(call: Call, work: Coroutine[Any, Any, T]) -> T:
             raise ClientGone("The client disconnected.") from None
         raise
     finally:
-        call.on_gone = None
+        call.on_disconnect = None

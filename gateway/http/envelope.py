@@ -98,7 +98,7 @@ class Call(msgspec.Struct):
     """Called when the reply is over, however it ended."""
     dialect: Dialect = OPENAI
     """The API whose replies the client expects."""
-    on_gone: Callable[[], None] | None = None
+    on_disconnect: Callable[[], None] | None = None
     """Ends the work that is under way for the client."""
 
     @property
@@ -108,8 +108,8 @@ class Call(msgspec.Struct):
     def leave(self) -> None:
         """Note that the client has disconnected, and end what is done for it."""
         self.client_gone = True
-        if self.on_gone is not None:
-            self.on_gone()
+        if self.on_disconnect is not None:
+            self.on_disconnect()
 
 
 def call_of(scope: Scope) -> Call:

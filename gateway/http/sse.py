@@ -12,7 +12,7 @@ from litestar.response.base import ASGIResponse
 from litestar.types import HTTPResponseBodyEvent, Receive, Scope, Send
 
 from gateway.domain.errors import ClientGone, GatewayError
-from gateway.http.disconnect import unless_gone
+from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import Call, call_of
 from gateway.http.error_body import body_of, unexpected
 
@@ -106,7 +106,7 @@ async def open_stream(
     `encoder` ends with: clients take a clean end for success.
     """
     stream = _EventStream(items, encoder, failed)
-    await unless_gone(call_of(request.scope), stream.begin())
+    await unless_disconnected(call_of(request.scope), stream.begin())
     return stream
 
 
@@ -133,7 +133,7 @@ class _EventStream(ASGIResponse, Generic[T]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = call_of(scope)
         try:
-            await unless_gone(call, self._write(call, send))
+            await unless_disconnected(call, self._write(call, send))
         except ClientGone as gone:
             call.error = gone.code
         finally:

@@ -13,7 +13,7 @@ from litestar.response.base import ASGIResponse
 from gateway.content.idempotency import Idempotency
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.disconnect import unless_gone
+from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of, note_user
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
@@ -28,7 +28,7 @@ from gateway.messages.wire import CreateMessage, MessageObject, MessageUsage
 from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.pipeline import Pipeline
 from gateway.support.threads import maybe_in_thread
 
@@ -58,10 +58,16 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
         check_options(wire)
         check_signature = partial(signatures.check, caller.project_id)
         prompt = await maybe_in_thread(len(body), lambda: conversation_of(wire, check_signature))
-        wishes = Wishes(request.scope["headers"], caller, wire)
+        fields = ExperimentFields(request.scope["headers"], caller, wire)
         logged = logged_messages(wire.system, wire.messages)
         context = context_of(
-            call, caller, wire.model, ENDPOINT, stream=wire.stream, logged_messages=logged, wishes=wishes
+            call,
+            caller,
+            wire.model,
+            ENDPOINT,
+            stream=wire.stream,
+            logged_messages=logged,
+            experiment_fields=fields,
         )
         note_user(call, (wire.metadata or {}).get("user_id"))
         run = await pipeline.complete(context, [text_request(wire, prompt)])
@@ -86,7 +92,7 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
         if wire.stream:
             events = MessageEvents(reply)
             return await open_stream(request, run.items(), events, events.failed)
-        (collected,) = await unless_gone(call, run.collect())
+        (collected,) = await unless_disconnected(call, run.collect())
         show_cost(call, run, [collected.usage])
         return json_response(reply.whole(collected))
 

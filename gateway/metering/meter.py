@@ -85,7 +85,7 @@ class Meter:
         ended = Ended(usage, engine_id, ttft_ms, latency_ms, time.time_ns(), superseded)
         self._journal.end(ended)
         if source is not None:
-            self._acknowledgements.owe(source, ended.attempt, self._journal.position)
+            self._acknowledgements.add(source, ended.attempt, self._journal.position)
         if superseded:
             pass  # the reservation is the later attempt's
         elif source is not None:
@@ -96,7 +96,7 @@ class Meter:
         self._copier.wake()
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
-        self._know_superseded(usage.request_id, (usage.attempt,))
+        self._note_superseded(usage.request_id, (usage.attempt,))
         self._limiter.superseded(usage.request_id)
         self.record(usage, engine_id=engine_id, source=source, ttft_ms=None, latency_ms=None)
 
@@ -110,16 +110,16 @@ class Meter:
 
         Another attempt takes the place of these attempts.
         """
-        self._know_superseded(request_id, attempts)
+        self._note_superseded(request_id, attempts)
         self._limiter.superseded(request_id)
 
     def outrun(self, request_id: str, attempts: range, by: range) -> None:
         """Know that attempts at a request are the operator's, while others at the same reservation go on."""
-        self._know_superseded(request_id, attempts)
+        self._note_superseded(request_id, attempts)
         if self.has_sent(request_id, by):
             self._limiter.dispatched(request_id)
 
-    def _know_superseded(self, request_id: str, attempts: Iterable[int]) -> None:
+    def _note_superseded(self, request_id: str, attempts: Iterable[int]) -> None:
         for attempt in attempts:
             self._superseded[request_id, attempt] = None
             if len(self._superseded) > MAX_SUPERSEDED:

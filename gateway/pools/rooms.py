@@ -36,8 +36,8 @@ class Rooms:
 
     def keep(self, pool_ids: Iterable[str]) -> None:
         """Forget the rooms of all pools but these, and let no request wait there."""
-        kept = set(pool_ids)
-        for pool_id in self._rooms.keys() - kept:
+        remaining = set(pool_ids)
+        for pool_id in self._rooms.keys() - remaining:
             self._rooms.pop(pool_id).open(None)
 
     def leave(self) -> None:

@@ -219,8 +219,8 @@ def without_password(dsn: str) -> tuple[str, str | None]:
     name, colon, secret = user.partition(":")
     query = parse_qsl(parts.query, keep_blank_values=True)
     password = next((value for key, value in query if key == "password"), unquote(secret) if colon else None)
-    kept = urlencode([pair for pair in query if pair[0] != "password"], quote_via=quote)
-    return urlunsplit(parts._replace(netloc=f"{name}{at}{hosts}", query=kept)), password
+    options = urlencode([pair for pair in query if pair[0] != "password"], quote_via=quote)
+    return urlunsplit(parts._replace(netloc=f"{name}{at}{hosts}", query=options)), password
 
 
 def program(name: str) -> Path:

@@ -64,7 +64,7 @@ class Fits:
 
         Raises one of FAILURES, OSError or UnsupportedModel.
         """
-        found, kept = {}, set()
+        found, served = {}, set()
         for pool in pools:
             serving = pool.revisions.get(pool.row.revision or 0)
             wanted = pool.revisions.get(pool.row.wanted_revision)
@@ -75,8 +75,8 @@ class Fits:
             contents = await live_contents(conn, serving.base_digest)
             verdicts = await self._judge(wanted.engine_settings, Path(wanted.folder), wanted.base_digest, contents)
             found[pool.row.id] = {each.digest for each in contents if not verdicts[each.digest]}
-            kept.add(wanted.base_digest)
-        self._verdicts = {key: verdicts for key, verdicts in self._verdicts.items() if key[0] in kept}
+            served.add(wanted.base_digest)
+        self._verdicts = {key: verdicts for key, verdicts in self._verdicts.items() if key[0] in served}
         return found
 
     async def _judge(

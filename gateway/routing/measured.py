@@ -21,8 +21,8 @@ FAILED_MS = 60_000.0
 """The milliseconds that the first token of a model counts for in the seconds after a failure."""
 
 
-NUM_KEPT = 64
-LEAST_KEPT = 20
+NUM_SAMPLES = 64
+MIN_SAMPLES = 20
 LATE_SHARE = 0.95
 """The times to first tokens of each model that are kept one by one, the least of them by which anybody can tell what is
 late, and the share of them that is not."""
@@ -48,7 +48,7 @@ class Speed(msgspec.Struct):
         """
         pairs = zip(self.last[::2], self.last[1::2], strict=True)
         times_ms = sorted(first_ms for at_s, first_ms in pairs if now_s - at_s < FORGET_S)
-        return times_ms[ceil(LATE_SHARE * (len(times_ms) + 1)) - 1] if len(times_ms) >= LEAST_KEPT else None
+        return times_ms[ceil(LATE_SHARE * (len(times_ms) + 1)) - 1] if len(times_ms) >= MIN_SAMPLES else None
 
 
 class Measured:
@@ -68,7 +68,7 @@ class Measured:
             speed.token_ms += weight * (before.token_ms - token_ms)
             speed.last = before.last
         speed.last.extend((now_s, first_token_ms))
-        if len(speed.last) > 2 * NUM_KEPT:
+        if len(speed.last) > 2 * NUM_SAMPLES:
             del speed.last[:2]
         self._known[project_id, model] = speed
         if len(self._known) > MAX_KNOWN:

@@ -39,14 +39,14 @@ def _dashboard_lines(settings: Settings, access: Access) -> list[str]:
     The first password is shown by the start that made the password, and by no other.
     """
     lines = [f"  dashboard     {settings.base_url}/admin/"]
-    kept = f"in {settings.admin_login_path}"
+    place = f"in {settings.admin_login_path}"
     if access.new_password is not None:
         if settings.admin_password:
             lines += [f"  sign in as    {ADMIN_EMAIL} with the password of LORIKEET_ADMIN_PASSWORD"]
         else:
-            lines += [f"  sign in as    {ADMIN_EMAIL} with {access.new_password}", f"{'':16}(it is also {kept})"]
+            lines += [f"  sign in as    {ADMIN_EMAIL} with {access.new_password}", f"{'':16}(it is also {place})"]
     elif settings.admin_login_path.exists():
-        lines += [f"  sign in as    {ADMIN_EMAIL}, whose first password is {kept}"]
+        lines += [f"  sign in as    {ADMIN_EMAIL}, whose first password is {place}"]
     return lines
 
 

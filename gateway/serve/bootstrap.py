@@ -153,10 +153,10 @@ async def _first_person(connection: Connection, organization_id: str, settings: 
 async def _demo(
     connection: Connection, organization_id: str, operator_key: str, settings: Settings, base_digest: str
 ) -> dict[str, str]:
-    kept = read_env_file(settings.demo_env_path)
+    values = read_env_file(settings.demo_env_path)
     keys: dict[str, str] = {}
     for tenant, variable in TENANT_KEY_NAMES.items():
-        key = kept.get(variable, "")
+        key = values.get(variable, "")
         keys[tenant] = key if _is_key(key, "project") else new_key().secret
     # Written before the database knows the keys: a secret that only the database had seen would be lost.
     with as_root():

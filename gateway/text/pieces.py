@@ -42,7 +42,7 @@ class Pieces:
         self._encode = encode
         self._max_bytes = max_bytes
         self._separators = re.compile("|".join(map(re.escape, sorted(separators, key=len, reverse=True))))
-        self._kept: OrderedDict[tuple[str, str], array[int]] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str], array[int]] = OrderedDict()
         self._num_bytes = 0
         self._lock = threading.Lock()
 
@@ -82,17 +82,17 @@ class Pieces:
         return [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True) if start < end]
 
     def _find(self, key: tuple[str, str]) -> array[int] | None:
-        ids = self._kept.get(key)
+        ids = self._cache.get(key)
         if ids is not None:
-            self._kept.move_to_end(key)
+            self._cache.move_to_end(key)
         return ids
 
     def _keep(self, key: tuple[str, str], ids: array[int]) -> None:
-        if key not in self._kept:
-            self._kept[key] = ids
+        if key not in self._cache:
+            self._cache[key] = ids
             self._num_bytes += _num_bytes(key, ids)
         while self._num_bytes > self._max_bytes:
-            self._num_bytes -= _num_bytes(*self._kept.popitem(last=False))
+            self._num_bytes -= _num_bytes(*self._cache.popitem(last=False))
 
 
 def _num_bytes(key: tuple[str, str], ids: array[int]) -> int:

@@ -139,8 +139,8 @@ class NativeDecoder:
         self._decoder = self._functions.lorikeet_decoder_new(ctypes.byref(model), structs, index)
         if self._decoder is None:
             raise ValueError(f"the native kernels do not compute a model of {shape}")
-        kept = (embed, list(layers), norm, caches)
-        weakref.finalize(self, _free, self._functions, self._decoder, kept)
+        tensors = (embed, list(layers), norm, caches)
+        weakref.finalize(self, _free, self._functions, self._decoder, tensors)
 
     def forward(
         self,
@@ -173,7 +173,7 @@ class NativeDecoder:
             raise MemoryError(f"no memory for a step of {len(token_ids)} rows")
 
 
-def _free(functions: ctypes.CDLL, decoder: int, kept: object) -> None:
+def _free(functions: ctypes.CDLL, decoder: int, tensors: object) -> None:
     """Free a decoder. kept: the tensors that the decoder's threads may read until then."""
     functions.lorikeet_decoder_free(decoder)
 

@@ -34,7 +34,7 @@ from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.adapters import adapter_imports, adapters, aliases
 from gateway.db.adapters.adapter_imports import ImportRow
-from gateway.db.adapters.adapter_versions import find_version, wish
+from gateway.db.adapters.adapter_versions import find_version, record_promotion
 from gateway.db.experiments.arms import experiments_of_adapter
 from gateway.db.limits.limits import most_storage
 from gateway.db.organization import audit
@@ -350,7 +350,7 @@ async def make_current(
         await adapters.confirm_current(conn, before.id)
         return Adapter(**adapter_fields(before, services.bases, caller.organization_id))
     promotion = await adapters.next_promotion(conn, before.id)
-    await wish(conn, before.id, version, promotion)
+    await record_promotion(conn, before.id, version, promotion)
     await adapters.promote(conn, before.id, version, promotion)
     after = await locked_adapter(conn, before.project_id, before.name)
     await audit.record(

@@ -77,7 +77,7 @@ class ExplainController(Controller):
             document, version = found.document, asked.version or found.version
             if version != found.version:
                 async with services.database.acquire() as conn:
-                    document = await _kept(conn, found.named.owner_id, found.id, version)
+                    document = await _stored_document(conn, found.named.owner_id, found.id, version)
         facts = _facts(asked, found.id, minute)
         planned = await services.planner.plan(project_id, caller.organization_id, document, facts)
         explained = _explained(wanted.model, version or 0, planned, project_id, caller)
@@ -121,13 +121,13 @@ async def _explain(
         if row is None:
             raise NotFound(f"The project has no route named '{name}'.", param="name")
         version = wanted.version or row.version
-        document = await _kept(conn, owner_id, row.id, version)
+        document = await _stored_document(conn, owner_id, row.id, version)
     facts = _facts(wanted, row.id, minute)
     planned = await services.planner.plan(project_id, caller.organization_id, document, facts)
     return _explained(name, version, planned, project_id, caller)
 
 
-async def _kept(conn: Connection, owner_id: str, route_id: str, version: int) -> Document:
+async def _stored_document(conn: Connection, owner_id: str, route_id: str, version: int) -> Document:
     """Return the document of a version of a route. Raises InvalidRequest: where that is not kept."""
     row = await routes.find_route_version(conn, owner_id, route_id, version)
     if row is None:

@@ -160,8 +160,8 @@ class InferenceClient:
     def vote(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send one vote, or several as `data`, which are on disk on return."""
         with self._sent("POST", "/v1/feedback", json=body) as reply:
-            kept: dict[str, Any] = msgspec.json.decode(reply.read())
-            return kept
+            stored: dict[str, Any] = msgspec.json.decode(reply.read())
+            return stored
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         """Return the JSON reply of a path below /v1; a parameter of the query that is None is left out."""

@@ -126,7 +126,7 @@ _INSERT = """
     FROM adapter_versions WHERE adapter_id = $1
     RETURNING version
 """
-_WISH = "UPDATE adapter_versions SET promotion = $3 WHERE adapter_id = $1 AND version = $2"
+_RECORD_PROMOTION = "UPDATE adapter_versions SET promotion = $3 WHERE adapter_id = $1 AND version = $2"
 
 
 async def put_version(
@@ -159,15 +159,15 @@ async def put_version(
         number = await _insert(conn, adapter.id, content, source, promotion, "inspected", claimed)
         return PutVersion(adapter.id, number, "inspected", True, is_new_adapter, True)
     assert promotion is not None
-    await wish(conn, adapter.id, same["version"], promotion)
+    await record_promotion(conn, adapter.id, same["version"], promotion)
     if same["state"] == "ready":
         await promote(conn, adapter.id, same["version"], promotion)
     return PutVersion(adapter.id, same["version"], same["state"], False, False, True)
 
 
-async def wish(conn: Connection, adapter_id: str, version: int, promotion: int) -> None:
+async def record_promotion(conn: Connection, adapter_id: str, version: int, promotion: int) -> None:
     """Record that a version becomes current once it is ready, or now. promotion: a number of `next_promotion`."""
-    await conn.execute(_WISH, adapter_id, version, promotion)
+    await conn.execute(_RECORD_PROMOTION, adapter_id, version, promotion)
 
 
 async def put_adapter(

@@ -162,7 +162,7 @@ async def ensure_adapter(conn: Connection, project_id: str, name: str, base_dige
 
 
 # The schema remembers the version that was current before.
-_WISH = "UPDATE adapters SET last_promotion = last_promotion + 1 WHERE id = $1 RETURNING last_promotion"
+_RECORD_PROMOTION = "UPDATE adapters SET last_promotion = last_promotion + 1 WHERE id = $1 RETURNING last_promotion"
 _PROMOTE = """
     UPDATE adapters SET current_version = $2, current_promotion = $3 WHERE id = $1 AND current_promotion < $3
 """
@@ -170,7 +170,7 @@ _PROMOTE = """
 
 async def next_promotion(conn: Connection, adapter_id: str) -> int:
     """Return the number of a new wish that a version become current. The caller has locked the adapter."""
-    return int(await conn.fetchval(_WISH, adapter_id))
+    return int(await conn.fetchval(_RECORD_PROMOTION, adapter_id))
 
 
 async def promote(conn: Connection, adapter_id: str, version: int, promotion: int) -> bool:

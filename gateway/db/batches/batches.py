@@ -10,7 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-KEPT_DAYS = 30
+RETENTION_DAYS = 30
 """Days after its end for which a batch is shown."""
 
 DROP_AT_ONCE = 200
@@ -162,7 +162,7 @@ _DROP_OF_PROJECT = "DELETE FROM batches WHERE project_id = $1"
 
 async def drop_old_batches(conn: Connection) -> int:
     """Delete some that ended long ago; returns how many."""
-    return len(await conn.fetch(_DROP_OLD, KEPT_DAYS, DROP_AT_ONCE))
+    return len(await conn.fetch(_DROP_OLD, RETENTION_DAYS, DROP_AT_ONCE))
 
 
 async def drop_batches_of(conn: Connection, project_id: str) -> int:

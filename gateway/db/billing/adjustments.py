@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.db.ids import new_id
-from gateway.db.pool import plan_anew
+from gateway.db.pool import replan
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -99,7 +99,7 @@ async def period_of_request(
     conn: Connection, organization_id: str, project_id: str, request_id: str
 ) -> datetime.date | None:
     """Return the month that bills a request of the project, or None where the ledger has no such request."""
-    await plan_anew(conn)
+    await replan(conn)
     for row in await conn.fetch(_MONTHS, organization_id, project_id):  # the latest first: only its days are locked
         period: datetime.date | None = await conn.fetchval(
             _PERIOD_OF, request_id, organization_id, project_id, row["month"]
@@ -134,7 +134,7 @@ async def list_adjustments(
     since: datetime.datetime | None = await conn.fetchval(_SINCE, organization_id, project_id, period)
     if since is None:
         return []
-    await plan_anew(conn)
+    await replan(conn)
     return [Adjustment(*row) for row in await conn.fetch(_LIST, organization_id, project_id, period, since)]
 
 

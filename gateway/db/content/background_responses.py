@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DROP_AT_ONCE = 1000
 """Rows that one transaction deletes at most."""
 
-EVENTS_KEPT_MINUTES = 60
+EVENT_RETENTION_MINUTES = 60
 """The minutes for which the events of a response that has ended are kept."""
 
 TABLE = "background_responses"
@@ -316,8 +316,8 @@ async def delete_background(
 
 async def _announce(conn: Connection, project_id: str, response_id: str) -> None:
     """Tell gateways that listen; those that do not hear it look again by themselves."""
-    told = json.dumps({"version": 0, "table": TABLE, "id": response_id, "project_id": project_id})
-    await conn.execute("SELECT pg_notify('lorikeet_changes', $1)", told)
+    event = json.dumps({"version": 0, "table": TABLE, "id": response_id, "project_id": project_id})
+    await conn.execute("SELECT pg_notify('lorikeet_changes', $1)", event)
 
 
 def _listed(allowed: Collection[str] | None) -> list[str] | None:
@@ -352,7 +352,7 @@ _DROP_EVENTS = """
 
 async def drop_old_events(conn: Connection) -> int:
     """Delete some of the events of responses that ended a while ago; returns how many rows."""
-    return len(await conn.fetch(_DROP_EVENTS, DROP_AT_ONCE, EVENTS_KEPT_MINUTES))
+    return len(await conn.fetch(_DROP_EVENTS, DROP_AT_ONCE, EVENT_RETENTION_MINUTES))
 
 
 _DROP_OF_PROJECT = """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from gateway.db.pool import plan_anew
+from gateway.db.pool import replan
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -170,7 +170,7 @@ async def list_chats(
     No chat is encrypted with other keys. tags: by each of these keys in turn; each has num_tags of them. Call it in a
     transaction, for a plan of these values.
     """
-    await plan_anew(conn)
+    await replan(conn)
     values = (project_id, after, model, list(content_keys), limit + 1)
     if num_tags:
         values_tagged = (*values, tags, num_tags, _listed(allowed))

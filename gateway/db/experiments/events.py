@@ -173,7 +173,7 @@ _DROP_REQUESTS = """
         LIMIT $3)
 """
 
-KEPT_REQUESTS = datetime.timedelta(days=90)
+REQUEST_RETENTION = datetime.timedelta(days=90)
 """The time after the end of a unit's outcome window for which its requests are known."""
 
 MAX_DROPPED = 10_000
@@ -181,4 +181,4 @@ MAX_DROPPED = 10_000
 
 async def drop_old_requests(conn: Connection, default_window_s: int) -> None:
     """Delete requests of units whose outcome windows ended long ago, some at a time."""
-    await conn.execute(_DROP_REQUESTS, KEPT_REQUESTS, default_window_s, MAX_DROPPED)
+    await conn.execute(_DROP_REQUESTS, REQUEST_RETENTION, default_window_s, MAX_DROPPED)

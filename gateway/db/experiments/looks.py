@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 EVERY = datetime.timedelta(minutes=1)
-KEPT_FOR = datetime.timedelta(days=400)
+RETENTION = datetime.timedelta(days=400)
 MAX_DROPPED = 1_000
 
 
@@ -89,7 +89,7 @@ _DROP_OLD = """
 
 async def drop_old_looks(conn: Connection) -> None:
     """Delete looks of long ago, some at a time."""
-    await conn.execute(_DROP_OLD, KEPT_FOR, MAX_DROPPED)
+    await conn.execute(_DROP_OLD, RETENTION, MAX_DROPPED)
 
 
 def _look_of(row: Any) -> LookRow:

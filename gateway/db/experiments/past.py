@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gateway.db.experiments.events import UsageRow
-from gateway.db.pool import plan_anew
+from gateway.db.pool import replan
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -62,7 +62,7 @@ async def has_units(conn: Connection, project_id: str, since: datetime.datetime)
 
 async def load_past(conn: Connection, project_id: str, since: datetime.datetime, past: Past) -> list[PastRow]:
     """Return rows of the project's usage since an instant, the newest first, in the caller's transaction."""
-    await plan_anew(conn)
+    await replan(conn)
     if past == "unit":
         rows = await conn.fetch(_BY_UNIT, project_id, since, MAX_ROWS)
     else:

@@ -13,7 +13,7 @@ import msgspec
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-KEPT_DAYS = 1
+RETENTION_DAYS = 1
 """Days after its time for which an upload is shown."""
 
 
@@ -126,5 +126,5 @@ _DROP_OLD = """
 async def drop_old_uploads(conn: Connection) -> int:
     """Have the parts of expired uploads removed, and forget old uploads. Returns 0: nothing is left to do."""
     await conn.execute(_DROP_PARTS)
-    await conn.execute(_DROP_OLD, KEPT_DAYS)
+    await conn.execute(_DROP_OLD, RETENTION_DAYS)
     return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.db.pool import plan_anew
+from gateway.db.pool import replan
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -132,7 +132,7 @@ async def corrected_here(
 
     attempts: (request_id, attempt, created_at) of each; not empty.
     """
-    await plan_anew(conn)
+    await replan(conn)
     request_ids, numbers, instants = map(list, zip(*attempts, strict=True))
     rows = await conn.fetch(_CORRECTED, request_ids, numbers, instants, min(instants), max(instants))
     return {(row["request_id"], row["attempt"]) for row in rows}

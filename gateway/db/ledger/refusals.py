@@ -11,7 +11,7 @@ import msgspec
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-KEPT_FOR = datetime.timedelta(days=7)
+RETENTION = datetime.timedelta(days=7)
 MAX_PER_PROJECT = 1000
 MAX_REQUEST_IDS = 50
 """The most requests of alike refusals that are found by their id."""
@@ -109,7 +109,7 @@ async def write_refusals(conn: Connection, refusals: Sequence[NewRefusal]) -> No
 
 
 async def drop_old_refusals(conn: Connection) -> None:
-    await conn.execute(_DROP_OLD, KEPT_FOR)
+    await conn.execute(_DROP_OLD, RETENTION)
 
 
 _PLACE = """
@@ -145,7 +145,7 @@ async def list_refusals(
 ) -> list[RefusalRow]:
     """Return refusals, newest first, those whose place is below `before`. project_ids None: all of the organization."""
     only = None if project_ids is None else list(project_ids)
-    return [_row(row) for row in await conn.fetch(_LIST, organization_id, only, before, limit, KEPT_FOR)]
+    return [_row(row) for row in await conn.fetch(_LIST, organization_id, only, before, limit, RETENTION)]
 
 
 _FIND = """
@@ -158,7 +158,7 @@ _FIND = """
 
 
 async def find_refusal(conn: Connection, organization_id: str, request_id: str) -> RefusalRow | None:
-    row = await conn.fetchrow(_FIND, organization_id, request_id, KEPT_FOR)
+    row = await conn.fetchrow(_FIND, organization_id, request_id, RETENTION)
     return None if row is None else _row(row)
 
 

@@ -83,14 +83,14 @@ async def pieces_with(
         if is_cut:
             back_to = minutes[-1]
         spans = [(max(start, bucket), min(until, bucket + size)) for bucket in minutes]
-    whose, is_cut = await _whose(conn, filters, minutes, num_needed)
+    pairs, is_cut = await _projects_of(conn, filters, minutes, num_needed)
     if is_cut:
-        back_to = min(minute for minute, _ in whose)
-    whose.update((minute, project_id) for minute, project_id in waiting if back_to is None or minute >= back_to)
+        back_to = min(minute for minute, _ in pairs)
+    pairs.update((minute, project_id) for minute, project_id in waiting if back_to is None or minute >= back_to)
     pieces = [
         Piece(max(start, minute), min(until, minute + _WIDTHS["minute"]), project_id)
-        for minute, project_id in whose
-        if not project_id or (minute, "") not in whose
+        for minute, project_id in pairs
+        if not project_id or (minute, "") not in pairs
     ]
     return Pieces(sorted(pieces, reverse=True), back_to)
 
@@ -136,7 +136,7 @@ def _floor(instant: datetime.datetime, size: datetime.timedelta) -> datetime.dat
 
 
 # num_beside: with those that the filters leave out.
-_WHOSE = """
+_PROJECTS_OF = """
     SELECT r.bucket, r.project_id, sum(n.num)::bigint AS num, sum(r.num_requests)::bigint AS num_beside
     FROM traffic_rollups r CROSS JOIN LATERAL (
         SELECT CASE WHEN ($4::text[] = '{}' OR r.model = ANY ($4)) AND ($5::text[] = '{}' OR r.adapter_id = ANY ($5))
@@ -166,7 +166,7 @@ _WAITING = """
 """
 
 
-async def _whose(
+async def _projects_of(
     conn: Connection, filters: Filters, minutes: list[datetime.datetime], num_needed: int
 ) -> tuple[set[tuple[datetime.datetime, str]], bool]:
     """Return whose requests some minutes have, newest first, and whether these are fewer than were asked for.
@@ -176,18 +176,18 @@ async def _whose(
     """
     level = "full" if filters.models or filters.adapter_ids else "project"
     asked = (filters.organization_id, level, *_names(filters), list(filters.finish_reasons), minutes)
-    rows = await conn.fetch(_WHOSE, *asked)
+    rows = await conn.fetch(_PROJECTS_OF, *asked)
     sizes: dict[datetime.datetime, int] = {}
     if filters.project_ids is None:
         sizes = dict(tuple(row) for row in await conn.fetch(_SIZES, filters.organization_id, minutes))
     num, num_beside = (sum(row[name] for row in rows) for name in ("num", "num_beside"))
     is_for_everybody = filters.project_ids is None and num_needed * sum(sizes.values()) < num * num_beside
-    whose: set[tuple[datetime.datetime, str]] = set()
+    pairs: set[tuple[datetime.datetime, str]] = set()
     num_left = MAX_LOOKED_AT
     for minute, group in groupby(rows, lambda row: row["bucket"]):
-        theirs = {row["project_id"]: row["num_beside"] for row in group}
-        num_left -= sizes.get(minute, 0) if is_for_everybody else sum(theirs.values())
-        if num_left < 0 and whose:
-            return whose, True
-        whose.update((minute, project_id) for project_id in ([""] if is_for_everybody else theirs))
-    return whose, False
+        by_project = {row["project_id"]: row["num_beside"] for row in group}
+        num_left -= sizes.get(minute, 0) if is_for_everybody else sum(by_project.values())
+        if num_left < 0 and pairs:
+            return pairs, True
+        pairs.update((minute, project_id) for project_id in ([""] if is_for_everybody else by_project))
+    return pairs, False

@@ -22,7 +22,7 @@ FIRST_DELAY = datetime.timedelta(seconds=15)
 """The time before the second attempt: longer than an attempt takes, so that no gateway sends a message that another one
 still sends."""
 LONGEST_DELAY = datetime.timedelta(hours=2)
-KEEP = datetime.timedelta(days=7)
+RETENTION = datetime.timedelta(days=7)
 """The time for which messages stay that were delivered or given up."""
 
 
@@ -184,5 +184,5 @@ _FORGET_ALERTS = """
 
 async def clean_up(conn: Connection) -> None:
     """Forget messages that were delivered or given up long ago, and what was told of windows that are long over."""
-    await conn.execute(_FORGET_DELIVERIES, KEEP)
+    await conn.execute(_FORGET_DELIVERIES, RETENTION)
     await conn.execute(_FORGET_ALERTS)

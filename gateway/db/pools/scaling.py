@@ -41,7 +41,7 @@ class _Decided(msgspec.Struct, frozen=True):
     """A decision about one pool."""
 
     row: Any
-    """The pool's row of `_SEEN`."""
+    """The pool's row of `_SNAPSHOTS`."""
     decision: Decision
 
     @property
@@ -62,7 +62,7 @@ class _Decided(msgspec.Struct, frozen=True):
 
 
 _ANY = "SELECT EXISTS (SELECT FROM pool_scaling)"
-_SEEN = """
+_SNAPSHOTS = """
     SELECT s.pool_id, p.organization_id, p.name, s.min_replicas, s.max_replicas, s.down_after_s,
            s.memory::text AS memory, p.num_replicas, p.revision <> p.wanted_revision AS is_changing,
            (SELECT count(*) FROM replicas r WHERE (r.pool_id, r.revision) = (p.id, p.revision)
@@ -98,7 +98,7 @@ async def scale_pools(conn: Connection, host_id: str, host_generation: int) -> l
     async with conn.transaction():
         if not await may_plan(conn, host_id, host_generation):
             return []
-        decided = [_Decided(row, _decision(row)) for row in await conn.fetch(_SEEN, None, FRESH)]
+        decided = [_Decided(row, _decision(row)) for row in await conn.fetch(_SNAPSHOTS, None, FRESH)]
         writing = [each for each in decided if each.moves or each.learns]
         await _lock(conn, writing)
         changes = []
@@ -144,7 +144,7 @@ async def present_decision(conn: Connection, pool_id: str) -> Decision | None:
 
     None where its number of replicas does not follow its load, or where it has not served yet.
     """
-    row = await conn.fetchrow(_SEEN, pool_id, FRESH)
+    row = await conn.fetchrow(_SNAPSHOTS, pool_id, FRESH)
     return None if row is None else _decision(row)
 
 

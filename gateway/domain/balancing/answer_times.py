@@ -12,14 +12,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-NUM_KEPT = 9
+NUM_SAMPLES = 9
 """The number of answers whose median is taken."""
 
 APART_S = 0.2
 """Seconds between two answers that are kept, but for the first few: many come in one moment where many requests are
 under way."""
 
-LEAST_KEPT = 3
+MIN_SAMPLES = 3
 """Answers from which on there is a median."""
 
 FORGET_S = 30.0
@@ -41,14 +41,14 @@ class AnswerTimes:
     """The last answers of one replica."""
 
     def __init__(self) -> None:
-        self._last: deque[tuple[float, float, float]] = deque(maxlen=NUM_KEPT)
+        self._last: deque[tuple[float, float, float]] = deque(maxlen=NUM_SAMPLES)
 
     def answered(self, now_s: float, first_ms: float, token_ms: float) -> None:
         """Count an answer.
 
         first_ms: the time until its first token. token_ms: the time of each further token; 0 where there was none.
         """
-        if len(self._recent(now_s)) < LEAST_KEPT or now_s - self._last[-1][0] >= APART_S:
+        if len(self._recent(now_s)) < MIN_SAMPLES or now_s - self._last[-1][0] >= APART_S:
             self._last.append((now_s, first_ms, token_ms))
 
     def waited(self, now_s: float, waited_ms: float) -> None:
@@ -66,15 +66,15 @@ class AnswerTimes:
         """
         usual = self._medians(now_s)
         if usual is None:
-            return median(waits_ms) if len(waits_ms) >= LEAST_KEPT else None
+            return median(waits_ms) if len(waits_ms) >= MIN_SAMPLES else None
         first_ms, token_ms = usual
-        if late := sorted(each for each in waits_ms if each > first_ms)[-NUM_KEPT:]:
+        if late := sorted(each for each in waits_ms if each > first_ms)[-NUM_SAMPLES:]:
             first_ms = median([each[1] for each in self._recent(now_s)] + late)
         return first_ms + USUAL_TOKENS * token_ms
 
     def _medians(self, now_s: float) -> tuple[float, float] | None:
         recent = self._recent(now_s)
-        if len(recent) < LEAST_KEPT:
+        if len(recent) < MIN_SAMPLES:
             return None
         return median(each[1] for each in recent), median(each[2] for each in recent)
 

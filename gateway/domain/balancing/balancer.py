@@ -94,7 +94,7 @@ class Balancer:
         replica = self._replicas.get(picture.id)
         if replica is None:
             return
-        replica.see(picture, now_s, self._slow_start_s)
+        replica.update(picture, now_s, self._slow_start_s)
         self._set_homes(replica, replica.adapters_now())
         self._recount()
 

@@ -74,8 +74,8 @@ class PoolService:
                 for i, amount in enumerate(amounts):
                     total[i] += amount
         most = sorted(totals, key=lambda tenant: totals[tenant][0] + totals[tenant][1], reverse=True)[:MAX_TENANTS]
-        told = {replica_id: _others(totals, most, used.get(replica_id, {})) for replica_id in replica_ids}
-        return {replica_id: services for replica_id, services in told.items() if services}
+        reports = {replica_id: _others(totals, most, used.get(replica_id, {})) for replica_id in replica_ids}
+        return {replica_id: services for replica_id, services in reports.items() if services}
 
 
 def _others(totals: dict[str, list[float]], tenants: list[str], here: dict[str, list[float]]) -> dict[str, Service]:

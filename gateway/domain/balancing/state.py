@@ -61,7 +61,7 @@ class ReplicaState:
         self._tenants: dict[str, int] = {}
         self._tenants_since: dict[str, int] = {}
 
-    def see(self, picture: ReplicaLoad, now_s: float, slow_start_s: float) -> None:
+    def update(self, picture: ReplicaLoad, now_s: float, slow_start_s: float) -> None:
         """Take a new picture: what was done before it is in it."""
         self._picture = picture
         self.available = not (picture.silent or picture.draining)

@@ -364,5 +364,5 @@ def _quantile_verdict(found: QuantileComparison, margin: float) -> guardrails.Ve
 
 def _discoveries(comparisons: Sequence[Comparison], alpha: float) -> tuple[int, ...]:
     secondary = [index for index, each in enumerate(comparisons) if each.role == "secondary"]
-    kept = many.e_bh([comparisons[index].effect.log_e for index in secondary], alpha)
-    return tuple(secondary[index] for index in kept)
+    rejected = many.e_bh([comparisons[index].effect.log_e for index in secondary], alpha)
+    return tuple(secondary[index] for index in rejected)

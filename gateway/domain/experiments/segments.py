@@ -97,8 +97,8 @@ def results_of_segments(
         found.append(SegmentResults(split, shown.arms, shown.comparisons, ()))
     places = [(at, index) for at, each in enumerate(found) for index in range(len(each.comparisons))]
     log_es = [found[at].comparisons[index].effect.log_e for at, index in places]
-    kept = {places[each] for each in many.e_bh(log_es, experiment.analysis.alpha)}
+    rejected = {places[each] for each in many.e_bh(log_es, experiment.analysis.alpha)}
     return [
-        msgspec.structs.replace(each, discoveries=tuple(sorted(index for place, index in kept if place == at)))
+        msgspec.structs.replace(each, discoveries=tuple(sorted(index for place, index in rejected if place == at)))
         for at, each in enumerate(found)
     ]

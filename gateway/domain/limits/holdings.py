@@ -74,9 +74,9 @@ class Holdings:
         for entry, need in zip(entries, needs, strict=True):
             each = entry.slice
             each.take(need, now_s)
-            if each.keep and each.wants_more:
+            if each.keep and each.is_low:
                 self.wanting.add(each.key)
-                self.is_urgent = self.is_urgent or each.wants_more_at_once
+                self.is_urgent = self.is_urgent or each.is_nearly_empty
         return self._opened(Reservation(entries, work, cap, instant_ns, set(range(len(of_parts)))), of_parts)
 
     def open_reservation(self, entries: tuple[Entry, ...], work: Work, cap: int, instant_ns: int) -> Reservation:
@@ -207,7 +207,7 @@ class Holdings:
             over = each.window_end is not None and instant_ns >= each.window_end * NS_PER_S
             if over or now_s - each.used_s >= IDLE_S:
                 each.per_s, each.keep, each.typical = 0.0, 0, 0
-            if each.keep and each.wants_more:
+            if each.keep and each.is_low:
                 self.wanting.add(each.key)
             self.note_spare(each)
             if now_s - each.used_s >= DROP_S and each.held == each.reserved == each.unwritten == each.num_asks == 0:

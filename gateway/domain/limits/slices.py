@@ -81,11 +81,11 @@ class Slice(msgspec.Struct, eq=False):
         return self.held - self.reserved - self.unwritten > 2 * self.keep
 
     @property
-    def wants_more(self) -> bool:
+    def is_low(self) -> bool:
         return 2 * self.free < self.keep
 
     @property
-    def wants_more_at_once(self) -> bool:
+    def is_nearly_empty(self) -> bool:
         """Tell whether what is free would not last until the next tick."""
         return 8 * self.free < self.keep
 

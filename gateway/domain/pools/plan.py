@@ -194,9 +194,9 @@ class _Plan:
         """Return the actions that are due for the pool now."""
         pool = self._pool
         self._leave_hosts()
-        kept = set() if pool.is_removed else {pool.revision, pool.wanted_revision}
+        revisions = set() if pool.is_removed else {pool.revision, pool.wanted_revision}
         for replica in self._live():
-            if replica.revision not in kept:
+            if replica.revision not in revisions:
                 why = "the pool was removed" if pool.is_removed else "another revision serves"
                 self._drain(replica, why)
         if pool.is_removed:

@@ -61,8 +61,8 @@ class Tally:
         found.times = [row for row in self.times if row[0] in found.shares]
         found.sums = {}
         for key, by_epoch in self.sums.items():
-            if kept := {epoch: each for epoch, each in by_epoch.items() if epoch in found.shares}:
-                found.sums[key] = kept
+            if shared := {epoch: each for epoch, each in by_epoch.items() if epoch in found.shares}:
+                found.sums[key] = shared
         return found
 
 
@@ -97,7 +97,7 @@ def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) ->
                 guardrails.append({"metric": name, "arm": arm, "verdict": verdict, "log_e": log_e})
     srm = srm_log_e([(tally.units[epoch], shares) for epoch, shares in tally.shares.items()])
     secondary = [at for at, each in enumerate(comparisons) if each["role"] == "secondary"]
-    kept = e_bh([comparisons[at]["effect"]["log_e"] for at in secondary], alpha)
+    rejected = e_bh([comparisons[at]["effect"]["log_e"] for at in secondary], alpha)
     return {
         "arms": [
             {"name": name, "units": sum(units), "compliance": whole / sum(units) if sum(units) else None}
@@ -105,7 +105,7 @@ def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) ->
         ],
         "comparisons": comparisons,
         "quantiles": quantiles,
-        "discoveries": [secondary[at] for at in kept],
+        "discoveries": [secondary[at] for at in rejected],
         "guardrails": guardrails,
         "srm_log_e": srm,
         "is_srm": srm >= -math.log(SRM_ALPHA),
@@ -271,9 +271,9 @@ def segments_of(export: dict[str, Any]) -> list[dict[str, Any]]:
         own = [each for each in found if each["split"]["kind"] == kind]
         places = [(at, index) for at, each in enumerate(own) for index in range(len(each["comparisons"]))]
         log_es = [own[at]["comparisons"][index]["effect"]["log_e"] for at, index in places]
-        kept = [places[at] for at in e_bh(log_es, export["definition"]["analysis"]["alpha"])]
+        rejected = [places[at] for at in e_bh(log_es, export["definition"]["analysis"]["alpha"])]
         for at, each in enumerate(own):
-            each["discoveries"] = [index for place, index in kept if place == at]
+            each["discoveries"] = [index for place, index in rejected if place == at]
     return found
 
 

@@ -18,7 +18,7 @@ from gateway.domain.errors import InvalidRequest
 from gateway.domain.tenancy.principal import ServiceTier
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.disconnect import unless_gone
+from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
@@ -56,7 +56,7 @@ from gateway.openai.shared.options import (
 )
 from gateway.openai.shared.replies import json_response, reply_id
 from gateway.openai.shared.tiers import service_tier, shown_tier
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.openai.shared.usage import UsageSoFar, usage_out
 from gateway.openai.stored.handler import check_store, store_chat
 from gateway.pipeline.collected import Answer, Collected
@@ -80,9 +80,15 @@ def chat_completions(
         body = await bodies.read(request, caller)
         wire = await decoded(_DECODER, body)
         logged = logged_messages(wire.messages)
-        wishes = Wishes(request.scope["headers"], caller, wire)
+        fields = ExperimentFields(request.scope["headers"], caller, wire)
         context = context_of(
-            call, caller, wire.model, ENDPOINT, stream=wire.stream, logged_messages=logged, wishes=wishes
+            call,
+            caller,
+            wire.model,
+            ENDPOINT,
+            stream=wire.stream,
+            logged_messages=logged,
+            experiment_fields=fields,
         )
         note_user(call, wire.user, wire.safety_identifier)
         check_store(caller, wire.store)
@@ -116,7 +122,7 @@ def chat_completions(
             events = reply.events(with_usage=with_usage, may_call=tools.use is not None)
             encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
             return await open_stream(request, run.items(), encoder)
-        (collected,) = await unless_gone(call, run.collect())
+        (collected,) = await unless_disconnected(call, run.collect())
         show_cost(call, run, [collected.usage])
         return json_response(await reply.whole(collected))
 

@@ -17,7 +17,7 @@ from gateway.content.idempotency import Idempotency
 from gateway.domain.errors import InvalidRequest
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.disconnect import unless_gone
+from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
@@ -50,7 +50,7 @@ from gateway.openai.shared.options import (
 )
 from gateway.openai.shared.replies import json_response, reply_id
 from gateway.openai.shared.slices import encoded
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.openai.shared.usage import UsageSoFar, usage_out
 from gateway.pipeline.collected import Answer, Collected
 from gateway.pipeline.pipeline import Pipeline
@@ -72,8 +72,8 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
         """Continue one text or several, whole or as a stream."""
         call = call_of(request.scope)
         wire = await decoded(_DECODER, await bodies.read(request, caller))
-        wishes = Wishes(request.scope["headers"], caller, wire)
-        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, wishes=wishes)
+        fields = ExperimentFields(request.scope["headers"], caller, wire)
+        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, experiment_fields=fields)
         note_user(call, wire.user)
         with_usage = include_usage(wire)
         _check(wire)
@@ -105,7 +105,7 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
             )
             encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
             return await open_stream(request, run.merged(), encoder)
-        collected = await unless_gone(call, run.collect())
+        collected = await unless_disconnected(call, run.collect())
         show_cost(call, run, [each.usage for each in collected])
         choices = await _choices(wire, collected, shown, run.token_bytes)
         return json_response(reply(choices=choices, usage=usage_out([each.usage for each in collected])))

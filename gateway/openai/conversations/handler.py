@@ -53,7 +53,7 @@ _ADD = msgspec.json.Decoder(AddItems)
 _ITEM_ID = re.compile(r"[a-z]{2,3}_[a-z2-7]{24,32}_[0-9]{1,5}")
 
 
-def conversations(conversations_of: Conversations, earlier: Earlier, bodies: Bodies) -> list[HTTPRouteHandler]:
+def conversations(service: Conversations, earlier: Earlier, bodies: Bodies) -> list[HTTPRouteHandler]:
     """Return the routes. Each project has a pace of its own, by requests and by what they read."""
     pace = Pace(PER_S, BURST, what="conversations")
     changes = Pace(CHANGES_PER_S, CHANGES_BURST, what="conversations that are made and deleted")
@@ -72,7 +72,7 @@ def conversations(conversations_of: Conversations, earlier: Earlier, bodies: Bod
             raise not_allowed("conversations")
         items = await decoded_items(call_of(request.scope).request_id, caller, wire.items or ())
         try:
-            made = await conversations_of.create(caller, new_id("conv"), wire.metadata or {}, as_json(items))
+            made = await service.create(caller, new_id("conv"), wire.metadata or {}, as_json(items))
         except TooLong:
             raise too_long("items") from None
         if made is None:
@@ -84,7 +84,7 @@ def conversations(conversations_of: Conversations, earlier: Earlier, bodies: Bod
         """Return a conversation, without its items."""
         pace.take(caller.project_id)
         return json_response(
-            _shown(_found(await conversations_of.get(caller, known_conversation(conversation_id)), conversation_id))
+            _shown(_found(await service.get(caller, known_conversation(conversation_id)), conversation_id))
         )
 
     @post(
@@ -98,7 +98,7 @@ def conversations(conversations_of: Conversations, earlier: Earlier, bodies: Bod
         """Replace the metadata of a conversation."""
         pace.take(caller.project_id)
         wire = await decoded(_UPDATE, await bodies.read(request, caller))
-        changed = await conversations_of.set_metadata(caller, known_conversation(conversation_id), wire.metadata or {})
+        changed = await service.set_metadata(caller, known_conversation(conversation_id), wire.metadata or {})
         return json_response(_shown(_found(changed, conversation_id)))
 
     @delete("/conversations/{conversation_id:str}", status_code=200, opt=shape(reply=ConversationDeleted))
@@ -109,7 +109,7 @@ def conversations(conversations_of: Conversations, earlier: Earlier, bodies: Bod
         pace.take(caller.project_id)
         changes.take(caller.project_id)
         call, id = call_of(request.scope), known_conversation(conversation_id)
-        if not await conversations_of.delete(caller, id, address=call.address, request_id=call.request_id):
+        if not await service.delete(caller, id, address=call.address, request_id=call.request_id):
             raise _no_such(conversation_id)
         return json_response(ConversationDeleted(id))
 
@@ -121,7 +121,7 @@ def conversations(conversations_of: Conversations, earlier: Earlier, bodies: Bod
         pace.take(caller.project_id)
         wire = await decoded(_ADD, await bodies.read(request, caller))
         items = await decoded_items(call_of(request.scope).request_id, caller, wire.items)
-        outcome = await conversations_of.append(caller, known_conversation(conversation_id), as_json(items))
+        outcome = await service.append(caller, known_conversation(conversation_id), as_json(items))
         if outcome == "absent":
             raise _no_such(conversation_id)
         if outcome == "too_long":
@@ -135,7 +135,7 @@ def conversations(conversations_of: Conversations, earlier: Earlier, bodies: Bod
         """List the items of a conversation, the newest first."""
         pace.take(caller.project_id)
         asked = read_listing(without_include(request.query_params.multi_items()), known=ITEMS_QUERY, order="desc")
-        found = await conversations_of.page(
+        found = await service.page(
             caller, known_conversation(conversation_id), after=asked.after, order=asked.order, limit=asked.limit
         )
         if found == "absent":
@@ -158,7 +158,7 @@ def conversations(conversations_of: Conversations, earlier: Earlier, bodies: Bod
         for name, _ in without_include(request.query_params.multi_items()):
             name = name[:MAX_SHOWN]
             raise InvalidRequest(f"Unrecognized query parameter: {name}", param=name, code="unknown_parameter")
-        found = await conversations_of.item(caller, known_conversation(conversation_id), _known_item(item_id))
+        found = await service.item(caller, known_conversation(conversation_id), _known_item(item_id))
         if found is None:
             raise _no_such_item(item_id)
         return ASGIResponse(body=found.content, media_type="application/json")
@@ -173,7 +173,7 @@ def conversations(conversations_of: Conversations, earlier: Earlier, bodies: Bod
     ) -> ASGIResponse:
         """Delete an item of a conversation, and return the conversation."""
         pace.take(caller.project_id)
-        found = await conversations_of.delete_item(caller, known_conversation(conversation_id), _known_item(item_id))
+        found = await service.delete_item(caller, known_conversation(conversation_id), _known_item(item_id))
         if found is None:
             raise _no_such_item(item_id)
         return json_response(_shown(found))

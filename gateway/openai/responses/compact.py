@@ -13,7 +13,7 @@ from litestar.response.base import ASGIResponse
 from gateway.content.idempotency import Idempotency
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.disconnect import unless_gone
+from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of
 from gateway.http.fields import missing
 from gateway.http.shape import shape
@@ -27,7 +27,7 @@ from gateway.openai.shared import examples
 from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.pipeline import Pipeline
 
 ENDPOINT = "/v1/responses/compact"
@@ -62,12 +62,19 @@ def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlie
             service_tier=wire.service_tier,
         )
         asked = await asked_of(whole, caller, earlier, pipeline, then=REQUEST)
-        wishes = Wishes(request.scope["headers"], caller, whole)
-        context = context_of(call, caller, wire.model, ENDPOINT, logged_messages=asked.logged_messages, wishes=wishes)
+        fields = ExperimentFields(request.scope["headers"], caller, whole)
+        context = context_of(
+            call,
+            caller,
+            wire.model,
+            ENDPOINT,
+            logged_messages=asked.logged_messages,
+            experiment_fields=fields,
+        )
         base = await pipeline.base(context)
         run = await pipeline.complete(context, [asked.request])
         attach(call, run)
-        (collected,) = await unless_gone(call, run.collect())
+        (collected,) = await unless_disconnected(call, run.collect())
         show_cost(call, run, [collected.usage])
         random_part = call.request_id.removeprefix("req_")
         messages = [

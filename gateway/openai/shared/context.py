@@ -11,7 +11,7 @@ from gateway.content.transcript import LoggedMessage
 from gateway.domain.experiments.exposure import HEADER, Exposure
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.envelope import Call
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.run import Run
 
@@ -33,19 +33,19 @@ def context_of(
     *,
     stream: bool | None = False,
     logged_messages: Iterable[LoggedMessage] | None = None,
-    wishes: Wishes | None = None,
+    experiment_fields: ExperimentFields | None = None,
 ) -> RequestContext:
     """Return the context of an HTTP request, and note its model for the request's log line.
 
-    wishes: the request's wishes about experiments; None where it can be in none.
+    experiment_fields: the fields of the request that experiments read; None where the request can be in none.
     """
     call.model = model or ""
     of_experiments: dict[str, Any] = {}
-    if wishes is not None:
+    if experiment_fields is not None:
         of_experiments = {
-            "unit": wishes.unit,
-            "forced_arm": wishes.forced_arm,
-            "is_off": wishes.is_off,
+            "unit": experiment_fields.unit,
+            "forced_arm": experiment_fields.forced_arm,
+            "is_off": experiment_fields.is_off,
             "exposed": partial(_note_exposure, call),
         }
     return RequestContext(

@@ -21,7 +21,7 @@ _METADATA = "metadata."
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-class Wishes:
+class ExperimentFields:
     """The part of a request that experiments are about. It is checked only once an experiment asks for it."""
 
     __slots__ = ("_arm", "_body", "_caller", "_off", "_unit")

@@ -17,7 +17,7 @@ from gateway.domain.experiments.feedback.votes import FeedbackMetric, Source, Va
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-KEEP_DAYS = 400
+RETENTION_DAYS = 400
 """Days for which votes, and the ids that clients gave them, are kept."""
 
 DROP_AT_ONCE = 1000
@@ -300,7 +300,7 @@ _DROP_OLD = """
 
 async def drop_old_votes(conn: Connection) -> int:
     """Delete some votes whose days are over, or of purged projects; returns how many. Sums keep the former."""
-    return len(await conn.fetch(_DROP_OLD, DROP_AT_ONCE, KEEP_DAYS))
+    return len(await conn.fetch(_DROP_OLD, DROP_AT_ONCE, RETENTION_DAYS))
 
 
 _DROP_OLD_IDS = """
@@ -313,7 +313,7 @@ _DROP_OLD_IDS = """
 
 async def drop_old_ids(conn: Connection) -> int:
     """Delete some ids of votes whose days are over; returns how many."""
-    return len(await conn.fetch(_DROP_OLD_IDS, DROP_AT_ONCE, KEEP_DAYS))
+    return len(await conn.fetch(_DROP_OLD_IDS, DROP_AT_ONCE, RETENTION_DAYS))
 
 
 _DROP_OF_PROJECT = """

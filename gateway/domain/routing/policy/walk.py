@@ -168,12 +168,12 @@ class _Walker:
         found = self.attempts(f"{path}.hedge.node", hedge.node, replace(around, hedge=hedge))
         for each in found:
             delay_ms = hedge.delay_ms or self._target(each.target).late_ms
-            told = (
+            outcome = (
                 "no second try, too little was measured"
                 if delay_ms is None
                 else f"a second try after {delay_ms:.0f} ms"
             )
-            self.trace.insert(at, Edge(path, f"hedge: {each.target}, {told}"))
+            self.trace.insert(at, Edge(path, f"hedge: {each.target}, {outcome}"))
             at += 1
         return found
 

@@ -27,7 +27,7 @@ from gateway.openai.responses.reply import Counts, Reply, ReplyIds, ResponseEven
 from gateway.openai.responses.state import Earlier, stored_form
 from gateway.openai.responses.tools import response_tools
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.collected import Collected
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.pipeline import Pipeline
@@ -207,7 +207,7 @@ class Running:
             run.close()
 
     def _context(self, caller: Principal, asked: Asked, request_id: str) -> RequestContext:
-        wishes = Wishes(self._request.headers, caller, self._wire)
+        fields = ExperimentFields(self._request.headers, caller, self._wire)
         return RequestContext(
             principal=caller,
             request_id=request_id,
@@ -216,9 +216,9 @@ class Running:
             stream=True,
             deadline=asyncio.get_running_loop().time() + MAX_RUN_S,
             logged_messages=asked.logged_messages,
-            unit=wishes.unit,
-            forced_arm=wishes.forced_arm,
-            is_off=wishes.is_off,
+            unit=fields.unit,
+            forced_arm=fields.forced_arm,
+            is_off=fields.is_off,
         )
 
     async def _durably(self, write: Coroutine[None, None, None]) -> None:
@@ -245,7 +245,7 @@ class Running:
         """Log the last events, and store the response as it ended."""
         new, counts = self._taken()
         response = self._events.response
-        kept = None if response.status == "failed" else self._kept(response)
+        storable = None if response.status == "failed" else self._storable(response)
 
         async def end() -> bool:
             return await self._tools.background.end(
@@ -254,13 +254,13 @@ class Running:
                 Events([*new, *last], counts),
                 response.status,
                 msgspec.json.encode(response),
-                kept,
+                storable,
             )
 
         await self._written(end)
         self._has_ended = True
 
-    def _kept(self, response: ResponseObject) -> Response | None:
+    def _storable(self, response: ResponseObject) -> Response | None:
         """Return a response in the form in which responses are stored; None where its input was not understood."""
         items = self._asked.items if self._asked is not None else []
         return stored_form(self._wire, items, response) if items else None
