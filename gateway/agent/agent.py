@@ -43,15 +43,18 @@ LOOK_S = 1.0
 """Seconds between two reads of the rows while no change is announced."""
 
 AWAY_PAUSE_S = 0.5
+"""Seconds until another try where the database is away."""
 FORGET_EVERY_S = 3600.0
 KEPT_STOPPED = datetime.timedelta(days=1)
+"""The time for which rows of stopped replicas stay."""
 FAILURES_TO_GIVE_UP = 5
+"""Failures in a row of a replica from which on an agent with `gives_up` ends."""
 
 log = structlog.get_logger(__name__)
 
 
 class CannotRun(Exception):
-    """No replica could be started, and waiting does not help; the message says why."""
+    """The error for a host on which no replica can be started, where waiting does not help; the message says why."""
 
 
 class Agent:
@@ -71,7 +74,10 @@ class Agent:
         *,
         gives_up: bool = False,
     ) -> None:
-        """Raises OSError or BadKey: when this host's keys cannot be read, where its engines serve other machines."""
+        """Prepare to tend the host of settings.data_dir.
+
+        Raises OSError or BadKey: when this host's keys cannot be read, where its engines serve other machines.
+        """
         self._database = database
         self._settings = settings
         self._keys = host_keys(settings.data_dir) if settings.link_address else None

@@ -47,7 +47,10 @@ class Follower:
     """
 
     def __init__(self, address: str, model_digest: str, changed: Callable[[], None], peer: Peer | None = None) -> None:
-        """peer: as of `EngineLink`."""
+        """Begin to connect to the engine at an address.
+
+        peer: as of `EngineLink`.
+        """
         self.stats: EngineStats | None = None
         """The picture of the last heartbeat; None while the engine is not there."""
         self.silent_since_s: float | None = asyncio.get_running_loop().time()

@@ -32,7 +32,9 @@ class Prepared(msgspec.Struct, frozen=True):
     """A model that engines can be started with."""
 
     folder: Path
+    """The folder of the prepared model."""
     base_digest: str
+    """The digest of the base model."""
     estimate: Estimate
     """The memory that a replica takes on this host."""
 
@@ -40,8 +42,9 @@ class Prepared(msgspec.Struct, frozen=True):
 async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow, say: Say) -> Prepared:
     """Return the model of a revision, fetched and converted first if need be.
 
-    settings: of the host. say: gets the progress, at most once a second.
-    Raises ModelNotPrepared: with the reason, where no engine of this host could serve it.
+    settings: the host's settings.
+    say: gets the progress, at most once a second.
+    Raises ModelNotPrepared: with the reason, where no engine of this host could serve the model.
     """
     folder = await _fetch(msgspec.structs.replace(settings, model=revision.model, model_name=""), say)
     try:
@@ -72,8 +75,9 @@ def _digest_of_readable(folder: Path) -> str:
 def measure(
     folder: Path, host: EngineConfig, revision: RevisionRow, hardware: Hardware, files: Sequence[Path] = ()
 ) -> Estimate:
-    """Return what a replica of the model in a folder takes on a host. files: of adapters that its server starts with.
+    """Return the memory that a replica of the model in a folder takes on a host.
 
+    files: the adapters with which the replica's server starts.
     Raises UnsupportedModel, OSError, or ValueError: for settings that do not fit, or half a download.
     """
     if revision.starts_servers:
@@ -120,8 +124,11 @@ def _num_elements(path: Path) -> int:
 
 
 class _Tensor(msgspec.Struct, frozen=True):
+    """An entry of a safetensors header, as far as it is read."""
+
     shape: list[int]
     data_offsets: tuple[int, int]
+    """The first byte of the tensor and the one after its last, from the end of the header."""
 
 
 async def _fetch(settings: Settings, say: Say) -> Path:

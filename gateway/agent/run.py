@@ -30,8 +30,9 @@ def run_agent(
 ) -> int:
     """Run the agent of this host until a signal ends it; return the exit code.
 
-    command: starts an engine. stops_engines: at a signal end the engines as well, which serve on otherwise. gives_up:
-    end with EX_CONFIG and the reason where no engine can be started.
+    command: returns the command that starts an engine.
+    stops_engines: True: at a signal end the engines as well, which serve on otherwise.
+    gives_up: True: end with EX_CONFIG and the reason where no engine can be started.
     Raises one of `gateway.db.pool.UNUSABLE` or `UNAVAILABLE`.
     """
     return asyncio.run(_run(settings, dsn, command, stops_engines=stops_engines, gives_up=gives_up))

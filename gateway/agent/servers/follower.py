@@ -1,6 +1,6 @@
-"""The agent's look at one server of another maker that it started: is it there, does it answer well, is it idle?
+"""The agent's connection to one server of another maker that the agent started, by repeated questions.
 
-What a probe uses is billed to nobody.
+They find out whether the server is there, answers well, and is idle. Tokens of a probe are billed to nobody.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from gateway.domain.pools.addresses import key_file_of, socket_of
 from gateway.domain.pools.foreign_settings import parse_foreign_settings
 
 LOOK_EVERY_S = 0.5
-"""Seconds between two looks at a server."""
+"""Seconds between two questions whether a server is there."""
 
 LOOK_WITHIN_S = 5.0
+"""The most seconds for an answer."""
 CONNECT_S = 2.0
 ADAPTER_WAIT_S = 60.0
 
@@ -37,20 +38,26 @@ _RUNNING = re.compile(
     r"^(?:llamacpp:requests_(?:processing|deferred)|vllm:num_requests_(?:running|waiting))(?:\{[^}]*\})? ([0-9.e+]+)$",
     re.MULTILINE,
 )
-"""The metrics that count the requests which a server has, llama.cpp's and vLLM's."""
+"""The metrics of llama.cpp and vLLM that count the requests which a server has."""
 
 
 class _Usage(msgspec.Struct, frozen=True):
+    """The usage of a completion, as far as it is read."""
+
     completion_tokens: int = 0
 
 
 class _Completion(msgspec.Struct, frozen=True):
+    """A completion of llama.cpp or vLLM, as far as it is read."""
+
     tokens_predicted: int = 0
+    """The tokens of the completion, as llama.cpp reports them."""
     usage: _Usage = _Usage()
+    """The usage, as vLLM reports it."""
 
 
 class ServerFollower:
-    """Looks at one server from its making until `stop`. It has what `gateway.agent.follower.Follower` has.
+    """Asks one server for its state from its making until `stop`, as `gateway.agent.follower.Follower` does an engine.
 
     changed: called when the server comes or goes.
     """

@@ -18,8 +18,11 @@ from gateway.domain.routing.foreign_usage import Evidence, Settled, own_completi
 log = structlog.get_logger(__name__)
 
 Outcome = Literal["whole", "left", "failed"]
-"""whole: the reply came to its end. left: the client left, or this gateway stopped, before. failed: the server refused
-the request, or failed at it, also after a part of the reply had come."""
+"""whole: the reply came to its end.
+
+left: the client left, or this gateway stopped, before the end. failed: the server refused the request, or failed at it,
+also after a part of the reply had come.
+"""
 
 
 class Attempt:
@@ -35,8 +38,10 @@ class Attempt:
         *,
         is_exact: bool,
     ) -> None:
-        """source: gets nothing to keep, but says that no other count will come. is_exact: whether the reply has token
-        ids."""
+        """source: gets nothing to keep, but says that no other count will come.
+
+        is_exact: whether the reply has token ids.
+        """
         self.request: GenerateRequest = generation.request
         self.reported: ReportedUsage | None = None
         """The last usage that the server reported."""
@@ -122,8 +127,10 @@ class Attempt:
         self.reported, self._has_come_since, self._settled_now = usage, False, None
 
     def add(self, parts: list[Part]) -> list[Part]:
-        """Count the parts of one event; return them without those of choices that had ended before. Nobody reads them
-        before `so_far` is noted."""
+        """Count the parts of one event; return them without those of choices that had ended before.
+
+        Nobody reads them before `so_far` is noted.
+        """
         if self.finished:
             parts = [part for part in parts if part.index not in self.finished]
         if not parts:
@@ -198,7 +205,7 @@ class Attempt:
         return UsageRecord(request.request_id, request.attempt, reason, usage, request.meter)
 
     def _settled(self) -> Settled:
-        """Return what is billed were the request to end now."""
+        """Return the usage that is billed if the request ends now."""
         if self._settled_now is None:
             self._settled_now = self._settle()
         return self._settled_now

@@ -33,10 +33,11 @@ from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
 from gateway.domain.routing.breaker import Admitted, Breaker
 
 INSPECT_WITHIN_S = 20.0
-"""Longest time of a server's answer that it is well: SGLang generates a token for that, beside what it has to do."""
+"""The most seconds for a server's answer that it is well: SGLang generates a token for the answer, beside its other
+work."""
 
 KEY_REFUSED = frozenset({401, 403})
-"""Statuses by which a server refuses to say how it is for want of a good key."""
+"""Statuses by which a server refuses to show its condition without a good key."""
 
 MAX_LIES = 10
 """Usages that cannot be true, of the last LIES_AMONG, from which on a server gets no requests for DISTRUST_S."""
@@ -80,9 +81,13 @@ class ServerCondition:
         listed: Callable[[], None] = _nothing,
         distrust_s: float = DISTRUST_S,
     ) -> None:
-        """authorize: returns the key that the server asks for, "" for none. changed: called when the condition has.
-        listed: called when the server has listed its adapters anew. distrust_s: time for which a server whose counts
-        are never true gets no requests."""
+        """Begin with a server that has not answered yet.
+
+        authorize: returns the key that the server asks for, "" for none.
+        changed: called when the condition has changed.
+        listed: called when the server has listed its adapters anew.
+        distrust_s: seconds for which a server whose counts are never true gets no requests.
+        """
         self.info: ServerInfo | None = None
         """The server as it was seen last; None before it was ever seen."""
         self.capabilities: Capabilities = capabilities_of(pooled, driver, None)
@@ -195,8 +200,11 @@ class ServerCondition:
         self._tell()
 
     def full(self, admitted: Admitted, retry_after_s: float | None) -> None:
-        """Note that the server had no room for a request. Each time that it has none again, it counts as full for twice
-        as long. retry_after_s: the time that it names itself, if any."""
+        """Note that the server had no room for a request.
+
+        Each time that it has none again, it counts as full for twice as long. retry_after_s: the time that it names
+        itself, if any.
+        """
         self.breaker.gave_up(admitted)
         if not self.is_full:
             self._full_until_s = _now_s() + min(MAX_FULL_S, max(self._full_s, retry_after_s or 0.0))
@@ -293,14 +301,20 @@ class ServerCondition:
         self._tell(has_news=self.info != before or self.capabilities != could)
 
     def _tell(self, *, has_news: bool = False) -> None:
-        """Tell watchers where the condition is another one than they were told last. has_news: also where it is not."""
+        """Notify watchers where the condition is another one than at their last notice.
+
+        has_news: True: notify in any case.
+        """
         now = self.is_ready, self.reason
         if now != self._told or has_news:
             self._told = now
             self._changed()
 
     def _answered(self, note: str = "") -> None:
-        """Take requests for the server from now on. note: what operators ought to know all the same."""
+        """Take requests for the server from now on.
+
+        note: a remark for operators.
+        """
         if not self._has_answered:
             self._since = int(time.time())
         self._has_answered, self._reason, self.note = True, note or "ready", note or self.choice.note
@@ -309,7 +323,10 @@ class ServerCondition:
         return "the server refuses the pool's key" if self._server.key else "the server asks for a key"
 
     def _unready(self, reason: str, text: str = "") -> None:
-        """Take no requests for the server. text: for the log alone."""
+        """Take no requests for the server.
+
+        text: the server's own words, for the log alone.
+        """
         if self._has_answered or reason != self._reason:
             words = {"server_text": text} if text else {}
             log.warning("server_not_ready", **self._name.fields, why=reason, **words)

@@ -31,7 +31,7 @@ def the_digest(info: ServerInfo, digest: str) -> str:
 
 
 class GenericDriver:
-    """`Driver` of a version that was not tried."""
+    """The `Driver` of a version that was not tried."""
 
     framing: Framing = "events"
     tried: Tried | None = None
@@ -50,8 +50,10 @@ class GenericDriver:
         inspect: Inspect | None = None,
     ) -> None:
         """extra: returns fields that this kind of server has beside OpenAI's, and without which a reply is as good.
-        name_of: returns the name of an adapter in requests, which ends with its digest. inspect: None asks for the
-        list of models."""
+
+        name_of: returns the name of an adapter in requests, which ends with its digest. inspect: None asks for the list
+        of models.
+        """
         self.max_choices = max_choices
         self.adapters = adapters
         self._chat = OpenAIDriver(pooled)

@@ -28,29 +28,37 @@ FEATURES: frozenset[Feature] = frozenset({"seed"})
 MAX_MODELS = 10_000
 
 OF_VLLM = "sampling_parameters"
-"""The input by which a model of Triton's vLLM backend is known."""
+"""The input that only a model of Triton's vLLM backend has."""
 
 OF_TENSORRT = "max_tokens"
-"""The input by which a model of TensorRT-LLM is known."""
+"""The input that only a model of TensorRT-LLM has."""
 
 _DONE: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 _UNFINISHED = frozenset({"", "None"})
 
 
 class _Indexed(msgspec.Struct, frozen=True):
+    """A model of the server's list."""
+
     name: str
     state: str = ""
 
 
 class _Input(msgspec.Struct, frozen=True):
+    """An input of a model."""
+
     name: str
 
 
 class _Metadata(msgspec.Struct, frozen=True):
+    """The description of a model, as far as it is read."""
+
     inputs: list[_Input]
 
 
 class _Step(msgspec.Struct, frozen=True):
+    """One event of a stream, as far as it is read."""
+
     text_output: str | None = None
     finish_reason: str = ""
     num_output_tokens: int = 0
@@ -65,7 +73,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class KserveDriver:
-    """`Driver` of Triton's generate extension."""
+    """The `Driver` of Triton's generate extension."""
 
     framing: Framing = "events"
     max_choices = 1

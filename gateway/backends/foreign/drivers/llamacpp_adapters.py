@@ -1,7 +1,7 @@
-"""The adapters of llama.cpp's server: those with which it was started, each by its number.
+"""The adapters of llama.cpp's server: those with which the server was started, each by its number.
 
-It answers an unknown number from the base in silence, and a restart may give a number to another adapter. So each
-connection has to prove that the numbers of its server are those of the request.
+The server answers an unknown number from the base without an error, and a restart may give a number to another adapter.
+So each connection has to prove that the numbers of its server are those of the request.
 """
 
 from __future__ import annotations
@@ -26,15 +26,23 @@ PROBE_TEXT = "The"
 
 
 class _Listed(msgspec.Struct, frozen=True):
+    """An adapter of the server's list."""
+
     id: int
+    """The number of the adapter."""
     path: str
+    """The path of the adapter's file."""
 
 
 class _Probability(msgspec.Struct, frozen=True):
+    """A token's log-probability."""
+
     logprob: float = 0.0
 
 
 class _Completion(msgspec.Struct, frozen=True):
+    """A completion, as far as it is read."""
+
     content: str
     completion_probabilities: list[_Probability] = []
 
@@ -45,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class LlamaCppAdapters:
-    """`AdapterWay` of llama.cpp."""
+    """The `AdapterWay` of llama.cpp."""
 
     can_load = False
     takes_names = False

@@ -31,6 +31,8 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class _Model(msgspec.Struct, frozen=True):
+    """A model of the server's list, as far as it is read."""
+
     id: str = ""
     parent: str | None = None
     max_model_len: int | None = None
@@ -45,7 +47,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OpenAIDriver:
-    """`Driver` of servers with OpenAI's protocol."""
+    """The `Driver` of servers with OpenAI's protocol."""
 
     framing: Framing = "events"
     max_choices = MAX_CHOICES
@@ -69,8 +71,11 @@ class OpenAIDriver:
         left_out: Collection[str] = (),
         model: str = "",
     ) -> Request:
-        """Return the request for a generation. extra: fields of a server that has more than OpenAI's. left_out: fields
-        that a server does not take. model: the name of another model than the pool's."""
+        """Return the request for a generation.
+
+        extra: fields of a server that has more than OpenAI's. left_out: fields that a server does not take. model: the
+        name of another model than the pool's.
+        """
         body = {**self.fields(generation), **extra}
         for name in left_out:
             body.pop(name, None)
