@@ -26,7 +26,7 @@ RENEW_S = 1.0
 """Seconds between two renewals."""
 CLAIM_PAUSE_S = 0.5
 """Seconds between two attempts at a host."""
-ATTEMPTS_UNTIL_SAID = 4
+ATTEMPTS_UNTIL_LOGGED = 4
 """Attempts at a host before the log says that another agent has it: an agent that ends needs a moment."""
 
 LOCK_NAME = "agent.lock"
@@ -89,7 +89,7 @@ class Lease:
                 self.generation = generation
                 log.info("host_claimed", host=self.host_id, generation=generation)
                 return
-            if num_attempts == ATTEMPTS_UNTIL_SAID:
+            if num_attempts == ATTEMPTS_UNTIL_LOGGED:
                 log.warning(
                     "host_taken", host=self.host_id, error="another agent runs on this host: waiting for its end"
                 )

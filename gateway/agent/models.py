@@ -162,12 +162,12 @@ class Models:
         Raises ModelNotPrepared, or one of FAILURES.
         """
 
-        async def say(line: str) -> None:
+        async def report(line: str) -> None:
             with contextlib.suppress(*FAILURES):
                 async with self._database.acquire() as conn:
                     await revisions.set_progress(conn, revision.pool_id, revision.revision, line)
 
-        made = await prepare(self._settings, self._hardware, revision, say)
+        made = await prepare(self._settings, self._hardware, revision, report)
         name, unfit = pool.row.name, []
         estimate, started_with = made.estimate, list[str]()
         if revision.starts_servers and revision.driver in PRELOADED:

@@ -25,7 +25,7 @@ from gateway.support.process import die_with_parent
 MAX_HEADER_BYTES = 100 << 20
 PROGRESS_INTERVAL_S = 1.0
 
-Say = Callable[[str], Awaitable[None]]
+Report = Callable[[str], Awaitable[None]]
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -39,14 +39,14 @@ class Prepared(msgspec.Struct, frozen=True):
     """The memory that a replica takes on this host."""
 
 
-async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow, say: Say) -> Prepared:
+async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow, report: Report) -> Prepared:
     """Return the model of a revision, fetched and converted first if need be.
 
     settings: the host's settings.
-    say: gets the progress, at most once a second.
+    report: gets the progress, at most once a second.
     Raises ModelNotPrepared: with the reason, where no engine of this host could serve the model.
     """
-    folder = await _fetch(msgspec.structs.replace(settings, model=revision.model, model_name=""), say)
+    folder = await _fetch(msgspec.structs.replace(settings, model=revision.model, model_name=""), report)
     try:
         _check_context(folder, revision.settings if revision.is_managed else {})
         measured = await asyncio.to_thread(measure, folder, settings.engine, revision, hardware)
@@ -131,7 +131,7 @@ class _Tensor(msgspec.Struct, frozen=True):
     """The first byte of the tensor and the one after its last, from the end of the header."""
 
 
-async def _fetch(settings: Settings, say: Say) -> Path:
+async def _fetch(settings: Settings, report: Report) -> Path:
     """Run the preparation; return the folder that it prints. Raises ModelNotPrepared."""
     process = await asyncio.create_subprocess_exec(
         *preparation(settings),
@@ -142,14 +142,14 @@ async def _fetch(settings: Settings, say: Say) -> Path:
         preexec_fn=die_with_parent(signal.SIGKILL),
     )
     assert process.stdout is not None and process.stderr is not None
-    last, said_s = "", 0.0
+    last, reported_s = "", 0.0
     try:
         async for line in process.stderr:
             last = line.decode(errors="replace").rstrip()
             now_s = asyncio.get_running_loop().time()
-            if last and not last.startswith("error: ") and now_s - said_s >= PROGRESS_INTERVAL_S:
-                said_s = now_s
-                await say(last)
+            if last and not last.startswith("error: ") and now_s - reported_s >= PROGRESS_INTERVAL_S:
+                reported_s = now_s
+                await report(last)
         folder = (await process.stdout.read()).decode().strip()
         returncode = await process.wait()
     finally:

@@ -336,9 +336,9 @@ class Steps:
 
     def forget(self, replica_ids: set[str]) -> None:
         """Forget all replicas but these."""
-        for kept in (self.endings, self._num_failures, self._ready_since_s, self._retry_at_s):
-            for replica_id in kept.keys() - replica_ids:
-                del kept[replica_id]
+        for remaining in (self.endings, self._num_failures, self._ready_since_s, self._retry_at_s):
+            for replica_id in remaining.keys() - replica_ids:
+                del remaining[replica_id]
 
     async def _move(self, row: ReplicaRow, state: ReplicaState, why: str = "", retry_s: float = 0.0) -> None:
         async with self._site.database.acquire() as conn:
@@ -377,8 +377,8 @@ class Steps:
         alive: the engines that live, by replica and generation.
         busy: replicas that may have been started since.
         """
-        kept = {key for key in self._followers if key in alive or key[0] in busy}
-        gone = [self._followers.pop(key) for key in set(self._followers) - kept]
+        remaining = {key for key in self._followers if key in alive or key[0] in busy}
+        gone = [self._followers.pop(key) for key in set(self._followers) - remaining]
         await asyncio.gather(*(follower.stop() for follower in gone))
 
     def _ended(self, ended: Ended) -> None:

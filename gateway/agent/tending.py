@@ -62,7 +62,7 @@ class Replicas:
         """The replicas for which a step goes on: rows that were read meanwhile may be older than the step's result."""
         return set(self._busy)
 
-    async def look(self, pools: Sequence[ServedPool], busy: set[str]) -> None:
+    async def begin_due(self, pools: Sequence[ServedPool], busy: set[str]) -> None:
         """Begin the step that is due for each replica.
 
         busy: the property of this name as it was before the rows were read.
@@ -90,11 +90,11 @@ class Replicas:
 
     def forget(self, pools: Sequence[ServedPool]) -> None:
         """Remove the files and the memory of replicas that are no more."""
-        kept = {row.id for pool in pools for row in pool.replicas} | self.busy
-        self._site.launcher.forget(kept)
+        remaining = {row.id for pool in pools for row in pool.replicas} | self.busy
+        self._site.launcher.forget(remaining)
         adapters = {digest for pool in pools for each in pool.revisions.values() for digest in each.adapters}
         remove_files(self._site.settings.data_dir, adapters)
-        self._steps.forget(kept)
+        self._steps.forget(remaining)
 
     async def leave(self) -> None:
         """Let go of all engines, which live on."""
@@ -104,23 +104,23 @@ class Replicas:
         await self._steps.unfollow(set(), set())
         self._site.launcher.close()
 
-    async def stop_all(self, hurried: asyncio.Event) -> None:
+    async def stop_all(self, forced: asyncio.Event) -> None:
         """End all engines of this host, since the agent ends and is to leave nothing behind.
 
-        hurried: once this event is set, engines that still end are killed.
+        forced: once this event is set, engines that still end are killed.
         """
         for task in self._busy.values():
             task.cancel()
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
         engines = [each for each in self._site.launcher.running().values() if each.pid is not None]
         stopping = [asyncio.create_task(self._site.launcher.stop(each, STOP_S)) for each in engines]
-        hurry = asyncio.create_task(hurried.wait())
+        force = asyncio.create_task(forced.wait())
         pending: set[asyncio.Task[Any]] = {*stopping}
-        while pending and not hurry.done():
-            _, pending = await asyncio.wait({*pending, hurry}, return_when=asyncio.FIRST_COMPLETED)
-            pending.discard(hurry)
+        while pending and not force.done():
+            _, pending = await asyncio.wait({*pending, force}, return_when=asyncio.FIRST_COMPLETED)
+            pending.discard(force)
         await asyncio.gather(*(self._site.launcher.stop(each, 0.0) for each in engines if pending), *stopping)
-        hurry.cancel()
+        force.cancel()
         try:
             async with self._site.database.acquire() as conn:
                 for each in engines:

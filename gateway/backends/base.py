@@ -107,7 +107,7 @@ class ServerState(msgspec.Struct, frozen=True):
     request is a trial."""
     open_for_s: float
     """Seconds until the next request is sent as a trial; 0 where the breaker is not open."""
-    num_lies: int
+    num_false_usages: int
     """Usages of the last ones that the server reported and that cannot be true."""
     distrusted_for_s: float
     """Seconds for which the server gets no requests, since too many of its usages cannot be true; 0 for none."""

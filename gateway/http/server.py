@@ -53,13 +53,13 @@ class Server(UvicornServer):
         self._stages = stages
         self._drain_s = drain_s
         self._lame_duck_s = lame_duck_s
-        self._hurried = asyncio.Event()
+        self._forced = asyncio.Event()
         self._is_leaving = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; a second signal ends both the wait for the balancer and the drain."""
         if self._is_leaving:
-            self._hurried.set()
+            self._forced.set()
             self.should_exit = True
             return
         self._is_leaving = True
@@ -91,7 +91,7 @@ class Server(UvicornServer):
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(self._drain_s - ENDING_S, self._drain_s / 2)):
-                await self._hurried.wait()
+                await self._forced.wait()
         log.warning("drain_ends", num_connections=len(self.server_state.connections))
         self._stages.end_generation()
         await asyncio.sleep(ENDING_S / 2)

@@ -96,10 +96,10 @@ class Fleet:
             if isinstance(event, Exited) and event.failures == FAILURES_SHOWN:
                 self._terminal.show(child.log_tail())
 
-    def drain(self, drain_s: float, hurried: Callable[[], bool]) -> None:
+    def drain(self, drain_s: float, forced: Callable[[], bool]) -> None:
         """Stop the gateways, which get drain_s; then the worker, then the agent, which stops its engines.
 
-        hurried: as for `stop_children`. Gateways close the listener, too, when they take no more requests.
+        forced: as for `stop_children`. Gateways close the listener, too, when they take no more requests.
         """
         self._listener.close()
         stops = (
@@ -108,7 +108,7 @@ class Fleet:
             ([self._agent], AGENT_STOP_S),
         )
         for children, grace_s in stops:
-            for name in stop_children(children, grace_s, hurried):
+            for name in stop_children(children, grace_s, forced):
                 self._terminal.report(f"{name} did not stop in time and was killed")
 
 

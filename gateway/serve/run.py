@@ -120,7 +120,7 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
         fleet = _build_fleet(
             settings, gateways, model_dir, dsns.runtime, account, postgres, listener, metrics_fd, terminal
         )
-        stack.callback(fleet.drain, settings.lame_duck_seconds + settings.drain_seconds, lambda: stop.hurried)
+        stack.callback(fleet.drain, settings.lame_duck_seconds + settings.drain_seconds, lambda: stop.forced)
         fleet.start(stop)
         _wait_until_ready(settings, access.operator_key, fleet, terminal, stop)
         computes = engines_in_words(settings.base_url, access.operator_key)

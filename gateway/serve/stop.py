@@ -31,7 +31,7 @@ class StopSignals:
         return self._count > 0
 
     @property
-    def hurried(self) -> bool:
+    def forced(self) -> bool:
         return self._count > 1
 
     @contextmanager

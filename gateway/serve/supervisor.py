@@ -21,7 +21,7 @@ from gateway.support.accounts import Account, as_root
 from gateway.support.process import die_with_parent, last_lines, open_log
 
 POLL_INTERVAL_S = 0.05
-HURRIED_GRACE_S = 2.0
+FORCED_GRACE_S = 2.0
 
 
 class RestartPolicy(msgspec.Struct, frozen=True):
@@ -170,19 +170,19 @@ class Child:
             self._process = None
 
 
-def stop_children(children: Sequence[Child], grace_s: float, hurried: Callable[[], bool]) -> list[str]:
+def stop_children(children: Sequence[Child], grace_s: float, forced: Callable[[], bool]) -> list[str]:
     """Send SIGTERM to all, wait at most grace_s, kill the rest; returns the names of those that had to be killed.
 
-    When hurried() becomes true they get HURRIED_GRACE_S from then on, and SIGINT, which servers take as "now".
+    When forced() becomes true they get FORCED_GRACE_S from then on, and SIGINT, which servers take as "now".
     """
     for child in children:
         child.signal(signal.SIGTERM)
     deadline = time.monotonic() + grace_s
-    was_hurried = False
+    was_forced = False
     while not all(child.ended() for child in children) and time.monotonic() < deadline:
-        if hurried() and not was_hurried:
-            was_hurried = True
-            deadline = min(deadline, time.monotonic() + HURRIED_GRACE_S)
+        if forced() and not was_forced:
+            was_forced = True
+            deadline = min(deadline, time.monotonic() + FORCED_GRACE_S)
             for child in children:
                 child.signal(signal.SIGINT)
         time.sleep(POLL_INTERVAL_S)

@@ -280,7 +280,7 @@ def _server(health: Health | None) -> ReplicaServer | None:
     return ReplicaServer(
         trust.breaker,
         round(trust.open_for_s, 1),
-        trust.num_lies,
+        trust.num_false_usages,
         round(trust.distrusted_for_s, 1),
         version=trust.version or None,
         is_tried_version=trust.is_tried,

@@ -26,10 +26,10 @@ from gateway.db.pools.revisions import RevisionRow
 from gateway.domain.pools.addresses import key_file_of, socket_of
 from gateway.domain.pools.foreign_settings import parse_foreign_settings
 
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 """Seconds between two questions whether a server is there."""
 
-LOOK_WITHIN_S = 5.0
+ANSWER_WITHIN_S = 5.0
 """The most seconds for an answer."""
 CONNECT_S = 2.0
 ADAPTER_WAIT_S = 60.0
@@ -80,7 +80,7 @@ class ServerFollower:
         self._key_file = Path(key_file_of(socket))
         self._server = Server(address, _itself, ssl.create_default_context, connect_s=CONNECT_S)
         self._changed = changed
-        self._task = asyncio.create_task(self._look())
+        self._task = asyncio.create_task(self._poll())
 
     @property
     def is_connected(self) -> bool:
@@ -141,7 +141,7 @@ class ServerFollower:
         except ServerRefused as refused:
             raise ProbeFailed(f"adapter {digest[:12]} does not work with it: {refused}") from None
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while True:
             is_there = await self._is_there()
             if is_there:
@@ -150,13 +150,13 @@ class ServerFollower:
                 self.silent_since_s = None if is_there else asyncio.get_running_loop().time()
                 self.was_connected = self.was_connected or is_there
                 self._changed()
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
 
     async def _is_there(self) -> bool:
         """Tell whether the server says that it is well, which it answers whatever it computes."""
         try:
             self._server.key = self._server.key or self._read_key()
-            return (await self._server.whole("GET", "/health", within_s=LOOK_WITHIN_S)).status == 200
+            return (await self._server.whole("GET", "/health", within_s=ANSWER_WITHIN_S)).status == 200
         except (OSError, ServerGone):
             return False
 
@@ -165,7 +165,7 @@ class ServerFollower:
 
     async def _has_nothing_to_do(self) -> bool:
         with contextlib.suppress(ServerGone, ValueError):
-            reply = await self._server.whole("GET", "/metrics", within_s=LOOK_WITHIN_S)
+            reply = await self._server.whole("GET", "/metrics", within_s=ANSWER_WITHIN_S)
             counts = _RUNNING.findall(reply.body.decode(errors="replace")) if reply.status == 200 else []
             return bool(counts) and sum(float(each) for each in counts) == 0.0
         return False

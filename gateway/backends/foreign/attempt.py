@@ -51,7 +51,7 @@ class Attempt:
         """The choices that have ended, each with its reason."""
         self.is_cut_off = False
         """True once this gateway aborts the request because it stops."""
-        self.is_lie = False
+        self.is_false = False
         """True if the server reported counts that cannot be true."""
         self.is_recorded = False
         """True once the usage has reached the sink."""
@@ -171,8 +171,8 @@ class Attempt:
         self.is_recorded = True
         settled = self._settled()
         usage = self.usage = self._usage(settled)
-        if settled.is_lie:
-            self.is_lie = True
+        if settled.is_false:
+            self.is_false = True
             log.warning(
                 "usage_not_believed",
                 **self._name.fields,
@@ -213,7 +213,7 @@ class Attempt:
     def _settle(self) -> Settled:
         reported = self.reported
         if not self.has_begun and reported is None:
-            return Settled(0, 0, 0, is_ours=True, is_lie=False)
+            return Settled(0, 0, 0, is_ours=True, is_false=False)
         if reported is None:
             return settle(self._all, None)
         completion = reported.completion_tokens

@@ -69,7 +69,7 @@ class ForeignRequests:
         """The places for requests at the server."""
         self.window.set_limit(pooled.settings.max_in_flight)
         self._times = AnswerTimes()
-        self._looked_s = 0.0
+        self._checked_s = 0.0
         self._server = server
         self._settings = pooled.settings
         self._sink = sink
@@ -91,10 +91,10 @@ class ForeignRequests:
 
         Not by now: where this process stood still for a moment, all of them wait for that long.
         """
-        before_s, self._looked_s = self._looked_s, asyncio.get_running_loop().time()
+        before_s, self._checked_s = self._checked_s, asyncio.get_running_loop().time()
         attempts = [each.attempt for each in self._streams.values()]
         waits_ms = [(before_s - each.began_s) * 1e3 for each in attempts if not each.has_begun]
-        return self._times.usual_ms(self._looked_s, [each for each in waits_ms if each > 0])
+        return self._times.usual_ms(self._checked_s, [each for each in waits_ms if each > 0])
 
     def cut_off(self) -> None:
         """Cut all requests off: their readers get ShuttingDown."""
@@ -164,7 +164,7 @@ class ForeignRequests:
             attempt.record("whole")
             is_judged = True
             self._times.answered(asyncio.get_running_loop().time(), *attempt.times_ms())
-            self._condition.succeeded(admitted, is_lie=attempt.is_lie)
+            self._condition.succeeded(admitted, is_false=attempt.is_false)
             if own is not None:
                 self._own_keys.accepted(own)
         except ServerRefused as refused:
@@ -279,7 +279,7 @@ class ForeignRequests:
             return _unanswered(attempt, self._of_key(stream), "failed")
         if is_the_clients(refused) and not attempt.has_begun:
             self._log("request_refused", stream, str(refused), text)
-            self._condition.succeeded(admitted, is_lie=False)
+            self._condition.succeeded(admitted, is_false=False)
             return _unanswered(attempt, error, "failed")
         if stream.adapter and refused.status == 404:  # it was unloaded there, and could not be loaded again
             self._log("adapter_not_there", stream, str(refused), text)

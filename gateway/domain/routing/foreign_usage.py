@@ -60,7 +60,7 @@ class Settled(msgspec.Struct, frozen=True):
     cached_tokens: int
     is_ours: bool
     """True if the counts are ours, since the server reported none or none that can be true."""
-    is_lie: bool
+    is_false: bool
     """True if the server reported counts that cannot be true."""
 
 
@@ -93,16 +93,16 @@ def settle(evidence: Evidence, reported: tuple[int, int, int] | None, *, reasoni
     reasoning_tokens: completion tokens that were reasoning, by the server's word. It need not have sent their text.
     """
     if reported is None:
-        return Settled(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_lie=False)
+        return Settled(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_false=False)
     prompt, completion, cached = reported
-    is_lie = not (
+    is_false = not (
         _is_prompt_true(evidence, prompt) and _is_completion_true(evidence, completion, max(0, reasoning_tokens))
     )
-    if is_lie:
-        return Settled(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_lie=True)
+    if is_false:
+        return Settled(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_false=True)
     if evidence.is_prompt_exact:
         prompt = evidence.prompt_tokens
-    return Settled(prompt, completion, max(0, min(cached, prompt)), is_ours=False, is_lie=False)
+    return Settled(prompt, completion, max(0, min(cached, prompt)), is_ours=False, is_false=False)
 
 
 def _is_prompt_true(evidence: Evidence, prompt: int) -> bool:

@@ -40,7 +40,7 @@ class DriverChoice:
         self._takes_ids = "token_ids" in own.features()
         self._due_s = 0.0
 
-    async def look(self, server: Server, *, is_new: bool) -> None:
+    async def check_version(self, server: Server, *, is_new: bool) -> None:
         """Ask the server for its version, where that is due. is_new: whether it did not answer until now."""
         tried = self._own.tried
         if tried is None or not (is_new or time.monotonic() >= self._due_s):

@@ -142,7 +142,7 @@ class StepReader:
         self._generation = generation
         self._num_tokens = 0
         self._num_events = 0
-        self._says_why = False
+        self._has_reasons = False
         self._has_ended = False
 
     def read(self, data: bytes) -> Event:
@@ -157,7 +157,7 @@ class StepReader:
         self._num_events += bool(step.text_output)
         usage = None
         if step.finish_reason:  # of vLLM's backend, which counts the tokens of each event
-            self._says_why = True
+            self._has_reasons = True
             self._num_tokens += max(0, step.num_output_tokens)
             if self._num_tokens:
                 usage = ReportedUsage(self._generation.prompt_tokens_by(step.num_input_tokens), self._num_tokens)
@@ -171,7 +171,7 @@ class StepReader:
 
     def end(self) -> Event:
         """Return the end of a reply whose server does not say why it ended: the stream has come to its own end."""
-        if self._says_why or self._has_ended or not self._num_events:
+        if self._has_reasons or self._has_ended or not self._num_events:
             return Event()
         return Event([Part(0, finish_reason="length" if self._num_events >= self._max_tokens else "stop")])
 

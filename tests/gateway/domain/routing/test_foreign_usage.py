@@ -56,7 +56,7 @@ def test_no_word_of_a_server_is_billed_beyond_what_it_was_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("told", "is_lie"),
+    ("told", "is_false"),
     [
         ((10, 5, 0), False),
         ((10, 5, 4), False),
@@ -66,7 +66,7 @@ def test_no_word_of_a_server_is_billed_beyond_what_it_was_asked_for(
         ((10, 17, 0), True),
     ],
 )
-def test_counts_are_held_against_what_was_seen(told: tuple[int, int, int], is_lie: bool) -> None:
+def test_counts_are_held_against_what_was_seen(told: tuple[int, int, int], is_false: bool) -> None:
     seen = Evidence(
         num_choices=1,
         max_tokens=16,
@@ -78,13 +78,15 @@ def test_counts_are_held_against_what_was_seen(told: tuple[int, int, int], is_li
         num_events=5,
     )
     found = settle(seen, told)
-    assert found.is_lie is is_lie
-    assert (found.prompt_tokens, found.completion_tokens) == ((25, 5) if is_lie else told[:2])
+    assert found.is_false is is_false
+    assert (found.prompt_tokens, found.completion_tokens) == ((25, 5) if is_false else told[:2])
 
 
-@pytest.mark.parametrize(("completion", "reasoning_tokens", "is_lie"), [(60, 55, False), (60, 0, True), (65, 99, True)])
+@pytest.mark.parametrize(
+    ("completion", "reasoning_tokens", "is_false"), [(60, 55, False), (60, 0, True), (65, 99, True)]
+)
 def test_reasoning_that_was_not_sent_counts_up_to_what_was_asked_for(
-    completion: int, reasoning_tokens: int, is_lie: bool
+    completion: int, reasoning_tokens: int, is_false: bool
 ) -> None:
     seen = Evidence(
         num_choices=1,
@@ -96,4 +98,4 @@ def test_reasoning_that_was_not_sent_counts_up_to_what_was_asked_for(
         text_bytes=5,
         num_events=1,
     )
-    assert settle(seen, (10, completion, 0), reasoning_tokens=reasoning_tokens).is_lie is is_lie
+    assert settle(seen, (10, completion, 0), reasoning_tokens=reasoning_tokens).is_false is is_false
