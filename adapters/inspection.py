@@ -34,8 +34,8 @@ BYTES_PER_CPU_S = 16 * 1024 * 1024
 EXTRA_WALL_S = 30.0
 
 NICENESS, NICENESS_OF_SUSPECTS = 5, 19
-"""The streams that run beside it come first, but whoever uploads waits for it: a quarter of a busy processor. Of those
-whose last adapters were refused: what nobody else wants."""
+"""The streams that run beside it come first, but whoever uploads waits for it: a quarter of a busy processor. Uploads
+by a project whose last adapters were refused get only the time that nobody else wants."""
 
 
 async def inspect(

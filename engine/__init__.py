@@ -37,11 +37,10 @@ It knows nothing about HTTP, text, money or SQL, and of a tenant only an opaque 
 - Threads. Steps run in the main thread, which also loaded the model; the server has a thread of its own, the loader
   computes with one. No other thread may compute in parallel: with more OpenMP threads than processors, libgomp's
   workers sleep between operations, and a step takes twice as long.
-- Faults. What a request or an adapter does wrong ends that request alone: ids outside the vocabulary are refused,
-  weights that overflow leave no trace in neighbors (cache rows are finite, masks replace rather than add), logits
-  that are no numbers end their sequence. A step that fails ends its requests. A fault outside a step or beside it,
-  and one after which a GPU computes nothing any more (`faults`), ends the process, and the supervisor starts a new
-  one.
+- Faults. A fault of a request or an adapter ends that request alone: ids outside the vocabulary are refused, weights
+  that overflow leave no trace in neighbors (cache rows are finite, masks replace rather than add), logits that are no
+  numbers end their sequence. A step that fails ends its requests. A fault outside a step or beside it, and one after
+  which a GPU computes nothing any more (`faults`), ends the process, and the supervisor starts a new one.
 - Bounds. More choices than the configured running and waiting ones are refused with `queue_full` and the time after
   which those here will have finished. Beyond what may run, a tenant holds at most as many places as it leaves free:
   alone half of the queue, two that flood it a third each.

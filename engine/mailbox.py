@@ -1,7 +1,7 @@
 """The two queues between the thread that talks to gateways and the thread that steps.
 
-Commands go in as the protocol's own structs; events come out. Whoever posts an event wakes the other thread through a
-socket pair, so that the talking thread can sleep in one poll. Nothing here knows ZeroMQ or tensors.
+Commands go in as the protocol's own structs; events come out. Posting an event wakes the other thread through a socket
+pair, so that the talking thread can sleep in one poll. Nothing here knows ZeroMQ or tensors.
 """
 
 from __future__ import annotations

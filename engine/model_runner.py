@@ -1,7 +1,7 @@
 """Runs one plan and returns what each request wants of its hidden states.
 
-The device's path gives the hidden states. Of each chunk's come tokens, the prompt's log-probabilities, or a part of an
-embedding.
+The device's path gives the hidden states. A chunk's hidden states become tokens, the prompt's log-probabilities, or a
+part of an embedding.
 
 Everything is launched before anything is waited for; then one wait for the tokens, and what was fetched with them, is
 enough. Where the device feeds tokens from step to step, the next plan may be launched before that wait.

@@ -1,7 +1,7 @@
 """Attention on a CPU: the paged cache of every layer, and one step's rows over it.
 
-Decodes gather whole blocks and multiply in batches, each chunk of a prompt attends by itself. What rows may see comes
-as masks, made once for all layers (`engine.cpu.batch`). Knows nothing of requests.
+Decodes gather whole blocks and multiply in batches, each chunk of a prompt attends by itself. Masks, made
+once for all layers (`engine.cpu.batch`), tell what rows may see. Knows nothing of requests.
 """
 
 from __future__ import annotations

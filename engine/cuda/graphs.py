@@ -2,9 +2,9 @@
 
 There are graphs for decodes alone, and for chunks of prompts, of so many rows together, beside decodes; more rows take
 a GPU longer than their launches take the host. A graph serves any step that is no larger in anything, padded to it
-(`engine.cuda.fill`). Those with adapters and those without are captured apart, so that a step without them runs no LoRA
-operation. The longest context is the model's own: one long text does not take the graph from the short ones that are
-decoded beside it.
+(`engine.cuda.fill`). Graphs with adapters and graphs without are captured apart, so that a step without adapters runs
+no LoRA operation. The longest context is the model's own: one long text does not take the graph from the short ones
+that are decoded beside it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From an adapter's files to memory: read once, checked once, kept in the host tier for the next time.
 
-What is checked are the very bytes that are loaded: they must have the digest by which they were asked for, fit the base
-model, and be numbers in the engine's dtype.
+The bytes that are checked are the very bytes that are loaded: they must have the digest by which they were asked for,
+fit the base model, and be numbers in the engine's dtype.
 
 The host tier holds validated adapters in the engine's dtype, laid out as the device takes them; the least recently used
 leave when its bytes run out. A load that finds its adapter there reads no file and checks nothing again. On a CPU a

@@ -3,11 +3,11 @@
 A slot is reserved before its load begins, so no more adapters are in memory than there are slots. A load brings the
 adapter to the host tier (`engine.lora.loader`), where it waits until its bytes fit on the device; where bytes are
 scarce one is loaded at a time. An adapter in use is never evicted, a pinned one neither, and one that was just loaded
-not before its first use. Whoever waits is served in order of asking.
+not before its first use. Requests that wait are served in order of asking.
 
 Batch work waits behind all others, one load at a time, and gets no place of an adapter that interactive requests have
-used of late (`engine.lora.slots`). What it uses alone is given back at once when these want the place: it is told to
-leave (`is_reclaimed`).
+used of late (`engine.lora.slots`). A slot that batch work alone uses is given back at once when interactive requests
+want the place: batch work is told to leave (`is_reclaimed`).
 
 The wait for a slot is bounded: after PATIENCE_S every waiter closes one more of the slots used least recently, which
 then take no new users and fall free when their last one ends. With S slots that are not pinned, D the longest time that

@@ -1,4 +1,6 @@
-"""What requests change in their rows of logits before a token is chosen. Rows that ask for nothing cost nothing.
+"""The changes that requests make in their rows of logits before a token is chosen.
+
+Rows that ask for nothing cost nothing.
 
 In this order: logit_bias; the penalties (`kernels.penalties`: repetition, then frequency and presence); the bitmask of
 the grammar, or of the tokens that are allowed; before min_tokens, the ban of the tokens that end a sequence. A ban sets

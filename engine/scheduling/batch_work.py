@@ -1,18 +1,19 @@
 """Gives the batch band its part of each step: what interactive requests leave, and a small share in any case.
 
-Interactive requests are planned as if there were no batch work. What is left of the step's rows and tokens goes to
-batch work, as far as the step's time allows (`engine.scheduling.step_time`). A sequence of the band that gets no part
-in a step pauses: it keeps its blocks, and goes on in any later step.
+Interactive requests are planned as if there were no batch work. The rest of the step's rows and tokens goes to batch
+work, as far as the step's time allows (`engine.scheduling.step_time`). A sequence of the band that gets no part in a
+step pauses: it keeps its blocks, and goes on in any later step.
 
 - Memory. Batch work takes blocks that hold nothing recent of interactive requests, beyond half of all blocks, which it
-  may hold whatever these have left in the cache. It leaves as many free as these used at most in the last minutes. What
-  interactive requests lack is taken from batch work, the newest sequence first: it keeps its tokens, what it computed
-  stays in the prefix cache while there is room, the rest is computed again.
-- Share. What the band is owed (`engine.scheduling.guaranteed_share`) it gets first, at the cost of interactive
-  requests: places in the step, tokens, time, and blocks that nobody uses. Only requests of at most a SMALL-th of all
-  blocks are covered, and adapters only as far as they find a slot. The oldest of those that run keep their blocks, a
-  SMALL-th of all, while interactive requests run.
-- Order. Who goes first, and who is admitted, is decided by tenants' counters in the band; within a tenant by deadlines.
+  may hold whatever these have left in the cache. It leaves as many free as these used at most in the last minutes.
+  Blocks that interactive requests lack are taken from batch work, from the newest sequence first: the sequence keeps
+  its tokens, its computed blocks stay in the prefix cache while there is room, and the rest is computed again.
+- Share. The band gets first the service that it is owed (`engine.scheduling.guaranteed_share`), at the cost of
+  interactive requests: places in the step, tokens, time, and blocks that nobody uses. Only requests of at most a
+  SMALL-th of all blocks are covered, and adapters only as far as they find a slot. The oldest of those that run keep
+  their blocks, a SMALL-th of all, while interactive requests run.
+- Order. The tenants' counters in the band decide which request goes first and is admitted; within a tenant the
+  deadlines do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Counts the service that batch work is owed: a share of all, whatever interactive requests ask for. Numbers only.
 
-While there is batch work, each step adds its share of the service done and takes off what batch work got. What is owed
-is never below zero: service that batch work got while nobody else wanted it is not held against it later.
+While there is batch work, each step adds its share of the service done and takes off what batch work got. The debt is
+never below zero: service that batch work got while nobody else wanted it is not held against it later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which tokens the next step computes. Data in, plan out: no torch, no clock of its own, no sockets.
 
 Continuous batching (Yu et al., 2022: Orca) with one token budget per step: sequences that decode come first, what is
-left goes to prefill in chunks (Agrawal et al., 2024: Sarathi-Serve). Who is admitted, whose prompts go first and who
-gives way is decided by the tenants' counters of service (see `engine.scheduling.fairness`).
+left goes to prefill in chunks (Agrawal et al., 2024: Sarathi-Serve). The tenants' counters of service decide which
+request is admitted, which prompts go first and which sequence gives way (see `engine.scheduling.fairness`).
 
 Memory. A sequence is admitted with blocks for all its tokens, if one more stays free for each that runs; only decoding
 needs blocks later. When they run out the newest sequence of the running tenant with the highest counter is preempted:
@@ -13,8 +13,8 @@ since one sequence alone always fits. Emitted tokens are kept, so no chain of pr
 go on are charged and who gave way is not, it does not stay the one with the highest counter.
 
 One step ahead. A step may be planned while the one before it is computed: whether a sequence goes on is then known, or
-guessed (a token may end it), but not by which token. Who ends after all has computed a row in vain. Nobody is preempted
-on a guess, and a sequence whose next token depends on the text of the last one makes all wait.
+guessed (a token may end it), but not by which token. A sequence that ends after all has computed a row in vain. Nobody
+is preempted on a guess, and a sequence whose next token depends on the text of the last one makes all wait.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     seconds = a + b * rows + c * prompt tokens + d * tokens of context
 
 Least squares over the last steps, newer ones counting more. Errors count relative to a step's length, so that a step
-which something else delayed moves little. What the last steps do not tell apart stays as it was. No time, no device.
+which something else delayed moves little. A coefficient that the last steps do not determine stays as it was. No time,
+no device.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The agent's connection to one engine: whether it is there, what it runs, and whether it answers well.
 
-An engine that an agent is connected to does not end by itself. What a probe uses is billed to nobody.
+An engine that an agent is connected to does not end by itself. The tokens of a probe are billed to nobody.
 """
 
 from __future__ import annotations

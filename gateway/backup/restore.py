@@ -82,7 +82,7 @@ class RestoreMark:
     def withdraw(self) -> None:
         """Remove the marker of a restore that was refused or failed, unless something was touched.
 
-        What an earlier restore has touched counts as well.
+        Things that an earlier restore has touched count as well.
         """
         if not self._stays:
             self._path.unlink(missing_ok=True)

@@ -15,10 +15,10 @@ Knows neither the fields of an API nor how a line is answered, which it asks a `
 
 - One gateway works on a batch, which a lease of 8 s says; whoever takes it over gets the next fencing number, and
   begins anew what was running. Every change locks the batch's row under that number.
-- Once. A line's request has the same id however often it is begun. Its result comes in one transaction with the
-  counts of its batch, for the attempt that the line is at, and for no other. What earlier attempts used is the
-  operator's: the last beginning supersedes them in the ledger, whichever gateway they ran in. So is what lines used
-  that were begun and have no result when their batch ends; the ledger knows them by `disowned_lines`.
+- Once. A line's request has the same id however often it is begun. Its result comes in one transaction with the counts
+  of its batch, for the attempt that the line is at, and for no other. The usage of earlier attempts is the operator's:
+  the last beginning supersedes them in the ledger, whichever gateway they ran in. So is what lines used that were begun
+  and have no result when their batch ends; the ledger knows them by `disowned_lines`.
 - Bounds. 50,000 lines and 200 MiB a file; a line has as many bytes as a request may have. A gateway has as many lines
   in flight as the engines' heartbeats give it credit for, four for each pool of another maker's servers, and reads
   one piece of the input file at a time.

@@ -12,7 +12,7 @@ a project logs it. Knows neither HTTP nor SQL.
     keys, resealing                           where content keys come from; secrets of the operator's side follow them
     writes, keeper, purge                     writes that a reply waits for a moment; content whose time is over
 
-What may be kept is a project's setting (`keep_replies`, `store_days`, `log_content_days`). Rows are encrypted in the
+Each project sets what may be kept (`keep_replies`, `store_days`, `log_content_days`). Rows are encrypted in the
 gateway, each bound to its place by associated data; PostgreSQL, its own backups and its replicas only ever see
 ciphertext. Content that is not to be shown any more is hidden at once, and deleted in the background.
 

@@ -128,7 +128,7 @@ class Run:
         self.log_fields: dict[str, str] = {}
         """More fields of the request's log line."""
         self.details: ReplyDetails | None = None
-        """What the reply may tell of the pool and the cost, where the operator allows that."""
+        """Facts about the pool and the cost that the reply may show, where the operator allows that."""
         self.took: Took | None = None
         """Called with the speed of the first prompt's answer."""
         self._whole: list[Item | Restarted] = []

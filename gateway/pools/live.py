@@ -175,7 +175,6 @@ class LivePools(Mapping[str, Pool]):
 
         within_s: seconds after which to return at the latest. A gateway that has just started then need not refuse what
         is asked.
-        within_s: what is asked of a gateway that has just started need not be refused.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):

@@ -1,8 +1,8 @@
 """Sizes of the blocks that kernels work in: rules for any shape, and a table of what was measured to be better.
 
 The table is `blocks.json`, which `python -m kernels.tune` rewrites on a GPU: {device: {kernel, shape, dtype: fields}}.
-Nothing here depends on a batch's contents. What shapes a sum (`ShrinkSums`, the splits of decodes) does not depend on
-the batch's size either, but for `lora_block_m`: chunks of pairs of rows are summed in an order of their own.
+Nothing here depends on a batch's contents. The sizes that shape a sum (`ShrinkSums`, the splits of decodes) do not
+depend on the batch's size either, but for `lora_block_m`: chunks of pairs of rows are summed in an order of their own.
 """
 
 from __future__ import annotations

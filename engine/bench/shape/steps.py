@@ -1,7 +1,7 @@
 """Decode, mixed and prefill steps beside their floors: the base, the base while adapters are loaded, and many adapters.
 
 A step is the model runner's: from a plan to tokens on the host. Decodes are launched one step ahead, as in the engine's
-loop, but for those that await each token. forward is the device's part alone, many in a row. What the scheduler adds
+loop, but for those that await each token. forward is the device's part alone, many in a row. The scheduler's time
 between steps is measured by `registered`.
 """
 

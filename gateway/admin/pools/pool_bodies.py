@@ -94,7 +94,7 @@ class CreatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UpdatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A change of a pool. What is left out stays as it is."""
+    """A change of a pool. A field that is left out stays as it is."""
 
     model: str | UnsetType = UNSET
     """Another base model, which becomes a new revision of the pool."""

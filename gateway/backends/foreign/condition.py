@@ -96,7 +96,7 @@ class ServerCondition:
         self.engine_id = new_engine_id()
         """The id of the server's process, as far as this gateway can tell one from another; in no log line."""
         self.note = ""
-        """What operators ought to know of a server that is ready all the same."""
+        """A remark for operators about a server that is ready; "" for none."""
         self.choice = DriverChoice(driver, name)
         """The driver by which the server is asked."""
         self._server = server

@@ -1,6 +1,6 @@
 """The errors that a server sends, read within bounds: for the gateway to act on, and for the operator's log to show.
 
-Of the server's own words nothing goes to clients: `failures` has what they get.
+The server's own words never go to clients: `failures` has what they get.
 """
 
 from __future__ import annotations

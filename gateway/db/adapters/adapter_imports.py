@@ -2,8 +2,8 @@
 
     receiving (an upload) | fetching (from a source) -> uploaded -> done | rejected (reason) | failed (reason)
 
-Whoever works on one leaves signs of life; one without any has failed. A change is refused once the import has ended, so
-that of a cancellation and a success only the first one counts.
+The gateway that works on an import leaves signs of life; an import without any has failed. A change is refused once the
+import has ended, so that of a cancellation and a success only the first one counts.
 """
 
 from __future__ import annotations

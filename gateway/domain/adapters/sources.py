@@ -4,7 +4,7 @@
     https://host[:port]/path                   an archive
     s3://bucket[/prefix]                       a folder with the two files
 
-What is allowed is compared part by part, never as text: the host exactly, the path by whole segments. To keep one
+Allowed sources are compared part by part, never as text: the host exactly, the path by whole segments. To keep one
 meaning for every reader, a source has no user name, query, fragment or percent-encoded character, and no `.` or `..`.
 """
 

@@ -9,8 +9,8 @@ Why so, and not a deficit for each tenant and replica in the gateway (D2LPM; Cao
 service equal on every replica, from which fairness over the pool follows; a backlogged tenant's adapters then have to
 live everywhere, each gateway enforces its own share alone, and one slow replica holds a tenant back on all. Counters of
 the pool are fair wherever tenants meet: the one that got less elsewhere goes first here, adapters stay where they are,
-and a tenant that needs no more than its replicas give is served there at once. What a tenant is due beyond that, it
-gets because it spreads: the balancer lets no tenant fill a replica while it has less on another
+and a tenant that needs no more than its replicas give is served there at once. A tenant gets the rest of its due
+because its requests spread: the balancer lets no tenant fill a replica while it has less on another
 (`gateway.domain.balancing.balancer`). No tenant is held back where nobody else waits.
 
 Amounts are increments: gateways add up without knowing of each other, and a lost connection or process costs at most

@@ -123,7 +123,7 @@ class ReplicaState:
     def of_tenant(self, tenant: str) -> int:
         """Return the choices of a tenant that run or wait there, as far as is known.
 
-        What other gateways did since the picture cannot be told from so few.
+        The choices that other gateways sent since the picture are not known.
         """
         reported = self._picture.tenants.get(tenant, 0) + self._tenants_since.get(tenant, 0)
         return max(reported, self._tenants.get(tenant, 0))

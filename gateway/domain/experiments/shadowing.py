@@ -10,7 +10,7 @@ from gateway.domain.experiments.assignment import NUM_BUCKETS
 Outcome = Literal[
     "answered", "failed", "full", "late", "client_gone", "refused", "unavailable", "target_gone", "stopped"
 ]
-"""What becomes of a copy.
+"""The outcomes of a copy.
 
     answered      it ran to its end
     failed        it began, and its engine failed, it took too long, or the gateway stopped: the ledger has its usage

@@ -1,8 +1,8 @@
-"""What one unit contributes to an experiment's sums: a pure function of its events, in whatever order they come.
+"""The part of one unit in an experiment's sums: a pure function of its events, in whatever order they come.
 
 Events are rows of the ledger, refusals and votes. A unit's outcomes count from its first exposure until its outcome
 window ends; then they are added to the sums of the day on which the window ended. Units with an error or a refusal are
-counted at once, on the day of their first exposure, since guardrails cannot wait. What a unit does is also counted by
+counted at once, on the day of their first exposure, since guardrails cannot wait. A unit's outcomes are also counted by
 days since its first exposure, as far as whole days fit into its window. All numbers are integers, so that a recount is
 equal rather than close.
 
@@ -79,8 +79,8 @@ class Event(msgspec.Struct, frozen=True):
     times_us: Mapping[str, int] = {}
     """The request's times in microseconds, by the metrics that have quantiles."""
     votes: Mapping[str, tuple[int, int]] = {}
-    """What the event adds to the sum and to the number of the unit's votes by a metric of the project's own, a judge's
-    apart (`judged.judge_key`); a vote that is replaced is subtracted."""
+    """The amounts that the event adds to the sum and to the number of the unit's votes by a metric of the project's
+    own, a judge's apart (`judged.judge_key`); a vote that is replaced is subtracted."""
     segments: Values = ()
     """The segments of the request; empty for votes, and where they are not known."""
 

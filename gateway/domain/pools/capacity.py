@@ -180,7 +180,7 @@ class Room:
     def find(self, needs: Needs) -> Place | None:
         """Return the place with the most free memory that has room for a replica; None where none has room.
 
-        Of equal places, return that of the host with the fewest replicas.
+        If places are equal, return that of the host with the fewest replicas.
         """
         found: list[tuple[int, Place]] = []
         for host in self._hosts.values():

@@ -61,8 +61,7 @@ async def hedged(
 ) -> AsyncGenerator[Item | Restarted]:
     """Yield the items of one prompt's completions, as `attempts.generated` does with these arguments.
 
-    Raise as it does: where both tries fail, the error of the one that failed last.
-    does: where both tries fail, the error of the one that failed last.
+    Raises as `attempts.generated`; where both tries fail, the error of the one that failed last.
     """
     tries, tried = list[_Try](), set[str]()
 

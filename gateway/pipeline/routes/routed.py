@@ -1,6 +1,6 @@
 """Requests by the name of a routing policy: the plan for each, and its steps until one has begun to answer.
 
-A step that another one may follow runs up to its first token before the reply begins. Of a request one step is billed:
+A step that another one may follow runs up to its first token before the reply begins. One step of a request is billed:
 the operator bears the tokens of the earlier ones, whose reservations are given back.
 """
 

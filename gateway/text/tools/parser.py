@@ -32,7 +32,7 @@ class Parsed(msgspec.Struct):
 class CallParser:
     """Tells the calls of one completion from its content.
 
-    Whatever the pieces of text, the contents, and the arguments of each call, are the same when put together. White
+    The contents, and the arguments of each call, are the same when put together, whatever the pieces of text are. White
     space between content and a call belongs to the call, as far as `content` holds it back. Text that is no call to the
     letter, or calls a tool that is not among names, is content; with must_call, text that is too short to tell is
     nothing. Where the trigger is a token of its own, its letters alone begin no call. Once `content` is stopped nothing

@@ -1,8 +1,8 @@
 """Servers of a kind that has a driver of its own, but of versions with which that one was not tried.
 
-They are asked by OpenAI's protocol alone: text in, text out. What else a version has, nobody here knows, so that
-nothing that a reply depends on is asked for beyond it. Adapters answer where the kind of server names them as models,
-each once a probe has shown that it is not the base which answers.
+They are asked by OpenAI's protocol alone: text in, text out. Other fields of a version are not known here, so that no
+field is sent on which a reply depends. Adapters answer where the kind of server names them as models, each once a probe
+has shown that it is not the base which answers.
 """
 
 from __future__ import annotations

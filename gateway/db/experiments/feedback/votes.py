@@ -1,7 +1,7 @@
 """Feedback: votes about requests and units, and the events by which the sums of experiments get them.
 
-Of several votes of one source about one thing, by one metric, the latest one counts: there is one row for all of them.
-Rows of a purged project are not shown, whether they are deleted yet or not.
+The latest of several votes of one source about one thing, by one metric, counts: there is one row for all of them. Rows
+of a purged project are not shown, whether they are deleted yet or not.
 """
 
 from __future__ import annotations

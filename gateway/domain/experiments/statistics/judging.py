@@ -25,7 +25,7 @@ from gateway.domain.experiments.statistics.judges import effect_of_labels, predi
 from gateway.domain.experiments.sums import Unit, sums_of
 
 Verdict = Literal["first", "second", "tie"]
-"""What a judge says of two answers, by the places in which they were shown."""
+"""A judge's verdict on two answers, by the places in which they were shown."""
 
 
 class Pair(msgspec.Struct, frozen=True):
