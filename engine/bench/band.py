@@ -28,12 +28,12 @@ AFTER_S = 0.2
 
 class Options(msgspec.Struct, frozen=True):
     streams: Annotated[int, about("interactive requests under way beside the batch")] = 4
-    max_num_seqs: Annotated[int, about("that the engine runs at once")] = 32
-    seconds: Annotated[float, about("of each run")] = 10.0
+    max_num_seqs: Annotated[int, about("choices that the engine runs at once")] = 32
+    seconds: Annotated[float, about("seconds of each run")] = 10.0
     margin: Annotated[float, about("seconds at the start of a run in which nothing is counted")] = 2.0
     repeat: Annotated[int, about("turns of all runs")] = 3
-    prompt_tokens: Annotated[int, about("of each request")] = 64
-    new_tokens: Annotated[int, about("of each completion")] = 48
+    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 64
+    new_tokens: Annotated[int, about("tokens of each completion")] = 48
 
 
 class Turn(msgspec.Struct):

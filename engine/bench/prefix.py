@@ -25,11 +25,11 @@ VICTIM, STRANGER = "victim", "stranger"
 
 
 class Options(msgspec.Struct, frozen=True):
-    system_tokens: Annotated[int, about("of the shared system prompt")] = 512
-    user_tokens: Annotated[int, about("of each request after it")] = 32
+    system_tokens: Annotated[int, about("tokens of the shared system prompt")] = 512
+    user_tokens: Annotated[int, about("tokens of each request after the system prompt")] = 32
     repeat: Annotated[int, about("system prompts to take the median over")] = 20
     pairs: Annotated[int, about("timing probes of each kind, for each tenant")] = 500
-    probe_tokens: Annotated[int, about("of a probed prompt")] = 64
+    probe_tokens: Annotated[int, about("tokens of a probed prompt")] = 64
 
 
 class Probe(msgspec.Struct, frozen=True):

@@ -25,12 +25,12 @@ from engine.config import EngineConfig, load_model_config
 
 class Options(msgspec.Struct, frozen=True):
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
-    adapters: Annotated[tuple[int, ...], about("distinct adapters among them, 0 for the base")] = (0, 1, 8)
-    distribution: Annotated[Popularity, about("which adapter a request names: each in turn, or by chance")] = "turns"
-    rank: Annotated[int, about("of the adapters")] = 16
-    prompt_tokens: Annotated[int, about("of each prompt, its own")] = 65
-    shared_prefix: Annotated[int, about("tokens before these that all prompts share")] = 0
-    new_tokens: Annotated[int, about("of each completion")] = 64
+    adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 1, 8)
+    distribution: Annotated[Popularity, about("choice of a request's adapter: each in turn, or by chance")] = "turns"
+    rank: Annotated[int, about("rank of the adapters")] = 16
+    prompt_tokens: Annotated[int, about("tokens of each prompt, its own")] = 65
+    shared_prefix: Annotated[int, about("tokens before each prompt that all prompts share")] = 0
+    new_tokens: Annotated[int, about("tokens of each completion")] = 64
     repeat: Annotated[int, about("runs of each combination, for both sides")] = 3
 
 

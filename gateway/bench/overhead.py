@@ -89,15 +89,15 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
     add("--rates", type=float, nargs="*", default=[100.0, 300.0, 1000.0], help="requests per second, one row for each")
-    add("--seconds", type=float, default=10.0, help="of each row, the first fifth of which is not counted")
+    add("--seconds", type=float, default=10.0, help="seconds of each row, the first fifth of which is not counted")
     add("--streams", type=int, default=32, help="requests at a time when the highest rate is looked for")
     add("--gateways", type=int, default=2, help="gateway processes")
     add("--replicas", type=int, default=1, help="engines of the pool that the gateways choose among")
     add("--tenants", type=int, default=10, help="keys that the requests use in turn")
     add("--max-tokens", type=int, default=1, help="length of every completion")
-    add("--without-limits", action="store_true", help="for comparison: the tenants have none")
+    add("--without-limits", action="store_true", help="for comparison: no tenant has a limit")
     add("--peers", type=Path, default=Path("build/peers"), help="where other gateways are installed, if any are")
-    add("--seed", type=int, default=0, help="of the arrivals")
+    add("--seed", type=int, default=0, help="seed of the arrivals")
     add("--json", action="store_true", help="one JSON line per row instead of a table")
     return parser.parse_args(argv)
 

@@ -109,7 +109,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--seconds", type=float, default=5.0, help="length of each round, a fifth of which does not count"
     )
     parser.add_argument("--rounds", type=int, default=8, help="rounds of each gateway, in turns; 0 leaves them out")
-    parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the arrivals")
     return parser.parse_args(argv)
 
 
