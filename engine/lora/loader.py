@@ -150,7 +150,7 @@ class AdapterLoader:
             check_rank(file, self._max_rank)
             content = _read_file(folder / WEIGHTS_NAME)
             if _content_digest(file, content.data) != digest:
-                raise AdapterDamaged(digest, "is not what was stored under its digest")
+                raise AdapterDamaged(digest, "differs from the content that was stored under its digest")
         return self._lay_out(key, file, content)
 
     def _lay_out(self, key: str, file: AdapterFile, content: NDArray[np.uint8]) -> LoadedAdapter:

@@ -409,7 +409,7 @@ def _nothing() -> None:
 
 
 def _no_bytes(token_id: int) -> bytes:
-    raise AssertionError("nobody asks a model for its tokens whose tokenizer is not known")
+    raise AssertionError("a model without a known tokenizer was asked for tokens")
 
 
 def _log_pieces(transcript: Transcript, pieces: list[Piece], first: int) -> None:

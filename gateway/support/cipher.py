@@ -93,7 +93,7 @@ class Cipher:
         try:
             return AESGCM(_derived(key, b"content", place.project_id)).decrypt(nonce, data, place.associated_data)
         except (InvalidTag, ValueError):  # ValueError: cut off
-            raise _unreadable(sealed, place, "it is not what the key has encrypted for this place") from None
+            raise _unreadable(sealed, place, "the key has encrypted no such content for this place") from None
 
     def open_from_client(self, sealed: Sealed, place: Place) -> bytes | None:
         """Return decrypted content that a client was given to keep.

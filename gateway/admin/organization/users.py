@@ -243,7 +243,7 @@ def check_new_password(password: str, param: str, *about: str) -> None:
     """
     if is_common(password, *about):
         raise InvalidRequest(
-            f"Invalid value for '{param}': this password is common, or made of what is known of its user. Choose one "
+            f"Invalid value for '{param}': this password is common, or made of the user's own data. Choose one "
             "that is hard to guess, for example four words that have nothing to do with each other.",
             param=param,
             code="common_password",

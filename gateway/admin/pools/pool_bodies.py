@@ -244,7 +244,7 @@ class SetBackendKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def check_access(access: Access, grants: Sequence[PoolGrantIn | Grant]) -> None:
     """Raise InvalidRequest where an access and its grants do not go together."""
     if access == "listed" and not grants:
-        raise wrong_value("grants", "a pool whose access is 'listed' needs somebody who may use it")
+        raise wrong_value("grants", "a pool whose access is 'listed' needs one grant at least")
     if access == "all" and grants:
         raise wrong_value("grants", "they belong to the access 'listed', and the access is 'all'")
 

@@ -308,7 +308,7 @@ def _standing(row: ReplicaRow, healths: Healths) -> tuple[ReplicaState, str]:
         return row.state, row.why
     health = healths.get(row.id)
     if health is None:
-        return "loading", "it was not asked yet"
+        return "loading", "this gateway has not asked the server yet"
     return ("ready", health.reason or row.why) if health.ready else ("loading", health.reason or health.detail)
 
 

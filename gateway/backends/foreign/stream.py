@@ -234,7 +234,7 @@ class ReplyStream:
         if self._num_bytes_left < 0:
             raise BadReply("its reply has too many bytes")
         if self._num_skipped > MAX_SKIPPED_BYTES or self._num_lines_left < 0:
-            raise BadReply("its reply has too much beside its events")
+            raise BadReply("its reply has too many bytes outside of events")
 
     async def _asked(self, info: ServerInfo, head_until_s: float) -> Connection:
         """Send the request; return the connection once the head of a stream is there. Raises as `take`."""

@@ -205,9 +205,7 @@ class LlamaCppText(GenericDriver):
         if reply.status != OK:
             raise ServerRefused(reply.status, text=text_of(reply.body))
         if places_in(reply.body):
-            raise BadReply(
-                "it has adapters, and its version is none of which it is known that requests can leave them out"
-            )
+            raise BadReply("the server has adapters, and its version may apply them to requests that ask for none")
         return info
 
 

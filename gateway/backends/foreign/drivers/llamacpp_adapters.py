@@ -94,7 +94,7 @@ def scales_of(info: ServerInfo, digest: str) -> list[dict[str, Any]]:
     Raises ServerChanged: where the server has the adapter no more.
     """
     if digest and digest not in (info.adapters or ()):
-        raise ServerChanged("it has the adapter no more")
+        raise ServerChanged("it no longer has the adapter")
     chosen = info.places.index(digest) if digest else -1
     return [{"id": number, "scale": float(number == chosen)} for number in range(len(info.places))]
 
@@ -112,9 +112,9 @@ def places_in(body: bytes) -> tuple[str, ...]:
     try:
         listed = _decode_list(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadReply("its list of adapters is none") from None
+        raise BadReply("its list of adapters has another form") from None
     if len(listed) > MAX_ADAPTERS or sorted(each.id for each in listed) != list(range(len(listed))):
-        raise BadReply("its adapters have no numbers in a row")
+        raise BadReply("the numbers of its adapters have gaps")
     names = [PurePosixPath(each.path.replace("\\", "/")).stem for each in sorted(listed, key=lambda each: each.id)]
     # Of two with the same content the first one is used.
     return tuple(name if is_digest(name) and name not in names[:place] else "" for place, name in enumerate(names))

@@ -132,7 +132,7 @@ class OpenAIDriver:
         try:
             models = [each for each in _decode_models(reply.body).data[:MAX_MODELS] if not each.parent]
         except (msgspec.DecodeError, RecursionError):
-            raise BadReply("its list of models is none") from None
+            raise BadReply("its list of models has another form") from None
         wanted = self._settings.served_model
         found = next((each for each in models if not wanted or each.id == wanted), None)
         if found is None:

@@ -155,7 +155,7 @@ class ChunkReader:
             elif known > 0 and call.index == known - 1:
                 found.append(CallDelta(call.index, None, function.arguments or ""))
             else:
-                raise BadReply("its calls are not in order")
+                raise BadReply("its calls of tools are not in order")
         return tuple(found)
 
 
