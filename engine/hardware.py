@@ -87,13 +87,24 @@ def return_memory() -> None:
                 system.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
 
 
+def cpu_has_tiles() -> bool:
+    """Tell whether the CPU multiplies matrices in bfloat16 by tiles (Intel's AMX)."""
+    return _cpu_has("amx_bf16")
+
+
 def _cpu_multiplies_bf16() -> bool:
     """Tell whether the CPU multiplies bfloat16: by AVX512-BF16, AMX or ARM's BF16.
 
     Without them bfloat16 is emulated and slower than float32.
     """
+    return _cpu_has("avx512_bf16", "amx_bf16", "bf16")
+
+
+def _cpu_has(*features: str) -> bool:
+    """Tell whether the CPU has any of the features, as Linux names them in /proc/cpuinfo."""
     try:
-        flags = Path("/proc/cpuinfo").read_text()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return False
-    return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", " bf16"))
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return not set(features).isdisjoint(flags)

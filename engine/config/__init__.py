@@ -68,7 +68,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kv_cache_bytes: Annotated[
         Bytes | None,
         Meta(
-            description="Memory for the KV cache, e.g. `512MiB` (unset: what a GPU has left; on a CPU room for 256 "
+            description="Memory for the KV cache, e.g. `512MiB` (unset: what a GPU has left; on a CPU room for 128 "
             "tokens of each sequence in a batch and for one longest sequence, at most 1 GiB and a quarter of the free "
             "memory)."
         ),

@@ -14,7 +14,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
-from engine.hardware import SetupError, num_threads
+from engine.hardware import SetupError, cpu_has_tiles, num_threads
 from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding
 from kernels.cpu.library import NativeLibrary, installed
 from kernels.cpu.linear import Int8Embedding, Int8Linear
@@ -47,11 +47,16 @@ def use_native_path(asked: str) -> None:
 
 
 def choose_format(
-    asked: Asked, device: torch.device, dtype: torch.dtype, quality: Callable[[NativeLibrary], Quality | None]
+    asked: Asked,
+    device: torch.device,
+    dtype: torch.dtype,
+    quality: Callable[[NativeLibrary], Quality | None],
+    has_tiles: bool | None = None,
 ) -> Choice:
     """Return the format that products are computed in.
 
     quality: called where `auto` depends on the change that 8-bit integers make; None: it is not known.
+    has_tiles: True if the CPU multiplies bfloat16 by tiles; None: ask this machine.
 
     Raises SetupError: when the device has no such format.
     """
@@ -74,9 +79,7 @@ def choose_format(
         return Choice("none", "8-bit integers are for a CPU.")
     if library is None or len(library.all_paths) < 2:
         return Choice("none", "There are no native kernels for this processor: PyTorch computes.")
-    if dtype != torch.float32:
-        # Measured: tokens of few streams come faster in 8-bit integers there, too, but a prompt of 512 tokens takes up
-        # to 2.7 times as long. So nothing that was fast before becomes slow without being asked for (`engine/LOG.md`).
+    if dtype != torch.float32 and not _beats_bfloat16(library, dtype, has_tiles):
         name = str(dtype).removeprefix("torch.")
         return Choice("none", f"Matrices stay in {name}, in which long prompts are faster than in 8-bit integers.")
     found = quality(library)
@@ -85,6 +88,17 @@ def choose_format(
     if not found.holds:
         return Choice("none", f"Matrices stay as they are: in 8-bit integers this model is {found}, too far.")
     return Choice("int8", f"Matrices are 8-bit integers, by {library.paths[-1]}: this model is {found}.")
+
+
+def _beats_bfloat16(library: NativeLibrary, dtype: torch.dtype, has_tiles: bool | None) -> bool:
+    """Tell whether 8-bit integers are faster than PyTorch's products in dtype for single rows and for long prompts.
+
+    With AVX512's VNNI they are, beside AVX512-BF16. By AMX's tiles PyTorch computes prompts of 512 tokens up to 2.7
+    times as fast (`engine/LOG.md`). Nothing that is fast becomes slow without being asked for.
+    """
+    if dtype != torch.bfloat16 or library.paths[-1] != "avx512_vnni":
+        return False
+    return not (cpu_has_tiles() if has_tiles is None else has_tiles)
 
 
 def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Format:

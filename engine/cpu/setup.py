@@ -25,7 +25,7 @@ from kernels.cpu.decoder import CACHE_BLOCK
 from kernels.cpu.library import installed
 
 MOST_CACHE_BYTES = 1 << 30
-CACHED_TOKENS = 256
+CACHED_TOKENS = 128
 """Tokens of each sequence of a full batch that the KV cache has room for, where its size is left open."""
 CACHE_SHARE = 4
 """The KV cache takes at most one part in so many of the free memory, where its size is left open."""

@@ -60,7 +60,6 @@ def test_the_demo_in_int8_is_near_float32_by_its_first_start(tmp_path: Path) -> 
         ("auto", FLOAT32, msgspec.structs.replace(NEAR, perplexity_ratio=1.0051), "none", "too far"),
         ("auto", FLOAT32, msgspec.structs.replace(NEAR, divergence_nats=math.nan), "none", "too far"),
         ("auto", FLOAT32, None, "none", "not known"),
-        ("auto", torch.bfloat16, NEAR, "none", "stay in bfloat16"),
         ("auto", torch.float16, NEAR, "none", "stay in float16"),
         ("none", FLOAT32, NEAR, "none", "LORIKEET_QUANTIZATION is none"),
         ("int8", torch.bfloat16, None, "int8", "LORIKEET_QUANTIZATION is int8"),
@@ -72,6 +71,23 @@ def test_auto_takes_int8_for_float32_where_the_model_stays_near(
 ) -> None:
     choice = choose_format(asked, CPU, dtype, lambda library: quality)
     assert (choice.format, why in choice.reason) == (format_, True), choice
+
+
+@needs_library
+def test_auto_leaves_bfloat16_only_where_prompts_do_not_become_slower() -> None:
+    library = installed()
+    assert library is not None
+
+    def format_in(path: str, has_tiles: bool) -> str:
+        library.use_up_to(path)
+        return choose_format("auto", CPU, torch.bfloat16, lambda _: NEAR, has_tiles).format
+
+    try:
+        found = {(path, tiles): format_in(path, tiles) for path in library.all_paths for tiles in (False, True)}
+    finally:
+        library.use_up_to(None)
+    for (path, tiles), format_ in found.items():
+        assert format_ == ("int8" if path == "avx512_vnni" and not tiles else "none"), (path, tiles)
 
 
 def test_figures_of_another_model_or_of_other_kernels_are_not_used(tmp_path: Path) -> None:
