@@ -8,13 +8,13 @@ Knows neither the fields of an API nor how a line is answered, which it asks a `
     dispatcher   takes batches that nobody works on, and keeps their leases
     running      the lines of one batch: begun as engines want more, stored with the counts
     ending       results to the output and the error file
-    feed         how many more lines the engines want now
+    feed         the number of lines that the engines want now
 
     validating -> in_progress -> finalizing -> completed | expired
     validating -> failed; validating, in_progress -> cancelling -> cancelled
 
-- One gateway works on a batch, which a lease of 8 s says; whoever takes it over gets the next fencing number, and
-  begins anew what was running. Every change locks the batch's row under that number.
+- One gateway works on a batch, under a lease of 8 s; a gateway that takes it over gets the next fencing number, and
+  begins the running lines anew. Every change locks the batch's row under that number.
 - Once. A line's request has the same id however often it is begun. Its result comes in one transaction with the counts
   of its batch, for the attempt that the line is at, and for no other. The usage of earlier attempts is the operator's:
   the last beginning supersedes them in the ledger, whichever gateway they ran in. So is what lines used that were begun
