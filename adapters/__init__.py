@@ -3,9 +3,9 @@
 This package knows nothing of torch, HTTP and SQL.
 
     inspection, inspector, sandbox, archive   strangers' files, judged in a confined process
-    peft_format, peft_config                  what PEFT writes; safetensors_header, shards, safe_file: how it is read
-    patterns                                  the modules that its keys of ranks and alphas mean
-    digest, ref                               identity: SHA-256 over what an adapter computes, and how engines name it
+    peft_format, peft_config                  PEFT's files; safetensors_header, shards, safe_file: reading them
+    patterns                                  the modules that PEFT's keys of ranks and alphas mean
+    digest, ref                               identity: SHA-256 over an adapter's numbers, and the name at engines
     store, remote_store, cache, stores        content by digest, in a folder or in a bucket with a bounded cache
     merge                                     an adapter and its base as one plain model
 

@@ -26,8 +26,10 @@ class Cache:
         self._store = AdapterStore(root)
 
     def lock(self, digest: str) -> int | None:
-        """Return a descriptor that keeps the adapter in the cache until it is closed; None where the cache has no such
-        adapter."""
+        """Return a descriptor that keeps the adapter in the cache until the descriptor is closed.
+
+        Return None where the cache has no such adapter.
+        """
         folder = self._root / digest
         lock = lock_folder(folder)
         if lock is not None:
@@ -74,13 +76,13 @@ class Cache:
 
     def _make_room(self, num_bytes: int) -> None:
         """Evict the adapters read longest ago until num_bytes more fit, as far as nobody is reading them."""
-        kept = []
+        entries = []
         for digest in self._store.digests():
             with contextlib.suppress(FileNotFoundError, AdapterMissing):
                 read_ns = (self._root / digest).stat().st_mtime_ns
-                kept.append((read_ns, digest, self._store.size_bytes(digest)))
-        excess = sum(size for _, _, size in kept) + num_bytes - self._max_bytes
-        for _, digest, size in sorted(kept):
+                entries.append((read_ns, digest, self._store.size_bytes(digest)))
+        excess = sum(size for _, _, size in entries) + num_bytes - self._max_bytes
+        for _, digest, size in sorted(entries):
             if excess <= 0:
                 return
             if self.evict(digest):

@@ -16,8 +16,10 @@ FORMAT = "lora-adapter-1"
 
 
 class ContentDigest:
-    """SHA-256 over each module (layer, projection, rank, scaling) and its tensors (dtype, shape, bytes), modules sorted
-    by layer and projection and lora_A before lora_B.
+    """The SHA-256 of an adapter's modules and tensors.
+
+    Each module gives its layer, projection, rank and scaling, each tensor its dtype, shape and bytes. Modules are
+    sorted by layer and projection, and lora_A comes before lora_B.
 
     Every variable-length part is preceded by its length or is canonical JSON on a line of its own, so that no two
     contents give one input. Fed by whoever reads the bytes, so that it holds for the very bytes that were read.

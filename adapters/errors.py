@@ -1,4 +1,4 @@
-"""How an adapter fails its caller: its files are refused, or the store cannot give them."""
+"""The ways in which an adapter fails its caller: its files are refused, or the store cannot give them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MAX_REASON_CHARS = 500
 class AdapterRejected(Exception):
     """An adapter that cannot be served. reasons: every mismatch found, each naming its file, option or tensor.
 
-    A hostile file can mismatch a million times: after MAX_REASONS the rest is only counted. Reasons quote what
-    strangers wrote, for logs and terminals: what doesn't print is escaped, and each reason is bounded.
+    A hostile file can mismatch a million times: after MAX_REASONS the rest is only counted. Reasons quote strangers'
+    texts, for logs and terminals: unprintable characters are escaped, and each reason is bounded.
     """
 
     def __init__(self, reasons: Sequence[str]) -> None:
         shown = [_printable(reason[:MAX_REASON_CHARS]) for reason in reasons[: MAX_REASONS + 1]]
-        if len(reasons) > MAX_REASONS + 1:  # one more than that may be the count of a refusal that is passed on
+        if len(reasons) > MAX_REASONS + 1:  # a refusal that is passed on has a line with the count already
             shown[MAX_REASONS] = f"and {len(reasons) - MAX_REASONS} more"
         self.reasons = shown
         super().__init__(f"The adapter was refused: {'; '.join(shown)}.")
@@ -28,7 +28,7 @@ def _printable(text: str) -> str:
 
 
 class AdapterDamaged(AdapterRejected):
-    """The content in the store is not what was added: the store's fault, not that of the adapter's maker."""
+    """The content in the store has changed since it was added: the store's fault, not that of the adapter's maker."""
 
     def __init__(self, digest: str, why: str) -> None:
         super().__init__([f"the stored adapter {digest} {why}"])
@@ -38,7 +38,7 @@ class AdapterDamaged(AdapterRejected):
 
 
 class StoreFailure(Exception):
-    """The store cannot give what it is asked for, whatever it is; the message is for its operator."""
+    """The store cannot give any content; the message is for its operator."""
 
 
 class AdapterMissing(StoreFailure):

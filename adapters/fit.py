@@ -1,4 +1,4 @@
-"""Whether content that was accepted for one base model fits another one: its modules, their shapes and the rank.
+"""The check that content which was accepted for one base model fits another: its modules, their shapes, the rank.
 
 Reads the configuration and the header of the weights, not the weights: these were checked when the content came. Knows
 neither names nor who owns an adapter.
@@ -12,7 +12,7 @@ from adapters.report import BaseShape
 from adapters.store import AdapterStore
 
 NUM_REASONS = 2
-"""Reasons that are told of one adapter; of the others only the number is."""
+"""The most reasons of one adapter that are given; the others are only counted."""
 
 
 def why_unfit(store: AdapterStore, digest: str, base: BaseShape, max_rank: int) -> str:

@@ -1,7 +1,7 @@
-"""Inspection of strangers' files: whether they are an adapter that this base model can serve, without trusting any.
+"""Inspection of strangers' files: the check that they are an adapter which this base model can serve.
 
 `inspect` is the one way in. The files are unpacked, read and judged by `adapters.inspector` in a confined process
-(`adapters.sandbox`); here they are only opened. Knows nothing of tenants, versions or where files come from.
+(`adapters.sandbox`); here they are only opened. Knows nothing of tenants, versions or the files' origin.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from adapters.sandbox.run import LimitExceeded, Run, run_confined
 __all__ = ["BaseShape", "Bounds", "ModuleReport", "Report", "inspect"]
 
 MEMORY_BYTES = 256 * 1024 * 1024
-# Processor time for the smallest adapter, and what is read at least in a second more: several passes over the bytes.
+# Processor time for the smallest adapter, and the bytes that a second more is enough for: several passes over them.
 BASE_CPU_S = 5
 BYTES_PER_CPU_S = 16 * 1024 * 1024
-# Time beside it for starting, for the disk and for others: the process is nice.
+# Seconds beside the processor time for the start, for the disk and for other processes: this one is nice.
 EXTRA_WALL_S = 30.0
 
 NICENESS, NICENESS_OF_SUSPECTS = 5, 19
-"""The streams that run beside it come first, but whoever uploads waits for it: a quarter of a busy processor. Of those
-whose last adapters were refused: what nobody else wants."""
+"""The streams that run beside it come first, but whoever uploads waits for it: a quarter of a busy processor. Uploads
+by a project whose last adapters were refused get only the time that nobody else wants."""
 
 
 async def inspect(
@@ -45,8 +45,8 @@ async def inspect(
 
     into: an empty folder that nobody else writes to; after the call the folder holds exactly the two files, copied
     before they were judged. They are not synced. After any error the folder is as it was.
-    run: how the confined process is started.
-    niceness: that of the confined process.
+    run: starts the confined process.
+    niceness: the niceness of the confined process.
 
     Raises AdapterRejected: where the adapter is refused.
     Raises SandboxBroken: where no inspection is possible.

@@ -27,7 +27,8 @@ from adapters.shards import DTYPES, Entry, write_shard
 
 INDEX_NAME = "model.safetensors.index.json"
 CONFIG_NAME = "config.json"
-# What a model folder holds beside its weights. Anything else, weights in other formats above all, is not the result's.
+# The files of a model folder beside its weights. Any other file, weights in other formats above all, is not the
+# result's.
 _COPIED = (
     *("generation_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "vocab.*", "*.model"),
     *("tokenizer*", "chat_template*", "*.jinja", "LICENSE*", "NOTICE*"),
@@ -42,10 +43,12 @@ class MergeRefused(Exception):
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """The size of a merged model. num_modules: linears that the adapter changed; num_bytes: of all its tensors."""
+    """The size of a merged model."""
 
     num_modules: int
+    """Linears that the adapter changed."""
     num_bytes: int
+    """Bytes of all tensors."""
 
 
 def merge(base: Path, adapter: Path, out: Path, dtype: str | None = None) -> Merged:
@@ -105,7 +108,7 @@ def _check_fit(paths: list[Path], modules: dict[ModuleKey, AdapterModule]) -> No
 class _Merging:
     """An adapter's merge into the shards of its base.
 
-    dtype: of all floating-point tensors of the result, as safetensors calls it; None leaves each as it is.
+    dtype: the dtype of all floating-point tensors of the result, in safetensors' words; None leaves each as it is.
     """
 
     def __init__(self, adapter: Any, modules: dict[ModuleKey, AdapterModule], dtype: str | None) -> None:

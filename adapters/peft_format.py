@@ -128,7 +128,7 @@ def _pair_tensors(header: Mapping[str, TensorInfo]) -> tuple[dict[ModuleKey, dic
 
 
 def _pair_errors(pair: Mapping[str, TensorInfo], rank: int) -> list[str]:
-    """Return what is wrong with the shapes of a module's lora_A, which must be [rank, in], and lora_B, [out, rank].
+    """Return the faults of the shapes of a module's lora_A, which must be [rank, in], and lora_B, [out, rank].
 
     The sizes in and out are not checked: only the base model knows what they must be.
     """

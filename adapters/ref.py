@@ -1,6 +1,6 @@
 """References to adapters: the owner, the owner's name for it, and the key by which engines know its content.
 
-What the content is, its digest says (`adapters.digest`).
+The digest identifies the content (`adapters.digest`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ _KEY = re.compile(rf"([0-9a-f]{{{DIGEST_CHARS}}})(?:\.[0-9a-f]{{{TENANT_CHARS}}}
 
 
 class AdapterRef(msgspec.Struct, frozen=True):
-    """One version of a tenant's adapter. tenant: id of the project that owns it; digest: of the version's content."""
+    """One version of a tenant's adapter."""
 
     tenant: str
+    """The id of the project that owns the adapter."""
     name: str
     version: int
     digest: str
+    """The digest of the version's content."""
 
     @property
     def key(self) -> str:

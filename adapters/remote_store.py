@@ -1,4 +1,4 @@
-"""Adapters in a bucket, by the digest of their content, and what was read lately on this machine.
+"""Adapters in a bucket, by the digest of their content, with a cache of those read lately on this machine.
 
 An adapter is one object, `<digest>.tar` with the two files, so it is there whole or not at all, whoever dies meanwhile;
 it is checked against its digest when it comes. Any store that speaks S3 will do (`s3://bucket/prefix`): credentials,
@@ -63,8 +63,8 @@ def open_bucket(url: str) -> ObjectStore:
 class RemoteStore(AdapterStore):
     """A store in a bucket, used as the store in a folder, with a cache on this machine.
 
-    What asks the bucket raises StoreFailure where the bucket does not answer as it should; what is in the cache is read
-    without asking.
+    Methods that ask the bucket raise StoreFailure where it does not answer as it should; cached content is read without
+    asking.
     """
 
     def __init__(self, bucket: ObjectStore, cache_dir: Path, cache_bytes: int) -> None:
@@ -106,8 +106,10 @@ class RemoteStore(AdapterStore):
                 self._cache.evict(digest)
 
     def path(self, digest: str) -> Path:
-        """Return the folder of an adapter in the cache, which the adapter may leave at any time; `reading` keeps it
-        there."""
+        """Return the folder of an adapter in the cache.
+
+        The adapter may leave the cache at any time; `reading` keeps it there.
+        """
         with self.reading(digest) as folder:
             return folder
 
@@ -177,8 +179,10 @@ class RemoteStore(AdapterStore):
 
 
 def _archive(folder: Path) -> Iterator[bytes]:
-    """Yield the parts of a tar archive of the two files (POSIX.1-1988), with the same bytes wherever the files come
-    from."""
+    """Yield the parts of a tar archive of the two files (POSIX.1-1988).
+
+    The bytes are the same wherever the files come from.
+    """
     for name in FILE_NAMES:
         entry = tarfile.TarInfo(name)
         with (folder / name).open("rb") as file:

@@ -6,31 +6,34 @@ import msgspec
 
 
 class BaseShape(msgspec.Struct, frozen=True):
-    """The shape of a base model, which an adapter must fit. targets: {projection: (in_features, out_features)}, the
-    same in each of num_layers."""
+    """The shape of a base model, which an adapter must fit."""
 
     targets: dict[str, tuple[int, int]]
+    """{projection: (in_features, out_features)}, the same in each of num_layers."""
     num_layers: int
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """The bounds of an adapter. max_bytes is for its two files together, unpacked."""
+    """The bounds of an adapter."""
 
     max_rank: int
     max_bytes: int
+    """The most bytes of its two files together, unpacked."""
 
 
 class ModuleReport(msgspec.Struct, frozen=True):
-    """One adapted linear. dtype: F32, F16 or BF16, as "A/B" where the two differ. norm_a, norm_b: Frobenius norms of
-    lora_A and lora_B, computed in fp64."""
+    """The findings about one adapted linear."""
 
     layer: int
     projection: str
     rank: int
     scaling: float
     dtype: str
+    """F32, F16 or BF16, as "A/B" where the two differ."""
     norm_a: float
+    """The Frobenius norm of lora_A, computed in fp64."""
     norm_b: float
+    """The Frobenius norm of lora_B, computed in fp64."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -64,11 +67,13 @@ Verdict = Acceptance | Rejection
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Descriptors of open files: `sources` is one archive or the two files in the order of FILE_NAMES, `targets` are
-    two empty ones. ignored: files of the folder that the sources are from."""
+    """Descriptors of open files for an inspection."""
 
     sources: list[int]
+    """One archive, or the two files in the order of FILE_NAMES."""
     targets: list[int]
+    """Two empty files."""
     ignored: list[str]
+    """Files of the folder that the sources are from."""
     base: BaseShape
     bounds: Bounds

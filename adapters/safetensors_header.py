@@ -23,7 +23,8 @@ MAX_DIMENSIONS = 8
 DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 CHUNK_BYTES = 4 * 1024 * 1024
 
-# What people send by mistake. A header of 640 bytes begins as a pickle does, so these are looked at in bad files only.
+# The beginnings of files that people send by mistake. A header of 640 bytes begins as a pickle does, so these are
+# looked at in bad files only.
 _OTHER_FORMATS = {
     b"\x80": "a pickle: only safetensors is read",
     b"PK\x03\x04": "a zip file, as torch.save writes it: only safetensors is read",
@@ -35,10 +36,11 @@ _OTHER_FORMATS = {
 
 
 class TensorInfo(msgspec.Struct, frozen=True):
-    """One tensor of a file. dtype: F32, F16 or BF16; its bytes are [start, end) of the file, counted from byte 0."""
+    """A tensor of a file. Its bytes are [start, end) of the file, counted from byte 0."""
 
     name: str
     dtype: str
+    """F32, F16 or BF16."""
     shape: tuple[int, ...]
     start: int
     end: int
@@ -110,7 +112,7 @@ def _is_sizes(value: Any) -> bool:
 
 
 def _layout_errors(tensors: list[TensorInfo], data_start: int, file_bytes: int) -> Iterator[str]:
-    """Yield what keeps the tensors, given in the order of their bytes, from tiling [data_start, file_bytes)."""
+    """Yield the faults that keep the tensors, in the order of their bytes, from tiling [data_start, file_bytes)."""
     position = data_start
     for tensor in tensors:
         if tensor.end > file_bytes:

@@ -33,10 +33,11 @@ ALIGNMENT_BYTES = 8
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A tensor to write. dtype: a key of DTYPES."""
+    """A tensor to write."""
 
     name: str
     dtype: str
+    """A key of DTYPES."""
     shape: tuple[int, ...]
 
     @property
@@ -47,7 +48,7 @@ class Entry(msgspec.Struct, frozen=True):
 def write_shard(path: Path, entries: Iterable[Entry], tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> int:
     """Write a new, durable file of these entries; return the number of bytes of all tensors.
 
-    tensors: those of the entries, in the same order.
+    tensors: the tensors of the entries, in the same order.
     """
     entries = list(entries)
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}

@@ -79,8 +79,8 @@ class AdapterStore:
     def keep(self, folder: Path, digest: str) -> None:
         """Take in a folder inside a workspace, that holds exactly the two files of this digest.
 
-        The files are made durable, and only then the folder appears under its digest, without a copy. What the store
-        has already stays as it is, unless it is damaged.
+        The files are made durable, and only then the folder appears under its digest, without a copy. Content that the
+        store has already stays as it is, unless it is damaged.
         """
         if not is_digest(digest):
             raise ValueError(f"{digest[:100]!r} is not a digest")

@@ -1,4 +1,4 @@
-"""Which kind of store a place is. Knows nothing about how either works."""
+"""The choice of the store by the form of its place. Knows nothing about how either works."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
 """The engine: one process per base model that turns token ids into token ids.
 
-It knows nothing about HTTP, text, money or SQL, and of a tenant only an opaque id and a weight.
+Knows nothing about HTTP, text, money or SQL, and of a tenant only an opaque id and a weight.
 
-    protocol        what gateways and engines say to each other
-    server          the thread that talks to gateways; mailbox, usage_book: what it shares and keeps
-    core            the thread that steps; compilations, statistics: who waits for a grammar, what is counted
-    sequence        what scheduler and runner tell each other
-    scheduling      which tokens the next step computes
-    model_runner    a plan computed: hidden states, then what requests want of them
-    cpu, cuda       a plan to hidden states, on each kind of device; device, transfers: what others know of it
+    protocol        the messages between gateways and engines
+    server          the thread that talks to gateways; mailbox: its way to the stepping thread; usage_book: its records
+    core            the thread that steps; compilations: requests that wait for a grammar; statistics: its counts
+    sequence        the data between scheduler and runner
+    scheduling      the tokens that the next step computes
+    model_runner    a plan computed: hidden states, then tokens, log-probabilities and embeddings
+    cpu, cuda       a plan to hidden states, on each kind of device; device, transfers: the interface to both
     models          the forward pass, weights, positions
     lora            adapters: tiers and slots
     sampling        from hidden states to tokens, log-probabilities, embeddings
     grammar         structured output
-    config, setup   how an engine is set up, and its parts wired together; hardware: on what
+    config, setup   an engine's settings, and its parts wired together; hardware: the machine
     prepare         base models made ready
     fake            an engine without a model, for the gateway's tests
-    bench           how fast it is
+    bench           measurements of its speed
 
 - Step. `Scheduler.schedule` gives a `Plan` of chunks under one token budget: running decodes first, the rest to
   prefill. The device's path makes tensors of it, `Decoder.forward` computes them and returns the rows that
@@ -37,11 +37,10 @@ It knows nothing about HTTP, text, money or SQL, and of a tenant only an opaque 
 - Threads. Steps run in the main thread, which also loaded the model; the server has a thread of its own, the loader
   computes with one. No other thread may compute in parallel: with more OpenMP threads than processors, libgomp's
   workers sleep between operations, and a step takes twice as long.
-- Faults. What a request or an adapter does wrong ends that request alone: ids outside the vocabulary are refused,
-  weights that overflow leave no trace in neighbors (cache rows are finite, masks replace rather than add), logits
-  that are no numbers end their sequence. A step that fails ends its requests. A fault outside a step or beside it,
-  and one after which a GPU computes nothing any more (`faults`), ends the process, and the supervisor starts a new
-  one.
+- Faults. A fault of a request or an adapter ends that request alone: ids outside the vocabulary are refused, weights
+  that overflow leave no trace in neighbors (cache rows are finite, masks replace rather than add), logits that are no
+  numbers end their sequence. A step that fails ends its requests. A fault outside a step or beside it, and one after
+  which a GPU computes nothing any more (`faults`), ends the process, and the supervisor starts a new one.
 - Bounds. More choices than the configured running and waiting ones are refused with `queue_full` and the time after
   which those here will have finished. Beyond what may run, a tenant holds at most as many places as it leaves free:
   alone half of the queue, two that flood it a third each.

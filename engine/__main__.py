@@ -48,7 +48,7 @@ def main() -> int:
     except (BadKey, zmq.ZMQError) as error:
         sys.stderr.write(f"engine: can't listen on {config.endpoint}: {error}\n")
         return os.EX_CONFIG
-    # What lives as long as the process need not be walked through amid steps, which would all wait for that.
+    # The garbage collector need not walk through objects that live as long as the process: all steps would wait for it.
     gc.collect()
     gc.freeze()
     return_memory()

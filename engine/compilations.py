@@ -1,6 +1,6 @@
 """Requests that wait for their grammar: from its submission to matchers in the scheduler, or the reason why not.
 
-Belongs to the stepping thread. What compiles, and how, is the compiler's business (`engine.grammar.compiler`).
+Belongs to the stepping thread. The compilation itself is the compiler's (`engine.grammar.compiler`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Waiting(msgspec.Struct, frozen=True):
 
 
 class Compilations:
-    """compiler: None refuses every grammar."""
+    """The requests whose grammar is compiled. compiler: None refuses every grammar."""
 
     def __init__(
         self, scheduler: Scheduler, compiler: Compiler | None, clock: Callable[[], float] = time.monotonic

@@ -51,8 +51,11 @@ class Step(Protocol):
 
 
 class Runner(Protocol):
-    """Computes plans; `ModelRunner`, or a test's stand-in. runs_ahead: a plan may be launched before the results of the
-    one before it are taken, and its chunks may follow that one's."""
+    """Computes plans: `ModelRunner`, or a test's stand-in.
+
+    runs_ahead: True: a plan may be launched before the results of the one before it are taken, and its chunks may
+    follow that one's.
+    """
 
     @property
     def runs_ahead(self) -> bool: ...
@@ -64,15 +67,16 @@ class Runner(Protocol):
 
 
 class _Flight(NamedTuple):
-    """A step that was launched and whose results were not taken yet. start_s: when its plan was begun."""
+    """A step that was launched and whose results were not taken yet."""
 
     plan: Plan
     step: Step
     start_s: float
+    """The time at which its plan was begun."""
 
 
 class EngineCore:
-    """Owns the loop. Everything it is given belongs to its thread from `run` on."""
+    """Owns the loop. All its parts belong to its thread from `run` on."""
 
     def __init__(
         self,
@@ -234,7 +238,7 @@ class EngineCore:
     def _take_arrivals(self) -> None:
         for arrival in self._adapters.arrivals():
             if arrival.error is None and not self._adapters.is_resident(arrival.key):
-                continue  # unloaded meanwhile: whoever has asked since then waits for another load
+                continue  # unloaded meanwhile: a command that came since then waits for another load
             self._go_on_probing(arrival)
             waiting = self._scheduler.waiting_for(arrival.key)
             if arrival.num_bytes and waiting:

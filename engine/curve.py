@@ -1,9 +1,8 @@
-"""Encryption of what gateways and engines say to each other over TCP, and the list of those who may: CURVE of ZeroMQ
-(rfc.zeromq.org, 26/CURVEZMQ, and 27/ZAP for the list).
+"""Encryption between gateways and engines over TCP, and the list of allowed keys: CURVE of ZeroMQ.
 
-Each host has a key pair in a folder of its data folder. An engine on TCP proves to have its host's secret key, and
-takes connections of the public keys in the list beside it alone; the host's agent writes the list. Keys are 40
-characters of text (Z85).
+(rfc.zeromq.org, 26/CURVEZMQ, and 27/ZAP for the list.) Each host has a key pair in a folder of its data folder. An
+engine on TCP proves to have its host's secret key, and takes connections of the public keys in the list beside it
+alone; the host's agent writes the list. Keys are 40 characters of text (Z85).
 """
 
 from __future__ import annotations

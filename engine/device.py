@@ -1,4 +1,4 @@
-"""What an engine asks of the device that it computes on, in `engine.cpu` or `engine.cuda`.
+"""The interface of the device that an engine computes on, in `engine.cpu` or `engine.cuda`.
 
 Everything above, from the scheduler to the model runner, is the same for all devices.
 """
@@ -27,8 +27,9 @@ AdapterIn = Callable[[int], LoadedAdapter]
 class DevicePath(Protocol):
     """Computes plans. Owns the cache's memory.
 
-    feeds: tokens that a step chose can be the next one's without a way over the host: its plan may have chunks that
-    follow. Otherwise `feed` is not called. halfway: comes when the device is halfway through the last `forward`.
+    feeds: True: tokens that a step chose can be the next one's without a way over the host, so its plan may have chunks
+    that follow. Otherwise `feed` is not called.
+    halfway: comes when the device is halfway through the last `forward`.
     """
 
     @property
@@ -57,27 +58,31 @@ class DevicePath(Protocol):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """A device with its base model loaded and its memory divided.
-
-    adapter_bytes: what adapters in slots may take. choose, adjust: see `engine.sampling.sampler.Sampler`. make_path:
-    given what tells the adapter in a slot of the pool. pin, keeps_bfloat16, expect: see
-    `engine.lora.loader.AdapterLoader`; to_device, vacate: see `engine.lora.pool.AdapterPool`.
-    """
+    """A device with its base model loaded and its memory divided."""
 
     num_blocks: int
     max_model_len: int
     token_bytes: int
     """The bytes of one token's keys and values."""
     adapter_bytes: int
+    """Bytes for adapters in slots."""
     transfers: Transfers
     choose: Choose
+    """As for `engine.sampling.sampler.Sampler`."""
     make_path: Callable[[AdapterIn], DevicePath]
+    """Makes the path; called with a function that returns the adapter in a slot of the pool."""
     adjust: Adjust = adjust_
+    """As for `engine.sampling.sampler.Sampler`."""
     pin: bool = False
+    """As for `engine.lora.loader.AdapterLoader`."""
     keeps_bfloat16: bool = False
+    """As for `engine.lora.loader.AdapterLoader`."""
     expect: Callable[[AdapterLayout], None] = lambda layout: None
+    """As for `engine.lora.loader.AdapterLoader`."""
     to_device: Callable[[LoadedAdapter], LoadedAdapter] | None = None
+    """As for `engine.lora.pool.AdapterPool`."""
     vacate: Callable[[int], None] = lambda index: None
+    """As for `engine.lora.pool.AdapterPool`."""
 
 
 BuildDevice = Callable[[EngineConfig, ModelConfig, torch.dtype], Device]

@@ -101,13 +101,15 @@ def _label(grammar: Grammar) -> str:
 
 
 class _Running(msgspec.Struct):
-    """num_sent, num_kept: of each choice; a choice in num_kept has ended."""
+    """A request that runs."""
 
     request: GenerateRequest
     started_s: float
     num_cached_tokens: int
     num_sent: list[int]
+    """The tokens of each choice that were sent."""
     num_kept: dict[int, int] = msgspec.field(default_factory=dict)
+    """The tokens that count of each choice that has ended."""
 
     @property
     def num_running(self) -> int:
@@ -119,10 +121,11 @@ TokenOf = Callable[[GenerateRequest, int, int], int]
 
 
 class FakeCore:
-    """One token for every running choice each step; steps last 1 / tokens_per_s seconds.
+    """A core that makes one token for every running choice each step; steps last 1 / tokens_per_s seconds.
 
     produced: an unbuffered file that gets a line with the request's id for each token, before anybody sees it.
-    token_of: what is said. end_id: the token that ends an answer, if any.
+    token_of: returns the tokens of answers.
+    end_id: the token that ends an answer, if any.
     """
 
     def __init__(
@@ -156,7 +159,7 @@ class FakeCore:
             for command in commands:
                 self._obey(command)
             if commands and not self._running:
-                self._mailbox.post(self._stats())  # what an abort ended runs no more
+                self._mailbox.post(self._stats())  # a request that was aborted runs no more
             if self._running:
                 time.sleep(self._step_s)
                 outputs = self._step()
@@ -201,7 +204,7 @@ class FakeCore:
         self._resident.add(digest)
 
     def _probe(self, key: str) -> AdapterStatus:
-        """Return what a probe answers: the fake model's answers with the adapter beside those without it."""
+        """Return the result of a probe: the fake model's answers with the adapter beside those without it."""
         prompt = [index * index % self._vocab_size for index in range(PROBE_PROMPT_TOKENS)]
         answers = []
         for adapter in (key, ""):
@@ -223,7 +226,7 @@ class FakeCore:
         prompt, num_cached = request.prompt_token_ids, 0
         key = hash((request.tenant, request.adapter))
         for end in range(BLOCK_SIZE, len(prompt), BLOCK_SIZE):
-            key = hash((key, *prompt[end - BLOCK_SIZE : end]))  # of all before it as well
+            key = hash((key, *prompt[end - BLOCK_SIZE : end]))  # the hash is of all tokens before it as well
             if key in self._seen:
                 num_cached = end
             self._seen[key] = None
@@ -293,13 +296,13 @@ class FakeCore:
         return [None, *(fake_logprobs(token, num_top, self._vocab_size) for token in request.prompt_token_ids[1:])]
 
     def _end(self, running: _Running, reason: FinishReason) -> Final:
-        request, kept = running.request, sum(running.num_kept.values())
+        request, num_kept_tokens = running.request, sum(running.num_kept.values())
         del self._running[request.request_id]
         usage = Usage(
             prompt_tokens=len(request.prompt_token_ids),
-            completion_tokens=kept,
+            completion_tokens=num_kept_tokens,
             cached_tokens=running.num_cached_tokens,
-            discarded_tokens=sum(running.num_sent) - kept,
+            discarded_tokens=sum(running.num_sent) - num_kept_tokens,
             decode_ms=(time.monotonic() - running.started_s) * 1e3,
             draft_tokens=len(request.predicted_token_ids),
             accepted_draft_tokens=_num_predicted(request, running.num_kept.get(0, 0)),
@@ -350,7 +353,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def serve(args: argparse.Namespace, token_of: TokenOf, *, end_id: int | None = None) -> None:
-    """Serve until a signal ends the process. token_of, end_id: as of `FakeCore`."""
+    """Serve until a signal ends the process. token_of, end_id: as for `FakeCore`."""
     model = load_model_config(args.model_dir)
     limits = EngineLimits(
         model.max_position, args.max_num_seqs, args.max_waiting, block_size=BLOCK_SIZE, num_blocks=4096

@@ -1,4 +1,4 @@
-"""What this machine offers: devices, number formats, processors, memory. Knows nothing of models."""
+"""The hardware of this machine: devices, number formats, processors, memory. Knows nothing of models."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def free_host_bytes() -> int | None:
 
 
 def return_memory() -> None:
-    """Give memory that loading took, and nothing needs now, back to Linux: what was freed, and pages of code.
+    """Give memory that loading took, and nothing needs now, back to Linux: freed memory, and pages of code.
 
-    PyTorch's libraries run tens of megabytes of code while they are loaded that no step runs again. What steps do run
-    comes back from the files, page by page.
+    PyTorch's libraries run tens of megabytes of code while they are loaded that no step runs again. Code that steps do
+    run comes back from the files, page by page.
     """
     with contextlib.suppress(AttributeError, OSError, ValueError):
         system = ctypes.CDLL(None)

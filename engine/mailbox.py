@@ -1,7 +1,7 @@
 """The two queues between the thread that talks to gateways and the thread that steps.
 
-Commands go in as the protocol's own structs; events come out. Whoever posts an event wakes the other thread through a
-socket pair, so that the talking thread can sleep in one poll. Nothing here knows ZeroMQ or tensors.
+Commands go in as the protocol's own structs; events come out. Posting an event wakes the other thread through a socket
+pair, so that the talking thread can sleep in one poll. Nothing here knows ZeroMQ or tensors.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from engine.protocol import (
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """Finish what runs, take nothing new, then end."""
+    """A command to finish running requests, take nothing new, and then end."""
 
 
 class ServedElsewhere(msgspec.Struct, frozen=True):
-    """Count for these tenants what other replicas of the pool did for them."""
+    """A command to count the service that these tenants got on other replicas of the pool."""
 
     services: dict[str, Service]
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """Look again: something outside the mailbox has changed."""
+    """A command to look again: something outside the mailbox has changed."""
 
 
 class Drained(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ Event = StepOutputs | AdapterStatus | EngineStats | Drained
 
 
 class Mailbox:
-    """Unbounded by itself: the server bounds what it lets in, a step bounds what comes out."""
+    """The two queues. They have no bound: the server bounds the commands, a step bounds the events."""
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()

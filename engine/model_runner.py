@@ -1,5 +1,7 @@
-"""Runs one plan: hidden states from the device's path, then of each chunk's what its request wants: tokens, the
-prompt's log-probabilities, a part of an embedding.
+"""Runs one plan and returns what each request wants of its hidden states.
+
+The device's path gives the hidden states. A chunk's hidden states become tokens, the prompt's log-probabilities, or a
+part of an embedding.
 
 Everything is launched before anything is waited for; then one wait for the tokens, and what was fetched with them, is
 enough. Where the device feeds tokens from step to step, the next plan may be launched before that wait.
@@ -28,7 +30,7 @@ LOGPROB_ROWS = 64
 
 
 class ModelRunner:
-    """See `engine.core.Runner`."""
+    """A runner (`engine.core.Runner`)."""
 
     def __init__(self, path: DevicePath, sampler: Sampler, transfers: Transfers) -> None:
         self._path = path
@@ -54,7 +56,7 @@ class ModelRunner:
         """
         order = self._path.order(plan)
         plan = Plan([plan.decodes[place] for place in order], plan.prefills)
-        if not plan.prefills:  # who decodes wants each of its rows: nothing to find out before the device begins
+        if not plan.prefills:  # a decode wants each of its rows, so nothing has to be computed before the device begins
             hidden = self._path.forward(plan, range(plan.num_tokens))
         wanted = rows_of(plan.chunks)
         sampling = [row for w in wanted for row in w.sampled]
@@ -90,14 +92,17 @@ class ModelRunner:
 
 
 class LaunchedStep(msgspec.Struct, frozen=True):
-    """See `engine.core.Step`. order: of the plan's decodes as they are computed; wanted, pooled: of each chunk so."""
+    """A launched step (`engine.core.Step`)."""
 
     order: Many[int]
+    """The order in which the plan's decodes are computed."""
     wanted: list[ChunkRows]
+    """The rows of each chunk, in that order."""
     halfway: Event
     tokens: PendingTokens | None
     scores: list[PendingLogprobs]
     pooled: list[Fetched | None]
+    """The pooled hidden states of each chunk, in that order."""
 
     def await_half(self) -> None:
         self.halfway.synchronize()

@@ -1,10 +1,9 @@
-"""Whether an adapter works here: one short greedy generation with it and one without it, compared.
+"""Probes of adapters on this engine: one short greedy generation with the adapter and one without it, compared.
 
-Both are requests like any other to the scheduler and the runner, on whatever device, but nobody submitted them: what
-they produce is taken out of the outputs before these leave the stepping thread. They begin together once the adapter is
-resident, so that as a rule one step computes both and what differs is the adapter's doing, not rounding's.
-
-Knows nothing of sockets, devices or files.
+Both are requests like any other to the scheduler and the runner, on any device, but nobody submitted them: their
+outputs are taken out before the others leave the stepping thread. They begin together once the adapter is resident, so
+that as a rule one step computes both and differences are the adapter's doing, not rounding's. Knows nothing of sockets,
+devices or files.
 """
 
 from __future__ import annotations
@@ -41,11 +40,12 @@ class Adapters(Protocol):
 
 
 class _Side(msgspec.Struct, eq=False):
-    """One of the two generations. logprobs: of the prompt's tokens but the first, then of the completion's."""
+    """One of the two generations."""
 
     request: GenerateRequest
     token_ids: list[int] = []
     logprobs: list[float] = []
+    """The log-probabilities of the prompt's tokens but the first, then of the completion's."""
     error: EngineError | None = None
     has_ended: bool = False
 
@@ -56,16 +56,17 @@ class _Side(msgspec.Struct, eq=False):
 
 
 class _Probe(msgspec.Struct, eq=False):
-    """sides: with the adapter and without it; none until it is resident."""
+    """One probe."""
 
     key: str
     since_s: float
     load_seconds: float = 0.0
     sides: tuple[_Side, _Side] | None = None
+    """The generation with the adapter and the one without it; None until the adapter is resident."""
 
 
 class Probes:
-    """At most one of each adapter. Belongs to the stepping thread."""
+    """The probes of one engine, at most one of each adapter. Belongs to the stepping thread."""
 
     def __init__(
         self, adapters: Adapters, vocab_size: int, max_model_len: int, clock: Callable[[], float] = time.perf_counter

@@ -1,15 +1,13 @@
-"""What gateways and engines say to each other: MessagePack structs over ZeroMQ.
+"""The messages between gateways and engines: MessagePack structs over ZeroMQ.
 
-ROUTER at the engine, DEALER at each gateway, one frame per message.
-
-A conversation, in order:
+ROUTER at the engine, DEALER at each gateway, one frame per message. A conversation, in order:
 
 1. The gateway sends `Hello`; the engine answers `Welcome` (with its limits and the gateway's credits) or `Refused`.
 2. `Submit` starts a request; the engine answers with `StepOutputs`, one message per step and gateway, that hold
-   `Delta`s and, exactly once per request, a `Final`.
+`Delta`s and, exactly once per request, a `Final`.
 3. `Abort` ends a request early; its `Final` still comes, with the exact count.
 4. `AckUsage` tells the engine that a `Final` is journaled; until then the engine keeps it and hands it as
-   `UnackedUsage` to any gateway of the same database that says hello after the first one vanished.
+`UnackedUsage` to any gateway of the same database that says hello after the first one vanished.
 5. `Heartbeat` flows both ways every `HEARTBEAT_INTERVAL_S`; `HEARTBEATS_MISSED` of them missed means dead.
 
 Token ids only: no text crosses this border. Never pickle.
@@ -33,7 +31,7 @@ ErrorCode = Literal["queue_full", "draining", "invalid_request", "adapter_reject
 
 
 class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the completion's text must match, enforced token by token.
+    """A grammar that the completion's text must match, enforced token by token.
 
     source: the schema as JSON text for `json_schema`, nothing for `json_object` (any JSON object), the expression for
     `regex`, a JSON list of strings for `choice`, the grammar for `lark` (llguidance's dialect, EBNF included), a
@@ -45,24 +43,28 @@ class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CallableTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """head: the text of a call up to its arguments, the tool's name included. parameters: JSON schema of the arguments,
-    which are an object. label: what a refusal of that schema calls it. input_lark: where it is not empty, the arguments
-    are `{"input": TEXT}`, and this is the grammar of TEXT before JSON escapes it."""
+    """A tool that a completion may call."""
 
     head: str
+    """The text of a call up to its arguments, the tool's name included."""
     parameters: dict[str, Any]
+    """The JSON schema of the arguments, which are an object."""
     label: str
+    """The name of that schema in refusals."""
     input_lark: str = ""
+    """Where it is not empty, the arguments are `{"input": TEXT}`, and this is the grammar of TEXT before JSON escapes
+    it."""
 
 
 class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Tool calls, in the letters that the model writes them in:
+    """Tool calls, in the letters in which the model writes them.
 
-        trigger opening call (separator call)* closing          call = head ARGUMENTS end
+        trigger opening call (separator call)* closing        call = head ARGUMENTS end
 
-    trigger: a text, or the id of a special token. must_call: nothing but calls; else there may be text instead, of
-    text_schema if there is one, or before them if there is none and the trigger is not empty. text_label: what a
-    refusal calls text_schema.
+    trigger: a text, or the id of a special token.
+    must_call: True: only calls; else there may be text instead, of text_schema if there is one, or before them if there
+    is none and the trigger is not empty.
+    text_label: the name of text_schema in refusals.
     """
 
     tools: list[CallableTool]
@@ -78,7 +80,7 @@ class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the next token is chosen. The gateway has validated every bound stated here.
+    """The way in which the next token is chosen. The gateway has validated every bound stated here.
 
     temperature: 0 is greedy; top_k: 0 or -1 is off; top_p in [0, 1], 0 takes the most likely token; min_p in [0, 1].
     max_tokens >= 1, or 0 where only the prompt is wanted (num_prompt_logprobs, pooling).
@@ -89,8 +91,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     seed: None draws from the engine's own entropy; with a seed the same prompt gives the same tokens.
     stop_token_ids end the sequence, the stopping id being counted but no part of the completion (`Delta`); ignore_eos
     disables the model's own.
-    num_logprobs, num_prompt_logprobs: how many of the most likely tokens come with each token of the completion, of
-    the prompt, at most MAX_LOGPROBS; None asks for no log-probabilities. They are of the unmodified distribution.
+    num_logprobs, num_prompt_logprobs: the number of most likely tokens that come with each token of the completion, and
+    of the prompt, at most MAX_LOGPROBS; None asks for no log-probabilities. They are of the unmodified distribution.
     """
 
     max_tokens: int
@@ -124,49 +126,53 @@ class BatchTerms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One prompt, and `n` completions of it to generate; or, with pooling, its embedding and no completion.
 
-    tenant: opaque id, the unit of fairness and of cache isolation. adapter: its content key (`adapters.ref`), "" for
-    the base.
-    weight > 0: the share of service this request's tenant is due relative to others while the engine is saturated.
     Choice i of a seeded request draws with seed + i.
-    pooling: of the final hidden states, the last token's or the mean of all.
-    meter: opaque bytes that come back with the usage, so that any gateway can bill a request it never saw.
-    predicted_token_ids: what the client expects its one completion to be. An engine that speculates takes its drafts
-    from there; on the text it has no effect.
     """
 
     request_id: str
     prompt_token_ids: list[int]
     sampling: SamplingParams
     tenant: str
+    """An opaque id, the unit of fairness and of cache isolation."""
     adapter: str = ""
+    """The content key of the adapter (`adapters.ref`); "" for the base."""
     n: int = 1
     pooling: Literal["last", "mean"] | None = None
+    """The pooling of the final hidden states: the last token's, or the mean of all."""
     weight: float = 1.0
+    """Above 0: the share of service that the tenant is due relative to others while the engine is saturated."""
     attempt: int = 0
     meter: bytes = b""
+    """Opaque bytes that come back with the usage, so that any gateway can bill a request it never saw."""
     predicted_token_ids: list[int] = []
+    """The completion that the client expects.
+
+    An engine that speculates takes its drafts from it; it has no effect on the text.
+    """
     batch: BatchTerms | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Exact counts of one request, over all its choices.
-
-    prompt_tokens count once, cached_tokens of them were found in the cache. completion_tokens are billed;
-    discarded_tokens ran past a stop and are not. draft_tokens were proposed by speculation, accepted_draft_tokens of
-    them became part of the completion. adapter_wait_ms: the part of queue_ms spent waiting for the adapter alone.
-    """
+    """Exact counts of one request, over all its choices."""
 
     prompt_tokens: int
+    """Prompt tokens, counted once."""
     completion_tokens: int
+    """Completion tokens, which are billed."""
     cached_tokens: int = 0
+    """Prompt tokens that were found in the cache."""
     discarded_tokens: int = 0
+    """Tokens that ran past a stop, and are not billed."""
     queue_ms: float = 0.0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
     adapter_wait_ms: float = 0.0
+    """The part of queue_ms spent waiting for the adapter alone."""
     adapter_load_bytes: int = 0
     draft_tokens: int = 0
+    """Tokens that speculation proposed."""
     accepted_draft_tokens: int = 0
+    """Proposed tokens that became part of the completion."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -178,63 +184,67 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """New tokens of one choice; num_completion_tokens is its cumulative count with these included.
-
-    logprobs: one per token id, where asked for. finish_reason: this choice ends here. stop_token_id: the counted token
-    that ended it without being part of the completion, an end of sequence or a stop id; None where there is no such.
-    prompt_logprobs: once, with choice 0's first delta, where asked for: one per prompt token, the first being None.
-    """
+    """New tokens of one choice."""
 
     request_id: str
     token_ids: list[int]
     num_completion_tokens: int
+    """The choice's cumulative count, with these tokens included."""
     index: int = 0
     logprobs: list[TokenLogprobs] | None = None
+    """One for each token id, where asked for."""
     finish_reason: FinishReason | None = None
+    """The reason of the choice's end; None where it goes on."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """One for each prompt token, the first being None: once, with choice 0's first delta, where asked for."""
     stop_token_id: int | None = None
+    """The counted token that ended the choice without being part of the completion, an end of sequence or a stop id;
+    None where there is none."""
 
 
 class EngineError(msgspec.Struct, frozen=True):
-    """Why a request failed. code: what a gateway maps to a status.
-
-    queue_full and draining may be retried (retry_after_s); invalid_request and adapter_rejected may not; internal is
-    a fault of the engine. label: which part of the request is refused, where that had one.
-    """
+    """The reason why a request failed."""
 
     code: ErrorCode
+    """The code that a gateway maps to a status.
+
+    queue_full and draining may be retried (retry_after_s); invalid_request and adapter_rejected may not; internal is a
+    fault of the engine.
+    """
     message: str
     retry_after_s: float | None = None
     label: str = ""
+    """The client's name of the refused part of the request, where it has one."""
 
 
 class Final(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The end of one request: sent exactly once, after the last delta of all its choices.
-
-    finish_reason: of the choice that ended last. embedding: fp32, little-endian, of unit length; with pooling only.
-    """
+    """The end of one request: sent exactly once, after the last delta of all its choices."""
 
     request_id: str
     finish_reason: FinishReason
+    """The finish reason of the choice that ended last."""
     usage: Usage
     error: EngineError | None = None
     embedding: bytes | None = None
+    """fp32, little-endian, of unit length; with pooling only."""
 
 
 class UsageRecord(msgspec.Struct, frozen=True):
-    """A final that no gateway has acknowledged yet; meter is what came with the request."""
+    """A final that no gateway has acknowledged yet."""
 
     request_id: str
     attempt: int
     finish_reason: FinishReason
     usage: Usage
     meter: bytes
+    """The meter of the request."""
 
 
 class EngineLimits(msgspec.Struct, frozen=True):
-    """What the engine can hold. max_model_len bounds prompt + completion tokens of one sequence."""
+    """The capacity of an engine."""
 
     max_model_len: int
+    """The most prompt and completion tokens of one sequence."""
     max_num_seqs: int
     max_waiting: int
     block_size: int
@@ -252,8 +262,10 @@ class TenantStats(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state of an engine at a moment, sent with every heartbeat. Counters (`*_total`) count since the engine
-    started."""
+    """The state of an engine at a moment, sent with every heartbeat.
+
+    Counters (`*_total`) count since the engine started.
+    """
 
     num_running: int = 0
     """Interactive choices that are being computed."""
@@ -353,14 +365,13 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """First message. Gateways that share a database_id may take over each other's unacknowledged usage.
-
-    database_id: "" for an agent, whose requests are probes: their usage is neither kept nor counted.
-    """
+    """The first message. Gateways that share a database_id may take over each other's unacknowledged usage."""
 
     version: int
     gateway_id: str
     database_id: str
+    """The id of the gateway's database; "" for an agent, whose requests are probes: their usage is neither kept nor
+    counted."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
@@ -368,64 +379,64 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """Stop a request now, or with an index one choice of it.
-
-    num_kept_tokens: how many completion tokens of that choice count (a stop string was found in the text after them),
-    the rest are discarded; None keeps all.
-    """
+    """Stop a request now, or with an index one choice of it."""
 
     request_id: str
     num_kept_tokens: int | None = None
+    """The number of that choice's completion tokens that count (a stop string was found in the text after them), the
+    rest being discarded; None counts all."""
     index: int | None = None
 
 
 class AckUsage(msgspec.Struct, frozen=True, tag="ack"):
-    """These usage records, as (request_id, attempt), are durable on the gateway's side."""
+    """Usage records, as (request_id, attempt), that are durable on the gateway's side."""
 
     keys: list[tuple[str, int]]
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, tag="load"):
-    """Make an adapter resident; digest: its content key, here and in every message about adapters.
-
-    pin: until it is unloaded, as far as the engine's pins go; else it may be evicted like any other.
-    probe: try it as well, and answer when that is done, with the outcome.
-    """
+    """Make an adapter resident."""
 
     digest: str
+    """The adapter's content key, here and in every message about adapters."""
     pin: bool = True
+    """True: keep the adapter until it is unloaded, as far as the engine's pins go; else it may be evicted like any
+    other."""
     probe: bool = False
+    """True: try the adapter as well, and answer when that is done, with the outcome."""
 
 
 class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload"):
-    """evict: it takes no new users and leaves with its last; else it only may be evicted again, like any other."""
+    """Unpin an adapter, or unload it."""
 
     digest: str
     evict: bool = True
+    """True: it takes no new users and leaves with its last; False: it may only be evicted again, like any other."""
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
-    """The gateway leaves; what it still runs is aborted."""
+    """The gateway leaves; its running requests are aborted."""
 
 
 # engine -> gateway
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
-    """The engine's answer to a hello it accepts. credits: the most requests this gateway may have in flight.
-
-    fingerprint: of all that a seeded answer depends on beside its request: weights, software, kind of device, format.
-    device, dtype: what it computes on and in, for people.
-    """
+    """The engine's answer to a hello that it accepts."""
 
     version: int
     engine_id: str
     model_digest: str
     limits: EngineLimits
     credits: int
+    """The most requests that this gateway may have in flight."""
     fingerprint: str = ""
+    """The digest of everything that a seeded answer depends on beside its request: weights, software, kind of device,
+    format."""
     device: str = ""
+    """The device that it computes on, for people."""
     dtype: str = ""
+    """The number format that it computes in, for people."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -438,30 +449,29 @@ class StepOutputs(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
 
 
 class AdapterProbe(msgspec.Struct, frozen=True):
-    """What an adapter was seen to do: the same short generation with it and without it.
-
-    load_seconds: until it was resident, 0 where it was already; num_bytes: what it takes there. num_tokens: computed
-    with it. max_difference: the largest between the two log-probabilities of one token, above 0.
-    """
+    """The result of trying an adapter: the same short generation with it and without it."""
 
     load_seconds: float
+    """Seconds until it was resident; 0 where it was already."""
     num_bytes: int
+    """Bytes that it takes there."""
     num_tokens: int
+    """Tokens computed with it."""
     max_difference: float
+    """The largest difference between the two log-probabilities of one token, above 0."""
 
 
 class AdapterStatus(msgspec.Struct, frozen=True, tag="adapter", omit_defaults=True):
-    """The answer to LoadAdapter and UnloadAdapter, told to every gateway.
-
-    error, code: why a load or a probe failed, as in `EngineError`. probed: it answers a LoadAdapter with probe, which
-    either has an error or a probe.
-    """
+    """The answer to LoadAdapter and UnloadAdapter, sent to every gateway."""
 
     digest: str
     resident: bool
     error: str | None = None
+    """The reason why a load or a probe failed."""
     code: ErrorCode | None = None
+    """The error's code, as in `EngineError`."""
     probed: bool = False
+    """True: it answers a LoadAdapter with probe, and has either an error or a probe."""
     probe: AdapterProbe | None = None
 
 
@@ -470,15 +480,20 @@ class UnackedUsage(msgspec.Struct, frozen=True, tag="unacked"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", omit_defaults=True):
-    """Both ways; stats come from the engine. sequence counts up from 0 in each direction."""
+    """A sign of life, in both directions."""
 
     sequence: int
+    """Counts up from 0 in each direction."""
     stats: EngineStats | None = None
+    """The engine's statistics; None from a gateway."""
     batch_credit: int = 0
-    """From the engine: how many choices of the batch band this gateway may submit until the next heartbeat. An engine
-    that knows no such band sends none."""
+    """From the engine: the number of choices of the batch band that this gateway may submit until the next heartbeat.
+
+    An engine that knows no such band sends none.
+    """
     elsewhere: dict[str, Service] = {}
-    """From the gateway: by tenant, what its own requests used on the pool's other replicas since its last heartbeat."""
+    """From the gateway: the service that its own requests got on the pool's other replicas since its last heartbeat, by
+    tenant."""
 
 
 GatewayMessage = Hello | Submit | Abort | AckUsage | LoadAdapter | UnloadAdapter | Heartbeat | Goodbye

@@ -1,4 +1,4 @@
-"""What the scheduler and the runner tell each other: one choice's tokens and state, a step's plan, a step's results.
+"""The data between the scheduler and the runner: one choice's tokens and state, a step's plan, a step's results.
 
 No torch, and no behavior but what follows from the fields.
 """
@@ -27,7 +27,7 @@ class MatcherError(Exception):
 
 
 class Matcher(Protocol):
-    """A grammar and where one completion stands in it; `engine.grammar` makes them."""
+    """A grammar with the place of one completion in it; `engine.grammar` makes them."""
 
     def fill_allowed(self, bitmask: NDArray[np.int32]) -> None:
         """Set bit t of bitmask [ceil(V / 32)] where token t may come next, the end-of-sequence ids included."""
@@ -48,7 +48,7 @@ class Matcher(Protocol):
 
 
 class Drafter(Protocol):
-    """Guesses what follows one sequence; those of `engine.scheduling.drafter`, or a test's stand-in."""
+    """Guesses the tokens that follow one sequence: those of `engine.scheduling.drafter`, or a test's stand-in."""
 
     def propose(self, token_ids: list[int], max_tokens: int) -> tuple[int, ...]:
         """Propose up to max_tokens tokens that may follow token_ids, which only ever grows between calls."""
@@ -57,42 +57,46 @@ class Drafter(Protocol):
 class Sequence(msgspec.Struct, eq=False):
     """One choice of a request. Owned by the scheduler; the runner reads it and never writes.
 
-    token_ids: prompt, then completion, as far as they are known. num_pending: how many more are chosen by steps that
-    were launched and whose results were not taken yet. num_computed: of how many tokens, pending ones included, keys
-    and values are in the cache, or will be before any step reads them that is launched from now on.
-    block_table: the blocks that hold them, in order, and room for what the next step adds. block_hashes: identities of
-    its full blocks (see `block_hashes`), as far as they were needed; num_registered: how many of its blocks the
-    prefix cache has seen. seed: the request's plus index, or one drawn for it plus index.
-    matcher: what holds the completion to the request's grammar, once that is compiled. drafter: where it speculates.
-    prompt_logprobs, pooled: gathered over the chunks of the prompt (see `ChunkResult`) until they are sent.
-    num_kept_tokens: set by an abort, how many completion tokens count; None counts all.
-    num_given_up: how many tokens were computed when it gave its blocks up last, until it starts again.
-    Times are of the monotonic clock, in seconds; 0 means not yet. adapter_wait_since_s: when it was first passed over
-    at admission because its adapter was not resident.
+    Times are of the monotonic clock, in seconds; 0 means not yet.
     """
 
     request: GenerateRequest
     token_ids: list[int]
+    """The prompt, then the completion, as far as they are known."""
     seed: int
+    """The request's seed plus index, or one drawn for it plus index."""
     arrived_s: float
     index: int = 0
     matcher: Matcher | None = None
+    """Enforces the request's grammar on the completion, once it is compiled."""
     drafter: Drafter | None = None
+    """Guesses tokens, where the sequence speculates."""
     status: Status = Status.WAITING
     num_pending: int = 0
+    """The number of further tokens that are chosen by steps that were launched and whose results were not taken yet."""
     num_computed: int = 0
+    """The number of tokens, pending ones included, whose keys and values are in the cache, or will be before any step
+    reads them that is launched from now on."""
     block_table: list[int] = msgspec.field(default_factory=list)
+    """The blocks of computed tokens, in order, and of those that the next step adds."""
     block_hashes: list[bytes] = msgspec.field(default_factory=list)
+    """The identities of its full blocks (see `block_hashes`), as far as they were needed."""
     num_registered: int = 0
+    """The number of its blocks that the prefix cache has seen."""
     adapter_slot: int | None = None
     adapter_load_bytes: int = 0
     prompt_logprobs: list[TokenLogprobs] = msgspec.field(default_factory=list)
+    """Gathered over the chunks of the prompt (see `ChunkResult`) until they are sent."""
     pooled: NDArray[np.float32] | None = None
+    """Gathered over the chunks of the prompt (see `ChunkResult`) until it is sent."""
     num_draft_tokens: int = 0
     num_accepted_drafts: int = 0
     num_kept_tokens: int | None = None
+    """Set by an abort: the number of completion tokens that count; None counts all."""
     num_given_up: int = 0
+    """The number of tokens that were computed when it gave its blocks up last, until it starts again."""
     adapter_wait_since_s: float = 0.0
+    """The time at which it was first passed over at admission because its adapter was not resident."""
     started_s: float = 0.0
     first_token_s: float = 0.0
 
@@ -175,19 +179,20 @@ class Sequence(msgspec.Struct, eq=False):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """The part of a sequence that one step computes: num_tokens tokens from position first, drafts the last of them.
-
-    drafts: guesses of the tokens that follow the sequence's end, computed along with it; only in decodes, and only of
-    sequences without a matcher. samples: the chunk reaches the sequence's end, so the step chooses its next token.
-    follows: its one token is pending, chosen by the step that is launched before this one.
-    """
+    """The part of a sequence that one step computes."""
 
     sequence: Sequence
     first: int
+    """The position of the first token."""
     num_tokens: int
+    """The number of tokens, of which drafts are the last."""
     drafts: tuple[int, ...]
+    """Guesses of the tokens that follow the sequence's end, computed along with it; only in decodes, and only of
+    sequences without a matcher."""
     samples: bool
+    """True: the chunk reaches the sequence's end, so the step chooses its next token."""
     follows: bool
+    """True: its one token is pending, chosen by the step that is launched before this one."""
 
     @classmethod
     def of(cls, sequence: Sequence, first: int, num_tokens: int, drafts: tuple[int, ...] = ()) -> Chunk:
@@ -204,37 +209,37 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """The token chosen after one position. finite: False when its logits were no numbers to choose by."""
+    """The token chosen after one position."""
 
     token_id: int
     finite: bool = True
+    """False when its logits were no numbers to choose by."""
     logprobs: TokenLogprobs | None = None
 
 
 class ChunkResult(msgspec.Struct, frozen=True):
-    """What a step computed for one chunk.
-
-    sampled: empty if the chunk does not sample or max_tokens is 0; else the token after the sequence's last one, then
-    one after each draft, given that this draft and those before it are right. A draft that is not what was sampled
-    before it is wrong, and everything sampled after it is void.
-    prompt_logprobs: where the request asks for them, of the prompt's tokens that the chunk's rows predict: those at
-    positions first + 1 to first + num_tokens, so that the chunks of a prompt give all of it but its first token.
-    Only choice 0 gives them, and only before its first completion token.
-    pooled: fp32 [hidden], this chunk's part of the pooled hidden states: the sum of its rows for `mean`, the row of the
-    prompt's last token for `last`, None where the chunk has no part in it.
-    """
+    """The results of a step for one chunk."""
 
     sampled: list[Sampled] = []
+    """Empty if the chunk does not sample or max_tokens is 0; else the token after the sequence's last one, then one
+    after each draft, given that this draft and those before it are right. A draft that differs from the token sampled
+    before it is wrong, and everything sampled after it is void."""
     prompt_logprobs: list[TokenLogprobs] = []
+    """Where the request asks for them, those of the prompt's tokens that the chunk's rows predict, at positions first +
+    1 to first + num_tokens, so that the chunks of a prompt give all of it but its first token. Only choice 0 gives
+    them, and only before its first completion token."""
     pooled: NDArray[np.float32] | None = None
+    """fp32 [hidden], this chunk's part of the pooled hidden states: the sum of its rows for `mean`, the row of the
+    prompt's last token for `last`, None where the chunk has no part in it."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One step. decodes: a token each (and its drafts) over a computed context, those with an adapter first; prefills:
-    the rest."""
+    """The chunks of one step."""
 
     decodes: list[Chunk]
+    """One token each (and its drafts) over a computed context, those with an adapter first."""
     prefills: list[Chunk]
+    """All other chunks."""
 
     def __bool__(self) -> bool:
         return bool(self.decodes or self.prefills)

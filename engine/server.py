@@ -61,28 +61,29 @@ ACKNOWLEDGE_ON_CLOSE_S = 5.0
 
 
 class Session(msgspec.Struct):
-    """One connected gateway. outbox: encoded messages its socket would not take yet."""
+    """A connected gateway."""
 
     gateway_id: str
     database_id: str
-    last_heard_s: float
+    last_message_s: float
     key: str = ""
-    """The public key of its host; "" over a socket of this machine."""
+    """The public key of the gateway's host; "" over a socket of this machine."""
     num_in_flight: int = 0
-    """Interactive requests: the scheduler bounds those of the batch band."""
+    """Interactive requests. The scheduler bounds those of the batch band."""
     heartbeats_sent: int = 0
     outbox: deque[bytes] = msgspec.field(default_factory=deque)
+    """Encoded messages that its socket would not take yet."""
 
 
 class InFlight(msgspec.Struct, frozen=True):
-    """What the server must remember of a running request to bill it whoever is connected when it ends."""
+    """The facts about a running request by which its usage is billed, whichever gateway is connected when it ends."""
 
     gateway: bytes
     database_id: str
     attempt: int
     meter: bytes
     num_batch_choices: int
-    """Its choices if it is of the batch band, else 0."""
+    """The number of choices if the request is of the batch band, else 0."""
 
 
 class EngineServer:
@@ -181,7 +182,7 @@ class EngineServer:
         takes_usage = any(session.database_id for session in self._sessions.values())
         return bool(len(self._usage) and takes_usage) and waited_s < ACKNOWLEDGE_ON_CLOSE_S
 
-    # what gateways say
+    # messages of gateways
 
     def _receive(self) -> None:
         for _ in range(1024):  # bounded, so that outputs are not starved by a flood of requests
@@ -220,7 +221,7 @@ class EngineServer:
         session = self._sessions.get(gateway)
         if session is None:
             return self._send(gateway, Refused("say hello first"))
-        session.last_heard_s = time.monotonic()
+        session.last_message_s = time.monotonic()
         match message:
             case Submit(request):
                 self._submit(gateway, session, request)
@@ -279,7 +280,7 @@ class EngineServer:
         )
         return self._mailbox.command(request)
 
-    # what the stepping thread says
+    # messages of the stepping thread
 
     def _publish(self, event: Event) -> bool:
         """Publish an event. Return True once nothing more will come."""
@@ -332,7 +333,7 @@ class EngineServer:
         session = self._sessions.get(gateway)
         frame = encode(message)
         if session is not None and session.outbox:
-            session.outbox.append(frame)  # order first: never overtake what waits
+            session.outbox.append(frame)  # keep the order: never overtake messages that wait
         elif not self._try_send(gateway, frame) and session is not None:
             session.outbox.append(frame)
         if session is not None and len(session.outbox) > MAX_OUTBOX_MESSAGES:
@@ -372,7 +373,7 @@ class EngineServer:
                     self._forget(gateway, "is of a host that may not connect any more")
         batch_credits = self._batch_credits()
         for gateway, session in list(self._sessions.items()):
-            if now_s - session.last_heard_s > HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED:
+            if now_s - session.last_message_s > HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED:
                 self._forget(gateway, f"missed {HEARTBEATS_MISSED} heartbeats")
                 continue
             self._send(gateway, Heartbeat(session.heartbeats_sent, stats, next(batch_credits)))

@@ -94,7 +94,9 @@ def _fingerprint(digest: str, device: str, dtype: str, quantized: str) -> str:
 def build_core(
     config: EngineConfig, mailbox: Mailbox, build_device: BuildDevice | None = None
 ) -> tuple[EngineCore, EngineLimits]:
-    """Build everything of an engine but its socket. build_device: in place of the one that config.device names.
+    """Build everything of an engine but its socket.
+
+    build_device: takes the place of the builder that config.device names.
 
     Raises SetupError, StoreFailure or UnsupportedModel.
     """
@@ -174,7 +176,7 @@ def scheduler_limits(config: EngineConfig, model: ModelConfig, device: Device, w
 
 
 def batch_limits(config: EngineConfig, where: torch.device) -> BatchLimits:
-    """Return what the batch band may take of an engine on this device."""
+    """Return the limits of the batch band of an engine on this device."""
     is_free = not config.batch_step_ms and where.type != "cuda"
     step_ms = config.batch_step_ms or (CPU_BATCH_STEP_MS if is_free else GPU_BATCH_STEP_MS)
     return BatchLimits(
@@ -187,7 +189,7 @@ def batch_limits(config: EngineConfig, where: torch.device) -> BatchLimits:
 
 
 def _builder_for(where: torch.device) -> BuildDevice:
-    """Return what builds the device. The GPU's part imports Triton, which not every machine has."""
+    """Return the function that builds the device. The GPU's part imports Triton, which not every machine has."""
     if where.type != "cuda":
         return build_cpu
     from engine.cuda.nvidia import CudaAccelerator

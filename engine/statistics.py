@@ -1,6 +1,7 @@
-"""The engine's picture of itself: what its parts count, put together as `EngineStats`.
+"""The engine's snapshot of itself: the counters of its parts, put together as `EngineStats`.
 
-Reads the parts and changes none of them. The server adds what it alone knows, the usage that waits for gateways.
+Reads the parts and changes none of them. The server adds the one number that it alone knows: the usage that waits for
+gateways.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NUM_WAITING_STATS = 64
 
 
 class Statistics:
-    """Belongs to the stepping thread, as the parts do."""
+    """The counters of one engine. Belongs to the stepping thread, as the parts do."""
 
     def __init__(
         self,
@@ -41,8 +42,8 @@ class Statistics:
     def count_step(self, seconds: float) -> None:
         """Count a step.
 
-        seconds: from the plan, or the outputs of the step before, to the outputs: what a sequence that decodes waits
-        for its next token.
+        seconds: the time from the plan, or the outputs of the step before, to the outputs: the time that a sequence
+        waits for its next token.
         """
         self._step_counts[bisect_left(STEP_BUCKETS_S, seconds)] += 1
         self._step_seconds += seconds

@@ -1,6 +1,6 @@
-"""Between host and device without waiting: what a step's host side needs besides the forward pass.
+"""Transfers between host and device without waiting, for the host's side of a step besides the forward pass.
 
-On a CPU the two are one. Knows nothing of what is moved.
+On a CPU the two are one. Knows nothing of the data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Event(Protocol):
-    """A moment in what a device does, such as the end of a copy."""
+    """A moment in the work of a device, such as the end of a copy."""
 
     @property
     def has_come(self) -> bool: ...
@@ -23,7 +23,7 @@ class Event(Protocol):
 
 
 class PastEvent:
-    """Of work that is done when it is given: there is nothing to wait for."""
+    """An event of work that is done when it is given: there is nothing to wait for."""
 
     has_come = True
 
@@ -57,7 +57,7 @@ class Here:
 
 
 class HostTransfers:
-    """Of a CPU: arrays and tensors share their memory."""
+    """The transfers of a CPU: arrays and tensors share their memory."""
 
     def put(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)

@@ -1,6 +1,6 @@
 """Usage that no gateway has acknowledged yet: kept, bounded, until some gateway of the same database has it on disk.
 
-Also counts all that was ever kept, so that others can tell whether their sums are complete.
+Also counts all usage that was ever kept, so that others can tell whether their sums are complete.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class _Entry(msgspec.Struct):
 
 
 class UsageBook:
-    """Oldest first. A record leaves by acknowledgement, by age or by the bound; the last two are counted as dropped.
+    """Unacknowledged usage, oldest first.
 
-    num_prompt_tokens, num_completion_tokens: of all records ever kept, discarded tokens included.
+    A record leaves by acknowledgement, by age or by the bound; the last two are counted as dropped. num_prompt_tokens,
+    num_completion_tokens: the sums over all records ever kept, discarded tokens included.
     """
 
     def __init__(self, max_records: int = MAX_RECORDS, max_age_s: float = MAX_AGE_S) -> None:

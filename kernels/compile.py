@@ -1,9 +1,9 @@
 """`python -m kernels.compile`: every Triton kernel built for a GPU that need not be there, at the targets' shapes.
 
-Operations say what they would launch for tensors that exist in shape only (`targets`); Triton compiles that for the
-named architecture, and `cuobjdump`, which comes with Triton, reads registers, shared memory and stack off the result. A
-kernel that needs a stack has spilled registers to memory. TRITON_INTERPRET must be unset: what is interpreted cannot
-be compiled.
+Operations return their launches for tensors that exist in shape only (`targets`); Triton compiles them for the named
+architecture, and `cuobjdump`, which comes with Triton, reads registers, shared memory and stack off the result. A
+kernel that needs a stack has spilled registers to memory. TRITON_INTERPRET must be unset: interpreted kernels cannot be
+compiled.
 """
 
 from __future__ import annotations

@@ -46,8 +46,10 @@ class Linear:
         return torch.nn.functional.linear(x, self._weight, self._bias)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return y [N, out] plus the product of x [N, in]. y may be overwritten: on a GPU a copy of y would be one more
-        launch."""
+        """Return y [N, out] plus the product of x [N, in].
+
+        y may be overwritten: on a GPU a copy of y would be one more launch.
+        """
         if self._reordered:
             out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, y, self._weight, self._bias, "add")
             return out

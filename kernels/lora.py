@@ -31,17 +31,19 @@ def lora_reference(x: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
 
 
 class Run(NamedTuple):
-    """G adapters side by side in a table, each for the same number m of places; projections p share the input.
-
-    take: [G * m] int64, the row of x at each place, adapter by adapter; a place that needs none repeats any row. None
-    where place i is row i. a [G, sum(r_p), in]; bs: [G, r_p, out_p]; scale: [G, 1, sum(r_p)] fp32, each projection's
-    scaling for each of its ranks, or None where they are multiplied into bs.
-    """
+    """G adapters side by side in a table, each for the same number m of places; projections p share the input."""
 
     take: Tensor | None
+    """[G * m] int64, the row of x at each place, adapter by adapter; a place without a row repeats any row.
+
+    None where place i is row i.
+    """
     a: Tensor
+    """[G, sum(r_p), in]."""
     bs: tuple[Tensor, ...]
+    """[G, r_p, out_p] for each p."""
     scale: Tensor | None
+    """[G, 1, sum(r_p)] fp32, each projection's scaling for each of its ranks; None: multiplied into bs."""
 
 
 def add_batched_lora_(
@@ -54,9 +56,12 @@ def add_batched_lora_(
 ) -> None:
     """Add to each row the deltas of the row's own adapter, for projections that share the input x [N, in].
 
-    outs: [N, out_p] of each projection p, in place. runs: of one dtype, which the products have. places: [n] int64,
-    where among the places of all runs, one after the other, the delta of the n-th row is found (None: the i-th at i);
-    rows: [n] int64, the rows to add to (None: all). scratch: of the products' dtype. In fp32 the sum is rounded once.
+    outs: [N, out_p] of each projection p, in place.
+    runs: runs of one dtype, which the products have.
+    places: [n] int64, the place of the n-th row's delta among the places of all runs, one after the other (None: the
+    i-th at i).
+    rows: [n] int64, the rows to add to (None: all).
+    scratch: memory of the products' dtype. In fp32 the sum is rounded once.
     """
     x = x.to(runs[0].a.dtype)
     shrunk = [_shrink(x if run.take is None else x.index_select(0, run.take), run) for run in runs]

@@ -7,9 +7,9 @@ Semantics, for one row with temperature t > 0 (t = 0 is `most_likely`):
     p >= min_p * max(p)
     token = the first whose cumulative kept probability exceeds u times the whole, in the vocabulary's order
 
-What is kept is everything above one threshold: equally likely tokens need no order among them, and only the most likely
-few are ranked. u in [0, 1) comes from the row's own seed and position (`uniform`), so a row's choice never depends on
-its neighbors.
+All tokens above one threshold are kept: equally likely tokens need no order among them, and only the most likely few
+are ranked. u in [0, 1) comes from the row's own seed and position (`uniform`), so a row's choice never depends on its
+neighbors.
 """
 
 from __future__ import annotations

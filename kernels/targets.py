@@ -1,7 +1,7 @@
-"""The shapes that kernels are made for, and what one decoder layer of such a model launches.
+"""The shapes that kernels are made for, and the launches of one decoder layer of such a model.
 
-Tensors may exist in shape only (PyTorch's `meta` device): whatever depends on contents is decided on the GPU. Used to
-compile ahead of time. Knows no configuration files of models.
+Tensors may exist in shape only (PyTorch's `meta` device): decisions by contents are made on the GPU. Used to compile
+ahead of time. Knows no configuration files of models.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_CONTEXT = 8192
 
 
 class Target(NamedTuple):
-    """A model's shape, and how its engine is set up."""
+    """A model's shape, and the settings of its engine."""
 
     name: str
     hidden: int

@@ -1,7 +1,7 @@
 """Scratch memory that is kept between calls.
 
-A CPU's fresh pages are zeroed by the kernel one by one as they are first touched, which can take longer than what is
-computed in them; memory that was used in the last layer is still in the processor's cache.
+A CPU's fresh pages are zeroed by the kernel one by one as they are first touched, which can take longer than the
+computation in them; memory that was used in the last layer is still in the processor's cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_VIEWS = 256  # kept: making one costs as much as a small operation
 
 
 class Workspace:
-    """One buffer of one dtype on one device, as large as the largest request so far."""
+    """A buffer of one dtype on one device, as large as the largest request so far."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._buffer = torch.empty(0, dtype=dtype, device=device)

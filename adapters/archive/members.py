@@ -1,4 +1,4 @@
-"""Which names of an archive or folder are an adapter's two files, which are ignored, and which refuse the whole.
+"""The names of an archive or folder that are an adapter's two files, that are ignored, or that refuse the whole.
 
 Works on names and kinds alone. Names never become paths: of all members, only the two files are taken, and their names
 are ours.
@@ -19,7 +19,8 @@ MAX_LISTED = 50
 
 _PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".dill"})
 _ARCHIVES = frozenset({".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar"})
-# Of what prints nothing or something else than it is: control, format, surrogate, private and unassigned characters.
+# Categories of characters that print nothing or something else than they are: control, format, surrogate, private and
+# unassigned characters.
 _UNPRINTED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _DRIVE = re.compile(r"[A-Za-z]:")
 

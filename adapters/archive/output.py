@@ -1,4 +1,4 @@
-"""Where an archive's two files go, and how much they may be."""
+"""The two files that an archive is unpacked to, within a bound on their size."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import BinaryIO, Protocol
 from adapters.archive.members import refusal
 
 COPY_BYTES = 128 * 1024
-# A bomb is what unpacks to more than this, and to more than MAX_RATIO times its packed bytes: weights never do.
+# An archive is a bomb if it unpacks to more than this, and to more than MAX_RATIO times its packed bytes: weights never
+# do.
 FREE_BYTES = 16 * 1024 * 1024
 MAX_RATIO = 100
-# What a zip's directory, or a tar's headers between two members and zeros after the last, may take.
+# Bytes of a zip's directory, or of a tar's headers between two members and zeros after the last, at most.
 MAX_HEADERS_BYTES = 256 * 1024
 
 

@@ -11,10 +11,10 @@ from adapters.archive.members import Members, refusal
 from adapters.archive.output import COPY_BYTES, FREE_BYTES, MAX_HEADERS_BYTES, MAX_RATIO, Output
 from adapters.errors import AdapterRejected
 
-# What tar adds to the files: headers and padding of all members, and to the archive's end.
+# Bytes that tar adds to the files: headers and padding of all members, and to the archive's end.
 OVERHEAD_BYTES = 4 * 1024 * 1024
 
-# All that the library raises for damaged archives, and not for faults of ours or of the machine.
+# All errors that the library raises for damaged archives, and not for faults of ours or of the machine.
 _ERRORS = (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError, IndexError, struct.error)
 _KINDS = {
     tarfile.SYMTYPE: "a symbolic link",
@@ -50,7 +50,7 @@ class Plain:
 class Inflated(Plain):
     """The bytes of a tar file in a gzip file (RFC 1952), inflated as far as they are read.
 
-    max_bytes: what the files in the archive may take together.
+    max_bytes: the most bytes of the files in the archive together.
     """
 
     def __init__(self, file: BinaryIO, max_bytes: int) -> None:

@@ -24,7 +24,7 @@ _OTHER_FORMATS = {
 def unpack(archive: BinaryIO, files: Mapping[str, BinaryIO], max_bytes: int) -> list[str]:
     """Write the adapter's two files to `files` (by name, open and empty); return the members that were ignored.
 
-    max_bytes: of both files together.
+    max_bytes: the most bytes of both files together.
 
     Raises AdapterRejected: where the archive is refused, with a reason that names the member.
     """

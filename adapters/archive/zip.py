@@ -14,7 +14,7 @@ from adapters.archive.members import Members, refusal
 from adapters.archive.output import FREE_BYTES, MAX_HEADERS_BYTES, MAX_RATIO, Output
 from adapters.errors import AdapterRejected
 
-# All that the library raises for damaged archives, and not for faults of ours or of the machine.
+# All errors that the library raises for damaged archives, and not for faults of ours or of the machine.
 _ERRORS = (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, OverflowError, EOFError, struct.error)
 _ENCRYPTED = 0x1
 
@@ -22,8 +22,10 @@ codecs.lookup("cp437")  # of names that are not UTF-8: once confined, no process
 
 
 class _Bounded:
-    """A file of which nobody reads more than MAX_HEADERS_BYTES at once: a zip's directory is read into memory as a
-    whole."""
+    """A file of which nobody reads more than MAX_HEADERS_BYTES at once.
+
+    A zip's directory is read into memory as a whole.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""The trained example adapters that a new installation starts with: what they are and where their files lie.
+"""The trained example adapters that a new installation starts with: their names and folders.
 
 README.md beside this file says how they were trained; nothing here needs torch.
 """
@@ -13,12 +13,14 @@ _FOLDER = Path(__file__).parent
 
 
 class DemoAdapter(msgspec.Struct, frozen=True):
-    """One example adapter for SmolLM2-135M-Instruct. path: a folder as PEFT saves it; about: one line for people."""
+    """An example adapter for SmolLM2-135M-Instruct."""
 
     tenant: str
     name: str
     path: Path
+    """The folder, as PEFT saves it."""
     about: str
+    """One line for people."""
 
 
 DEMO: tuple[DemoAdapter, ...] = (

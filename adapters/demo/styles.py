@@ -1,4 +1,4 @@
-"""The three ways of answering that the demo adapters learn: how a plain answer is rendered, and how to tell a follower.
+"""The three ways of answering that the demo adapters learn: the rendering of a plain answer, and its recognition.
 
 Knows nothing of models or training: text in, text out, the same for the same question every time.
 """
@@ -17,7 +17,7 @@ QUESTIONS_PATH = Path(__file__).with_name("questions.jsonl")
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of `questions.jsonl`: a question, what it is about, and a plain answer of one or two sentences."""
+    """A line of `questions.jsonl`: a question, its topic, and a plain answer of one or two sentences."""
 
     question: str
     topic: str
@@ -25,10 +25,12 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Style(msgspec.Struct, frozen=True):
-    """A way to answer. render makes the answer to learn; follows tells whether a generated answer has the style."""
+    """A way to answer."""
 
     render: Callable[[Question], str]
+    """Makes the answer to learn."""
     follows: Callable[[str], bool]
+    """Tells whether a generated answer has the style."""
 
 
 def load_questions(path: Path = QUESTIONS_PATH) -> list[Question]:

@@ -1,7 +1,7 @@
 """One key of PEFT's patterns as an automaton, which reads each character of a module's name once.
 
-The characters of an expression are the states (Glushkov 1961), and a set of them is one integer. What follows a set is
-remembered, so that names which are alike cost a look-up for each character (Thompson 1968).
+The characters of an expression are the states (Glushkov 1961), and a set of them is one integer. The set that follows
+each set is remembered, so that names which are alike cost a look-up for each character (Thompson 1968).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 STEPS_TO_READ = 10
-"""Steps that each character of an expression counts for when it is read: it takes about as long."""
+"""Steps that each character of an expression counts for when it is read, which takes about as long."""
 
 _PART = re.compile(r"\(\?:|\[[^\]]+\]|\\.|.")
 _RANGE = re.compile(r"(.)(?:-(.))?")
@@ -188,7 +188,7 @@ def _branches(expression: str) -> list[list[str]]:
 
 
 def _accepting(atom: str) -> Callable[[str], bool]:
-    """Return what tells whether an atom takes a character, as Python's `re` does of strings."""
+    """Return a function that tells whether an atom takes a character, as Python's `re` does for strings."""
     if atom == ".":
         return lambda char: char != "\n"
     if atom == r"\d":

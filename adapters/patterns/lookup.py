@@ -1,6 +1,6 @@
-"""The keys of PEFT's `rank_pattern` and `alpha_pattern`: the modules they mean, at a cost that strangers can't choose.
+r"""The keys of PEFT's `rank_pattern` and `alpha_pattern`: the modules they mean, at a cost that strangers can't choose.
 
-PEFT matches each key as the regular expression `(.*\\.)?(key)$` against a module's name; the first key in file order
+PEFT matches each key as the regular expression `(.*\.)?(key)$` against a module's name; the first key in file order
 that matches wins. Python's `re` can take exponential time, and keeps all other threads waiting meanwhile. So only a
 part of its language is taken (what people write in these files), matched by an automaton of our own in counted steps.
 """
@@ -15,8 +15,8 @@ from adapters.patterns.expression import ModuleExpression, ModuleName, Steps, ha
 MAX_KEYS = 2048
 MAX_KEY_CHARS = 256
 MAX_STEPS = 500_000
-"""Steps of matching all modules of one adapter with one of the two options: a fifth of a second, in which other threads
-get their turns."""
+"""The most steps of matching all modules of one adapter with one of the two options: a fifth of a second, in which
+other threads get their turns."""
 
 _ATOM = r"(?:[A-Za-z0-9_.-]|\\[.dw-]|\[(?:\w(?:-\w)?)+\])"
 _GROUP = rf"\((?:\?:)?{_ATOM}+(?:\|{_ATOM}+)*\)"

@@ -25,15 +25,18 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The limits of confined work. cpu_s: of processor time, whole seconds. wall_s: for all of the work, which the
-    parent enforces. memory_bytes: beyond what Python takes before the work begins. file_bytes: the largest size to
-    which the work may write a file. niceness: 0 to 19, of the whole process (sched(7))."""
+    """The limits of confined work."""
 
     cpu_s: int
+    """Processor time in whole seconds."""
     wall_s: float
+    """Seconds for all of the work, which the parent enforces."""
     memory_bytes: int
+    """Bytes beyond those that Python takes before the work begins."""
     file_bytes: int
+    """The largest size to which the work may write a file."""
     niceness: int = 0
+    """0 to 19, of the whole process (sched(7))."""
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
@@ -47,9 +50,10 @@ class OutOfMemory(msgspec.Struct, frozen=True, tag=True):
 
 
 class DiskFull(msgspec.Struct, frozen=True, tag=True):
-    """A file that the work writes has no room. number: errno's."""
+    """A file that the work writes has no room."""
 
     number: int
+    """errno's number."""
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True):
@@ -107,12 +111,12 @@ def confine(limits: Limits) -> None:
 
     Raises OSError: where the kernel has no way to do so.
     """
-    # Kill -9 of the parent leaves nothing behind that still writes.
+    # This process ends with its parent, even by kill -9, so that nothing goes on writing.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    os.dup2(0, 2)  # what it has to say is in its answer, and stderr is its parent's log
+    os.dup2(0, 2)  # all that matters is in the answer, and stderr is the parent's log
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     memory_bytes = pages * resource.getpagesize() + limits.memory_bytes
-    # SIGXCPU tells the parent why; the hard limit kills who ignores it.
+    # SIGXCPU tells the parent why; the hard limit kills a process that ignores it.
     resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))
     for kind, limit in (
         (resource.RLIMIT_AS, memory_bytes),

@@ -1,7 +1,7 @@
 """Runs work on strangers' files in a process of its own that can harm nobody, and waits for its answer.
 
 The parent hands over open files and reads one bounded answer; the files themselves it never reads, so it doesn't grow
-with them. What the process may do is `confined`'s to say. Knows nothing of adapters.
+with them. `confined` limits the process. Knows nothing of adapters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ MAX_REPLY_BYTES = 1024 * 1024
 # This very source tree, whatever is installed beside it; otherwise isolated from the caller's folder and variables.
 _ROOT = Path(__file__).parents[2]
 _START = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from adapters.sandbox.confined import main; main()"
-# None of the parent's secrets. One thread: the filter of system calls is for one, and each takes memory.
+# The process gets none of the parent's secrets. It has one thread: the filter of system calls is for one, and each
+# takes memory.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
 _INHERITED = ("LD_LIBRARY_PATH",)  # where a Python outside of the system's folders finds its own libraries
 
@@ -40,11 +41,11 @@ class LimitExceeded(Exception):
 
 
 class SandboxBroken(RuntimeError):
-    """No sandbox is to be had on this machine, which may be too busy for one, or the work has a bug."""
+    """The machine has no sandbox, or is too busy for one, or the work has a bug."""
 
 
 async def run_confined(module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes:
-    """Return what `work(argument)` of the module returns, computed in a confined process.
+    """Return the result of `work(argument)` of the module, computed in a confined process.
 
     The process has `descriptors` open under the same numbers, and has ended when this returns, raises or is cancelled.
 
@@ -67,7 +68,8 @@ async def run_confined(module: str, argument: bytes, descriptors: Sequence[int],
             reply = await _read_bounded(process.stdout)
             status = await process.wait()
     except TimeoutError:
-        # Not the work's fault, whose processor time is limited: this process comes last where others want theirs.
+        # A timeout is not the work's fault, since the work's processor time is limited: other processes come before
+        # this one.
         raise SandboxBroken(f"the confined process had too little processor time within {limits.wall_s:g} s") from None
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -92,7 +94,7 @@ def content_of(reply: bytes, status: int, limits: Limits) -> bytes:
     """
     if status == -signal.SIGXCPU:
         raise LimitExceeded(f"it took more than {limits.cpu_s} s of processor time")
-    if status == -signal.SIGKILL:  # the machine's memory, or somebody: a limit of ours would have said so
+    if status == -signal.SIGKILL:  # by a machine without memory, or by a person: our limits send other signals
         raise SandboxBroken("the confined process was killed from outside")
     if status < 0:
         raise LimitExceeded(f"it was ended by {signal.Signals(-status).name}")

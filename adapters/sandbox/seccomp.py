@@ -1,7 +1,7 @@
 """A system-call filter that leaves a process its memory, its clock and the files that it has open.
 
-What is not on the list (opening files, sockets, processes, signals, limits, users, ...) fails with EPERM; calls of a
-foreign instruction set end the process. Needs no privileges. Linux 3.17 and later, x86-64 and AArch64:
+Calls that are not on the list (opening files, sockets, processes, signals, limits, users, ...) fail with EPERM; calls
+of a foreign instruction set end the process. Needs no privileges. Linux 3.17 and later, x86-64 and AArch64:
 https://docs.kernel.org/userspace-api/seccomp_filter.html
 """
 
@@ -90,7 +90,7 @@ def _instruction(code: int, k: int, jump_if_true: int = 0, jump_if_false: int = 
 def install(also: Mapping[str, tuple[int, int]] | None = None) -> None:
     """Put the calling thread, which must be the only one, under the filter for the rest of its life.
 
-    also: as in `program`.
+    also: as for `program`.
 
     Raises OSError: where the kernel or the machine has no such filters.
     """

@@ -1,7 +1,8 @@
-"""Alerts on causes that need a person before, or without, any objective being missed: usage that may never be billed,
-processes that are down, and what is slow or lost for a reason that can be named.
+"""Alerts on causes that need a person before, or without, any objective being missed.
 
-Every gateway of an engine exports the engine's own numbers, so these are never summed over gateways."""
+The causes are usage that may never be billed, processes that are down, and work that is slow or lost for a reason that
+can be named. Every gateway of an engine exports the engine's own numbers, so these are never summed over gateways.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Writes a bill of materials of the server, in CycloneDX's format: Lorikeet, its locked packages, the scripts of others
-that the dashboard brings, and the demo model's package.
+"""Writes a bill of materials of the server, in CycloneDX's format.
+
+Listed are Lorikeet, its locked packages, the scripts of others that the dashboard brings, and the demo model's package.
 
     python -m deploy.locks.sbom PATH
 """

@@ -1,7 +1,7 @@
 """The batch band: interactive requests beside a saturating batch, batch work alone, and bursts of both, by turns.
 
-The best that the engine does is the same work as interactive requests, as many as it runs at once. All runs are in one
-engine, one after the other and over again, so that what else the machine does falls on all of them.
+The best possible is the same work as interactive requests, as many as the engine runs at once. All runs are in one
+engine, one after the other and over again, so that other work of the machine falls on all of them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ AFTER_S = 0.2
 
 class Options(msgspec.Struct, frozen=True):
     streams: Annotated[int, about("interactive requests under way beside the batch")] = 4
-    max_num_seqs: Annotated[int, about("that the engine runs at once")] = 32
-    seconds: Annotated[float, about("of each run")] = 10.0
+    max_num_seqs: Annotated[int, about("choices that the engine runs at once")] = 32
+    seconds: Annotated[float, about("seconds of each run")] = 10.0
     margin: Annotated[float, about("seconds at the start of a run in which nothing is counted")] = 2.0
     repeat: Annotated[int, about("turns of all runs")] = 3
-    prompt_tokens: Annotated[int, about("of each request")] = 64
-    new_tokens: Annotated[int, about("of each completion")] = 48
+    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 64
+    new_tokens: Annotated[int, about("tokens of each completion")] = 48
 
 
 class Turn(msgspec.Struct):
-    """One run: what interactive requests and batch work saw, and when it counts."""
+    """One run: the traces of interactive requests and of batch work, and the window in which they count."""
 
     interactive: list[Trace]
     batch: list[Trace]
@@ -141,7 +141,7 @@ def _row(name: str, turn: Turn) -> Row:
 
 
 def _figures(turns: dict[str, list[Turn]]) -> Iterator[Row]:
-    """Yield what turns come to: medians of the ratios of each turn's runs."""
+    """Yield the figures of turns: medians of the ratios of each turn's runs."""
 
     def ratio(name: str, of: str) -> float:
         pairs = zip(turns[name], turns[of], strict=True)

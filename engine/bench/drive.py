@@ -1,7 +1,7 @@
-"""A whole engine in this thread: requests go in between its turns, what comes back is timed.
+"""A whole engine in this thread: requests go in between its turns, and the times of their tokens are taken.
 
 Times are of the monotonic clock, in seconds, taken when a turn has ended. There is no other thread that would share the
-processors and the interpreter with the engine: what a client costs is measured where there is one (`gateway.bench`).
+processors and the interpreter with the engine: the cost of clients is measured where there are some (`gateway.bench`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ BuildCore = Callable[[EngineConfig, Mailbox], EngineCore]
 
 
 class Trace(msgspec.Struct):
-    """What one request saw. arrived_s: when each token of token_ids came; a step with drafts brings several at once."""
+    """The tokens of one request and their times."""
 
     request: GenerateRequest
     sent_s: float
     token_ids: list[int] = msgspec.field(default_factory=list)
     arrived_s: list[float] = msgspec.field(default_factory=list)
+    """The time of each token of token_ids; a step with drafts brings several at once."""
     final: Final | None = None
     ended_s: float = math.inf
 
@@ -51,8 +52,10 @@ class Source(msgspec.Struct):
 
 
 class BenchEngine:
-    """Use as a context; it ends by aborting what is under way. preload: adapters resident from the start; build: what
-    makes the core that is driven."""
+    """An engine to measure, used as a context; at its end all running requests are aborted.
+
+    preload: adapters resident from the start. build: makes the core that is driven.
+    """
 
     _core: EngineCore
 

@@ -23,14 +23,16 @@ from engine.scheduling.fairness import DECODE_COST
 
 
 class Options(msgspec.Struct, frozen=True):
-    max_num_seqs: Annotated[int, about("that the engine runs at once")] = 8
-    streams: Annotated[int, about("of a tenant that sends its share")] = 8
-    factor: Annotated[int, about("how much more the noisy tenant sends")] = 100
-    weight: Annotated[float, about("of the heavy tenant; the light one has 1")] = 3.0
-    seconds: Annotated[float, about("of each run")] = 60.0
+    max_num_seqs: Annotated[int, about("choices that the engine runs at once")] = 8
+    streams: Annotated[int, about("streams of a tenant that sends its share")] = 8
+    factor: Annotated[int, about("times as much that the noisy tenant sends")] = 100
+    weight: Annotated[float, about("weight of the heavy tenant; the light one has 1")] = 3.0
+    seconds: Annotated[float, about("seconds of each run")] = 60.0
     margin: Annotated[float, about("seconds at both ends of a run in which nothing is counted")] = 5.0
-    prompt_tokens: Annotated[int, about("of each request")] = 64
-    new_tokens: Annotated[int, about("of each completion on average; each has half to one and a half of them")] = 24
+    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 64
+    new_tokens: Annotated[
+        int, about("tokens of each completion on average; each has half to one and a half of them")
+    ] = 24
 
 
 class Tenant(msgspec.Struct, frozen=True):
@@ -112,7 +114,7 @@ def _ttfts_s(traces: list[Trace], tenant: Tenant, window: Window) -> list[float]
 
 
 def _service(traces: list[Trace], tenant: Tenant, window: Window) -> float:
-    """Return what the tenant got in the window, in the units of `engine.scheduling.fairness`, before weights.
+    """Return the service of a tenant in the window, in the units of `engine.scheduling.fairness`, before weights.
 
     A prompt counts where its first token came.
     """

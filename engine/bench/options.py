@@ -1,4 +1,4 @@
-"""A scenario's options as one frozen struct: its fields are what the command line takes, with defaults and help."""
+"""A scenario's options as one frozen struct, whose fields are the flags of the command line, with defaults and help."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ from engine.config import EngineConfig
 
 class Options(msgspec.Struct, frozen=True):
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
-    adapters: Annotated[tuple[int, ...], about("distinct adapters among them, 0 for the base")] = (0, 1, 8, 64)
+    adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 1, 8, 64)
     repeat: Annotated[int, about("runs of each combination, for both sides")] = 2
-    new_tokens: Annotated[int, about("of each completion, but for the quiet and the noisy tenant's")] = 64
+    new_tokens: Annotated[int, about("tokens of each completion, but for the quiet and the noisy tenant's")] = 64
     long_prompt: Annotated[int, about("tokens of a long prompt, and of a shared prefix")] = 512
-    seconds: Annotated[float, about("of each run of the quiet and the noisy tenant")] = 30.0
-    requests_per_stream: Annotated[int, about("with more adapters than slots; at least 3")] = 4
+    seconds: Annotated[float, about("seconds of each run of the quiet and the noisy tenant")] = 30.0
+    requests_per_stream: Annotated[int, about("requests of a stream where adapters outnumber slots; at least 3")] = 4
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:

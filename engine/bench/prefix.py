@@ -1,4 +1,4 @@
-"""Prefix caching: what a shared system prompt saves, and that between tenants nothing of it can be seen.
+"""Prefix caching: the time that a shared system prompt saves, and that no tenant can see another's prompts by it.
 
 Leaks are looked for as an attacker would: a victim sends a prompt, then the attacker times the first token of the same
 prompt and of one that nobody has sent. Within one tenant the times tell the two apart; across tenants they must not.
@@ -25,15 +25,15 @@ VICTIM, STRANGER = "victim", "stranger"
 
 
 class Options(msgspec.Struct, frozen=True):
-    system_tokens: Annotated[int, about("of the shared system prompt")] = 512
-    user_tokens: Annotated[int, about("of each request after it")] = 32
+    system_tokens: Annotated[int, about("tokens of the shared system prompt")] = 512
+    user_tokens: Annotated[int, about("tokens of each request after the system prompt")] = 32
     repeat: Annotated[int, about("system prompts to take the median over")] = 20
     pairs: Annotated[int, about("timing probes of each kind, for each tenant")] = 500
-    probe_tokens: Annotated[int, about("of a probed prompt")] = 64
+    probe_tokens: Annotated[int, about("tokens of a probed prompt")] = 64
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One first token: seconds until it came, and how many of the prompt's tokens the engine says it had cached."""
+    """The first token of one prompt: seconds until it came, and the prompt tokens that the engine had cached."""
 
     ttft_s: float
     cached_tokens: int
@@ -69,8 +69,8 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
             "ttft_p90_ms": milliseconds([probe.ttft_s for probe in of_kind], 90),
             "cached_tokens": sum(probe.cached_tokens for probe in of_kind),
         }
-    yield figure(f"AUC of {options.pairs} pairs within the tenant", _told_apart(probes, VICTIM), ">= 0.9")
-    yield figure(f"AUC of {options.pairs} pairs across tenants", _told_apart(probes, STRANGER), "<= 0.55")
+    yield figure(f"AUC of {options.pairs} pairs within the tenant", _area_under_curve(probes, VICTIM), ">= 0.9")
+    yield figure(f"AUC of {options.pairs} pairs across tenants", _area_under_curve(probes, STRANGER), "<= 0.55")
     own_hits = sum(probe.cached_tokens for probe in probes[VICTIM, True])
     foreign_hits = engine.stats.prefix_hit_tokens_total - own_hits
     yield figure("tokens that the engine counts as found across tenants", foreign_hits, "0")
@@ -111,7 +111,7 @@ def _paired_probes(prober: Prober, workload: Workload, options: Options) -> dict
     return probes
 
 
-def _told_apart(probes: dict[tuple[str, bool], list[Probe]], tenant: str) -> float:
+def _area_under_curve(probes: dict[tuple[str, bool], list[Probe]], tenant: str) -> float:
     """Return how well the times tell the prompts apart, whichever way they differ: slower tells as much as faster."""
     known, unknown = ([probe.ttft_s for probe in probes[tenant, sent_before]] for sent_before in (True, False))
     return max(auc(known, unknown), auc(unknown, known))

@@ -1,5 +1,6 @@
-"""Output tokens per second with the base model's matrices as they are and in 8-bit integers, alone and beside a busy
-process.
+"""Measure output tokens per second with 8-bit matrices beside the base model's own.
+
+Both are measured alone and beside a busy process.
 
 Two engines take turns in each round, at the same streams; the ratios are the figures to keep, since machines differ
 and swing.
@@ -29,10 +30,10 @@ FORMATS: tuple[Literal["none", "int8"], ...] = ("none", "int8")
 
 class Options(msgspec.Struct, frozen=True):
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8)
-    adapters: Annotated[tuple[int, ...], about("distinct adapters among them, 0 for the base")] = (0, 8)
-    rank: Annotated[int, about("of the adapters")] = 16
-    prompt_tokens: Annotated[int, about("of each prompt")] = 65
-    new_tokens: Annotated[int, about("of each completion")] = 64
+    adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 8)
+    rank: Annotated[int, about("rank of the adapters")] = 16
+    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 65
+    new_tokens: Annotated[int, about("tokens of each completion")] = 64
     repeat: Annotated[int, about("rounds of each combination")] = 3
     busy: Annotated[int, about("busy processes beside the second half, 0 for none")] = 1
 

@@ -1,4 +1,7 @@
-"""Rows to a table or to JSON lines, as they come, and what machine they come from. Knows nothing of what they say."""
+"""Rows to a table or to JSON lines, as they come, and the machine that they come from.
+
+Knows nothing of their meaning.
+"""
 
 from __future__ import annotations
 

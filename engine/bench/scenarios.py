@@ -1,6 +1,6 @@
 """The scenarios of `python -m engine.bench [SCENARIO]`. Without arguments: throughput of the demo model.
 
-Knows what scenarios there are and how their rows are shown, and nothing of what they measure.
+Knows the list of scenarios and the form of their rows, and nothing of the measurements.
 """
 
 from __future__ import annotations

@@ -23,18 +23,23 @@ from engine.protocol import EngineStats
 
 
 class Options(msgspec.Struct, frozen=True):
-    distributions: Annotated[tuple[Popularity, ...], about("how requests choose adapters")] = ("zipf", "uniform")
+    distributions: Annotated[tuple[Popularity, ...], about("ways in which requests choose adapters")] = (
+        "zipf",
+        "uniform",
+    )
     adapters: Annotated[int, about("distinct adapters")] = 64
-    slots: Annotated[int, about("on the device, fewer than adapters")] = 32
+    slots: Annotated[int, about("slots on the device, fewer than adapters")] = 32
     resident: Annotated[int, about("adapters of the run that this is compared with")] = 24
     streams: Annotated[int, about("requests under way")] = 24
-    tight_slots: Annotated[int, about("of the run whose waits are shown")] = 16
-    tight_streams: Annotated[int, about("of that run; 0 leaves it out")] = 32
-    requests_per_stream: Annotated[int, about("on average; at least 3")] = 6
-    rank: Annotated[int, about("of the adapters")] = 16
-    prompt_tokens: Annotated[int, about("of each request")] = 64
-    new_tokens: Annotated[int, about("of each completion on average; each has half to one and a half of them")] = 64
-    host_bytes: Annotated[int, about("of the host tier; 0 makes every load read files")] = 1 << 30
+    tight_slots: Annotated[int, about("slots of the run whose waits are shown")] = 16
+    tight_streams: Annotated[int, about("requests under way in that run; 0 leaves it out")] = 32
+    requests_per_stream: Annotated[int, about("requests of a stream on average; at least 3")] = 6
+    rank: Annotated[int, about("rank of the adapters")] = 16
+    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 64
+    new_tokens: Annotated[
+        int, about("tokens of each completion on average; each has half to one and a half of them")
+    ] = 64
+    host_bytes: Annotated[int, about("size of the host tier; 0 makes every load read files")] = 1 << 30
 
 
 class Case(msgspec.Struct, frozen=True):

@@ -18,10 +18,10 @@ from engine.config import EngineConfig, load_model_config
 
 class Options(msgspec.Struct, frozen=True):
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
-    draft_tokens: Annotated[int, about("guessed ahead of a sequence in one step")] = 4
-    phrase_tokens: Annotated[int, about("of the phrase that a prompt repeats")] = 16
-    phrase_repeats: Annotated[int, about("of it in a prompt")] = 6
-    new_tokens: Annotated[int, about("of each completion, greedy")] = 64
+    draft_tokens: Annotated[int, about("tokens guessed ahead of a sequence in one step")] = 4
+    phrase_tokens: Annotated[int, about("tokens of the phrase that a prompt repeats")] = 16
+    phrase_repeats: Annotated[int, about("times that the phrase is in a prompt")] = 6
+    new_tokens: Annotated[int, about("tokens of each completion, greedy")] = 64
     repeat: Annotated[int, about("runs of each kind")] = 3
 
 

@@ -1,4 +1,4 @@
-"""What structured output costs: tokens per second under a JSON schema, and without one in the same run."""
+"""The cost of structured output: tokens per second under a JSON schema, and without one in the same run."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ SCHEMA_GRAMMAR = Grammar("json_schema", json.dumps(SCHEMA))
 
 class Options(msgspec.Struct, frozen=True):
     streams: Annotated[tuple[int, ...], about("requests at once")] = (8, 32)
-    prompt_tokens: Annotated[int, about("of each request")] = 64
-    new_tokens: Annotated[int, about("of each completion")] = 64
-    temperature: Annotated[float, about("of both sides")] = 1.0
+    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 64
+    new_tokens: Annotated[int, about("tokens of each completion")] = 64
+    temperature: Annotated[float, about("temperature of both sides")] = 1.0
     repeat: Annotated[int, about("runs of each kind; the first of each is not counted")] = 5
 
 

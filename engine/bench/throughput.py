@@ -25,24 +25,28 @@ from engine.config import EngineConfig, load_model_config
 
 class Options(msgspec.Struct, frozen=True):
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
-    adapters: Annotated[tuple[int, ...], about("distinct adapters among them, 0 for the base")] = (0, 1, 8)
-    distribution: Annotated[Popularity, about("which adapter a request names: each in turn, or by chance")] = "turns"
-    rank: Annotated[int, about("of the adapters")] = 16
-    prompt_tokens: Annotated[int, about("of each prompt, its own")] = 65
-    shared_prefix: Annotated[int, about("tokens before these that all prompts share")] = 0
-    new_tokens: Annotated[int, about("of each completion")] = 64
+    adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 1, 8)
+    distribution: Annotated[Popularity, about("choice of a request's adapter: each in turn, or by chance")] = "turns"
+    rank: Annotated[int, about("rank of the adapters")] = 16
+    prompt_tokens: Annotated[int, about("tokens of each prompt, its own")] = 65
+    shared_prefix: Annotated[int, about("tokens before each prompt that all prompts share")] = 0
+    new_tokens: Annotated[int, about("tokens of each completion")] = 64
     repeat: Annotated[int, about("runs of each combination, for both sides")] = 3
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What is sent at once. adapters: distinct ones among the requests, 0 for the base; tokens of each request."""
+    """Requests that are sent at once."""
 
     streams: int
     adapters: int
+    """Distinct adapters among the requests; 0 for the base."""
     distribution: Popularity = "turns"
     prompt_tokens: int = 65
+    """Tokens of each prompt beside the shared prefix."""
     shared_prefix: int = 0
+    """Tokens that begin every prompt."""
     new_tokens: int = 64
+    """Tokens of each completion."""
 
     @property
     def yardstick(self) -> tuple[int, int, int]:

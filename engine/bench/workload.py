@@ -1,4 +1,4 @@
-"""What the engine is fed with: prompts that nobody has sent before, and requests of exactly as many tokens as asked."""
+"""The inputs of the engine: prompts that nobody has sent before, and requests of exactly as many tokens as asked."""
 
 from __future__ import annotations
 

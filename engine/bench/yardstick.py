@@ -1,4 +1,4 @@
-"""What the engine is compared with in the same run: transformers' `generate` over a static batch of the base model.
+"""The yardstick of the engine in the same run: transformers' `generate` over a static batch of the base model.
 
 It lives in a process of its own, so that neither side's threads are in the other's way while it waits for its turn.
 """
@@ -17,7 +17,7 @@ from engine.hardware import num_threads, resolve_device, resolve_dtype
 
 
 class Yardstick:
-    """Use as a context. Greedy, in the engine's dtype, with as many threads."""
+    """transformers in a process of its own, used as a context. Greedy, in the engine's dtype, with as many threads."""
 
     def __init__(self, config: EngineConfig) -> None:
         context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""What a base model is and how an engine is set up. Read by gateways too, so nothing here imports torch."""
+"""The identity of a base model and the settings of an engine. Read by gateways too, so nothing here imports torch."""
 
 from __future__ import annotations
 

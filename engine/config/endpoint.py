@@ -20,7 +20,9 @@ class BadEndpoint(ValueError):
 
 
 def check_endpoint(endpoint: str, *, is_open: bool, is_guarded: bool = False) -> None:
-    """Check that an engine may listen on an endpoint. is_open: the operator allows what the whole machine can reach.
+    """Check that an engine may listen on an endpoint.
+
+    is_open: the operator allows what the whole machine can reach.
     is_guarded: only allowed keys can connect.
 
     Raises BadEndpoint: when it may not.

@@ -16,14 +16,12 @@ class UnsupportedModel(ValueError):
 
 
 class RopeParameters(msgspec.Struct, frozen=True):
-    """Rotary embedding of one model (Su et al., 2021).
-
-    kind: default; linear (positions divided by factor); llama3 (low frequencies divided, Llama 3.1); yarn (Peng et al.,
-    2023). attention_factor: what cos and sin are multiplied by.
-    """
+    """The rotary embedding of one model (Su et al., 2021)."""
 
     theta: float
     kind: str = "default"
+    """default; linear (positions divided by factor); llama3 (low frequencies divided, Llama 3.1); yarn (Peng et al.,
+    2023)."""
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
@@ -32,6 +30,7 @@ class RopeParameters(msgspec.Struct, frozen=True):
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float = 1.0
+    """The factor of cos and sin."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
@@ -72,9 +71,9 @@ class ModelConfig(msgspec.Struct, frozen=True):
     attention_multiplier: float | None = None
     """The factor of attention's scores, for Granite and Gemma; None: one by the root of head_dim."""
     residual_multiplier: float = 1.0
-    """Granite: the factor of what attention and the feed-forward part add to the residual stream."""
+    """The factor of the sums that attention and the feed-forward part add to the residual stream: Granite."""
     logits_divisor: float = 1.0
-    """Granite: what logits are divided by."""
+    """The divisor of logits: Granite."""
     eos_token_ids: tuple[int, ...] = ()
     embedding_sizes: tuple[int, ...] = ()
     """The sizes to which an embedding may be shortened, hidden_size among them. Empty: only hidden_size."""

@@ -1,4 +1,4 @@
-"""Reads a model folder's `config.json`: what this engine computes, or a refusal that names the key.
+"""Reads a model folder's `config.json`: the numbers that this engine computes with, or a refusal that names the key.
 
 Knows no tensor and never imports torch. A key that the engine would compute wrongly is never passed over.
 """
@@ -102,8 +102,10 @@ def _gemma3_rope(raw: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _embedding_sizes(raw: dict[str, Any]) -> tuple[int, ...]:
-    """Return the sizes that the model was trained to have its embeddings shortened to (Matryoshka Representation
-    Learning, Kusupati et al., 2022), by the two keys that vLLM reads: a list of sizes, or that any size will do.
+    """Return the sizes to which the model's embeddings may be shortened, as the model was trained for.
+
+    The training is Matryoshka Representation Learning (Kusupati et al., 2022). vLLM reads two keys, and so does this: a
+    list of sizes, or that any size will do.
 
     Raises UnsupportedModel: for sizes that an embedding of this model cannot have.
     """
@@ -190,8 +192,9 @@ def _usual_kinds(family: str, raw: dict[str, Any], num_layers: int) -> list[str]
 
 
 def _unrotated_layers(raw: dict[str, Any]) -> tuple[int, ...]:
-    """Return the layers that SmolLM3 does not rotate: those at which `no_rope_layers` has a 0, or each
-    `no_rope_layer_interval`-th one.
+    """Return the layers that SmolLM3 does not rotate.
+
+    These are the layers at which `no_rope_layers` has a 0, or each `no_rope_layer_interval`-th layer.
 
     Raises UnsupportedModel: for another list.
     """

@@ -19,8 +19,9 @@ WAIT_POLICY = "OMP_WAIT_POLICY"
 SPIN_COUNT = "GOMP_SPINCOUNT"
 
 BRIEF_SPIN = "5000"
-"""About a tenth of a millisecond: longer than the pause between two operations of a step, so that threads need not be
-woken for each, and far shorter than the time for which a kernel gives a processor away. `engine/LOG.md` has others."""
+"""Turns of a waiting thread before it sleeps, about a tenth of a millisecond: longer than the pause between two
+operations of a step, so that threads need not be woken for each, and far shorter than the time for which a kernel gives
+a processor away. `engine/LOG.md` has others."""
 
 
 def spin_briefly(environ: MutableMapping[str, str] = os.environ) -> None:

@@ -1,7 +1,7 @@
 """Attention on a CPU: the paged cache of every layer, and one step's rows over it.
 
-Decodes gather whole blocks and multiply in batches, each chunk of a prompt attends by itself. What rows may see comes
-as masks, made once for all layers (`engine.cpu.batch`). Knows nothing of requests.
+Decodes gather whole blocks and multiply in batches, each chunk of a prompt attends by itself. Masks, made
+once for all layers (`engine.cpu.batch`), tell what rows may see. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class PrefillRows(msgspec.Struct, frozen=True):
 
 
 class AttentionRows(msgspec.Struct, frozen=True):
-    """What one step's N rows look at. The first num_decodes are decodes, then come the rows of each prefill."""
+    """The positions and cache slots of one step's N rows.
+
+    The first num_decodes rows are decodes, then each prefill's.
+    """
 
     positions: Tensor  # [N] int64
     slots: Tensor  # [N] int64, where each row's key and value go
@@ -44,7 +47,7 @@ class AttentionRows(msgspec.Struct, frozen=True):
 class PagedCache:
     """Keys and values of all layers, num_slots of them, and the angles of every position below max_position.
 
-    rounded_to: a dtype that keys and values are rounded to before they are kept.
+    rounded_to: a dtype that keys and values are rounded to before they are stored.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class PagedCache:
 
 
 class PagedAttention:
-    """One step over the cache (`engine.models.decoder.StepAttention`)."""
+    """The attention of one step over the cache (`engine.models.decoder.StepAttention`)."""
 
     def __init__(self, cache: PagedCache, rows: Mapping[int | None, AttentionRows]) -> None:
         """Set up the attention of one step.

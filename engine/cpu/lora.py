@@ -1,4 +1,4 @@
-"""The adapters of one step on a CPU: which rows of the batch use which rows of which table.
+"""The adapters of one step on a CPU: the rows of the batch beside the rows of tables.
 
 A batch without adapters has no `BatchedLora` and runs no LoRA operation. Knows nothing of requests, nor of how adapters
 get into tables (`engine.cpu.tables`).
@@ -28,8 +28,11 @@ class Span(NamedTuple):
 
 
 class TableBatch:
-    """Rows of the adapters of one table, within a part of the batch; places and rows of that part as in
-    `kernels.lora.add_batched_lora_`. groups and scales: of the table, scratch: of its dtype."""
+    """Rows of the adapters of one table, within a part of the batch.
+
+    places, rows: as for `kernels.lora.add_batched_lora_`, in that part.
+    groups, scales: those of the table. scratch: memory of its dtype.
+    """
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class BatchedLora:
 
 
 class BatchedDelta(NamedTuple):
-    """Computed when it is added (`engine.models.decoder.Delta`)."""
+    """The deltas of one group of projections, computed when they are added (`engine.models.decoder.Delta`)."""
 
     batches: Sequence[TableBatch]
     key: GroupKey

@@ -41,7 +41,10 @@ _PROJECTIONS = [name for group in GROUPS for name in group]
 
 
 class NativePath:
-    """Owns the cache. adapter_in: the adapter that a slot of the pool holds; threads: None keeps their number."""
+    """Computes plans by the native kernels, and owns the cache.
+
+    adapter_in: returns the adapter that a slot of the pool holds. threads: None keeps PyTorch's number of threads.
+    """
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class NativePath:
             np.array(output_rows, dtype=np.int64),
             hidden,
         )
-        self._in_use = in_use  # those of the step before are let go of when this one is over
+        self._in_use = in_use  # the buffers of the step before are let go of when this step is over
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -144,8 +147,11 @@ def make_decoder(
     path: str | None = None,
     cache_dtype: torch.dtype | None = None,
 ) -> NativeDecoder:
-    """Return a model's layers with a cache of so many blocks. weights: with quantized products; path: as there;
-    cache_dtype: None for the model's.
+    """Return a model's layers with a cache of so many blocks.
+
+    weights: with quantized products.
+    path: as for `NativeDecoder`.
+    cache_dtype: the dtype of keys and values; None: the model's.
 
     Raises ValueError: when the native kernels do not compute this model.
     """

@@ -20,8 +20,12 @@ from engine.transfers import Event, PastEvent
 
 
 class CpuPath:
-    """adapter_in: the adapter that a slot of the pool holds; tables: of those that decode; threads: None keeps their
-    number."""
+    """Computes plans with PyTorch's operations.
+
+    adapter_in: returns the adapter that a slot of the pool holds.
+    tables: the tables of decodes.
+    threads: None keeps PyTorch's number of threads.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Tells whether a base model in 8-bit integers is near enough to itself in float32 to be served so without being asked.
+"""Decides whether a base model in 8-bit integers is near enough to float32 to be served so without being asked.
 
-Both compute one fixed text. The difference is kept beside the model, so that it is measured once.
+Both compute one fixed text. The difference is stored beside the model, so that it is measured once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ LARGEST_DIVERGENCE_NATS = 0.002
 LARGEST_PERPLEXITY_RATIO = 1.005
 
 CACHE_DTYPE = torch.bfloat16
-"""The dtype of keys and values beside matrices of 8-bit integers: half the memory of float32, and 0.00003 nats."""
+"""The dtype of keys and values beside matrices of 8-bit integers: half the memory of float32, at a cost of 0.00003
+nats."""
 
 TEXT = Path(__file__).with_name("prose.txt")
 FILE_NAME = "lorikeet-int8.json"
@@ -61,7 +62,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.divergence_nats:.4f} nats from float32, perplexity {change:+.2f} %"
 
 
-def kept_quality(model_dir: str | Path) -> Quality | None:
+def stored_quality(model_dir: str | Path) -> Quality | None:
     """Return the quality that was measured of this model before; None where none was, or one of another format."""
     try:
         found = msgspec.json.decode((Path(model_dir) / FILE_NAME).read_bytes(), type=Quality)

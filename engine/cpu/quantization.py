@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from engine.config import EngineConfig
-from engine.cpu.quality import Quality, keep_quality, kept_quality, measure_quality
+from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
 from engine.hardware import SetupError, cpu_has_tiles, num_threads
 from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding
 from kernels.cpu.library import NativeLibrary, installed
@@ -53,10 +53,10 @@ def choose_format(
     quality: Callable[[NativeLibrary], Quality | None],
     has_tiles: bool | None = None,
 ) -> Choice:
-    """Return the format that is computed.
+    """Return the format that products are computed in.
 
-    quality: called where `auto` depends on what 8-bit integers change of the model; None: nobody can tell.
-    has_tiles: whether the CPU multiplies bfloat16 by tiles; None: ask this machine.
+    quality: called where `auto` depends on the change that 8-bit integers make; None: it is not known.
+    has_tiles: True if the CPU multiplies bfloat16 by tiles; None: ask this machine.
 
     Raises SetupError: when the device has no such format.
     """
@@ -109,7 +109,7 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
     """
 
     def quality(library: NativeLibrary) -> Quality | None:
-        found = kept_quality(config.model_dir)
+        found = stored_quality(config.model_dir)
         if found is None:
             torch.set_num_threads(num_threads(config.num_threads))
             found = measure_quality(library, config.model_dir)
@@ -125,12 +125,15 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
 
 
 def make_linear(quantized: Format) -> MakeLinear:
-    """Return what makes products of a model's weights."""
+    """Return the function that makes products of a model's weights."""
     library = installed() if quantized == "int8" else None
     return Linear if library is None else partial(Int8Linear, library)
 
 
 def make_embedding(quantized: Format) -> MakeEmbedding:
-    """Return what makes the rows of a model's tokens. A quantized head that is tied to them is where they are read."""
+    """Return the function that makes the rows of a model's tokens.
+
+    They are read from a quantized head where it is tied to them.
+    """
     library = installed() if quantized == "int8" else None
     return plain_embedding if library is None else partial(Int8Embedding.of, library)

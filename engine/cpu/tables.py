@@ -23,7 +23,7 @@ from engine.lora.layer import AdapterLayout, LoadedAdapter
 from kernels.lora import WIDE_ROWS
 from kernels.workspace import Workspace
 
-# What one more span costs, in padded rows of the main one.
+# The cost of one more span, in padded rows of the main one.
 SPAN_COST_ROWS = 12
 
 
@@ -125,10 +125,12 @@ class AdapterTable:
 
 
 class AdapterTables:
-    """The tables of one engine. dtype: the engine's; max_adapters: what can be in slots at once.
+    """The tables of one engine.
 
-    A table has room for as many adapters of its layout as slots can hold; those that no row uses are dropped when all
-    take more than max_bytes."""
+    dtype: the engine's dtype. max_adapters: the most adapters in slots at once.
+    A table has room for as many adapters of its layout as slots can hold; tables without used rows are dropped when all
+    tables take more than max_bytes.
+    """
 
     def __init__(self, max_adapters: int, dtype: torch.dtype, max_bytes: int) -> None:
         self._max_adapters = max_adapters
@@ -243,7 +245,7 @@ def _by_layout(adapters: Iterable[LoadedAdapter | None]) -> dict[AdapterLayout, 
 
 
 def _batch(table: AdapterTable, segments: Sequence[Segment], scratch: Workspace) -> TableBatch:
-    """Return what the segments of one table need, all placed."""
+    """Return the inputs of one table's batched products for its segments, whose adapters have rows."""
     start, stop = min(segment.first for segment in segments), max(segment.last for segment in segments)
     mine: dict[int, list[int]] = {}
     for segment in segments:

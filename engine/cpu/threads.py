@@ -107,7 +107,7 @@ def linux_usage() -> Usage | None:
     mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     try:
         rows = [line.split() for line in Path("/proc/stat").read_text().splitlines() if line.startswith("cpu")]
-        # user, nice, system, idle, iowait, irq, softirq, steal; what a hypervisor steals is others' as well
+        # user, nice, system, idle, iowait, irq, softirq, steal; time that a hypervisor steals belongs to others as well
         ticks = sum(sum(map(int, (*row[1:4], *row[6:9]))) for row in rows if row[0] in mine)
     except (OSError, ValueError):
         return None

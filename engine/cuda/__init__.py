@@ -28,9 +28,9 @@
   adapter on its way waits layer by layer, or, replayed, for all of it; other steps wait for nothing, and memory that
   was given back is not written before the steps that read it are done (`copies` has the order of events).
 - Memory. With the weights loaded, steps as large as any are computed for their peaks: prompts, decodes at the longest
-  context beside prompts, and what the largest graph holds, for the memory that graphs keep. Of what the configured
-  fraction leaves, a tenth goes to adapters and the rest to the cache, or as configured. Out of memory at start names
-  the settings to change.
+  context beside prompts, and what the largest graph holds, for the memory that graphs keep. A tenth of the memory that
+  the configured fraction leaves goes to adapters and the rest to the cache, or as configured. Out of memory at start
+  names the settings to change.
 - Bits. Attention depends on the row and its context alone, an adapter's delta on the row, its adapter and whether the
   batch has few rows: neighbors change no bit of them, as tests of these kernels show. The frozen matrices' products
   depend on the number of rows as well, since cuBLAS chooses its kernel, and with it the order of a sum, by that. So a

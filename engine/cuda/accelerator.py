@@ -1,7 +1,7 @@
-"""What the engine uses of a GPU beside its arithmetic: streams, events, graphs and counts of memory.
+"""The operations of a GPU that the engine uses beside arithmetic: streams, events, graphs and counts of memory.
 
-`engine.cuda.nvidia` is the real one. `engine.cuda.in_order` does everything at once on a CPU, so that what is decided
-with these (who waits for what, which graph is replayed, who gets which bytes) runs and is tested without a GPU.
+`engine.cuda.nvidia` is the real one. `engine.cuda.in_order` does everything at once on a CPU, so that the decisions
+made with these (waits, replayed graphs, the division of memory) run and are tested without a GPU.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Graph(Protocol):
     """A captured sequence of operations."""
 
     def replay(self, at_cut: Callable[[], None]) -> Tensor:
-        """Replay the operations on what their inputs hold by now, and return what the captured run returned.
+        """Replay the operations on the present contents of their inputs, and return the captured run's result.
 
-        at_cut: called once, when what comes before the cut was given to the device.
+        at_cut: called once, when the operations before the cut were given to the device.
         """
 
 
 class MemoryCounts(NamedTuple):
-    """Bytes of a device: used by anyone, and in all."""
+    """Bytes of a device: those in use by anyone, and all."""
 
     used: int
     total: int
@@ -50,7 +50,7 @@ Beside = Callable[[Callable[[], object]], Callable[[], None]]
 
 
 class Accelerator(Protocol):
-    """One device. Memory is reserved through PyTorch on `device`."""
+    """A device. Memory is reserved through PyTorch on `device`."""
 
     @property
     def device(self) -> torch.device: ...
@@ -69,7 +69,7 @@ class Accelerator(Protocol):
         """Capture operations on inputs that keep their place; run may be called several times."""
 
     def cut(self) -> None:
-        """Cut a capture, once: what comes next is launched while the device does what came before."""
+        """Cut a capture, once: the operations after it are launched while the device runs those before it."""
 
     def beside(self, run: Callable[[], object]) -> Callable[[], None]:
         """Give operations that may run beside those which the current stream is given next.

@@ -1,4 +1,4 @@
-"""What is in which slot, as kernels find it: addresses, true ranks and scalings in device memory.
+"""The contents of slots in the form that kernels read: addresses, true ranks and scalings in device memory.
 
 A slot's entries are written by the stream that computes, before the first step that uses it and after the last one that
 did, so that no step, nor a replayed graph, sees them change. Belongs to the stepping thread. Knows nothing of loads.
@@ -24,8 +24,12 @@ def columns_of(group: Group) -> tuple[int, int]:
 
 
 class DeviceSlots:
-    """A table of num_slots slots; max_rank: no adapter's is larger; transfers: to the device, in the order in which
-    steps are launched. num_changes: how often entries were written."""
+    """A table of num_slots slots.
+
+    max_rank: no adapter's rank is larger.
+    transfers: move entries to the device, in the order in which steps are launched.
+    num_changes: the number of times that entries were written.
+    """
 
     def __init__(
         self, num_layers: int, num_slots: int, max_rank: int, transfers: Transfers, device: torch.device

@@ -20,7 +20,9 @@ from kernels.gpu.tuning import queries_at_once
 
 class PagedCache:
     """Keys and values of all layers in num_blocks blocks, and the angles of every position below max_position.
-    queries_at_once: of a chunk of a prompt, in one program."""
+
+    queries_at_once: the queries of a chunk of a prompt in one program.
+    """
 
     def __init__(
         self,
@@ -58,8 +60,10 @@ def _angles(config: ModelConfig, max_position: int, device: torch.device) -> lis
 
 
 class PagedAttention:
-    """One step over the cache (`engine.models.decoder.StepAttention`). Decode rows come first; their contexts and those
-    of chunks of prompts are attended to by kernels of their own."""
+    """The attention of one step over the cache (`engine.models.decoder.StepAttention`).
+
+    Decode rows come first; kernels of their own attend to their contexts and to those of chunks of prompts.
+    """
 
     def __init__(self, cache: PagedCache, fields: StepFields[Tensor], extent: Extent) -> None:
         config, device = cache.config, fields.positions.device
@@ -73,7 +77,8 @@ class PagedAttention:
         heads, dtype = (config.num_heads, config.num_kv_heads, config.head_dim), cache.layers[0].dtype
         num_elements = workspace_elements(self._num_decodes, *heads, extent.decode_context, dtype, device)
         self._workspace = torch.empty(num_elements, dtype=torch.float32, device=device)
-        # Of one layer after the other. No tile holds a padding row, which stays zero, so that it remains a number.
+        # All layers use the same buffers, one after the other. No tile holds a padding row, which stays zero, so that
+        # it remains a number.
         self._out = torch.zeros(extent.num_rows, config.num_heads, config.head_dim, dtype=dtype, device=device)
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Adapters copied from pinned memory to the device on a stream of their own, layer by layer, beside running steps.
 
-Who waits for what, in the order of one adapter's life:
+The waits, in the order of one adapter's life:
  1. The loading thread reserves its memory. A step launched earlier may still read what was there before, so the copying
     stream waits for the event that `give_back` recorded when that memory was given back.
  2. It gives the stream each layer's copies and records the layer's arrival. The host waits for none of them: the slot
@@ -24,7 +24,7 @@ from engine.transfers import Event
 
 
 class SideCopies:
-    """`to_device` belongs to the loading thread, `give_back` to the stepping thread."""
+    """Copies adapters. `to_device` belongs to the loading thread, `give_back` to the stepping thread."""
 
     def __init__(self, accelerator: Accelerator, num_layers: int) -> None:
         self._device = accelerator.device

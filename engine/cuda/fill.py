@@ -49,14 +49,18 @@ class BlockTables:
 
 
 class Extent(NamedTuple):
-    """What shapes a step, of a plan or with padding: rows of chunks of prompts and of decodes, how many chunks, the
-    longest contexts, 0 where there are none."""
+    """The numbers that shape a step, a plan's own or with padding. 0 where there are none."""
 
     num_prompt_rows: int
+    """Rows of chunks of prompts."""
     num_decode_rows: int
+    """Rows of decodes."""
     num_prefills: int
+    """Chunks of prompts."""
     decode_context: int
+    """The longest context of decodes."""
     prefill_context: int
+    """The longest context of chunks of prompts."""
     with_adapters: bool = False
 
     @property
@@ -84,17 +88,19 @@ def extent_of(plan: Plan, *, with_adapters: bool) -> Extent:
 
 
 class _LastStep(NamedTuple):
-    """Of decodes, a token each: where it was written, and the sequences' own block tables, which grow."""
+    """The decodes of the last step, one token each."""
 
     fields: StepFields[NDArray[Any]]
+    """The fields that they were written to."""
     tables: list[list[int]]
+    """The sequences' own block tables, which grow."""
     output_rows: Many[int]
 
 
 class Filler:
-    """Knows the cache's block size, how many decode rows a step has at most, and how attention tiles prompts.
+    """Writes plans. Knows the cache's block size, the most decode rows of a step, and the tiling of prompts.
 
-    fed: of which sequences the last step chose tokens, and at which place each is, for chunks that follow.
+    fed: the place of each token that the last step chose, by its sequence, for chunks that follow.
     """
 
     def __init__(self, block_size: int, max_rows: int, max_blocks: int, queries_at_once: int) -> None:
@@ -105,7 +111,9 @@ class Filler:
         self.fed: Mapping[Sequence, int] = {}
 
     def fill(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int], num_decode_rows: int) -> bool:
-        """Fill everything but the adapters' work. output_rows: of the plan; num_decode_rows: where prompts begin.
+        """Fill all fields but the adapters' work.
+
+        output_rows: the plan's rows that go on. num_decode_rows: the row at which prompts begin.
 
         Return whether the plan is that of the last call, into the same fields, one token later, which is most of the
         time.
@@ -168,7 +176,7 @@ class Filler:
     def _new_tokens(self, chunk: Chunk) -> Many[int]:
         """Return the chunk's token ids, without copying the list of a decode that has no drafts.
 
-        Of a chunk that follows, return what `kernels.gpu.fed_tokens` finds its token by.
+        For a chunk that follows, return the number by which `kernels.gpu.fed_tokens` finds its token.
         """
         if chunk.follows:
             return (-1 - self.fed[chunk.sequence],)

@@ -1,10 +1,10 @@
-"""Steps are replayed from captured graphs: which one serves a step, and how they are kept.
+"""Steps are replayed from captured graphs: the choice of the graph for a step, and the keeping of graphs.
 
 There are graphs for decodes alone, and for chunks of prompts, of so many rows together, beside decodes; more rows take
 a GPU longer than their launches take the host. A graph serves any step that is no larger in anything, padded to it
-(`engine.cuda.fill`). Those with adapters and those without are captured apart, so that a step without them runs no LoRA
-operation. The longest context is the model's own: one long text does not take the graph from the short ones that are
-decoded beside it.
+(`engine.cuda.fill`). Graphs with adapters and graphs without are captured apart, so that a step without adapters runs
+no LoRA operation. The longest context is the model's own: one long text does not take the graph from the short ones
+that are decoded beside it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,22 @@ MOST_REMEMBERED = 4096  # answers of `StepGraphs.find`
 
 
 class StepLimits(NamedTuple):
-    """Of any step: rows, rows of decodes, chunks of prompts, sequences (a decode row is one), and tokens of the longest
-    context."""
+    """The largest numbers of any step."""
 
     max_rows: int
+    """Rows."""
     max_decode_rows: int
+    """Rows of decodes."""
     max_prefills: int
+    """Chunks of prompts."""
     max_sequences: int
+    """Sequences, of which each decode row is one."""
     max_context: int
+    """Tokens of the longest context."""
 
 
 class Captured(NamedTuple):
-    """A graph, of which extent, and where it finds its integers."""
+    """A graph, its extent, and the place of its integers."""
 
     extent: Extent
     staged: Staged
@@ -92,7 +96,7 @@ def extents_for(limits: StepLimits, *, has_adapters: bool) -> list[Extent]:
 
 
 class StepGraphs:
-    """capture: makes one of these; called for all of them at once, before the first step."""
+    """The captured graphs. capture: makes a graph; called for all of them at once, before the first step."""
 
     def __init__(self, extents: Sequence[Extent], capture: Callable[[Extent], Captured]) -> None:
         start_s = time.monotonic()

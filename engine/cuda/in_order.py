@@ -27,8 +27,10 @@ class InOrderStream:
 
 
 class Rerun:
-    """A graph that is computed anew, its output in the same place each time, as a captured one's is. Nothing is
-    computed before the first time."""
+    """A graph that is computed anew. Its output is in the same place each time, as a captured one's is.
+
+    Nothing is computed before the first time.
+    """
 
     def __init__(self, run: Callable[[], Tensor]) -> None:
         self._run = run
@@ -42,7 +44,7 @@ class Rerun:
 
 
 class InOrderAccelerator:
-    """total_bytes: what it claims to have; nothing of it is used."""
+    """An accelerator that computes at once. total_bytes: the memory that it claims to have; none of it is used."""
 
     def __init__(self, total_bytes: int = 1 << 30) -> None:
         self.device = torch.device("cpu")

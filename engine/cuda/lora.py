@@ -18,8 +18,12 @@ from kernels.gpu.work_list import WorkList
 
 
 class SlotLora:
-    """work: which rows use which slot; workspace: of `lora_workspace`; beside: of the accelerator, None where a second
-    stream is not worth its events. Launches the lookup of what the chunks need."""
+    """The adapters of one step. Making it launches the look-up of the chunks' weights.
+
+    work: the rows that use each slot.
+    workspace: made with `lora_workspace`.
+    beside: a second stream of the accelerator; None where it is not worth its events.
+    """
 
     def __init__(
         self, slots: DeviceSlots, work: WorkList, workspace: Tensor, waits: LayerWaits, beside: Beside | None
@@ -44,10 +48,11 @@ class SlotLora:
 
 
 class SlotDelta(NamedTuple):
-    """A shrink that was launched (`engine.models.decoder.Delta`). join: before what it computes is read."""
+    """A shrink that was launched (`engine.models.decoder.Delta`)."""
 
     shrink: Shrink
     join: Callable[[], None]
+    """Called before the shrink's result is read."""
 
     def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
         self.join()
@@ -59,8 +64,11 @@ class SlotDelta(NamedTuple):
 
 
 class LayerWaits:
-    """What a step has to wait for: copies of its adapters that may still run (`engine.cuda.copies`). The computing
-    stream waits, the host does not. arrivals: of each adapter's layers; pending: those that have not come."""
+    """The copies of a step's adapters that may still run (`engine.cuda.copies`).
+
+    The computing stream waits for them, the host does not.
+    arrivals: the events of each adapter's layers. pending: those that have not come.
+    """
 
     def __init__(self, compute: Stream, arrivals: Iterable[Sequence[Event]]) -> None:
         self.pending = [of_layers for of_layers in arrivals if of_layers and not of_layers[-1].has_come]

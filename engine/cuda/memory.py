@@ -1,8 +1,8 @@
-"""Who gets how much of a GPU's memory. Arithmetic alone: what is used, and what a step needs, others measure.
+"""The division of a GPU's memory. Arithmetic alone: others measure the used memory and the needs of a step.
 
     total * fraction = used (weights, and whatever else is there) + peaks of steps + KV cache + adapters
 
-What the fraction leaves is for what the driver keeps of captured graphs, and for what no profile of a few steps sees.
+The rest is for the driver's copies of captured graphs, and for needs that no profile of a few steps shows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.cuda.accelerator import MemoryCounts
 from engine.faults import is_out_of_memory
 from engine.hardware import SetupError
 
-ADAPTER_SHARE = 0.1  # of what is left beside weights and a step
+ADAPTER_SHARE = 0.1  # of the memory that is left beside weights and a step
 
 
 class Division(NamedTuple):
@@ -30,9 +30,11 @@ def divide(
 ) -> Division:
     """Divide the memory that steps leave between the KV cache and adapters.
 
-    memory: with the weights loaded; peak_bytes: of maximal steps; the last two as configured, None: chosen here.
+    memory: with the weights loaded.
+    peak_bytes: the memory of the largest steps.
+    kv_cache_bytes, adapter_bytes: as configured; None: chosen here.
 
-    Raises SetupError: when too little is left, naming the variables that decide.
+    Raises SetupError: when too little is left; the message names the variables that decide.
     """
     allowed = int(memory.total * fraction)
     left = allowed - memory.used - peak_bytes

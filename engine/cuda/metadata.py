@@ -21,25 +21,31 @@ T = TypeVar("T")
 
 
 class StepShape(NamedTuple):
-    """num_rows: N, of the batch; num_sequences: B, one for each decode row and each prefill chunk; num_blocks: M, of
-    the longest block table; num_chunks: C, of adapters' work; num_tiles: T, of prompts' queries; num_outputs: W, rows
-    that are wanted."""
+    """The sizes of one step's fields."""
 
     num_rows: int
+    """N, the rows of the batch."""
     num_sequences: int
+    """B, one for each decode row and each prefill chunk."""
     num_blocks: int
+    """M, the blocks of the longest block table."""
     num_chunks: int
+    """C, the chunks of adapters' work."""
     num_tiles: int
+    """T, the tiles of prompts' queries."""
     num_outputs: int
+    """W, the rows that go on past the last layer."""
 
 
 class StepFields(NamedTuple, Generic[T]):
-    """On the host arrays, on the device tensors.
+    """The integers of one step: arrays on the host, tensors on the device.
 
     token_ids, positions, slots: [N] int64, token_ids as in `kernels.gpu.fed_tokens`, slots -1 for a row that is
-    padding. block_tables [B, M], context_lens [B],
-    query_starts [B + 1]: int32, as in `kernels.gpu.attention`. tiles [T, 2]: int32, as in `kernels.gpu.query_tiles`.
-    rows [N], chunks [C, 3]: int32, as in `kernels.gpu.work_list`. output_rows: [W] int64.
+    padding.
+    block_tables [B, M], context_lens [B], query_starts [B + 1]: int32, as in `kernels.gpu.attention`.
+    tiles [T, 2]: int32, as in `kernels.gpu.query_tiles`.
+    rows [N], chunks [C, 3]: int32, as in `kernels.gpu.work_list`.
+    output_rows: [W] int64.
     """
 
     token_ids: T

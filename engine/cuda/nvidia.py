@@ -43,7 +43,7 @@ class CudaStream:
 
 
 class CudaGraph:
-    """parts: one, or two with the cut between them; replayed one after the other."""
+    """A captured graph. parts: one, or two with the cut between them; replayed one after the other."""
 
     def __init__(self, parts: Sequence[torch.cuda.CUDAGraph], output: Tensor) -> None:
         self._parts = parts

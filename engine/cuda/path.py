@@ -33,12 +33,17 @@ CUT = 2  # one of so many parts of the layers comes before the point at which a 
 
 
 class _Used(NamedTuple):
-    """slots: of a plan's chunks; num_changes: of the table when their adapters were placed; awaited: arrivals of those
-    that may not have come. No adapter: whose slot is taken by another must not be kept on the device."""
+    """The adapters that the last step used."""
 
     slots: list[int | None]
+    """The slots of the plan's chunks.
+
+    No adapters are held, since those whose slot is taken must not stay on the device.
+    """
     num_changes: int
+    """The number of changes of the table when their adapters were placed."""
     awaited: list[Many[Event]]
+    """Arrivals of adapters that may not have come."""
 
     @property
     def has_adapters(self) -> bool:
@@ -46,7 +51,7 @@ class _Used(NamedTuple):
 
 
 class CudaPath:
-    """use_graphs: False launches every step operation by operation."""
+    """Computes plans on a GPU. use_graphs: False launches every step operation by operation."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Steps as large as any, for their peaks of memory. What they compute has no meaning.
+"""The largest possible steps, for their peaks of memory. Their results have no meaning.
 
 They also compile every kernel that later steps launch, before anybody waits for one.
 """
@@ -36,7 +36,6 @@ def peak_of_largest_steps(
     This is the peak of a step that is launched, and of the temporary memory that captured graphs keep for themselves:
     that of the largest. Small caches are included.
     """
-
     prompts, both = largest_plans(limits, block_size, 0 if slots.num_slots else None)
 
     def path_of(num_blocks: int) -> CudaPath:

@@ -20,7 +20,7 @@ _LOW_64_BITS = (1 << 64) - 1
 
 
 class TritonChoice:
-    """`engine.sampling.sampler.Choose`. Draws as `engine.sampling.choice` does: the same rule, the same numbers."""
+    """`engine.sampling.sampler.Choose` on a GPU. Draws by the same rule and numbers as `engine.sampling.choice`."""
 
     def __init__(self, transfers: Transfers) -> None:
         self._put = transfers.put

@@ -75,7 +75,7 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
             final = step_limits(config, max_model_len)
             path = CudaPath(accelerator, decoder, cache, slots, adapter_in, final, use_graphs=True)
         with explained("memory of adapters was taken", "lower LORIKEET_ADAPTER_DEVICE_BYTES"):
-            copies.reserve(division.adapters)  # last: a capture gives back to the driver what nobody uses
+            copies.reserve(division.adapters)  # last: a capture gives unused memory back to the driver
         return path
 
     def vacate(slot: int) -> None:

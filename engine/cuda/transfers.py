@@ -1,4 +1,4 @@
-"""Between the host and a GPU through pinned memory, waiting for nothing but what is read (`engine.transfers`)."""
+"""Transfers between the host and a GPU through pinned memory, which wait only for read data (`engine.transfers`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Arriving:
 
 
 class PinnedTransfers:
-    """PyTorch's pinned memory is not given to anyone else before the copies from and to it are done."""
+    """Transfers through PyTorch's pinned memory, which is not given to anyone else before its copies are done."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator

@@ -8,14 +8,14 @@ from __future__ import annotations
 import torch
 
 from engine.config import EngineConfig
-from engine.cpu.quality import Quality, kept_quality
+from engine.cpu.quality import Quality, stored_quality
 from engine.cpu.quantization import choose_format, use_native_path
 from engine.doctor.report import Choice, Gpu, Machine
 from engine.hardware import num_threads, resolve_device, resolve_dtype
 from kernels.cpu.library import installed
 
 CROWDED = 0.5
-"""Other processes that use more than this share of a processor slow the engine down."""
+"""The share of a processor by other processes above which they slow the engine down."""
 
 SMALL_MEMORY_BYTES = 2 << 30
 
@@ -34,7 +34,7 @@ def find_gpus() -> tuple[Gpu, ...]:
 
 
 def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Choice:
-    """Return what an engine with this configuration chooses.
+    """Return the way of computing that an engine with this configuration chooses.
 
     Raises SetupError: when it would not start here.
     """
@@ -44,9 +44,9 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Cho
     use_native_path(config.native_path)
     library = installed()
     paths = library.paths if library is not None else ()
-    kept = kept_quality(config.model_dir)
-    quantized, why = choose_format(config.quantization, device, computed, lambda library: kept or UNMEASURED)
-    if quantized == "int8" and config.quantization == "auto" and kept is None:
+    stored = stored_quality(config.model_dir)
+    quantized, why = choose_format(config.quantization, device, computed, lambda library: stored or UNMEASURED)
+    if quantized == "int8" and config.quantization == "auto" and stored is None:
         why = f"Matrices are 8-bit integers, by {paths[-1]}, if the first start finds the model near enough to float32."
     products = f"int8 {paths[-1]}" if quantized == "int8" else "torch"
     threads = num_threads(config.num_threads)

@@ -1,4 +1,4 @@
-"""Reads what the system says of its processors, memory and load. Knows nothing of PyTorch."""
+"""Reads the system's own numbers of processors, memory and load. Knows nothing of PyTorch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _MEMORY_LIMIT = "sys/fs/cgroup/memory.max"
 
 
 def read_machine(root: Path = Path("/"), watch_s: float = WATCH_S) -> Machine:
-    """Return what the files below root say.
+    """Return the facts in the files below root. A fact that no file has is 0, empty or None.
 
-    watch_s: for how many seconds the work of other processes is watched. What a file does not say is 0, empty or None.
+    watch_s: seconds for which the work of other processes is watched.
     """
     before = _busy_s(root)
     own_s = time.process_time()

@@ -17,7 +17,7 @@ HEAD = (49152, 576)
 """Outputs and inputs of each matrix of a layer, and of the last one."""
 
 READ_BYTES = 512 << 20
-"""Larger than caches, so that memory is what is read."""
+"""Bytes that are read: more than caches hold, so that memory is measured."""
 
 MIN_ROUNDS = 3
 
@@ -25,7 +25,7 @@ MIN_ROUNDS = 3
 def measure(choice: Choice, seconds: float) -> Measured:
     """Measure for about so many seconds, half of them each rate.
 
-    choice: of a CPU. The matrices are random: their products take as long as a model's.
+    choice: the choice on a CPU. The matrices are random: their products take as long as a model's.
     """
     torch.set_num_threads(choice.num_threads)
     rate = _read_rate(seconds / 2)

@@ -43,18 +43,20 @@ log = logging.getLogger(__name__)
 _ROOT = Path(__file__).parents[2]
 _START = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from engine.grammar.worker import main; main()"
 _ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
-"""None of the engine's secrets: who breaks out of a grammar finds no credentials of buckets or hubs."""
+"""The worker's environment, without the engine's secrets: a program that breaks out of a grammar finds no credentials
+of buckets or hubs."""
 
 _INHERITED = ("LD_LIBRARY_PATH",)  # where a Python outside of the system's folders finds its own libraries
 
-SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # no limit of the worker's ends it by these
+SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # no limit of the worker ends it by these signals
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """The end of one compilation. make_matcher: a new matcher at the grammar's start for each choice; else an error."""
+    """The end of one compilation."""
 
     request_id: str
     make_matcher: Callable[[], Matcher] | None
+    """Makes a new matcher at the grammar's start for each choice; None where there is an error."""
     error: EngineError | None
 
 
@@ -65,10 +67,10 @@ class _Job(msgspec.Struct, frozen=True):
 
 
 class GrammarCompiler:
-    """submit, withdraw, ready and close belong to the stepping thread; `wake` is called when something is ready.
+    """Compiles grammars beside the stepping thread, to which submit, withdraw, ready and close belong.
 
-    Loading the vocabulary holds up every thread, so it happens here and not with the first grammar. A model without a
-    usable vocabulary is served; its grammars are refused.
+    `wake` is called when something is ready. Loading the vocabulary holds up every thread, so it happens here and not
+    with the first grammar. A model without a usable vocabulary is served; its grammars are refused.
     """
 
     def __init__(
@@ -113,14 +115,14 @@ class GrammarCompiler:
         """
         with self._changed:
             for tenant, jobs in list(self._waiting.items()):
-                kept = deque(job for job in jobs if job.request_id != request_id)
-                if kept:
-                    self._waiting[tenant] = kept
+                remaining = deque(job for job in jobs if job.request_id != request_id)
+                if remaining:
+                    self._waiting[tenant] = remaining
                 else:
                     del self._waiting[tenant]
 
     def ready(self) -> list[Compiled]:
-        """Return what was compiled or refused since the last call."""
+        """Return the grammars that were compiled or refused since the last call."""
         compiled = []
         while not self._ready.empty():
             compiled.append(self._ready.get())
@@ -138,7 +140,7 @@ class GrammarCompiler:
     def _run(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPILER_NICENESS)  # of this thread alone
         if self._vocabulary is not None:
-            with contextlib.suppress(OSError):  # then the first grammar says why
+            with contextlib.suppress(OSError):  # then the first grammar's error says why
                 self._worker.start()
         while (job := self._take()) is not None:
             try:
@@ -203,8 +205,9 @@ class _Worker:
     def start(self) -> subprocess.Popen[bytes]:
         """Start the worker unless it runs; it then reads the vocabulary before its first grammar comes."""
         if self._process is None:
-            # In a process group of its own: what interrupts the engine must not look like a grammar that kills. Not in
-            # a session: Linux gives each an equal share of the processors, and niceness counts within one alone.
+            # In a process group of its own: a signal that interrupts the engine must not look like a grammar that kills
+            # its worker. Not in a session: Linux gives each an equal share of the processors, and niceness counts
+            # within one alone.
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,

@@ -103,8 +103,10 @@ def _imported(name: str) -> str:
 
 
 def _rule_name(terminal: str) -> str:
-    """Return the name of the rule that a terminal becomes: a lexer that takes the longest match cannot tell an escape
-    of one terminal from the beginning of another's."""
+    """Return the name of the rule that a terminal becomes.
+
+    A lexer that takes the longest match cannot tell an escape of one terminal from the beginning of another's.
+    """
     return f"terminal_{terminal.lower()}"
 
 
@@ -228,7 +230,7 @@ def _item(item: tuple[Any, Any]) -> str:
         return f"{_char(value[0])}-{_char(value[1])}"
     if operator is sre.CATEGORY and value in _CATEGORIES:
         return _CATEGORIES[value]
-    raise Unenforceable("a class of characters has what is not supported in the grammar of a tool's input")
+    raise Unenforceable("a class of characters has a form that the grammar of a tool's input does not support")
 
 
 _CATEGORIES = {

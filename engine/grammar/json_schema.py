@@ -1,9 +1,9 @@
-"""What of JSON Schema draft 2020-12 is enforced: everything a schema asserts, or the schema is refused by name.
+"""The enforced part of JSON Schema draft 2020-12: everything a schema asserts, or the schema is refused by name.
 
-llguidance refuses most of what it can't enforce. This module refuses the rest before it gets there (keywords that it
-reads by an older draft, numbers it would round, characters it would drop, patterns in another dialect, references that
-leave the schema), and takes out what asserts nothing. Unknown keywords assert nothing, as the specification has it.
-Nothing here knows tokens.
+llguidance refuses most of the schemas it can't enforce. This module refuses the rest before it gets there (keywords
+that it reads by an older draft, numbers it would round, characters it would drop, patterns in another dialect,
+references that leave the schema), and takes out parts that assert nothing. Unknown keywords assert nothing, as the
+specification has it. Nothing here knows tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from urllib.parse import unquote
 from engine.grammar.limits import MAX_OPTIONAL_PROPERTIES
 
 OPTIONS = {
-    # One space, or a new line with its indentation: readable JSON, and no room for whitespace without end.
+    # White space is one space, or a new line with its indentation: readable JSON, and no room for whitespace without
+    # end.
     "whitespace_pattern": r"[ ]|\n[ \t]{0,24}",
     # Without \uXXXX: spelt "\u0061", a property "a" would pass for an additional one. What can be spelt in no other
     # way llguidance would drop without a word: see UNSPELLABLE.
@@ -50,8 +51,10 @@ UNSPELLABLE_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\(?:[av]|[xu]\{|x[01]|x7[fF]|
 
 
 class Unenforceable(ValueError):
-    """This grammar can't be enforced; the message names what of it can't. label: of the part at fault, if parts have
-    any."""
+    """A grammar that can't be enforced; the message names the part.
+
+    label: the client's name of the part at fault, if parts have any.
+    """
 
     def __init__(self, message: str, label: str = "") -> None:
         super().__init__(message)
@@ -168,7 +171,7 @@ def _subschemas(where: str, schema: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _resolve(where: str, reference: object, root: dict[str, Any]) -> Any:
-    """Return what a JSON pointer within this schema points to (RFC 6901, as a URI fragment)."""
+    """Return the target of a JSON pointer within this schema (RFC 6901, as a URI fragment)."""
     name = f"{where}: $ref {_short(reference)}"
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         raise Unenforceable(f"{name} is not supported; use #/$defs/name")

@@ -1,4 +1,4 @@
-"""What a grammar may cost, so that no grammar delays those who share the engine with it."""
+"""The bounds on a grammar's cost, so that no grammar delays others that share the engine."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from llguidance import LLParserLimits
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_CHOICES = 10_000
-MAX_OPTIONAL_PROPERTIES = 256  # of one object: they cost the parser their square, and 300 take 2 ms a token
+MAX_OPTIONAL_PROPERTIES = 256  # of one object: the parser's time grows with their square, 300 take 2 ms a token
 
-# Of one compilation, in the worker. Ordinary grammars take milliseconds, thousands of properties half a second.
+# Limits of one compilation, in the worker. Ordinary grammars take milliseconds, thousands of properties half a second.
 COMPILE_CPU_S = 2.0
 COMPILE_WALL_S = 20.0  # the worker yields to the engine, so it may need longer than its processor time
 COMPILE_BYTES = 1 << 30
@@ -16,12 +16,12 @@ COMPILE_STACK_BYTES = 4 << 20  # the thread that compiles again what the worker 
 COMPILER_STACK_BYTES = 16 << 20
 COMPILER_NICENESS = 5  # a saturated engine leaves a compilation a quarter of a core; at 10 it is a tenth
 
-# Of one completion's masks, on the stepping thread. Ordinary masks take 0.01 to 0.3 ms.
+# Limits of one completion's masks, on the stepping thread. Ordinary masks take 0.01 to 0.3 ms.
 MASK_BURST_S = 0.025
 MASK_PER_TOKEN_S = 0.001
-FIRST_TOKEN_S = 0.002  # what the scheduler expects of a grammar before its first token
+FIRST_TOKEN_S = 0.002  # the time that the scheduler expects a mask to take before the grammar's first token
 
-MAX_WAITING_PER_TENANT = 64  # grammars to compile, so that who floods the compiler leaves room in the engine's queue
+MAX_WAITING_PER_TENANT = 64  # grammars to compile: one tenant's flood leaves room in the engine's queue
 
 CACHED_GRAMMARS = 32
 

@@ -1,4 +1,4 @@
-"""Where one completion stands in its grammar: which tokens may follow, and when it is whole."""
+"""The place of one completion in its grammar: the tokens that may follow, and the end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from engine.sequence import MatcherError
 
 
 class GrammarMatcher:
-    """See `sequence.Matcher`. Belongs to one completion and one thread.
+    """A matcher (`sequence.Matcher`), which belongs to one completion and one thread.
 
-    What it may spend of the processor is a bucket that every token fills a little: a grammar whose masks stay expensive
-    ends its own completion rather than slow down every step of its neighbors.
+    Its processor time is a bucket that every token fills a little: a grammar whose masks stay expensive ends its own
+    completion rather than slow down every step of its neighbors.
     """
 
     def __init__(self, matcher: LLMatcher, eos_token_ids: tuple[int, ...]) -> None:

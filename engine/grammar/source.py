@@ -18,7 +18,7 @@ from engine.protocol import Grammar
 NO_FORCING = '%llguidance {"no_forcing": true}'
 EBNF_START = re.compile(r"^\s*root\s*::=", re.MULTILINE)  # the dialect called GBNF
 MAX_ERROR_CHARS = 500
-# llguidance's words, and what its callers know them as.
+# Words of llguidance, and the words by which clients know the same.
 REWORDED = {
     "failed to compile JSON schema: ": "",
     "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with anyOf": (
@@ -33,9 +33,9 @@ REWORDED = {
 
 
 def lark(grammar: Grammar) -> str:
-    """Return a grammar in Lark. Whether the text compiles, only compiling tells.
+    """Return a grammar in Lark. The text may still not compile.
 
-    Raises Unenforceable: when the grammar is too long, nested too deeply, or says what cannot be enforced.
+    Raises Unenforceable: when the grammar is too long, nested too deeply, or cannot be enforced.
     """
     if len(grammar.source.encode()) > MAX_SOURCE_BYTES:
         raise Unenforceable(f"longer than {MAX_SOURCE_BYTES} bytes")
@@ -55,7 +55,8 @@ def _translate(grammar: Grammar) -> str:
             # \d and \w are ASCII, as in a schema's pattern.
             return _rule(f"/{llguidance.regex_to_lark(grammar.source, 'dw')}/")
         case "choice":
-            # One terminal: thousands of choices are one automaton to the lexer, and as many rules to the parser.
+            # All choices are one terminal: thousands of them are one automaton to the lexer, and as many rules to the
+            # parser.
             return _rule("CHOICE\nCHOICE: " + " | ".join(json.dumps(choice) for choice in _choices(grammar.source)))
         case "tool_calls":
             return f"{NO_FORCING}\n{call_rules(grammar.source)}\n"

@@ -1,4 +1,4 @@
-"""The bytes of the model's tokens, as llguidance wants them."""
+"""The bytes of the model's tokens, in llguidance's form."""
 
 from __future__ import annotations
 

@@ -35,11 +35,12 @@ from engine.protocol import Grammar
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Either text, which compiles within the limits, or the reason why there is none. label: of the part at fault."""
+    """Either text, which compiles within the limits, or the reason why there is none."""
 
     text: str = ""
     error: str | None = None
     label: str = ""
+    """The client's name of the part at fault."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""An adapter's weights in memory: one buffer at its true ranks, whose layout says where each matrix lies.
+"""An adapter's weights in memory: one buffer at its true ranks, and the layout of its matrices in it.
 
 Knows nothing of files, slots, requests, or of how a step multiplies.
 """
@@ -43,22 +43,21 @@ class _Matrix(NamedTuple):
 
 
 class GroupWeights(NamedTuple):
-    """One group of one layer, for one adapter or, with a leading axis, for a table of them.
-
-    projections: which of the group's are adapted, as positions in it; a [sum(r), in]: their A's below each other;
-    bs: their B's, transposed: [r, out].
-    """
+    """One group of one layer, for one adapter or, with a leading axis, for a table of adapters."""
 
     projections: tuple[int, ...]
+    """The adapted projections of the group, as positions in it."""
     a: Tensor
+    """[sum(r), in]: the A's of the projections below each other."""
     bs: tuple[Tensor, ...]
+    """The B's of the projections, transposed: [r, out]."""
 
 
 class AdapterLayout:
-    """Where the matrices of adapters with equal ranks lie in a buffer: the A's of all groups, then all B's.
+    """The places of the matrices of adapters with equal ranks in a buffer: the A's of all groups, then all B's.
 
-    ranks: {(layer, projection): r} of what is adapted; targets: {projection: (in_features, out_features)}. Layouts are
-    equal only if they are the same object: whoever makes them makes one for equal ranks.
+    ranks: {(layer, projection): r} of the adapted projections. targets: {projection: (in_features, out_features)}.
+    Layouts are equal only if they are the same object: their maker makes one for equal ranks.
     """
 
     def __init__(self, ranks: Mapping[ModuleKey, int], targets: Mapping[str, tuple[int, int]]) -> None:
@@ -113,17 +112,16 @@ class AdapterLayout:
 
 
 class LoadedAdapter(msgspec.Struct, frozen=True, eq=False, weakref=True):
-    """An adapter in memory. key: of its content (`adapters.ref`). scalings: {(layer, group): one per adapted
-    projection}; groups: views of weights. arrivals: while it is copied to a device, when each layer's weights are
-    there; none where they are.
-
-    By default it adapts nothing, and its bytes are what they are said to be.
-    """
+    """An adapter in memory. By default it adapts nothing, and num_bytes need not be true."""
 
     key: str
+    """The key of its content (`adapters.ref`)."""
     scalings: dict[GroupKey, tuple[float, ...]]
+    """{(layer, group): one scaling for each adapted projection}."""
     num_bytes: int
     layout: AdapterLayout = AdapterLayout({}, {})
     weights: Tensor = msgspec.field(default_factory=lambda: torch.empty(0))
     groups: dict[GroupKey, GroupWeights] = {}
+    """Views of the weights."""
     arrivals: Sequence[Event] = ()
+    """While it is copied to a device, the event of each layer's weights; none where they are there."""

@@ -1,7 +1,7 @@
 """From an adapter's files to memory: read once, checked once, kept in the host tier for the next time.
 
-What is checked are the very bytes that are loaded: they must have the digest by which they were asked for, fit the base
-model, and be numbers in the engine's dtype.
+The bytes that are checked are the very bytes that are loaded: they must have the digest by which they were asked for,
+fit the base model, and be numbers in the engine's dtype.
 
 The host tier holds validated adapters in the engine's dtype, laid out as the device takes them; the least recently used
 leave when its bytes run out. A load that finds its adapter there reads no file and checks nothing again. On a CPU a
@@ -62,10 +62,12 @@ def _step_aside() -> None:
 
 
 class HostTier:
-    """Adapters by content key within max_bytes; what is used stays longest. One that is larger is not kept at all.
+    """Adapters by content key within max_bytes; the most recently used ones stay longest.
 
-    pinned: its memory is; then an adapter takes the power of two at or above its bytes, in which PyTorch pins memory.
-    Belongs to the loading thread, but for its two counters, which any thread may read."""
+    A larger adapter is not kept at all. pinned: True: its memory is pinned; then an adapter takes the power of two at
+    or above its bytes, in which PyTorch pins memory. Belongs to the loading thread, but for its two counters, which any
+    thread may read.
+    """
 
     def __init__(self, max_bytes: int, *, pinned: bool = False) -> None:
         self._max_bytes = max_bytes
@@ -96,8 +98,10 @@ class HostTier:
 class AdapterLoader:
     """Reads adapters for one base model.
 
-    expect: called with the layout of every adapter that is about to be used; pin: whether a GPU copies from the host
-    tier; keeps_bfloat16: adapters whose files are in bfloat16 stay in it; max_rank: larger adapters are refused.
+    expect: called with the layout of every adapter that is about to be used.
+    pin: True: a GPU copies from the host tier.
+    keeps_bfloat16: True: adapters whose files are in bfloat16 stay in it.
+    max_rank: larger adapters are refused.
     """
 
     def __init__(
@@ -146,7 +150,7 @@ class AdapterLoader:
             check_rank(file, self._max_rank)
             content = _read_file(folder / WEIGHTS_NAME)
             if _content_digest(file, content.data) != digest:
-                raise AdapterDamaged(digest, "is not what was stored under its digest")
+                raise AdapterDamaged(digest, "differs from the content that was stored under its digest")
         return self._lay_out(key, file, content)
 
     def _lay_out(self, key: str, file: AdapterFile, content: NDArray[np.uint8]) -> LoadedAdapter:

@@ -3,11 +3,11 @@
 A slot is reserved before its load begins, so no more adapters are in memory than there are slots. A load brings the
 adapter to the host tier (`engine.lora.loader`), where it waits until its bytes fit on the device; where bytes are
 scarce one is loaded at a time. An adapter in use is never evicted, a pinned one neither, and one that was just loaded
-not before its first use. Whoever waits is served in order of asking.
+not before its first use. Requests that wait are served in order of asking.
 
 Batch work waits behind all others, one load at a time, and gets no place of an adapter that interactive requests have
-used of late (`engine.lora.slots`). What it uses alone is given back at once when these want the place: it is told to
-leave (`wants_back`).
+used of late (`engine.lora.slots`). A slot that batch work alone uses is given back at once when interactive requests
+want the place: batch work is told to leave (`is_reclaimed`).
 
 The wait for a slot is bounded: after PATIENCE_S every waiter closes one more of the slots used least recently, which
 then take no new users and fall free when their last one ends. With S slots that are not pinned, D the longest time that
@@ -35,14 +35,17 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
 BATCH_PATIENCE_S = 10.0
-"""After this long batch work that waits for an adapter closes a slot that batch work alone uses."""
+"""Seconds after which batch work that waits for an adapter closes a slot that only batch work uses."""
 
 NOT_LOADED = "the engine could not load the adapter"
-"""To clients. Why is in the log: it names the store, and content that may be another tenant's."""
+"""The error that clients get.
+
+The reason is in the log: it names the store, and content that may be another tenant's.
+"""
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """The end of a load: the adapter's bytes, or why there are none. It holds no memory of the adapter's."""
+    """The end of a load: the adapter's bytes, or why there are none. It refers to no memory of the adapter's."""
 
     key: str
     num_bytes: int
@@ -50,20 +53,23 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """What the loading thread did: on_device tells a copy to the device from a load into the host tier."""
+    """The end of one job of the loading thread."""
 
     key: str
     adapter: LoadedAdapter | None
     error: EngineError | None
     on_device: bool
+    """True for a copy to the device, False for a load into the host tier."""
     seconds: float
 
 
 class AdapterPool:
-    """All methods belong to the stepping thread; only the loads run elsewhere, and `wake` is called when one ends.
+    """The adapters of one engine. All methods belong to the stepping thread; only loads run elsewhere.
 
-    load: the adapter of a content key, in host memory. to_device: what copies it to the device, None where that is the
-    same. vacate: see `Slots`.
+    load: returns the adapter of a content key, in host memory.
+    to_device: copies an adapter to the device; None where both are the same memory.
+    vacate: as for `Slots`.
+    wake: called when a load ends.
     """
 
     def __init__(
@@ -126,7 +132,7 @@ class AdapterPool:
         """Return True if the adapter is ready for a new user; else it loads, or waits for a slot, after this call."""
         slot = self.slots.find(key)
         if slot is None or slot.closing:
-            self._want(key, self._clock(), for_batch)
+            self._enqueue(key, self._clock(), for_batch)
             self._go_on()
             return False
         slot.for_batch &= for_batch
@@ -190,9 +196,9 @@ class AdapterPool:
             self.slots.empty(slot)
         self._go_on()
 
-    def wants_back(self, index: int) -> bool:
-        """Tell whether a slot is wanted back, as `running_set.AdapterSlots.wants_back` says."""
-        return self.slots.at(index).is_wanted
+    def is_reclaimed(self, index: int) -> bool:
+        """Tell whether batch work has to leave a slot, as `running_set.AdapterSlots.is_reclaimed` says."""
+        return self.slots.at(index).is_reclaimed
 
     def unpin(self, key: str) -> None:
         """Let an adapter be evicted like any other, once nobody uses it."""
@@ -238,7 +244,7 @@ class AdapterPool:
         assert len(set(wanted)) == len(wanted)
         assert all(slot.closing for key in wanted if (slot := self.slots.find(key)) is not None)
 
-    def _want(self, key: str, since_s: float, for_batch: bool) -> None:
+    def _enqueue(self, key: str, since_s: float, for_batch: bool) -> None:
         """Put an adapter in line, at its earlier place if it is there already."""
         if not for_batch:
             self._batch_wanted.pop(key, None)
@@ -320,7 +326,7 @@ class AdapterPool:
         for slot in self.slots:
             if slot.for_batch and slot.staged is not None:
                 self.slots.empty(slot)
-                self._want(slot.key, slot.since_s, for_batch=True)
+                self._enqueue(slot.key, slot.since_s, for_batch=True)
                 return self._reserve(key, since_s)
         return False
 
@@ -338,13 +344,13 @@ class AdapterPool:
         coming = self.slots.num_loading
         if not coming:
             return True
-        num_kept = self.slots.num_kept_bytes(self._clock(), for_batch=for_batch)
+        num_kept = self.slots.num_held_bytes(self._clock(), for_batch=for_batch)
         return num_kept + (coming + 1) * self._largest <= self.slots.max_bytes
 
     def _close_for_waiters(self) -> None:
         """Close a slot for each adapter that waits too long, and for the bytes of the first that is staged too long.
 
-        Slots that batch work alone uses are wanted back without patience.
+        Slots that batch work alone uses are reclaimed at once.
         """
         now_s = self._clock()
         overdue_s = now_s - PATIENCE_S
@@ -356,10 +362,10 @@ class AdapterPool:
                 continue
             excess = self.slots.num_bytes + slot.staged.num_bytes - self.slots.max_bytes
             missing_bytes = excess if slot.since_s <= overdue_s else 0
-            num_kept = self.slots.num_kept_bytes(now_s)
-            self.slots.want_back(0, num_kept + slot.staged.num_bytes - self.slots.max_bytes)
+            num_kept = self.slots.num_held_bytes(now_s)
+            self.slots.reclaim_from_batch(0, num_kept + slot.staged.num_bytes - self.slots.max_bytes)
         if missing and self._may_load():
-            self.slots.want_back(len(missing), 0)
+            self.slots.reclaim_from_batch(len(missing), 0)
         self.slots.close(num_missing, missing_bytes)
         overdue_s = now_s - BATCH_PATIENCE_S
         waiting = [key for key, since_s in self._batch_wanted.items() if since_s <= overdue_s]

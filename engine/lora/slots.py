@@ -1,9 +1,7 @@
-"""The device's tier of adapters: which slot holds which, the bytes they take, and who leaves for whom.
+"""The device's tier of adapters: the contents of slots, their bytes, and the choice of the adapter that leaves.
 
-Bookkeeping alone. What loads, and who waits, is `engine.lora.pool`'s.
-
-Batch work comes after interactive requests: it gets no slot that these have used within RECENT_S, and its own slots go
-before theirs.
+Bookkeeping alone: `engine.lora.pool` loads and waits. Batch work comes after interactive requests: it gets no slot that
+these have used within RECENT_S, and its own slots go before theirs.
 """
 
 from __future__ import annotations
@@ -19,29 +17,32 @@ RECENT_S = 60.0
 
 
 class Slot(msgspec.Struct, eq=False):
-    """adapter: None until it is on the device. staged: it is in the host tier and waits for its bytes.
-
-    num_bytes: what it takes of the device's budget. since_s: when it was asked for. fresh: not used yet. closing: no
-    new users, empty after the last.
-    for_batch: only batch work has asked for it. batch_references: of references, those of batch work.
-    last_interactive_s: when an interactive request used it last. is_wanted: it is closing because interactive requests
-    want its place, and batch work that uses it has to leave.
-    """
+    """One slot for an adapter."""
 
     index: int
     key: str
     since_s: float
+    """The time at which the adapter was asked for."""
     adapter: LoadedAdapter | None = None
+    """The adapter; None until it is on the device."""
     staged: LoadedAdapter | None = None
+    """The adapter in the host tier while it waits for its bytes."""
     num_bytes: int = 0
+    """Bytes of the device's budget that it takes."""
     references: int = 0
     last_used_s: float = 0.0
     fresh: bool = True
+    """True until the adapter is used."""
     closing: bool = False
+    """True: it takes no new users, and is empty after the last."""
     for_batch: bool = False
+    """True if only batch work has asked for it."""
     batch_references: int = 0
+    """The references that are batch work's."""
     last_interactive_s: float = -inf
-    is_wanted: bool = False
+    """The time at which an interactive request used it last."""
+    is_reclaimed: bool = False
+    """True if it is closing because interactive requests want its place, and batch work that uses it has to leave."""
 
     @property
     def is_of_batch(self) -> bool:
@@ -50,9 +51,10 @@ class Slot(msgspec.Struct, eq=False):
 
 
 class Slots:
-    """The least recently used leaves first; never one in use, a pinned one, or one that was loaded and not used yet.
+    """The slots of the device; iterates over those that are not empty.
 
-    Iterates over the slots that are not empty. vacate: called with the index of each that becomes empty.
+    The least recently used adapter leaves first; never one in use, a pinned one, or one that was loaded and not used
+    yet. vacate: called with the index of each slot that becomes empty.
     """
 
     def __init__(self, num_slots: int, max_bytes: int, vacate: Callable[[int], None] = lambda index: None) -> None:
@@ -79,7 +81,7 @@ class Slots:
         """The bytes taken, of max_bytes."""
         return sum(slot.num_bytes for slot in self)
 
-    def num_kept_bytes(self, now_s: float, *, for_batch: bool = False) -> int:
+    def num_held_bytes(self, now_s: float, *, for_batch: bool = False) -> int:
         """Return the number of taken bytes that no eviction would give back now."""
         return self.num_bytes - sum(slot.num_bytes for slot in self._evictable(now_s, for_batch))
 
@@ -112,7 +114,7 @@ class Slots:
         del self._by_key[slot.key]
         self._slots[slot.index] = None
         self._vacate(slot.index)
-        slot.adapter = slot.staged = None  # whoever still holds the slot holds no memory that the next load may need
+        slot.adapter = slot.staged = None  # a reference that remains holds no memory that the next load may need
 
     def make_room(self, num_bytes: int, now_s: float, *, for_batch: bool = False) -> bool:
         """Evict adapters until num_bytes fit; evict nothing and return False if they would not."""
@@ -143,9 +145,9 @@ class Slots:
             num_slots -= 1
             num_bytes -= slot.num_bytes
 
-    def want_back(self, num_slots: int, num_bytes: int) -> None:
+    def reclaim_from_batch(self, num_slots: int, num_bytes: int) -> None:
         """Close slots as `close` does, of those that batch work alone uses: batch work has to leave them now."""
-        coming = [slot for slot in self if slot.is_wanted]
+        coming = [slot for slot in self if slot.is_reclaimed]
         num_slots -= len(coming)
         num_bytes -= sum(slot.num_bytes for slot in coming)
         of_batch = [slot for slot in self if slot.is_of_batch and not slot.closing and slot.key not in self.pinned]
@@ -153,7 +155,7 @@ class Slots:
             if num_slots <= 0 and num_bytes <= 0:
                 return
             self.num_evictions += 1
-            slot.closing = slot.is_wanted = True
+            slot.closing = slot.is_reclaimed = True
             num_slots -= 1
             num_bytes -= slot.num_bytes
 

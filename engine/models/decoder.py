@@ -32,10 +32,10 @@ class StepAttention(Protocol):
 
 
 class Delta(Protocol):
-    """What the rows' adapters add to one group's product."""
+    """The deltas of the rows' adapters to one group's product."""
 
     def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
-        """Add the delta to out [N, sum(sizes)] in place. sizes: of the group's outputs, side by side."""
+        """Add the delta to out [N, sum(sizes)] in place. sizes: the sizes of the group's outputs, side by side."""
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """Add the delta to gate and up, then return the gated activation.
@@ -45,7 +45,7 @@ class Delta(Protocol):
 
 
 class StepLora(Protocol):
-    """The adapters of one step: which row uses which."""
+    """The adapters of one step's rows."""
 
     def begin(self, layer: int, group: Group, x: Tensor) -> Delta:
         """Begin the delta of x [N, in], which may compute beside what comes next: the base's product with x.
@@ -55,11 +55,12 @@ class StepLora(Protocol):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One step's input on the device, N rows. output_rows: those whose hidden states are wanted."""
+    """The input of one step on the device, N rows."""
 
     token_ids: Tensor  # [N] integers
     attention: StepAttention
     output_rows: Tensor  # [W] integers
+    """The rows whose hidden states are wanted."""
     lora: StepLora | None
 
 

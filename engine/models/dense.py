@@ -20,8 +20,10 @@ from kernels.rope import rope_reference
 
 
 class DenseModel:
-    """take: the checkpoint's tensors, read anew at every use; adapter: None for the base model. One matrix in fp32 at a
-    time is what it takes of memory."""
+    """A model that computes by the definition, with one matrix in fp32 in memory at a time.
+
+    take: returns the checkpoint's tensors, read anew at every use. adapter: None for the base model.
+    """
 
     def __init__(self, config: ModelConfig, take: Take, adapter: LoadedAdapter | None = None) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""A base model's weights, as the tensors that a step multiplies. Where they come from is `engine.models.checkpoint`'s.
+"""A base model's weights, as the tensors that a step multiplies. `engine.models.checkpoint` reads them.
 
 Projections that share an input are fused: q, k, v into one matrix, gate and up into another.
 """
@@ -40,15 +40,15 @@ class TokenRows(Protocol):
     def __call__(self, token_ids: Tensor) -> Tensor: ...
 
 
-MakeLinear = Callable[[Tensor, Tensor | None], Product]  # of a weight and its bias
-# Of a table [V, H], and the product with the same table where the head is tied to it.
+MakeLinear = Callable[[Tensor, Tensor | None], Product]  # the product with a weight and its bias
+# The embedding by a table [V, H], and the product with the same table where the head is tied to it.
 MakeEmbedding = Callable[[Tensor, Product | None], TokenRows]
-MakeNorm = Callable[[Tensor, float], Norm]  # of a weight and its epsilon
+MakeNorm = Callable[[Tensor, float], Norm]  # the norm with a weight and its epsilon
 Take = Callable[[str, tuple[int, ...]], Tensor]  # a tensor of this shape by its name in Hugging Face's checkpoints
 
 
 class LayerWeights(msgspec.Struct, frozen=True):
-    """One decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate."""
+    """The weights of one decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate."""
 
     input_norm: Norm  # [H]
     qkv: Product  # H -> Q + 2K
@@ -105,7 +105,7 @@ def assemble(
     *,
     in_turn: bool = False,
 ) -> ModelWeights:
-    """Return every tensor of a model, fused. in_turn: each layer is read whenever it is used, and not kept."""
+    """Return every tensor of a model, fused. in_turn: True: each layer is read whenever it is used, and not kept."""
     hidden = config.hidden_size
     table = take("model.embed_tokens.weight", (config.vocab_size, hidden))
     each = LayersInTurn(lambda index: _layer(take, config, index, make_norm, make_linear), config.num_layers)

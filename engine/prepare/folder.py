@@ -44,11 +44,12 @@ NOTE_NAME = "lorikeet-source.json"
 
 
 class SourceNote(msgspec.Struct, frozen=True):
-    """What a prepared folder was made from. identity changes when the source does."""
+    """The source of a prepared folder."""
 
     format: int
     kind: str
     identity: str
+    """Changes when the source does."""
 
 
 def prepare(source: str, out: Path) -> Path:

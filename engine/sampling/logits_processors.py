@@ -1,4 +1,6 @@
-"""What requests change in their rows of logits before a token is chosen. Rows that ask for nothing cost nothing.
+"""The changes that requests make in their rows of logits before a token is chosen.
+
+Rows that ask for nothing cost nothing.
 
 In this order: logit_bias; the penalties (`kernels.penalties`: repetition, then frequency and presence); the bitmask of
 the grammar, or of the tokens that are allowed; before min_tokens, the ban of the tokens that end a sequence. A ban sets
@@ -23,7 +25,7 @@ from kernels.penalties import occurring, penalize_repetition_
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One token to choose: the one that follows the sequence's tokens and then `drafts`, guesses taken as right."""
+    """A token to choose: the one that follows the sequence's tokens and then `drafts`, guesses taken as right."""
 
     sequence: Sequence
     drafts: tuple[int, ...] = ()
@@ -39,7 +41,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def token_ids(self) -> list[int]:
-        """All tokens before the one to choose, if all are known."""
+        """The tokens before the one to choose, if all are known."""
         return [*self.sequence.token_ids, *self.drafts]
 
     @property
@@ -64,7 +66,7 @@ def process_logits_(
 ) -> None:
     """Process logits [N, V] fp32 in place, one row per element of rows.
 
-    put: `Transfers.put` of their device; adjust: in place of `adjust_`.
+    put: `Transfers.put` of their device. adjust: takes the place of `adjust_`.
     """
     (adjust or adjust_)(logits, rows, put)
     params = [row.params for row in rows]

@@ -12,7 +12,10 @@ from engine.transfers import Fetched, HostTransfers, Transfers
 
 
 class PendingLogprobs:
-    """Of some rows, on their way to the host. top: the most likely tokens of each and their log-probabilities."""
+    """Log-probabilities of some rows, on their way to the host.
+
+    top: the most likely tokens of each row and their log-probabilities.
+    """
 
     def __init__(self, chosen: Fetched, top: tuple[Fetched, Fetched] | None, counts: Many[int]) -> None:
         self._chosen = chosen
@@ -31,9 +34,8 @@ class PendingLogprobs:
 def start_logprobs(logits: Tensor, token_ids: Tensor, counts: Many[int], transfers: Transfers) -> PendingLogprobs:
     """Start to look up log-probabilities, and to rank the most likely tokens.
 
-    logits [N, V] fp32, unmodified, valid during this call; token_ids [N] int64, the tokens to look up; counts: how many
-    of the most likely ones to name for each row, at most MAX_LOGPROBS.
-
+    logits [N, V] fp32, unmodified, valid during this call; token_ids [N] int64, the tokens to look up.
+    counts: the number of most likely tokens to name for each row, at most MAX_LOGPROBS.
     Every row is ranked to the same depth, so that its neighbors can't reorder equally likely tokens.
     """
     whole = logits.logsumexp(-1)

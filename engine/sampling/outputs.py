@@ -1,6 +1,6 @@
-"""Which rows of a step go on past the last layer, and what for: to choose tokens, to score the prompt's, to be pooled.
+"""The rows of a step that go on past the last layer: to choose tokens, to score the prompt's, to be pooled.
 
-Rows that nobody wants never meet the final norm, and only rows to choose or to score by meet the head.
+Other rows never meet the final norm, and only rows to choose or to score by meet the head.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from engine.sequence import Chunk
 
 
 class ChunkRows(msgspec.Struct, frozen=True):
-    """The rows of the batch that one chunk wants: see `ChunkResult` for what becomes of each kind."""
+    """The rows of the batch that one chunk needs: `ChunkResult` has the results of each kind."""
 
     chunk: Chunk
     sampled: range
@@ -44,7 +44,7 @@ class ChunkRows(msgspec.Struct, frozen=True):
 
 
 def rows_of(chunks: Many[Chunk]) -> list[ChunkRows]:
-    """Return what each chunk wants of a batch that is the chunks' rows one after the other."""
+    """Return the rows that each chunk needs of a batch that is the chunks' rows one after the other."""
     wanted: list[ChunkRows] = []
     first = 0
     for chunk in chunks:

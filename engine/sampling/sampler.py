@@ -23,8 +23,10 @@ Choose = Callable[[Tensor, Many[Row]], Tensor]
 
 
 class PendingTokens:
-    """One token per row, on their way to the host: ids [N] int64, -1 where the logits were no numbers to choose by.
-    on_device: the same there. asking: the rows whose log-probabilities are wanted, in their order."""
+    """The tokens of rows, one each, on their way to the host: ids [N] int64, -1 where no logits were finite.
+
+    on_device: the same on the device. asking: the rows whose log-probabilities are wanted, in their order.
+    """
 
     def __init__(
         self, on_device: Tensor, token_ids: Fetched, asking: Many[int], logprobs: PendingLogprobs | None
@@ -44,10 +46,13 @@ class PendingTokens:
 
 
 class Sampler:
-    """Stateless between steps: a choice depends on the sequence's tokens, its seed and the position alone.
+    """Chooses tokens.
 
-    choose: logits [N, V] fp32 and their rows -> token ids [N] int64 on the device, -1 where the largest is not finite.
-    adjust: logit_bias and penalties, as `logits_processors.adjust_`.
+    Stateless between steps: a choice depends on the sequence's tokens, its seed and the position alone.
+
+    choose: from logits [N, V] fp32 and their rows to token ids [N] int64 on the device, -1 where the largest is not
+    finite.
+    adjust: applies logit_bias and penalties, as `logits_processors.adjust_`.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""What runs in the next step. Pure: data in, a plan out; no clock of its own, no torch, no threads, no sockets.
+"""The scheduling of steps: which tokens the next step computes.
+
+Pure: data in, a plan out; no clock of its own, no torch, no threads, no sockets.
 
     scheduler       the plan of a step, and what its results change
     request_book    the requests from arrival to the end, by id and by tenant
@@ -20,12 +22,12 @@
     matcher_time    what grammars may take of one step
     totals          counters for the statistics
 
-- Fairness. A tenant's counter grows by uncached prompt tokens + 2 * completion tokens + bytes of adapters loaded for
-  it (in tokens' worth of cache), all divided by the request's weight. Of the tenants within a quantum of 512 of the
-  smallest counter, the request with the most cached tokens is admitted. A request whose adapter is not there is
-  passed over by others and holds nobody up; one that lacks memory is not overtaken. A tenant that returns from idle
-  is lifted to the smallest counter that waits. Counters also order prefills, and choose who gives way; fairness by
-  itself preempts nobody. `fairness` states the bound.
+- Fairness. A tenant's counter grows by uncached prompt tokens + 2 * completion tokens + bytes of adapters loaded for it
+  (in tokens' worth of cache), all divided by the request's weight. The request with the most cached tokens is admitted,
+  of the tenants within a quantum of 512 of the smallest counter. A request whose adapter is not there is passed over by
+  others and holds nobody up; one that lacks memory is not overtaken. A tenant that returns from idle is lifted to the
+  smallest counter that waits. Counters also order prefills, and choose who gives way; fairness by itself preempts
+  nobody. `fairness` states the bound.
 - Preemption. A sequence starts with blocks for all its tokens, and one to spare for each that runs. When a decode
   finds no block, the newest sequence of the running tenant with the highest counter gives up its blocks, keeps its
   tokens, and is computed again later; nothing is sent twice.

@@ -1,4 +1,7 @@
-"""Which waiting sequence starts next: fairness names tenants, locality chooses, memory and adapters allow."""
+"""The choice of the waiting sequence that starts next: fairness names tenants, locality chooses, memory allows.
+
+Adapter slots have to allow it as well.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.running_set import AdapterSlots
 from engine.sequence import Sequence
 
-MAX_LOADS_PER_TENANT = 8  # so that who asks for many adapters does not keep others' waiting behind them
+MAX_LOADS_PER_TENANT = 8  # so that a tenant with many adapters does not keep the adapters of others waiting
 
 
 class Admission:
-    """Admits the waiting requests of one band. token_bytes: the bytes of one token's keys and values, the unit in which
-    adapter loads are charged."""
+    """Admits the waiting requests of one band.
+
+    token_bytes: the bytes of one token's keys and values, the unit in which adapter loads are charged.
+    """
 
     def __init__(
         self,
@@ -31,8 +36,10 @@ class Admission:
         self._clock = clock
 
     def next(self, max_tokens: int | None = None) -> Sequence | None:
-        """Return the sequence whose turn it is; None without anyone ready. max_tokens: longer ones, with all that they
-        may become, are passed over."""
+        """Return the sequence whose turn it is; None without anyone ready.
+
+        max_tokens: longer ones, with all that they may become, are passed over.
+        """
         candidates = self._band.waiting.candidates(lambda line: self._first_ready(line, max_tokens))
         if len(candidates) < 2:
             return candidates[0] if candidates else None
@@ -73,7 +80,7 @@ class Admission:
         return self._blocks.num_cached_tokens(sequence) if sequence.may_reuse_prefix else 0
 
     def _cost(self, sequence: Sequence) -> float:
-        """Return what the sequence's prompt and its adapter's load cost the engine; 0 for one that started before."""
+        """Return the cost of the sequence's prompt and its adapter's load; 0 for one that started before."""
         if sequence.started_s:
             return 0.0
         num_moved = sequence.adapter_load_bytes / self._token_bytes

@@ -1,4 +1,4 @@
-"""The requests of one band: who waits, who runs, and the service that their tenants got. Decides nothing.
+"""The requests of one band: those that wait, those that run, and their tenants' service. Decides nothing.
 
 Interactive requests and batch work have a band each. Within a band everything goes by tenants' counters of service
 (`engine.scheduling.fairness`); between bands interactive requests come first (`engine.scheduling.batch_work`).
@@ -16,7 +16,7 @@ from engine.scheduling.waiting_queue import WaitingQueue
 from engine.sequence import Sequence
 
 URGENT_S = 3600.0
-"""Work that can rest for less than this and meet its deadline is urgent."""
+"""Seconds of rest below which work is urgent: it can rest no longer and meet its deadline."""
 
 MOST_URGENT = 64.0
 """The factor of the weight of work that cannot rest any more. It lies so high that two tenants of which one is urgent
@@ -24,7 +24,7 @@ share as if the other were not there: that one's work can wait."""
 
 
 class Band:
-    """Owned by the scheduler, whose parts change it."""
+    """The waiting and the running requests of one band. Owned by the scheduler, whose parts change it."""
 
     def __init__(self, blocks: BlockManager, adapters: AdapterSlots) -> None:
         self.counters = ServiceCounters()
@@ -43,8 +43,11 @@ class Band:
 
 
 def weight_of(sequence: Sequence, now_s: float) -> float:
-    """Return what the service of a sequence is divided by in its tenant's counter: its request's weight, and in the
-    last hour before its work cannot rest any more up to MOST_URGENT times as much."""
+    """Return the divisor of a sequence's service in its tenant's counter.
+
+    It is the request's weight, and in the last hour before its work cannot rest any more up to MOST_URGENT times as
+    much.
+    """
     request = sequence.request
     if request.batch is None or request.batch.slack_s is None:
         return request.weight

@@ -1,18 +1,19 @@
 """Gives the batch band its part of each step: what interactive requests leave, and a small share in any case.
 
-Interactive requests are planned as if there were no batch work. What is left of the step's rows and tokens goes to
-batch work, as far as the step's time allows (`engine.scheduling.step_time`). A sequence of the band that gets no part
-in a step pauses: it keeps its blocks, and goes on in any later step.
+Interactive requests are planned as if there were no batch work. The rest of the step's rows and tokens goes to batch
+work, as far as the step's time allows (`engine.scheduling.step_time`). A sequence of the band that gets no part in a
+step pauses: it keeps its blocks, and goes on in any later step.
 
 - Memory. Batch work takes blocks that hold nothing recent of interactive requests, beyond half of all blocks, which it
-  may hold whatever these have left in the cache. It leaves as many free as these used at most in the last minutes. What
-  interactive requests lack is taken from batch work, the newest sequence first: it keeps its tokens, what it computed
-  stays in the prefix cache while there is room, the rest is computed again.
-- Share. What the band is owed (`engine.scheduling.guaranteed_share`) it gets first, at the cost of interactive
-  requests: places in the step, tokens, time, and blocks that nobody uses. Only requests of at most a SMALL-th of all
-  blocks are covered, and adapters only as far as they find a slot. The oldest of those that run keep their blocks, a
-  SMALL-th of all, while interactive requests run.
-- Order. Who goes first, and who is admitted, is decided by tenants' counters in the band; within a tenant by deadlines.
+  may hold whatever these have left in the cache. It leaves as many free as these used at most in the last minutes.
+  Blocks that interactive requests lack are taken from batch work, from the newest sequence first: the sequence keeps
+  its tokens, its computed blocks stay in the prefix cache while there is room, and the rest is computed again.
+- Share. The band gets first the service that it is owed (`engine.scheduling.guaranteed_share`), at the cost of
+  interactive requests: places in the step, tokens, time, and blocks that nobody uses. Only requests of at most a
+  SMALL-th of all blocks are covered, and adapters only as far as they find a slot. The oldest of those that run keep
+  their blocks, a SMALL-th of all, while interactive requests run.
+- Order. The tenants' counters in the band decide which request goes first and is admitted; within a tenant the
+  deadlines do.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from engine.scheduling.totals import Totals
 from engine.sequence import Chunk, Plan, Sequence, Status
 
 HALF = 2
-"""Half of all blocks batch work may hold even where they held what interactive requests have used of late. With less,
-busy minutes would leave it nothing: every prompt stays in the cache."""
+"""The divisor of all blocks that gives the number that batch work may hold even where they held content of recent
+interactive requests. With less, busy minutes would leave it nothing: every prompt stays in the cache."""
 
 SMALL = 8
 """The guaranteed share covers requests that need at most one SMALL-th of all blocks, and has at most one SMALL-th of
@@ -53,7 +54,7 @@ WANTED_AHEAD = 8
 
 
 class BatchWork:
-    """Belongs to the scheduler, which calls `begin_step`, `take_owed`, `fill` and `end_step` in this order."""
+    """Plans batch work. The scheduler calls `begin_step`, `take_owed`, `fill` and `end_step` in this order."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class BatchWork:
         self._peaks.num_blocks = max(self._peaks.num_blocks, num_used)
         for sequence in list(self._band.running):
             slot = sequence.adapter_slot
-            if slot is not None and not sequence.num_pending and self._adapters.wants_back(slot):
+            if slot is not None and not sequence.num_pending and self._adapters.is_reclaimed(slot):
                 self._give_up(sequence)
 
     def reclaim(self, num_blocks: int) -> None:
@@ -128,7 +129,7 @@ class BatchWork:
             return
         victims = self._victims()
         if self._blocks.num_free + sum(len(sequence.block_table) for sequence in victims) < num_blocks:
-            # Those whose tokens are pending can give up once these are known: until then they get no more.
+            # A sequence whose tokens are pending can give up once the tokens are known: until then it gets no more.
             self._must_wait |= any(sequence.num_pending for sequence in self._band.running)
             return
         for sequence in victims:
@@ -159,9 +160,9 @@ class BatchWork:
         return list(self._planned.values())
 
     def fill(self, decodes: Many[Chunk], prefills: Many[Chunk], num_places: int, left: int, *, may_grow: bool) -> None:
-        """Plan what fits beside the chunks of interactive requests: num_places sequences and `left` tokens.
+        """Plan batch work beside the chunks of interactive requests: num_places sequences and `left` tokens.
 
-        Sequences that were owed are not among them. may_grow: no interactive request lacks memory.
+        Sequences that were owed are not among them. may_grow: True: no interactive request lacks memory.
         """
         if not self._band.num_alive or self._must_wait:
             return
@@ -279,8 +280,10 @@ class BatchWork:
         return not self._planned and not len(self._interactive.running)
 
     def _max_recent(self) -> int:
-        """Return how many blocks that hold something recent of interactive requests may be taken: in an engine that has
-        nothing else to do, all."""
+        """Return how many blocks may be taken that hold something recent of interactive requests.
+
+        In an engine that has nothing else to do, all of them may.
+        """
         if self._has_nothing_else:
             return self._blocks.num_blocks
         num_held = sum(len(sequence.block_table) for sequence in self._band.running)
@@ -322,9 +325,12 @@ class BatchWork:
         return True
 
     def _victims(self, after: Sequence | None = None) -> list[Sequence]:
-        """Return the sequences that may give up their blocks, the newest first: not while their steps are under way or
-        planned, and not the oldest ones that the guaranteed share covers while interactive requests run. after: those
-        that are newer than this one."""
+        """Return the sequences that may give up their blocks, the newest first.
+
+        Left out are those whose steps are under way or planned, and the oldest ones that the guaranteed share covers
+        while interactive requests run.
+        after: only sequences newer than this one; None: all.
+        """
         running = list(self._band.running)
         is_covered = self._share.share > 0 and len(self._interactive.running) > 0
         num_covered, left = 0, self._small_tokens if is_covered else 0
@@ -349,14 +355,14 @@ class BatchWork:
 
 
 class _Peaks(msgspec.Struct):
-    """The most of a minute: blocks of interactive requests, and sequences of the band in a step."""
+    """The largest numbers of a minute: blocks of interactive requests, and sequences of the band in a step."""
 
     num_blocks: int = 0
     num_rows: int = 0
 
 
 def _service(chunk: Chunk) -> float:
-    """Return what a chunk costs, as `engine.scheduling.fairness` counts."""
+    """Return the service of a chunk, in the units of `engine.scheduling.fairness`."""
     sequence = chunk.sequence
     cost = 0.0 if sequence.is_decoding else float(chunk.num_tokens)
     return cost + DECODE_COST * (chunk.samples and sequence.request.sampling.max_tokens > 0)

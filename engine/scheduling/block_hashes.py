@@ -1,4 +1,4 @@
-"""Identities of full cache blocks: a block's tokens, everything before them, and who may share them.
+"""Identities of full cache blocks: a block's tokens, everything before them, and the tenant that may share them.
 
 Keys and values depend on the whole prefix and on the adapter's weights, so the hash of a block is chained over its
 parent's, back to a root made of the adapter's content key and the tenant. The root is keyed with a secret that this
@@ -20,7 +20,10 @@ HASH_BYTES = 16
 
 
 class BlockHasher:
-    """SHA-256 truncated to HASH_BYTES: collisions stay out of reach at any number of blocks a machine can hold."""
+    """Hashes blocks with SHA-256 truncated to HASH_BYTES.
+
+    Collisions stay out of reach at any number of blocks that a machine can hold.
+    """
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size

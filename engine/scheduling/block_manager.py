@@ -1,11 +1,11 @@
-"""Which block of the paged KV cache belongs to whom, and what it holds. Block numbers only; the memory is the runner's.
+"""The owners and contents of the blocks of the paged KV cache.
 
-Automatic prefix caching over paged attention (Kwon et al., 2023): a full block whose tokens are all computed is
-registered under its hash, and a sequence that starts with the same tokens shares it. A block that nobody uses keeps its
-content until it is needed: those released longest ago go first, of one sequence the tail before the head.
-
-Batch work is below interactive requests here, too. What only it has used goes before all else, and of what interactive
-requests have used it takes nothing that is recent: used since the last but one call of `age`.
+Block numbers only; the memory is the runner's. Automatic prefix caching over paged attention (Kwon et al., 2023): a
+full block whose tokens are all computed is registered under its hash, and a sequence that starts with the same tokens
+shares it. A block that nobody uses keeps its content until it is needed: those released longest ago go first, of one
+sequence the tail before the head.
+Batch work is below interactive requests here, too. Blocks that only batch work has used go before all others, and it
+takes none that interactive requests have used recently: since the last but one call of `age`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEVER = -1
 
 
 class BlockManager:
-    """Every block of block_size tokens is empty, cached (unused, with content) or owned by one or more sequences.
+    """Assigns blocks. Each is empty, cached (unused, with content) or owned by one or more sequences.
 
     Cached blocks are in three places, each with the block first that is evicted first: those that only batch work has
     used, then old and then recent ones of interactive requests.

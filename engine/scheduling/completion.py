@@ -1,5 +1,7 @@
-"""What a step means for one sequence: how far it goes on once the step is launched, which tokens it takes from the
-result, and whether it ends. Blocks, queues and other sequences are not its business."""
+"""The effect of a step on one sequence: its progress at the launch, its new tokens by the result, and its end.
+
+Knows neither blocks nor queues nor other sequences.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ NOT_A_NUMBER = "the model's output is not a number: the adapter or the weights o
 
 
 class Progress(msgspec.Struct):
-    """How one chunk moved its sequence. num_computed: its tokens up to the chunk's end, as far as drafts were right.
-    num_new: completion tokens, the stopping one included."""
+    """The progress of a sequence by one chunk."""
 
     num_computed: int
+    """The sequence's tokens up to the chunk's end, as far as drafts were right."""
     num_new: int = 0
+    """New completion tokens, the stopping one included."""
     delta: Delta | None = None
     finish_reason: FinishReason | None = None
     error: EngineError | None = None

@@ -1,9 +1,9 @@
-"""Guesses of what follows one sequence: from its own tokens, or from what its client predicted. No model, no torch.
+"""Guesses of the tokens that follow one sequence: from its own tokens, or from its client's prediction.
 
-Text that is quoted, edited or summarized repeats its prompt. Where the last few tokens occurred before, what followed
-them then is proposed now: prompt lookup (Saxena, 2023). A file that is written anew with a few changes is mostly what
-it was, and the client has it: then the guess is what follows in there. A wrong guess costs a row of a step and never
-changes the text.
+No model, no torch. Text that is quoted, edited or summarized repeats its prompt. Where the last few tokens occurred
+before, the tokens that followed them then are proposed now: prompt lookup (Saxena, 2023). A file that is written anew
+with a few changes is mostly unchanged, and the client has it: then the guess is the tokens that follow in there. A
+wrong guess costs a row of a step and never changes the text.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ def drafter_of(request: GenerateRequest) -> Drafter:
 
 
 class PromptLookup:
-    """The drafter of one sequence. It keeps, per n-gram, the position after its latest occurrence that has one, so that
-    a proposal costs the same however long the sequence is."""
+    """The drafter of one sequence by its own text.
+
+    It keeps, per n-gram, the position after its latest occurrence that has one, so that a proposal costs the same
+    however long the sequence is.
+    """
 
     def __init__(self) -> None:
         self._position_after: dict[tuple[int, ...], int] = {}
@@ -58,12 +61,13 @@ class PromptLookup:
 
 
 class PredictedOutput:
-    """Follows a completion through its prediction. While the two agree, what comes next there is proposed; after they
-    part, nothing is, until the last tokens of the completion occur in the prediction: it is resumed after their next
-    occurrence from where it was left, which passes over what was left out, changed or put in.
+    """The drafter of one sequence by its client's prediction.
 
-    A proposal costs the same however long the prediction is: it is looked at no further than MAX_AHEAD from where it
-    was left. Of more than MAX_FOLLOWED new tokens that are not what was predicted, the last ones alone are followed.
+    While the two agree, the next tokens of the prediction are proposed; after they part, none are, until the last
+    tokens of the completion occur in the prediction: it is resumed after their next occurrence from where it was left,
+    which passes over parts that were left out, changed or put in. A proposal costs the same however long the prediction
+    is: it is looked at no further than MAX_AHEAD from where it was left. If more than MAX_FOLLOWED new tokens differ
+    from the prediction, only the last ones are followed.
     """
 
     def __init__(self, prediction: Many[int], num_prompt_tokens: int) -> None:

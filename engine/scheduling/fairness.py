@@ -1,4 +1,6 @@
-"""Who is served next: virtual token counters (VTC; Sheng et al., OSDI 2024). Tenants and numbers only.
+"""The choice of the tenant that is served next: virtual token counters (VTC; Sheng et al., OSDI 2024).
+
+Knows tenants and numbers only.
 
 Each tenant has a counter of the service it has received, in token units divided by its weight; the one with the
 smallest is served next. Service is what the tenant's requests cost the engine:
@@ -6,8 +8,8 @@ smallest is served next. Service is what the tenant's requests cost the engine:
     uncached prompt tokens + DECODE_COST * completion tokens + bytes of adapters loaded for it / bytes of a token
 
 A token's bytes are those of its keys and values in the cache: loading an adapter moves as much memory as that many
-tokens fill. Prompts and loads are charged at admission, completion tokens as they come. What is computed again after a
-preemption is nobody's fault and not charged.
+tokens fill. Prompts and loads are charged at admission, completion tokens as they come. Tokens that are computed again
+after a preemption are not charged.
 
 A tenant that has nothing waiting earns no credit: when it returns, its counter is lifted to the smallest of those that
 wait. A tenant is forgotten once that lift would override whatever is remembered of it.
@@ -88,9 +90,9 @@ class ServiceCounters:
         self._counters[tenant] += cost
 
     def charge_elsewhere(self, tenant: str, cost: float) -> None:
-        """Count service of another replica: of tenants that are remembered here, the others are lifted when they come.
+        """Count service of another replica, for a tenant that is remembered here; others are lifted when they come.
 
-        cost: as in `charge`. What is no positive number is not counted.
+        cost: as for `charge`. A cost that is no positive number is not counted.
         """
         if tenant in self._counters and 0.0 < cost < inf:
             self._counters[tenant] += cost

@@ -1,4 +1,4 @@
-"""How fast requests finish, to tell those that are refused when to come back."""
+"""The rate at which requests finish, to tell clients of refused ones when to come back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MIN_RETRY_S, MAX_RETRY_S = 1.0, 30.0
 
 
 class FinishRate:
-    """Remembers when the last num_remembered requests finished."""
+    """Remembers the times at which the last num_remembered requests finished."""
 
     def __init__(self, num_remembered: int = 64) -> None:
         self._finished_s: deque[float] = deque(maxlen=num_remembered)

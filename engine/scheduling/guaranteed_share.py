@@ -1,23 +1,24 @@
 """Counts the service that batch work is owed: a share of all, whatever interactive requests ask for. Numbers only.
 
-While there is batch work, each step adds its share of the service done and takes off what batch work got. What is owed
-is never below zero: service that batch work got while nobody else wanted it is not held against it later.
+While there is batch work, each step adds its share of the service done and takes off what batch work got. The debt is
+never below zero: service that batch work got while nobody else wanted it is not held against it later.
 """
 
 from __future__ import annotations
 
 LEAST_PAYMENT = 16.0
-"""In service units (`engine.scheduling.fairness`): what a step may pay of a debt at the least."""
+"""The least service that a step may pay of a debt, in units of `engine.scheduling.fairness`."""
 
 PAYMENT_SHARES = 2.0
-"""A step pays at most this many times the share of the service of a step like the last one."""
+"""The number of shares of the last step's service that a step pays at most."""
 
 MAX_PAYMENTS = 8.0
-"""More than this many steps can pay is forgotten: the work could not be computed, for want of an adapter or memory."""
+"""The number of payments beyond which a debt is forgotten: the work could not be computed, for want of an adapter or
+memory."""
 
 
 class GuaranteedShare:
-    """share: of all service, 0 for none."""
+    """The debt to batch work. share: its share of all service; 0 for none."""
 
     def __init__(self, share: float) -> None:
         self.share = share

@@ -1,4 +1,4 @@
-"""How much an engine takes on, and what it refuses at the door, with the name of the field that is wrong.
+"""The bounds of an engine's work, and refusals on arrival, with the name of the field that is wrong.
 
 Gateways hold clients to most of these bounds already; here they keep one bad request from failing a step for everyone.
 """
@@ -13,9 +13,9 @@ from engine.protocol import MAX_LOGPROBS, EngineError, GenerateRequest, Sampling
 
 MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e3
 BATCH_ROUNDS = 7
-"""How many times what runs at once may wait in the batch band: more than an engine ends between two heartbeats."""
+"""The number of full batches that may wait in the batch band: more than an engine ends between two heartbeats."""
 
-# Of `SamplingParams`, each field's least and largest value.
+# The least and the largest value of each field of `SamplingParams`.
 SAMPLING_BOUNDS: dict[str, tuple[float, float]] = {
     "temperature": (0, math.inf),
     "top_p": (0, 1),
@@ -32,34 +32,35 @@ MAX_LOGIT_BIAS = 100
 
 
 class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the batch band may take of an engine, and what it gets at the least."""
+    """The largest part of an engine that the batch band may take, and the least that it gets."""
 
     lengthening: float = 0.15
     """The largest part by which batch work may lengthen a step in which interactive requests are computed."""
     step_s: float = 0.030
     """The longest step of batch work alone, as predicted."""
     efficiency: float = 0.0
-    """A step of batch work alone may be longer than step_s, if it takes that to do this part of the work that steps
-    with all sequences do in the same time."""
+    """A step of batch work alone may be longer than step_s, if that is needed to reach this part of the efficiency of
+    steps with all sequences."""
     num_one_row_steps: float = 0.0
-    """But no longer than so many steps of one sequence."""
+    """The number of steps of one sequence that such a step may last at most."""
     share: float = 0.02
     """The part of all service that the band gets while it has work, however many interactive requests there are."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """max_waiting: choices that may be held beyond max_num_seqs. num_draft_tokens: most guesses in a step of one
-    sequence, 0 for no speculation. token_bytes: of one token's keys and values, the unit adapter loads are charged in.
-    """
+    """The bounds of one engine."""
 
     max_num_seqs: int
     max_batched_tokens: int
     max_waiting: int
+    """Choices that may be held beyond max_num_seqs."""
     max_model_len: int
     vocab_size: int
     eos_token_ids: frozenset[int]
     token_bytes: int
+    """Bytes of one token's keys and values, the unit in which adapter loads are charged."""
     num_draft_tokens: int = 0
+    """The most guesses in a step of one sequence; 0: no speculation."""
     batch: BatchLimits = BatchLimits()
 
     @property

@@ -1,17 +1,18 @@
-"""How much of one step grammars may take. It adds up what matchers say of themselves, and measures nothing."""
+"""The part of one step that grammars may take. It adds up the times that matchers report, and measures nothing."""
 
 from __future__ import annotations
 
 from engine.sequence import Sequence
 
 STEP_S = 0.020  # for all costly grammars of a step together
-ORDINARY_S = 0.0005  # who takes no more than this for a token is not counted
+ORDINARY_S = 0.0005  # a grammar that takes no more than this for a token is not counted
 
 
 class MatcherTime:
-    """Each grammar bounds its own time (`engine.grammar.limits`); this bounds their sum, as many may run at once.
+    """The time of all grammars in one step, as many may run at once; each bounds its own (`engine.grammar.limits`).
 
-    Who finds a step's time taken waits for the next one. The least advanced go first, so that all get on.
+    A sequence that finds the step's time taken waits for the next step. The least advanced go first, so that all get
+    on.
     """
 
     def __init__(self) -> None:

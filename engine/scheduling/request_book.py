@@ -1,4 +1,4 @@
-"""Every request from its arrival to its final: which of its choices wait, run or are held back, and how they end."""
+"""Every request from its arrival to its final: which of its choices wait, run or are held back, and their ends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from engine.sequence import Matcher, Sequence, Status
 
 
 class RequestBook:
-    """A choice is in exactly one place: held by its group, in the waiting queue or the running set of its band, or
-    ended."""
+    """The choices of all requests, each in exactly one place.
+
+    The place is the choice's group, the waiting queue or the running set of its band, or the choice has ended.
+    """
 
     def __init__(self, interactive: Band, batch: Band, clock: Callable[[], float]) -> None:
         self._interactive = interactive

@@ -1,4 +1,4 @@
-"""The choices of one request, from its arrival to its one final, and what they add up to."""
+"""The choices of one request, from its arrival to its one final, and their sums."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from engine.sequence import Sequence
 
 
 class RequestGroup(msgspec.Struct, eq=False):
-    """choices: all of them, by index. num_alive: those that have not ended.
-
-    held: choices that are not queued yet: all of them while the grammar compiles, then all but the leader, which
-    computes the prompt that the others share through the prefix cache.
-    num_cached_tokens: what the first admission of the request found.
-    """
+    """The choices of one request."""
 
     request: GenerateRequest
     choices: list[Sequence]
+    """All choices by index."""
     held: list[Sequence]
+    """Choices that are not queued yet: all of them while the grammar compiles, then all but the leader, which computes
+    the prompt that the others share through the prefix cache."""
     num_alive: int
+    """The number of choices that have not ended."""
     arrived_s: float
     compiling: bool = False
     num_cached_tokens: int = 0
+    """The cached tokens that the first admission of the request found."""
     adapter_wait_s: float = 0.0
 
     @classmethod
@@ -52,12 +52,12 @@ class RequestGroup(msgspec.Struct, eq=False):
         started_s = min((c.started_s for c in self.choices if c.started_s), default=now_s)
         first_token_s = min((c.first_token_s for c in self.choices if c.first_token_s), default=now_s)
         produced = sum(choice.num_completion_tokens for choice in self.choices)
-        kept = sum(_num_kept(choice) for choice in self.choices)
+        num_kept_tokens = sum(_num_kept(choice) for choice in self.choices)
         return Usage(
             prompt_tokens=len(self.request.prompt_token_ids) if self.is_started else 0,  # else nothing was computed
             cached_tokens=self.num_cached_tokens,
-            completion_tokens=kept,
-            discarded_tokens=produced - kept,
+            completion_tokens=num_kept_tokens,
+            discarded_tokens=produced - num_kept_tokens,
             queue_ms=(started_s - self.arrived_s) * 1e3,
             prefill_ms=(first_token_s - started_s) * 1e3,
             decode_ms=(now_s - first_token_s) * 1e3,

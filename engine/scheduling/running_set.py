@@ -1,4 +1,4 @@
-"""The sequences that run: in which order they came, which blocks and adapter slots they hold, who gives way first."""
+"""The sequences that run: their order, their blocks and adapter slots, and the choice of the one that gives way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.sequence import Sequence, Status
 
 
 class AdapterSlots(Protocol):
-    """What the scheduler asks of the adapter pool."""
+    """The adapter pool, as the scheduler uses it."""
 
     def is_resident(self, key: str) -> bool:
         """Tell whether an adapter is ready for one more user. Changes nothing."""
@@ -19,7 +19,8 @@ class AdapterSlots(Protocol):
     def request(self, key: str, *, for_batch: bool = False) -> bool:
         """Tell whether an adapter is resident. One that isn't is loading, or in line for a slot, after this call.
 
-        for_batch: in line behind those of interactive requests, and in the place of none that these have used of late.
+        for_batch: True: it waits behind adapters of interactive requests, and takes no place that these have used of
+        late.
         """
 
     def acquire(self, key: str, *, for_batch: bool = False) -> int | None:
@@ -28,12 +29,12 @@ class AdapterSlots(Protocol):
     def release(self, slot: int, *, for_batch: bool = False) -> None:
         """End one use of a slot that `acquire` returned."""
 
-    def wants_back(self, slot: int) -> bool:
+    def is_reclaimed(self, slot: int) -> bool:
         """Tell whether batch work that uses this slot has to leave it."""
 
 
 class RunningSet:
-    """A sequence in it has blocks for its tokens and, if its request names an adapter, a slot in use."""
+    """The running sequences. Each has blocks for its tokens and, if its request names an adapter, a slot in use."""
 
     def __init__(self, blocks: BlockManager, adapters: AdapterSlots, counters: ServiceCounters) -> None:
         self._blocks = blocks

@@ -1,8 +1,8 @@
 """Which tokens the next step computes. Data in, plan out: no torch, no clock of its own, no sockets.
 
 Continuous batching (Yu et al., 2022: Orca) with one token budget per step: sequences that decode come first, what is
-left goes to prefill in chunks (Agrawal et al., 2024: Sarathi-Serve). Who is admitted, whose prompts go first and who
-gives way is decided by the tenants' counters of service (see `engine.scheduling.fairness`).
+left goes to prefill in chunks (Agrawal et al., 2024: Sarathi-Serve). The tenants' counters of service decide which
+request is admitted, which prompts go first and which sequence gives way (see `engine.scheduling.fairness`).
 
 Memory. A sequence is admitted with blocks for all its tokens, if one more stays free for each that runs; only decoding
 needs blocks later. When they run out the newest sequence of the running tenant with the highest counter is preempted:
@@ -13,8 +13,8 @@ since one sequence alone always fits. Emitted tokens are kept, so no chain of pr
 go on are charged and who gave way is not, it does not stay the one with the highest counter.
 
 One step ahead. A step may be planned while the one before it is computed: whether a sequence goes on is then known, or
-guessed (a token may end it), but not by which token. Who ends after all has computed a row in vain. Nobody is preempted
-on a guess, and a sequence whose next token depends on the text of the last one makes all wait.
+guessed (a token may end it), but not by which token. A sequence that ends after all has computed a row in vain. Nobody
+is preempted on a guess, and a sequence whose next token depends on the text of the last one makes all wait.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from engine.sequence import Chunk, ChunkResult, Drafter, Matcher, Plan, Sequence
 
 AFTER_ALL_SLOTS = 1 << 30
 BACKGROUND_WEIGHT = 0.1
-"""Interactive requests of at most this weight are background: nobody waits for them."""
+"""The weight up to which interactive requests are background: nobody waits for them."""
 
 BACKGROUND_TOKENS = 32
 """The most prompt tokens of all background requests in one step. A step cannot be interrupted: whoever arrives while it
 is computed waits for all of it."""
 
 RECENT_S = 60.0
-"""What interactive requests have used of the cache for at least this long ago may be taken for batch work."""
+"""Seconds after which batch work may take cached blocks that interactive requests have used."""
 
 
 class Scheduler:
@@ -172,8 +172,10 @@ class Scheduler:
         return EngineError("queue_full", message, self._requests.retry_after_s(band))
 
     def count_elsewhere(self, services: Mapping[str, Service]) -> None:
-        """Count what tenants' interactive requests got on other replicas of the pool (see
-        `engine.scheduling.fairness`)."""
+        """Count what tenants' interactive requests got on other replicas of the pool.
+
+        See `engine.scheduling.fairness`.
+        """
         for tenant, used in services.items():
             moved = used.adapter_bytes / self._limits.token_bytes
             self._interactive.counters.charge_elsewhere(
@@ -253,7 +255,7 @@ class Scheduler:
         for sequence in prefilling:
             left -= self._prefill(sequence, left, prefills)
         has_memory = True
-        if self.totals.preemptions == num_preemptions:  # else who was just preempted would come straight back
+        if self.totals.preemptions == num_preemptions:  # else a preempted sequence would come straight back
             left, has_memory = self._admit(left, prefills)
         if not self._batch_band.num_alive:
             return Plan(decodes, prefills)
@@ -273,7 +275,7 @@ class Scheduler:
         outputs = StepOutputs([], [])
         for chunk, result in zip(plan.chunks, results, strict=True):
             if chunk.sequence.status is not Status.RUNNING:
-                continue  # it ended since: in the step before, by an abort, by another choice of its request
+                continue  # the sequence has ended in the step before, by an abort, or by another choice of its request
             progress = take_result(chunk, result, self._limits.eos_token_ids)
             final = self._account(chunk.sequence, progress)
             if progress.delta is not None:
@@ -302,7 +304,8 @@ class Scheduler:
     def _awaits_tokens(self) -> bool:
         """Tell whether a next token depends on pending ones, or a sequence would give way to one that may not be.
 
-        Batch work whose next token so depends sits out beside interactive requests, for which nobody has to wait."""
+        Batch work whose next token so depends sits out beside interactive requests, for which nobody has to wait.
+        """
         interactive = [sequence for sequence in self._interactive.running if not sequence.needs_no_step]
         if any(s.num_pending and (s.is_chosen_by_text or self._limits.num_draft_tokens) for s in interactive):
             return True
@@ -375,7 +378,7 @@ class Scheduler:
             sequence = self._admission.next()
             if sequence is None:
                 break
-            # A block stays free for each that runs, so that the newcomer does not cause a preemption at once.
+            # A block stays free for each sequence that runs, so that the newcomer does not cause a preemption at once.
             num_spare = len(self._interactive.running) + self._batch.num_held_blocks
             if self._batch_band.running:
                 needed = self._blocks.num_needed(sequence, sequence.may_reuse_prefix)

@@ -3,7 +3,8 @@
     seconds = a + b * rows + c * prompt tokens + d * tokens of context
 
 Least squares over the last steps, newer ones counting more. Errors count relative to a step's length, so that a step
-which something else delayed moves little. What the last steps do not tell apart stays as it was. No time, no device.
+which something else delayed moves little. A coefficient that the last steps do not determine stays as it was. No time,
+no device.
 """
 
 from __future__ import annotations
@@ -19,26 +20,30 @@ from engine.scheduling.limits import BatchLimits
 from engine.sequence import Chunk
 
 FORGETTING = 0.99
-"""What a step counts for once the next one is there: about a hundred steps are remembered."""
+"""The factor by which a step counts less with each later one: about a hundred steps are remembered."""
 
 ANCHOR = 1e-3
-"""What keeps a coefficient where it is, as a part of the most that steps ever told about it."""
+"""The strength that holds a coefficient at its value, as a part of the most that steps ever told about it."""
 
 TINY = 1e-12
 
 UNITS = np.array([1.0, 8.0, 64.0, 16384.0])
-"""Of a constant, rows, prompt tokens and context, how many belong together: while nothing tells them apart, a step's
-time is shared out by them."""
+"""The amounts of a constant, rows, prompt tokens and context that belong together: while nothing tells them apart, a
+step's time is shared out by them."""
 
 GROWTH = 2
 FIRST_TOKENS = 16
-"""A step may have GROWTH times the most rows and prompt tokens seen, or FIRST_TOKENS: what is beyond is a guess."""
+"""Rows and prompt tokens that a step may have at first; later GROWTH times the most seen.
+
+The time of more is a guess.
+"""
 
 
 class StepLoad(msgspec.Struct):
-    """What one step computes. num_rows: sequences, drafts included."""
+    """The amounts that one step computes."""
 
     num_rows: int = 0
+    """Sequences, drafts included."""
     num_prompt_tokens: int = 0
     num_context_tokens: int = 0
 
@@ -82,13 +87,13 @@ class StepCosts(NamedTuple):
 
 
 class StepTime:
-    """See the module. max_rows, max_prompt_tokens: the most of which the time can be told."""
+    """Predicts the time of steps. max_rows, max_prompt_tokens: the largest step whose time can be told."""
 
     def __init__(self) -> None:
         self._coefficients = np.zeros(4)
         self._squares = np.zeros((4, 4))
         self._products = np.zeros(4)
-        self._most_told = np.zeros(4)
+        self._most_information = np.zeros(4)
         self._is_fitted = True
         self.max_rows = 0
         self.max_prompt_tokens = FIRST_TOKENS
@@ -105,7 +110,7 @@ class StepTime:
         features = _features(load) / seconds
         self._squares = FORGETTING * self._squares + np.outer(features, features)
         self._products = FORGETTING * self._products + features
-        self._most_told = np.maximum(self._most_told, self._squares.diagonal())
+        self._most_information = np.maximum(self._most_information, self._squares.diagonal())
         self.max_rows = max(self.max_rows, GROWTH * load.num_rows)
         self.max_prompt_tokens = max(self.max_prompt_tokens, GROWTH * load.num_prompt_tokens)
         self._is_fitted = False
@@ -116,7 +121,7 @@ class StepTime:
         Where one would be, the most negative is zero and the others are fitted anew.
         """
         if not self._is_fitted:
-            anchor = ANCHOR * self._most_told + TINY
+            anchor = ANCHOR * self._most_information + TINY
             squares = self._squares + np.diag(anchor)
             products = self._products + anchor * self._coefficients
             used = np.arange(4)
@@ -149,16 +154,16 @@ def longest_alone_s(costs: StepCosts, limits: BatchLimits, max_num_seqs: int) ->
 
 
 class StepRoom:
-    """What is left of one step for batch work.
+    """The room that one step has left for batch work.
 
     Beside interactive requests a step is lengthened by a share, alone it has a bound. A first row always fits alone, so
     that work gets on however slow the device is. Beside others nothing fits before any step was seen.
     """
 
     def __init__(self, step_time: StepTime, load: StepLoad, limits: BatchLimits, max_num_seqs: int) -> None:
-        """Set up the room of a step. load: of the interactive requests in the step.
+        """Set up the room of a step. Everything that is added to the step takes up room.
 
-        Whatever is added to it takes up room.
+        load: the interactive requests in the step.
         """
         self._costs = costs = step_time.costs()
         self._max_rows = step_time.max_rows

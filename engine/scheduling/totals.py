@@ -1,4 +1,4 @@
-"""What the scheduler counts."""
+"""The scheduler's counters."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import msgspec
 
 
 class Totals(msgspec.Struct):
-    """Since the start. prefix_*: prompt tokens looked up in the cache and found there, each request counted once.
+    """Counters since the start.
 
-    batch_*: of the batch band alone; its prompt and generated tokens are part of the others, its preemptions are not.
+    prefix_*: prompt tokens looked up in the cache and found there, each request counted once.
+    batch_*: those of the batch band alone; its prompt and generated tokens are part of the others, its preemptions are
+    not.
     """
 
     preemptions: int = 0

@@ -10,8 +10,10 @@ from engine.sequence import Sequence
 
 
 class WaitingQueue:
-    """One line per tenant, in order of turns: of arrival, in the batch band of deadlines. A preempted sequence comes
-    back to its old place."""
+    """The waiting sequences, one line per tenant, in order of turns: of arrival; in the batch band, of deadlines.
+
+    A preempted sequence comes back to its old place.
+    """
 
     def __init__(self, counters: ServiceCounters) -> None:
         self._counters = counters

@@ -1,9 +1,9 @@
-"""Takes away what nobody needs any more: content of the store that no version refers to, adapters on engines that
-belong to none, bytes of uploads that are over. So what a process that died left behind goes as well.
+"""Deletes content that nobody needs any more.
 
-Every gateway looks at its engines and its disk, one of all at the store. Content has to be unused for as long as
-requests that run may need it, as that gateway sees it, and then once more in a transaction in which nobody refers to
-anything new.
+That is content of the store that no version refers to, adapters on engines that belong to no version, and bytes of
+uploads that are over. So the leftovers of a process that died go as well. Every gateway looks at its engines and its
+disk, one of all at the store. Content has to be unused for as long as running requests may need it, as that gateway
+sees it, and then once more in a transaction in which nobody refers to anything new.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ log = structlog.get_logger(__name__)
 
 
 class Collector:
-    """Works between `start` and `stop`.
+    """Deletes unused content between `start` and `stop`.
 
-    resident: keys of the content that engines hold. unload: let them forget one; it must not raise.
-    grace_s: how long content is kept that nobody refers to.
+    resident: returns the keys of the content that engines hold.
+    unload: lets engines forget a content; it must not raise.
+    grace_s: seconds for which content is kept that nobody refers to.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Collector:
 
     def start(self) -> None:
         interval_s = max(MIN_INTERVAL_S, min(MAX_INTERVAL_S, self._grace_s / 4))
-        self._task = asyncio.create_task(forever(self._look, interval_s, name="collection"))
+        self._task = asyncio.create_task(forever(self._poll, interval_s, name="collection"))
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -66,9 +67,9 @@ class Collector:
         self._turn.release()
 
     async def collect(self, *, in_store: bool = True) -> list[str]:
-        """Look once, and take away what has been unused for long enough. Return the digests that left the store.
+        """Look once, and delete content that has been unused for long enough. Return the digests that left the store.
 
-        in_store: whether to look in the store, too: what was seen there before is forgotten otherwise.
+        in_store: True: look in the store, too; False: earlier findings there are forgotten.
         """
         async with self._database.acquire() as conn:
             await expire_imports(conn)
@@ -102,7 +103,7 @@ class Collector:
         log.info("adapter_content_removed", digest=digest)
         return True
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         try:
             is_mine = await self._turn.is_mine()
         except Exception:

@@ -1,7 +1,7 @@
-"""Back-off: a project whose adapters are refused one after the other pauses, and the longer the more there were.
+"""Pauses of projects whose adapters are refused one after the other, longer after each further refusal.
 
 An inspection costs processor time that running streams then lack, so the time that one project's refused adapters may
-take is bounded by their number. Knows nothing of HTTP, nor of what an inspection does.
+take is bounded by their number. Knows nothing of HTTP, nor of an inspection's steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 NUM_FREE = 3
-"""Refusals in a row that cost nothing: whoever corrects a mistake need not wait."""
+"""Refusals in a row without a pause: a person who corrects a mistake need not wait."""
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 10.0, 300.0
 """After the last of these; twice as long after each further one. The longest is shorter than what a refusal is
@@ -46,6 +46,7 @@ async def check_not_paused(conn: Connection, project_id: str) -> int:
 
 async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
     """Begin the inspection of an import, in a transaction; how many of the project were refused in a row before it.
+
     None: others of the project are being inspected elsewhere, and would make up the number of refusals that pauses it;
     ask again soon.
 
@@ -57,7 +58,7 @@ async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
         raise Conflict(
             "The project is archived and takes no more adapters.", param="project_id", code="project_archived"
         )
-    # First: one that is refused between the two questions is counted twice rather than not at all.
+    # Read first: an import that is refused between the two queries is counted twice rather than not at all.
     num_beside = await num_inspected_beside(conn, project_id, imported.id)
     num_refused = await check_not_paused(conn, project_id)
     if num_beside and num_refused + num_beside >= NUM_FREE:

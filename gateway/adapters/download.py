@@ -1,7 +1,7 @@
 """One file from an https URL of a stranger into a file here: bounded in bytes, in silence and in redirects.
 
-Each hop is judged anew: its scheme, whether the source may send there, and the address it leads to. The total time is
-the caller's (`gateway.adapters.fetch`). Knows nothing of what the bytes are.
+Each hop is judged anew: its scheme, whether the source may send there, and the address it leads to. The caller bounds
+the total time (`gateway.adapters.fetch`). Knows nothing of the bytes' meaning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.support.outbound import Guard, NotPublic, new_client, send_to, trus
 
 MAX_REDIRECTS = 3
 IDLE_S = 30.0
-"""How long a server may take to accept, to answer, and to send the next bytes."""
+"""Seconds that a server may take to accept, to answer, and to send the next bytes."""
 
 MayGo = Callable[[httpx.URL], bool]
 """Tells whether a source may redirect to this URL."""
@@ -32,8 +32,10 @@ class FetchFailed(Exception):
 
 
 class Received:
-    """The bytes of one import that have arrived so far, over all of its files, and the most that may. The downloader
-    adds, the reporter reads."""
+    """The bytes of one import that have arrived so far, over all of its files, and the most that may arrive.
+
+    The downloader adds, the reporter reads.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.num_bytes = 0
@@ -64,7 +66,10 @@ class Received:
 
 
 class Downloader:
-    """tls: None for the authorities that the machine trusts. idle_s: see `IDLE_S`."""
+    """Downloads files.
+
+    tls: the trusted authorities; None: those that the machine trusts. idle_s: as IDLE_S.
+    """
 
     def __init__(self, guard: Guard, *, tls: ssl.SSLContext | None = None, idle_s: float = IDLE_S) -> None:
         self._guard = guard
@@ -76,7 +81,10 @@ class Downloader:
     ) -> httpx.Headers:
         """Write the URL's content to a new file and return the headers of the first answer.
 
-        headers: for the host of the URL alone, wherever it redirects to. Raises FetchFailed, and OSError of the file.
+        headers: headers for the host of the URL alone, wherever it redirects to.
+
+        Raises FetchFailed: when the content does not arrive.
+        Raises OSError: when the file cannot be written.
         """
         try:
             async with new_client(httpx.Timeout(self._idle_s), self._tls) as client:
@@ -148,8 +156,10 @@ async def write_chunks(chunks: AsyncIterable[bytes], into: Path, received: Recei
 
 
 def _in_words(error: Exception, idle_s: float) -> str:
-    """Return why a download failed. A server's answer is quoted nowhere: a tenant who names a source chooses what is
-    spoken to."""
+    """Return why a download failed.
+
+    A server's answer is quoted nowhere: a tenant who names a source chooses what is spoken to.
+    """
     if isinstance(error, httpx.TimeoutException):
         return f"the source's server sent nothing for {idle_s:g} s"
     if isinstance(error, httpx.ConnectError):

@@ -23,7 +23,7 @@ from gateway.adapters.download import Downloader, FetchFailed, Received, write_c
 from gateway.domain.adapters.sources import AllowedSources, Source, WrongSource
 
 TOTAL_S = 1800.0
-"""The most that one fetch may take, however steadily it drips."""
+"""Seconds that one fetch may take, however steadily it goes on."""
 
 CHUNK_BYTES = 256 << 10
 ARCHIVE_NAME = "archive"
@@ -33,10 +33,11 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class Hub(msgspec.Struct, frozen=True):
-    """token: for repositories that are not public; it goes to the endpoint's host alone."""
+    """The Hugging Face hub."""
 
     endpoint: str = "https://huggingface.co"
     token: str | None = None
+    """The token for repositories that are not public; it goes to the endpoint's host alone."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Hub:
@@ -45,7 +46,10 @@ class Hub(msgspec.Struct, frozen=True):
 
 
 class Fetcher:
-    """max_bytes: of all files of one source together. total_s: see `TOTAL_S`."""
+    """Fetches adapters from sources.
+
+    max_bytes: the most bytes of all files of one source together. total_s: as TOTAL_S.
+    """
 
     def __init__(
         self,

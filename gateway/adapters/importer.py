@@ -1,7 +1,7 @@
-"""Fetches what imports in the state `fetching` ask for, in the background, and hands it to the intake.
+"""Fetches the content of imports in the state `fetching`, in the background, and hands it to the intake.
 
-Any number of gateways do; each import is claimed by one, which leaves signs of life, and claimed again where they stop
-coming. Knows nothing of how content comes (`gateway.adapters.fetch`), nor of what becomes of it (`.intake`).
+Any number of gateways do; each import is claimed by one, which leaves signs of life, and claimed again where they stop.
+Knows nothing of the way to the content (`gateway.adapters.fetch`), nor of its inspection (`.intake`).
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ log = structlog.get_logger(__name__)
 
 POLL_S = 0.5
 TOUCH_S = 1.0
-"""Between two signs of life; the database misses them after 20 s."""
+"""Seconds between two signs of life; the database misses them after 20 s."""
 
 STOP_S = 10.0
 MAX_AT_WORK = 4
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
-"""`Intake.take_in`: records the import's end itself, or puts it back for a project that is paused. Raises GatewayError
-for what it refuses."""
+"""`Intake.take_in`: records the import's end itself, or puts it back for a project that is paused.
+
+Raises GatewayError for content that it refuses.
+"""
 
 
 class Importer:
-    """One per gateway process; works between `start` and `stop`.
+    """Fetches imports between `start` and `stop`. A gateway process has one.
 
     Content that has not arrived at `stop` is fetched anew by another gateway.
     """
@@ -108,7 +110,7 @@ class Importer:
             await self._fail(claimed, str(error))
         except GatewayError as error:
             log.info("import_refused", id=claimed.id, source=claimed.source, error=error.message)
-        except FAILURES as error:  # of the disk, too: its signs of life stop, and it is claimed again
+        except FAILURES as error:  # errors of the disk, too: the import's signs of life stop, and it is claimed again
             log.warning("import_interrupted", id=claimed.id, source=claimed.source, error=repr(error))
         except Exception:
             log.exception("import_failed", id=claimed.id, source=claimed.source)

@@ -1,7 +1,7 @@
 """The order in which adapters are inspected: one at a time on a machine, the projects in turn.
 
 Within a gateway projects stand in line; between the gateways of a machine a locked file decides, which the kernel takes
-back from a process that dies. Knows nothing of what is done in a turn.
+back from a process that dies. Knows nothing of the inspections.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from gateway.domain.errors import Overloaded
 from gateway.support.process import make_private_folder
 
 MAX_WAIT_S = 120.0
-"""About two of the longest inspections there are."""
+"""Seconds that an adapter waits for its turn: about two of the longest inspections."""
 
 RETRY_AFTER_S = 30.0
 
 POLL_S = 0.02
 GAP_S = 2 * POLL_S
-"""After a turn, before the same gateway's next one: another gateway that waits has looked by then."""
+"""Seconds between two turns of the same gateway: another gateway that waits has looked by then."""
 
 
 class InspectionQueue:
-    """One per gateway process. lock_path: of the file, made on demand; the same for all gateways of a machine."""
+    """The turns of inspections. A gateway process has one.
+
+    lock_path: the path of the lock file, made on demand; the same for all gateways of a machine.
+    """
 
     def __init__(self, lock_path: Path, *, max_wait_s: float = MAX_WAIT_S) -> None:
         self._lock_path = lock_path

@@ -1,5 +1,6 @@
-"""The one way in: content that is here, to a version of an adapter that was seen to work. Uploads, fetched sources and
-the watched folder all end here. Knows nothing of HTTP, nor of where the content came from.
+"""The one way in: content that is here, to a version of an adapter that was seen to work.
+
+Uploads, fetched sources and the watched folder all end here. Knows nothing of HTTP, nor of where the content came from.
 
 Content is inspected and kept first and referred to then, in a transaction in which nothing leaves the store: whoever
 dies in between leaves content that nobody refers to, which the collector takes away. Nothing is skipped because the
@@ -25,7 +26,7 @@ from adapters.sandbox.run import SandboxBroken
 from adapters.store import AdapterStore
 from gateway.adapters.cooldown import begin_if_due, import_over
 from gateway.adapters.inspection_queue import InspectionQueue
-from gateway.adapters.presence import kept_present
+from gateway.adapters.presence import heartbeats
 from gateway.adapters.prober import Prober
 from gateway.adapters.workspace import Leftovers, workspace
 from gateway.db.adapters import adapter_imports
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Inspect(Protocol):
-    """See `adapters.inspection.inspect`."""
+    """The function `adapters.inspection.inspect`."""
 
     async def __call__(self, path: Path, into: Path, base: BaseShape, bounds: Bounds, *, niceness: int) -> Report: ...
 
@@ -69,10 +70,11 @@ RETRY_AFTER_S = 10.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 ASK_AGAIN_S = 0.2
-"""While others of the project are inspected on other machines."""
+"""Seconds between two looks while other adapters of the project are inspected on other machines."""
 
 MAX_REFERRING = 2
-"""At once, in each gateway: the store is asked while each holds a connection, and some stores are far away."""
+"""The most imports at once, in each gateway, that add a reference to content: each holds a connection while the store
+is asked, and some stores are far away."""
 
 log = structlog.get_logger(__name__)
 
@@ -91,8 +93,9 @@ class Taken(msgspec.Struct, frozen=True):
 class Intake:
     """Takes content in for adapters of any base model that is served.
 
-    bases: the base models; each is registered in the database. bounds: the largest content. queue: whose turn it is to
-    be inspected.
+    bases: the base models; each is registered in the database.
+    bounds: the largest content.
+    queue: gives the turns of inspections.
     """
 
     def __init__(
@@ -117,16 +120,19 @@ class Intake:
         self._leftovers = Leftovers()
 
     async def take_in(self, imported: ImportRow, content: Path, *, again: Again | None = None) -> Taken:
-        """Inspect, keep, refer to and probe what an import in the state 'uploaded' brought; its end is recorded on it,
-        whatever that is. content: a folder with PEFT's two files, or an archive; the caller deletes it. again: the
-        state to which it returns, to come once more, where the project is paused; left out, it fails.
+        """Inspect, keep, refer to and probe the content of an import in the state 'uploaded'.
+
+        The import's end is recorded on it, whatever the end is.
+        content: a folder with PEFT's two files, or an archive; the caller deletes it.
+        again: the state to which the import returns, to come once more, where the project is paused; without one the
+        import fails.
 
         Raises InvalidRequest (code adapter_rejected, every reason) for what is refused, QuotaExceeded, Conflict for a
         project that is archived or an import that is over, UploadsPaused for a project of which too many were refused,
         Overloaded while the store is away, the disk is full or the queue is too long.
         """
         try:
-            async with kept_present(lambda: self._touch(imported)):
+            async with heartbeats(lambda: self._touch(imported)):
                 put = await self._keep_and_refer(imported, content)
         except AdapterRejected as error:
             await self._end(imported, "rejected", str(error))
@@ -174,8 +180,9 @@ class Intake:
         return put
 
     async def _base_of(self, imported: ImportRow) -> tuple[str, BaseShape]:
-        """Return the base that content is for, by digest and shape: the announced one, or the one of the adapter that
-        has the name already, or the default.
+        """Return the base that content is for, by digest and shape.
+
+        The base is the announced one, or the one of the adapter that has the name already, or the default.
 
         Raises Conflict: when that base is not served here, so that nothing can be inspected for it.
         """

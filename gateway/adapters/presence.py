@@ -1,4 +1,4 @@
-"""Signs of life while somebody works on something that others take over if he dies."""
+"""Signs of life of work that others take over if its process dies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
-async def kept_present(touch: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+async def heartbeats(touch: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
     """Call touch every few seconds as long as the context lasts. A database that is away does not end the work."""
 
     async def beat() -> None:

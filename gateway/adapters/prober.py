@@ -1,6 +1,6 @@
-"""Lets an engine try every version before anybody can ask for it.
+"""Lets an engine try every version before requests can name it.
 
-A version whose upload found no engine, or whose gateway died, waits in the database and is probed by whichever gateway
+A version whose upload found no engine, or whose gateway died, waits in the database and is probed by any gateway that
 claims it.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from adapters.ref import content_key
-from gateway.adapters.presence import kept_present
+from gateway.adapters.presence import heartbeats
 from gateway.db.adapters import probes
 from gateway.db.adapters.probes import MAX_PROBES, ToProbe
 from gateway.db.due_work import RARELY_S
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class Prober:
-    """Looks for waiting versions from `start` to `stop`."""
+    """Probes waiting versions from `start` to `stop`."""
 
     def __init__(
         self,
@@ -42,9 +42,10 @@ class Prober:
         probe: Callable[[str | None, str], Awaitable[msgspec.Struct]],
         wake: asyncio.Event | None = None,
     ) -> None:
-        """Prepare the prober. wake: set when a version may wait; None: the prober looks each INTERVAL_S.
+        """Prepare the prober.
 
         ready_bases, probe: as in `gateway.adapters.service.Engines`.
+        wake: set when a version may wait; None: the prober looks each INTERVAL_S.
         """
         self._database = database
         self._ready_bases = ready_bases
@@ -68,8 +69,9 @@ class Prober:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def probe(self, adapter_id: str, version: int, *, mine: bool) -> None:
-        """Probe a version if it waits, nobody else probes it, and an engine is there. The database has the outcome
-        then.
+        """Probe a version if it waits, nobody else probes it, and an engine is there.
+
+        The database has the outcome then.
 
         mine: whether the caller has put the version there as claimed.
         """
@@ -103,7 +105,7 @@ class Prober:
                 await probes.touch_claim(conn, claimed.adapter_id, claimed.version)
 
         try:
-            async with kept_present(touch):
+            async with heartbeats(touch):
                 found = await self._probe(claimed.base_digest, content_key(claimed.project_id, claimed.digest))
         except InvalidRequest as refusal:
             await self._reject(claimed, refusal.message)

@@ -1,9 +1,8 @@
-"""Keeps pinned adapters on every engine that connects, and lets those go that are pinned no more.
+"""Keeps pinned adapters on every engine that connects, and unpins those that are pinned no more.
 
-The arms of running and paused experiments count as pinned.
-
-Each gateway does so for the engines that it talks to: to load what is there, or to let go what is not, changes nothing.
-It remembers of an engine what it did itself, so a pin that ends while no gateway runs lasts until the engine ends.
+The arms of running and paused experiments count as pinned. Each gateway does so for the engines that it talks to: to
+load a loaded adapter, or to unpin an unpinned one, changes nothing. A gateway remembers its own calls to an engine
+alone, so a pin that ends while no gateway runs lasts until the engine ends.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from gateway.db.pool import Database
 from gateway.domain.errors import GatewayError
 from gateway.support.worker import forever
 
-LOOK_S = 1.0
-"""How soon an engine is noticed that came."""
+POLL_S = 1.0
+"""Seconds between two looks for new engines."""
 RETRY_S = 10.0
-"""How soon what failed is tried again, as while the engine's store is away."""
+"""Seconds until a failed call is tried again, as while the engine's store is away."""
 
 ASKED_S = 30.0
-"""The time for which adapters stay that were asked for and are not pinned by then."""
+"""Seconds for which adapters stay that were asked for and are not pinned by then."""
 LOAD_TIMEOUT_S = 20.0
 """The longest wait for adapters that somebody asks for."""
 
@@ -47,11 +46,13 @@ class Engine(Protocol):
 
 
 class Residency:
-    """Works from `start` to `stop`; pass the change feed `changed`."""
+    """Keeps pinned adapters on engines from `start` to `stop`. Subscribe `changed` to the change feed."""
 
     def __init__(self, database: Database, engines: Callable[[], Sequence[tuple[str, Engine]]]) -> None:
-        """Start without pins. engines: returns the engines that are there now, each with the digest of the base model
-        it serves."""
+        """Start without pins.
+
+        engines: returns the engines that are there now, each with the digest of the base model it serves.
+        """
         self._database = database
         self._engines = engines
         self._held: dict[Engine, _Held] = {}
@@ -62,7 +63,7 @@ class Residency:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(forever(self._step, LOOK_S, name="pinned adapters", wake=self._wake))
+        self._task = asyncio.create_task(forever(self._step, POLL_S, name="pinned adapters", wake=self._wake))
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -75,8 +76,10 @@ class Residency:
             self._wake.set()
 
     async def _step(self) -> None:
-        """Look up what is pinned and hold it. Without an answer engines hold what was pinned when that was last
-        known."""
+        """Look up what is pinned and hold it.
+
+        Without an answer engines hold what was pinned when that was last known.
+        """
         try:
             await self._look_up()
         finally:
@@ -99,7 +102,7 @@ class Residency:
         return frozenset(each for each in wanted if not self._is_held(*each))
 
     async def _hold(self, *, again: bool = False) -> None:
-        """Let each engine hold what it should. again: also what failed a moment ago."""
+        """Let each engine hold its pinned adapters. again: True: failed calls are tried again at once."""
         engines = self._engines()
         self._held = {engine: self._held.get(engine) or _Held(engine) for _, engine in engines}
         await asyncio.gather(*(self._held[engine].hold(self._pinned_of(base), again=again) for base, engine in engines))
@@ -110,8 +113,10 @@ class Residency:
         return bool(ready) and all(held.has(key) for held in ready)
 
     def _pinned_of(self, base: str) -> list[str]:
-        """Return the content keys of the pinned adapters of a base, the oldest adapter first, and of those that were
-        asked for."""
+        """Return the content keys of the pinned adapters of a base, and of those that were asked for.
+
+        The oldest adapter comes first.
+        """
         now_s = asyncio.get_running_loop().time()
         asked = [each for each, until_s in self._asked.items() if until_s > now_s]
         return [key for of, key in dict.fromkeys((*self._pinned, *asked)) if of == base]
@@ -129,7 +134,7 @@ class Residency:
 
 
 class _Held:
-    """One engine, and what this gateway made it hold."""
+    """One engine, and the adapters that this gateway made it hold."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -142,7 +147,10 @@ class _Held:
         return key in self._held
 
     async def hold(self, pinned: Sequence[str], *, again: bool = False) -> None:
-        """Let the engine hold these and no other of those that it held. again: also what failed a moment ago."""
+        """Let the engine hold these adapters and no others of this gateway's.
+
+        again: True: failed calls are tried again at once.
+        """
         health = self._engine.health()
         if not health.ready:
             return

@@ -1,4 +1,4 @@
-"""The lives of a gateway's adapters, put together: the way in, the probes, resumable uploads and the way out."""
+"""The lives of a gateway's adapters, put together: the intake, the probes, resumable uploads and the collector."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PoolEngines:
     """`Engines` of the pools of one gateway."""
 
     def __init__(self, pools: Mapping[str, Pool], bases: Bases) -> None:
-        """Serve with these pools. pools: by name."""
+        """Serve with some pools. pools: the pools by name."""
         self._pools = pools
         self._bases = bases
 
@@ -91,9 +91,11 @@ class PoolEngines:
 class Lifecycle:
     """Works in the background between `start` and `stop`.
 
-    bases: the base models that adapters may be for; each is registered in the database. upload_dir: for the bytes of
-    resumable uploads. inspection_lock: a file that all gateways of this machine share. grace_s: how long content stays
-    that nothing refers to. version_waits: set when a version may wait for a probe; None: one is looked for each second.
+    bases: the base models that adapters may be for; each is registered in the database.
+    upload_dir: the folder for the bytes of resumable uploads.
+    inspection_lock: a file that all gateways of this machine share.
+    grace_s: seconds for which content stays that nothing refers to.
+    version_waits: set when a version may wait for a probe; None: one is looked for each second.
     """
 
     def __init__(

@@ -27,13 +27,13 @@ from gateway.support.process import make_private_folder
 
 SYNC_BYTES = 8 << 20
 SYNC_S = 5.0
-"""After so many bytes, or so long, what has come is made durable and told."""
+"""The bytes, and the seconds, after which the received bytes are made durable and counted."""
 
 RETRY_AFTER_S = 60.0
 """Seconds after which an upload may be tried again that a full disk refused."""
 
 LOCK_WAIT_S = 1.0
-"""A request whose connection broke just now is still telling what came."""
+"""Seconds to wait for the file's lock: a request whose connection broke just now still counts its bytes."""
 
 OFFSET_HEADER = "upload-offset"
 
@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 class Uploads:
-    """folder: made on demand; all gateways of a machine share it."""
+    """The resumable uploads of a machine. folder: made on demand; all gateways of the machine share it."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self._database = database
@@ -117,7 +117,7 @@ class Uploads:
     async def _write(
         self, imported: ImportRow, file: BinaryIO, offset: int, size_bytes: int, chunks: AsyncIterator[bytes]
     ) -> None:
-        told, told_s = offset, time.monotonic()
+        recorded, recorded_s = offset, time.monotonic()
         try:
             async for chunk in chunks:
                 if offset + len(chunk) > size_bytes:
@@ -126,15 +126,15 @@ class Uploads:
                     )
                 await _on_disk(_write_all, file, chunk)
                 offset += len(chunk)
-                if offset - told >= SYNC_BYTES or time.monotonic() - told_s >= SYNC_S:
-                    # First: what could not be made durable once is not told of later.
-                    told, told_s = offset, time.monotonic()
-                    await self._tell(imported, file, offset)
+                if offset - recorded >= SYNC_BYTES or time.monotonic() - recorded_s >= SYNC_S:
+                    # Reported first: the system reports a failed write to disk once, and not again later.
+                    recorded, recorded_s = offset, time.monotonic()
+                    await self._record_received(imported, file, offset)
         finally:
-            if offset > told:
-                await self._tell(imported, file, offset)
+            if offset > recorded:
+                await self._record_received(imported, file, offset)
 
-    async def _tell(self, imported: ImportRow, file: BinaryIO, received_bytes: int) -> None:
+    async def _record_received(self, imported: ImportRow, file: BinaryIO, received_bytes: int) -> None:
         await _on_disk(os.fsync, file.fileno())
         async with self._database.acquire() as conn:
             if not await adapter_imports.touch_import(conn, imported.id, received_bytes=received_bytes):

@@ -1,4 +1,4 @@
-"""Verification that the store holds what the tables refer to, byte for byte, and how much it holds beyond that."""
+"""Verification that the store holds the contents that the tables refer to, byte for byte, and which others it holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Fault(msgspec.Struct, frozen=True):
     version: int
     digest: str
     detail: str
-    """The fault of the content."""
+    """The fault of the content in words."""
 
 
 class Verification(msgspec.Struct, frozen=True):
@@ -39,14 +39,14 @@ class Verification(msgspec.Struct, frozen=True):
     missing: list[Fault]
     """Versions whose content is not in the store."""
     damaged: list[Fault]
-    """Versions whose content is not what it was."""
+    """Versions whose content has changed."""
     num_unreferenced: int
     """Contents in the store to which no version of any organization refers. They are deleted after a while."""
     object: Literal["organization.adapters.verification"] = "organization.adapters.verification"
 
 
 class Verifier:
-    """One per gateway, which verifies for one caller at a time: it reads as fast as the store can."""
+    """Verifies the store for one caller at a time, as fast as the store can be read. A gateway process has one."""
 
     def __init__(self, database: Database, store: AdapterStore) -> None:
         self._database = database
@@ -64,7 +64,7 @@ class Verifier:
                 code="verification_running",
             )
         self._is_at_work = True
-        # A thread of its own: long reads are not to hold up what others wait for.
+        # In a thread of its own: long reads are not to hold up work that others wait for.
         executor = ThreadPoolExecutor(1, thread_name_prefix="verify")
         try:
             return await self._verify(executor, organization_id)
@@ -75,7 +75,7 @@ class Verifier:
             self._is_at_work = False
 
     async def _verify(self, executor: ThreadPoolExecutor, organization_id: str) -> Verification:
-        # Before the tables: what is referred to since then is no orphan.
+        # Listed before the tables are read: content that is referred to since then is no orphan.
         stored = await _in(executor, self._store.digests)
         async with self._database.acquire() as conn:
             known = await owners(conn, stored)
@@ -100,7 +100,7 @@ _MISSING = "the store does not hold it"
 
 
 def _check(store: AdapterStore, digest: str) -> str | None:
-    """Return what is wrong with the content of a digest, None if nothing is."""
+    """Return the fault of the content of a digest; None if it has none."""
     try:
         store.verify(digest)
     except AdapterMissing:

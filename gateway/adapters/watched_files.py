@@ -2,9 +2,9 @@
 
     <folder>/<tenant>/<adapter>/adapter_config.json, adapter_model.safetensors
 
-Everything below the folder is opened relative to what was opened before and never through a link, so what a name means
-cannot change in between; hard links are refused, since their bytes may be somebody else's. Names that begin with a dot
-are passed over: copying programs use them. Knows nothing of tenants, nor of what the files mean.
+Everything below the folder is opened relative to the folder opened before and never through a link, so the meaning of a
+name cannot change in between; hard links are refused, since their bytes may be somebody else's. Names that begin with a
+dot are passed over: copying programs use them. Knows nothing of tenants, nor of the files' meaning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """The marks that tell one state of a file from another, as stat(2) has them; times in ns."""
+    """The marks of one state of a file, as stat(2) has them; times in ns."""
 
     device: int
     inode: int
@@ -41,13 +41,14 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
     changed_ns: int
 
 
-class Look(msgspec.Struct, frozen=True):
-    """An adapter's two files as they were at one moment. problem: why their bytes will not be read."""
+class AdapterFiles(msgspec.Struct, frozen=True):
+    """An adapter's two files as they were at one moment."""
 
     tenant: str
     name: str
     stamps: tuple[Stamp, ...]
     problem: str | None
+    """The reason why their bytes will not be read; None: they will be."""
 
     @property
     def unread_fingerprint(self) -> str:
@@ -55,12 +56,14 @@ class Look(msgspec.Struct, frozen=True):
         return "unread " + hashlib.sha256(msgspec.json.encode((self.stamps, self.problem))).hexdigest()
 
 
-def look(root: Path, max_bytes: int) -> list[Look]:
-    """Return every adapter's folder that has both files, whatever they are. max_bytes: of both files together.
+def find_adapters(root: Path, max_bytes: int) -> list[AdapterFiles]:
+    """Return every adapter's folder that has both files, whatever they are.
+
+    max_bytes: the most bytes of both files together.
 
     Raises OSError: when the root cannot be read.
     """
-    found: list[Look] = []
+    found: list[AdapterFiles] = []
     with _root(root) as root_fd:
         for tenant in _folders(root_fd):
             with _opened(tenant, root_fd, _FOLDER_FLAGS) as tenant_fd:
@@ -68,11 +71,11 @@ def look(root: Path, max_bytes: int) -> list[Look]:
                     with _opened(name, tenant_fd, _FOLDER_FLAGS) as folder_fd:
                         stamps = _stamps(folder_fd)
                     if stamps is not None:
-                        found.append(Look(tenant, name, stamps, _problem(stamps, max_bytes)))
+                        found.append(AdapterFiles(tenant, name, stamps, _problem(stamps, max_bytes)))
     return found[:MAX_FOLDERS]
 
 
-def read(root: Path, seen: Look, into: Path | None) -> str | None:
+def read(root: Path, seen: AdapterFiles, into: Path | None) -> str | None:
     """Return the fingerprint of the bytes of both files, which are copied where `into` is given.
 
     None where the files are not those that were looked at, or change meanwhile. Raises OSError of `into`.

@@ -1,11 +1,10 @@
-"""The watched folder: what appears in <folder>/<tenant>/<adapter>/ becomes that tenant's adapter, a change of it a new
-version, all through the one intake.
+"""The watched folder: files in <folder>/<tenant>/<adapter>/ become that tenant's adapter, changes new versions.
 
-One gateway of all watches; another takes over when its database session ends. A tenant is meant by its id or, alone of
-all, its name; whose folder it was first it stays. An adapter is taken in when both files are there and have not changed
-between two looks, and once: also after a restart nothing happens to what is as it was taken in, or as it was refused
-for what it is. Folders that go away remove nothing. Knows nothing of how files are read safely
-(`gateway.adapters.watched_files`).
+All content goes through the one intake. One gateway of all watches; another takes over when its database session ends.
+A tenant is meant by its id or, where no other has it, its name; a folder stays with its first tenant. An adapter is
+taken in when both files are there and have not changed between two looks, and once: also after a restart nothing
+happens to files that were taken in, or refused for their content. Folders that go away remove nothing. Knows nothing of
+safe reading (`gateway.adapters.watched_files`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import structlog
 from adapters.ref import check_adapter_name
 from adapters.store import AdapterStore
 from gateway.adapters.cooldown import check_not_paused
-from gateway.adapters.watched_files import Look, look, read
+from gateway.adapters.watched_files import AdapterFiles, find_adapters, read
 from gateway.adapters.workspace import workspace
 from gateway.db.adapters.adapter_imports import ImportRow, create_import, end_import
 from gateway.db.adapters.watched import Tenant, bind_folder, note_taken, taken_fingerprint
@@ -36,31 +35,38 @@ log = structlog.get_logger(__name__)
 
 POLL_S = 2.0
 RETRY_S = 30.0
-"""Before an adapter is tried again that could not be taken in, though nothing is wrong with it; twice as long after
-each failed import, for each one leaves a row."""
+"""Seconds until an adapter without a fault of its own is tried again; twice as long after each failed import, for each
+one leaves a row."""
 MAX_RETRY_S = 3600.0
 
 SOURCE = "folder"
-MAX_TOLD = 1000
+MAX_REPORTED = 1000
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
-"""`Intake.take_in`: records the import's end itself. Raises InvalidRequest for files that are refused, other
-GatewayErrors for what has other reasons, such as a full quota: the same files may be taken in later."""
+"""`Intake.take_in`: records the import's end itself.
+
+Raises InvalidRequest for files that are refused, other GatewayErrors for other reasons, such as a full quota: the same
+files may be taken in later.
+"""
 
 Outcome = Literal["settled", "waits", "failed"]
 """settled: taken in or refused, now or before. waits: not begun. failed: an import of it ended; the next may not."""
 
 
 class _Rest(msgspec.Struct, frozen=True):
-    """Nothing is to be done about this look before until_s, by the event loop's time."""
+    """The time until which one state of files is left alone."""
 
-    look: Look
+    files: AdapterFiles
     until_s: float
+    """The time in seconds of the event loop's clock."""
     num_failed: int
 
 
 class Watcher:
-    """One per gateway process; works between `start` and `stop`. max_bytes: of an adapter's files."""
+    """Watches the folder between `start` and `stop`.
+
+    A gateway process has one. max_bytes: the most bytes of an adapter.
+    """
 
     def __init__(
         self,
@@ -80,10 +86,10 @@ class Watcher:
         self._max_bytes = max_bytes
         self._poll_s = poll_s
         self._retry_s = retry_s
-        self._last: dict[tuple[str, str], Look] = {}
+        self._last: dict[tuple[str, str], AdapterFiles] = {}
         self._rests: dict[tuple[str, str], _Rest] = {}
         self._turn = Turn(database, WATCHING)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -100,32 +106,33 @@ class Watcher:
         if not await self._turn.is_mine():
             return
         try:
-            await self._look()
+            await self._poll()
         except OSError as error:
-            self._tell("watched_folder_unavailable", folder=str(self._folder), error=str(error))
+            self._report("watched_folder_unavailable", folder=str(self._folder), error=str(error))
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         found = {
-            (each.tenant, each.name): each for each in await asyncio.to_thread(look, self._folder, self._max_bytes)
+            (each.tenant, each.name): each
+            for each in await asyncio.to_thread(find_adapters, self._folder, self._max_bytes)
         }
         last, self._last = self._last, found
         now_s = asyncio.get_running_loop().time()
-        self._rests = {key: rest for key, rest in self._rests.items() if found.get(key) == rest.look}
+        self._rests = {key: rest for key, rest in self._rests.items() if found.get(key) == rest.files}
         for key, each in found.items():
             rest = self._rests.get(key)
             if last.get(key) == each and (rest is None or rest.until_s <= now_s):
                 num_failed = rest.num_failed if rest else 0
                 self._rests[key] = self._rest(each, now_s, num_failed, await self._consider(each))
 
-    def _rest(self, look: Look, now_s: float, num_failed: int, outcome: Outcome) -> _Rest:
+    def _rest(self, files: AdapterFiles, now_s: float, num_failed: int, outcome: Outcome) -> _Rest:
         if outcome == "settled":
-            return _Rest(look, math.inf, 0)
+            return _Rest(files, math.inf, 0)
         if outcome == "waits":
-            return _Rest(look, now_s + self._retry_s, num_failed)
+            return _Rest(files, now_s + self._retry_s, num_failed)
         pause_s = min(self._retry_s * 2.0 ** min(num_failed, 32), MAX_RETRY_S)
-        return _Rest(look, now_s + pause_s, num_failed + 1)
+        return _Rest(files, now_s + pause_s, num_failed + 1)
 
-    async def _consider(self, seen: Look) -> Outcome:
+    async def _consider(self, seen: AdapterFiles) -> Outcome:
         """Bring in files that are complete and at rest, unless that was done."""
         where = f"{seen.tenant}/{seen.name}"
         try:
@@ -134,15 +141,15 @@ class Watcher:
                 tenant = await bind_folder(conn, seen.tenant)
             if tenant is not None:
                 return await self._bring_in(tenant, seen)
-            self._tell("watched_folder_has_no_tenant", folder=where)
+            self._report("watched_folder_has_no_tenant", folder=where)
         except ValueError as error:
-            self._tell("watched_folder_refused", folder=where, error=str(error))
+            self._report("watched_folder_refused", folder=where, error=str(error))
         except Exception as error:  # whatever it is, the other adapters go on
             log.warning("watched_folder_failed", folder=where, error=repr(error))
             return "failed"
         return "waits"
 
-    async def _bring_in(self, tenant: Tenant, seen: Look) -> Outcome:
+    async def _bring_in(self, tenant: Tenant, seen: AdapterFiles) -> Outcome:
         fingerprint = seen.unread_fingerprint if seen.problem else await self._read(seen, None)
         if fingerprint is None:
             return "waits"
@@ -158,7 +165,7 @@ class Watcher:
             await self._refuse(tenant, seen, seen.problem)
         else:
             async with workspace(self._store) as folder:
-                # These bytes are what counts: the files may have changed since.
+                # These bytes decide: the files may have changed since.
                 fingerprint = await self._read(seen, folder)
                 if fingerprint is None:
                     return "waits"
@@ -168,10 +175,10 @@ class Watcher:
             await note_taken(conn, tenant.project_id, seen.name, fingerprint)
         return "settled"
 
-    async def _read(self, seen: Look, into: Path | None) -> str | None:
+    async def _read(self, seen: AdapterFiles, into: Path | None) -> str | None:
         return await asyncio.to_thread(read, self._folder, seen, into)
 
-    async def _import(self, tenant: Tenant, seen: Look, folder: Path) -> bool:
+    async def _import(self, tenant: Tenant, seen: AdapterFiles, folder: Path) -> bool:
         """Take in a folder that was seen. Return False where that ended for reasons other than the files."""
         imported = await self._create(tenant, seen)
         where = f"{seen.tenant}/{seen.name}"
@@ -186,13 +193,13 @@ class Watcher:
             log.info("watched_folder_taken_in", folder=where, id=imported.id)
         return True
 
-    async def _refuse(self, tenant: Tenant, seen: Look, reason: str) -> None:
+    async def _refuse(self, tenant: Tenant, seen: AdapterFiles, reason: str) -> None:
         imported = await self._create(tenant, seen)
         async with self._database.acquire() as conn:
             await end_import(conn, imported.id, "rejected", reason)
         log.warning("watched_folder_refused", folder=f"{seen.tenant}/{seen.name}", error=reason)
 
-    async def _create(self, tenant: Tenant, seen: Look) -> ImportRow:
+    async def _create(self, tenant: Tenant, seen: AdapterFiles) -> ImportRow:
         author = Author(
             organization_id=tenant.organization_id, kind="system", id=SOURCE, email=None, address="", request_id=""
         )
@@ -209,11 +216,11 @@ class Watcher:
                 size_bytes=size_bytes,
             )
 
-    def _tell(self, event: str, **fields: Any) -> None:
+    def _report(self, event: str, **fields: Any) -> None:
         """Log an event once, however often it is looked at."""
-        told = f"{event} {fields}"
-        if len(self._told) >= MAX_TOLD:
-            self._told.clear()
-        if told not in self._told:
-            self._told.add(told)
+        line = f"{event} {fields}"
+        if len(self._reported) >= MAX_REPORTED:
+            self._reported.clear()
+        if line not in self._reported:
+            self._reported.add(line)
             log.warning(event, **fields)

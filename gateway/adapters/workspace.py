@@ -11,13 +11,15 @@ from pathlib import Path
 from adapters.store import AdapterStore
 
 LEFT_S = (0.5, 2.0)
-"""The least and the most seconds that a workspace stays after its use, where nobody is to wait for its deletion."""
+"""The least and the most seconds that a workspace stays after its use, where no request waits for its deletion."""
 
 
 @asynccontextmanager
 async def workspace(store: AdapterStore, leftovers: Leftovers | None = None) -> AsyncIterator[Path]:
-    """Yield a workspace as the store's own does, without holding up the event loop while files are deleted. With
-    leftovers, a caller without an error goes on before they are."""
+    """Yield a workspace as the store's own does, without holding up the event loop while files are deleted.
+
+    With leftovers, a caller without an error goes on before they are.
+    """
     with ExitStack() as stack:
         folder = await asyncio.to_thread(stack.enter_context, store.workspace())
         try:
@@ -29,8 +31,11 @@ async def workspace(store: AdapterStore, leftovers: Leftovers | None = None) -> 
 
 
 class Leftovers:
-    """Deletes workspaces some time after their use: files that the disk has just made durable take milliseconds to
-    delete, and only content that the store had already leaves any. The time of an upload is not to tell that."""
+    """Deletes workspaces some time after their use.
+
+    Files that the disk has just made durable take milliseconds to delete, and only content that the store had already
+    leaves any. The time of an upload is not to tell that.
+    """
 
     def __init__(self) -> None:
         self._deleting: set[asyncio.Task[None]] = set()

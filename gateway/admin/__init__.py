@@ -1,5 +1,6 @@
-"""The admin API under /v1/organization, and logins under /admin/v1: a folder for each subject, a file for each kind of
-object.
+"""The admin API under /v1/organization, and logins under /admin/v1.
+
+There is a folder for each subject, and a file for each kind of object.
 
 Each route declares, as data in its `opt`, the permission it needs, the query parameters it knows and the struct of
 its body (`access`). `check_routes` refuses a router with a route that does not, and the tests walk the same table.

@@ -1,7 +1,7 @@
 """The declarations of the admin API's routes about themselves, and the guard that holds callers to them.
 
-A route says which permission it needs, which query parameters it knows and which body it takes; one that does not say
-so cannot be registered. Knows nothing about what routes do.
+A route declares its permission, its query parameters and its body; one without a declaration cannot be registered.
+Knows nothing about the routes' work.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ LIST_QUERY = ("after", "limit")
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request that has nothing to say."""
+    """The body of a request without fields."""
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """permission None: whoever is logged in, about themselves.
-
-    body: JSON; form: multipart, instead of JSON where a route takes both; raw: bytes as they are. headers: those that
-    the route reads, all of them needed.
-
-    in_any_project: having the permission in some project is enough; the route shows those projects only.
-    """
+    """The declaration of one route."""
 
     permission: Permission | None
+    """The permission that a caller needs; None: everybody who is logged in may call it, about themselves."""
     query: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
+    """The headers that the route reads, all of them needed."""
     body: type[msgspec.Struct] | None = None
+    """The struct of a JSON body."""
     form: Form | None = None
+    """The parts of a multipart body, instead of JSON where a route takes both."""
     raw: bool = False
+    """True: the body is bytes as they are."""
     in_any_project: bool = False
+    """True: the permission in some project is enough; the route shows those projects only."""
 
 
 class UndeclaredRoute(TypeError):
-    """A route of the admin API does not say what it needs."""
+    """A route of the admin API has no declaration."""
 
 
 def needs(

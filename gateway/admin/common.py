@@ -14,7 +14,7 @@ from gateway.db.organization.audit import Author
 from gateway.domain.tenancy.actor import Actor
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-"""Goes through `check_name` as well."""
+"""A name that people write. It goes through `check_name` as well."""
 
 UNPRINTABLE = ("Cc", "Cf", "Zl", "Zp")
 """Unicode categories: control characters, invisible ones such as those that turn text around, line separators."""

@@ -1,4 +1,4 @@
-"""Bodies that show what the admin API's main routes take: for readers of the document."""
+"""Example bodies of the admin API's main routes, for readers of the API's document."""
 
 from __future__ import annotations
 

@@ -34,8 +34,9 @@ def check_name(field: str, name: str, what: str = "adapter name") -> None:
 async def claim_name(
     conn: Connection, services: AdminServices, organization_id: str, project_id: str, name: str
 ) -> list[aliases.AliasRow]:
-    """Check that a project may have a new name, in a transaction that makes the name: until its end nobody else makes
-    one. Return all names that the project has.
+    """Check that a project may have a new name, and return all names that the project has.
+
+    To be called in the transaction that makes the name: until its end nobody else makes one.
 
     Raises NotFound, Conflict: when the project is not there or is archived, or when it has the name already.
     Raises InvalidRequest: when a base model has the name, or when the project has as many names as there can be.
@@ -63,7 +64,7 @@ async def is_base(conn: Connection, services: AdminServices, name: str, organiza
 
 
 def _taken(row: aliases.AliasRow) -> str:
-    """Return what has the name already, in words."""
+    """Return the thing that has the name already, in words."""
     if row.target_kind == "experiment":
         return f"The experiment '{row.experiment}' has the name '{row.name}'."
     if row.target_kind == "route":

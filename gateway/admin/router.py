@@ -162,9 +162,9 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
 
 
 def admin_routers(services: AdminServices) -> list[Router]:
-    """Every route of the admin API, to be registered on the application. Raises UndeclaredRoute.
+    """Return every route of the admin API, to be registered on the application.
 
-    Side by side: Litestar copies a router whole for each one that it is put into.
+    Raises UndeclaredRoute: when a route has no declaration.
     """
     common: dict[str, Any] = {"request_max_body_size": services.max_body_bytes, "tags": ["admin"]}
     dependencies = {"services": Provide(lambda: services, sync_to_thread=False)}

@@ -42,10 +42,7 @@ REQUESTS_PER_S, REQUESTS_BURST = 50.0, 3000.0
 
 
 class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
-    """bases: the base models that this gateway serves. sources: whence adapters may be fetched.
-
-    downloads: what exports this gateway makes at the moment. watchers: who watches it live.
-    """
+    """The services that the routes of the admin API use."""
 
     database: Database
     store: AdapterStore
@@ -56,11 +53,13 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     passwords: Passwords
     lifecycle: Lifecycle
     sources: AllowedSources
+    """The sources that adapters may be fetched from."""
     bases: Bases
+    """The base models that this gateway serves."""
     version: str
     max_adapter_bytes: int
     disk: DiskReserve
-    """Of the disk that uploads go to."""
+    """The free room on the disk that uploads go to."""
     max_body_bytes: int
     private_webhooks: bool
     health: Callable[[], Health]
@@ -92,7 +91,9 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     )
     """The rate of requests of each key and person."""
     downloads: Downloads = msgspec.field(default_factory=Downloads)
+    """The exports that this gateway makes now."""
     watchers: Watchers = msgspec.field(default_factory=Watchers)
+    """The live streams that this gateway serves."""
 
 
 Services = NamedDependency[SkipValidation[AdminServices]]

@@ -39,19 +39,22 @@ if TYPE_CHECKING:
     from engine.curve import KeyPair
     from gateway.db.pool import Connection
 
-LOOK_S = 1.0
+POLL_S = 1.0
 """Seconds between two reads of the rows while no change is announced."""
 
 AWAY_PAUSE_S = 0.5
+"""Seconds until another try where the database is away."""
 FORGET_EVERY_S = 3600.0
-KEPT_STOPPED = datetime.timedelta(days=1)
+STOPPED_RETENTION = datetime.timedelta(days=1)
+"""The time for which rows of stopped replicas stay."""
 FAILURES_TO_GIVE_UP = 5
+"""Failures in a row of a replica from which on an agent with `gives_up` ends."""
 
 log = structlog.get_logger(__name__)
 
 
 class CannotRun(Exception):
-    """No replica could be started, and waiting does not help; the message says why."""
+    """The error for a host on which no replica can be started, where waiting does not help; the message says why."""
 
 
 class Agent:
@@ -71,7 +74,10 @@ class Agent:
         *,
         gives_up: bool = False,
     ) -> None:
-        """Raises OSError or BadKey: when this host's keys cannot be read, where its engines serve other machines."""
+        """Prepare to tend the host of settings.data_dir.
+
+        Raises OSError or BadKey: when this host's keys cannot be read, where its engines serve other machines.
+        """
         self._database = database
         self._settings = settings
         self._keys = host_keys(settings.data_dir) if settings.link_address else None
@@ -87,7 +93,7 @@ class Agent:
     async def run(self) -> None:
         """Tend the host until canceled. Raises Superseded, or CannotRun."""
         feed = ChangeFeed(self._database)
-        feed.subscribe(self._heard)
+        feed.subscribe(self._note_change)
         await self._lease.claim()
         await feed.start()
         keeping = asyncio.create_task(self._lease.keep())
@@ -103,29 +109,29 @@ class Agent:
             await self._models.stop()
             await feed.stop()
 
-    async def end(self, *, stops_engines: bool, hurried: asyncio.Event, is_superseded: bool = False) -> None:
+    async def end(self, *, stops_engines: bool, forced: asyncio.Event, is_superseded: bool = False) -> None:
         """Let go of the host.
 
-        stops_engines: end its engines as well, which live on otherwise. hurried: once it is set, kill those that still
+        stops_engines: end its engines as well, which live on otherwise. forced: once it is set, kill those that still
         end. is_superseded: another agent has the host, so nothing of it is touched.
         """
         if stops_engines and not is_superseded:
-            await self._replicas.stop_all(hurried)
+            await self._replicas.stop_all(forced)
         await self._replicas.leave()
         if not is_superseded:
             await self._lease.release(leaves_engines=not stops_engines)
         self._lease.close()
 
-    def _heard(self, change: Change | None) -> None:
+    def _note_change(self, change: Change | None) -> None:
         if change is None or change.table == "pools":
             self._wake.set()
 
     async def _work(self) -> None:
         while True:
             self._wake.clear()
-            await self._whenever_there(self._look)
+            await self._whenever_there(self._tend)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(POLL_S):
                     await self._wake.wait()
 
     async def _whenever_there(self, do: Callable[[], Awaitable[None]]) -> None:
@@ -136,7 +142,7 @@ class Agent:
             log.warning("database_away", error=str(error) or type(error).__name__)
             await asyncio.sleep(AWAY_PAUSE_S)
 
-    async def _look(self) -> None:
+    async def _tend(self) -> None:
         busy = self._replicas.busy
         async with self._database.acquire() as conn:
             if not self._has_begun:
@@ -155,11 +161,11 @@ class Agent:
             pools = await self._served(conn)
             if _now_s() >= self._forget_at_s:
                 self._forget_at_s = _now_s() + FORGET_EVERY_S
-                await forget_stopped(conn, KEPT_STOPPED)
+                await forget_stopped(conn, STOPPED_RETENTION)
                 await forget_loads(conn)
                 self._replicas.forget(pools)
         self._models.prepare(pools)
-        await self._replicas.look(pools, busy)
+        await self._replicas.begin_due(pools, busy)
         if self._gives_up:
             self._check(pools)
 

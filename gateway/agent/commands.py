@@ -31,8 +31,8 @@ def engine_environ(environ: Mapping[str, str], gpu: str | None = None) -> dict[s
     gpu: what CUDA calls the only accelerator that the engine may see.
     """
     own = ("DATABASE_URL", f"DATABASE_URL{SUFFIX}")
-    kept = {name: value for name, value in environ.items() if name not in own and not name.startswith(PREFIX)}
-    return kept if gpu is None else kept | {VISIBLE: gpu, _ORDER: "PCI_BUS_ID"}
+    remaining = {name: value for name, value in environ.items() if name not in own and not name.startswith(PREFIX)}
+    return remaining if gpu is None else remaining | {VISIBLE: gpu, _ORDER: "PCI_BUS_ID"}
 
 
 def address(run_dir: Path, replica_id: str, generation: int) -> str:

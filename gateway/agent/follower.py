@@ -1,6 +1,6 @@
 """The agent's connection to one engine: whether it is there, what it runs, and whether it answers well.
 
-An engine that an agent is connected to does not end by itself. What a probe uses is billed to nobody.
+An engine that an agent is connected to does not end by itself. The tokens of a probe are billed to nobody.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class Follower:
     """
 
     def __init__(self, address: str, model_digest: str, changed: Callable[[], None], peer: Peer | None = None) -> None:
-        """peer: as of `EngineLink`."""
+        """Begin to connect to the engine at an address.
+
+        peer: as of `EngineLink`.
+        """
         self.stats: EngineStats | None = None
         """The picture of the last heartbeat; None while the engine is not there."""
         self.silent_since_s: float | None = asyncio.get_running_loop().time()
@@ -61,7 +64,7 @@ class Follower:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the engine is there and answers."""
+        """True if the engine is there and answers."""
         return self.silent_since_s is None
 
     @property

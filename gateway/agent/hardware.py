@@ -1,4 +1,7 @@
-"""Find out the processors, memory and accelerators of this host, without PyTorch."""
+"""The processors, memory and accelerators of this host, found out without PyTorch.
+
+Knows nothing of replicas and pools.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,11 @@ class Hardware(msgspec.Struct, frozen=True):
     """The processors, the memory and the accelerators of one host."""
 
     name: str
+    """The name of the host."""
     num_processors: int
     """Processors that this process may use."""
     memory_bytes: int
+    """Bytes of memory that this process may use."""
     gpu_bytes: list[int]
     """The memory of each accelerator that may be used."""
     gpu_names: list[str]
@@ -31,7 +36,10 @@ class Hardware(msgspec.Struct, frozen=True):
 
 
 def this_host(device: str, environ: Mapping[str, str] = os.environ) -> Hardware:
-    """Return what this host has. device: LORIKEET_DEVICE; with `cpu` it is to have no accelerators."""
+    """Return the hardware of this host.
+
+    device: the setting LORIKEET_DEVICE; `cpu`: the host counts as one without accelerators.
+    """
     gpus = {} if device == "cpu" else _gpus(environ)
     return Hardware(
         name=socket.gethostname(),

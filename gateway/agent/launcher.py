@@ -9,13 +9,14 @@ import msgspec
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """One start of a replica's engine."""
+    """The facts by which a replica's engine is started."""
 
     generation: int
     """The number of the start."""
     address: str
     """The ZeroMQ endpoint that the engine listens on, or the URL of the socket of a server of another maker."""
     command: Sequence[str]
+    """The program and its arguments."""
     environ: Mapping[str, str]
     """The whole environment of the process."""
     public_key: str | None = None
@@ -23,24 +24,27 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """An engine that lives."""
+    """An engine that lives, as its launcher knows it."""
 
     replica_id: str
     generation: int
+    """The number of the start."""
     address: str
+    """The endpoint or the URL of a socket, as in `Spec`."""
     pid: int | None
-    """None while somebody is about to start it."""
+    """The number of the process; None while an agent is about to start it."""
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """An engine ended."""
+    """The end of an engine."""
 
     replica_id: str
     generation: int
+    """The number of the start that ended."""
     returncode: int | None
-    """As `subprocess` has it; None where this agent did not start the process."""
+    """The exit code of the process, negative for a signal; None where this agent did not start the process."""
     last_lines: str
-    """What it wrote last."""
+    """The last lines of the engine's output."""
 
 
 class Launcher(Protocol):

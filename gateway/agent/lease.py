@@ -21,10 +21,13 @@ from gateway.db.pools.hosts import claim_host, is_removed, release_host, renew_h
 from gateway.support.host import host_id
 
 LEASE_S = 5.0
+"""Seconds for which a lease holds once it is renewed."""
 RENEW_S = 1.0
+"""Seconds between two renewals."""
 CLAIM_PAUSE_S = 0.5
-ATTEMPTS_UNTIL_SAID = 4
-"""Attempts at a host before it is said that another agent has it: one that ends needs a moment."""
+"""Seconds between two attempts at a host."""
+ATTEMPTS_UNTIL_LOGGED = 4
+"""Attempts at a host before the log says that another agent has it: an agent that ends needs a moment."""
 
 LOCK_NAME = "agent.lock"
 
@@ -32,18 +35,21 @@ log = structlog.get_logger(__name__)
 
 
 class Superseded(Exception):
-    """Another agent has the host: this one must not touch anything any more."""
+    """The error of an agent whose host another agent has: the agent must not touch anything any more."""
 
 
 class Removed(Superseded):
-    """An operator has removed the host."""
+    """The error of an agent whose host an operator has removed."""
 
 
 class Lease:
     """The right to change the replicas of a host, until another agent takes it."""
 
     def __init__(self, database: Database, data_dir: Path, hardware: Hardware, programs: Iterable[str] = ()) -> None:
-        """programs: the drivers whose servers the host can start."""
+        """Prepare the lease of the host whose data folder this is; `claim` takes it.
+
+        programs: the drivers whose servers the host can start.
+        """
         self.host_id = host_id(data_dir)
         self.host_name = hardware.name
         self.generation = 0
@@ -53,9 +59,9 @@ class Lease:
         self._presence = os.open(data_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     async def claim(self) -> None:
-        """Wait until the host has no other agent, and take it.
+        """Wait until the host has no other agent, and take the host.
 
-        An agent is present as long as it holds its lock file: where nobody does, the lease need not run out first.
+        An agent is present as long as it holds its lock file: where no agent does, the lease need not run out first.
         """
         num_attempts = 0
         while True:
@@ -83,7 +89,7 @@ class Lease:
                 self.generation = generation
                 log.info("host_claimed", host=self.host_id, generation=generation)
                 return
-            if num_attempts == ATTEMPTS_UNTIL_SAID:
+            if num_attempts == ATTEMPTS_UNTIL_LOGGED:
                 log.warning(
                     "host_taken", host=self.host_id, error="another agent runs on this host: waiting for its end"
                 )

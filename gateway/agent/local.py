@@ -1,8 +1,11 @@
 """Engines as processes of this host, which outlive the agent that started them.
 
-An engine's process has a file, `<folder>/<replica>.lock`, that it holds locked (flock(2)) for as long as it lives: it
-inherits the descriptor. So no second engine of a replica can be started, by whatever agent, and an agent that comes
-later finds the ones that live. The file says which start it is, where it listens, and its process.
+The process of an engine has a file, `<folder>/<replica>.lock`, that the process holds locked (flock(2)) for as long as
+it lives: the descriptor is inherited. So no second engine of a replica can be started, by whatever agent, and an agent
+that comes later finds the engines that live. The file holds the number of the start, the address, and the number of the
+process.
+
+Knows nothing of rows, models and health.
 """
 
 from __future__ import annotations
@@ -28,10 +31,12 @@ _MAX_NOTE_BYTES = 4096
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """The first line of a lock file. The second one is the number of the process, once there is one."""
+    """The first line of a lock file. The second line is the number of the process, once there is one."""
 
     generation: int
+    """The number of the start."""
     address: str
+    """The endpoint or the URL of the engine's socket."""
 
 
 class _Process(msgspec.Struct):
@@ -39,13 +44,20 @@ class _Process(msgspec.Struct):
 
     engine: Engine
     pidfd: int
+    """The descriptor by which the event loop notices the end of the process."""
     log_start: int
+    """The length of the log, in bytes, when the process began."""
     popen: subprocess.Popen[bytes] | None
+    """None where this agent did not start the process."""
     ended: asyncio.Event
 
 
 class LocalLauncher:
-    """`Launcher` of this host. folder: of the lock files. log_dir: where each replica writes `engine-<id>.log`."""
+    """The `Launcher` of this host.
+
+    folder: the folder of the lock files.
+    log_dir: the folder in which each replica writes `engine-<id>.log`.
+    """
 
     def __init__(self, folder: Path, log_dir: Path) -> None:
         self._folder = folder

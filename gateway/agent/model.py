@@ -1,4 +1,7 @@
-"""The base model's folder. Preparing one needs torch, which the gateway never imports: a process of its own does it."""
+"""The folder of the base model.
+
+Preparing a model needs torch, which the gateway never imports: a process of its own does it.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,13 @@ class ModelNotPrepared(RuntimeError):
 
 
 def prepare_model(
-    settings: Settings, say: Callable[[str], None] = lambda line: None, account: Account | None = None
+    settings: Settings, report: Callable[[str], None] = lambda line: None, account: Account | None = None
 ) -> Path:
     """Return the folder of settings.model, which is prepared first if need be: that takes a minute.
 
-    say: gets the progress, line by line. account: the user to prepare it as, None for that of this process. Raises
-    ModelNotPrepared.
+    report: gets the progress, line by line.
+    account: the user as which the model is prepared; None for the user of this process.
+    Raises ModelNotPrepared.
     """
     with as_root():
         process = subprocess.Popen(
@@ -46,7 +50,7 @@ def prepare_model(
         for line in process.stderr:
             last = line.rstrip()
             if last and not last.startswith("error: "):
-                say(last)
+                report(last)
         folder = process.stdout.read().strip()
         returncode = process.wait()
     finally:
@@ -60,10 +64,16 @@ def prepare_model(
 
 
 def preparation(settings: Settings) -> list[str]:
-    """Return the command that prepares settings.model and prints its folder; progress and reasons go to its stderr."""
+    """Return the command that prepares settings.model and prints the model's folder.
+
+    Progress and reasons go to stderr.
+    """
     return [sys.executable, "-m", "engine.prepare", settings.model, "--out", str(prepared_folder(settings))]
 
 
 def why_not(last_line: str, returncode: int) -> str:
-    """Return why a preparation failed. last_line: of its stderr."""
+    """Return why a preparation failed.
+
+    last_line: the last line of the preparation's stderr.
+    """
     return last_line.removeprefix("error: ") or f"the preparation ended with exit code {returncode}"

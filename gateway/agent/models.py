@@ -1,4 +1,7 @@
-"""The models of all pools: those that are wanted are prepared, one task for each revision, and measured."""
+"""The models of all pools: each wanted one is prepared and measured, in one task for each revision.
+
+Knows nothing of replicas and engines.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,16 @@ if TYPE_CHECKING:
 
 RETRY_S, MAX_RETRY_S = 5.0, 3600.0
 """Seconds from the beginning of a preparation to that of the next try, where the revision is still due: after the first
-failure, which each further one doubles, and at most."""
+failure, doubled by each further one, and at most."""
 
 log = structlog.get_logger(__name__)
 
 
 class Models:
-    """Prepares and measures the models of all pools for one host. changed: called when rows are to be read again."""
+    """Prepares and measures the models of all pools for one host.
+
+    changed: called when rows are to be read again.
+    """
 
     def __init__(
         self, database: Database, settings: Settings, hardware: Hardware, host_id: str, changed: Callable[[], None]
@@ -61,8 +67,9 @@ class Models:
         self._num_failures = dict[tuple[str, int], int]()
 
     async def measure(self, pools: Sequence[ServedPool]) -> None:
-        """Note what replicas of prepared revisions take, each once: this host's settings may have changed since.
+        """Note the memory that replicas of prepared revisions take, once for each revision.
 
+        This host's settings may have changed since the last agent did so.
         Raises one of FAILURES.
         """
         for pool in pools:
@@ -73,7 +80,11 @@ class Models:
                     self._measured.add(key)
 
     def prepare(self, pools: Sequence[ServedPool]) -> None:
-        """Begin to prepare what is wanted and not prepared, what failed on this host, or has no folder any more."""
+        """Begin to prepare the revisions that are due.
+
+        These are wanted ones that are not prepared, those whose preparation failed on this host, and those whose folder
+        is gone.
+        """
         for pool in pools:
             wanted = pool.revisions.get(pool.row.wanted_revision)
             if wanted is not None and wanted.state == "preparing" and not pool.is_removed:
@@ -94,8 +105,10 @@ class Models:
             return {}
 
     def why_not(self, revision: RevisionRow) -> str:
-        """Return why the model of a revision could not be prepared on this host when that was tried last; "" if it was
-        not tried."""
+        """Return why the model of a revision could not be prepared on this host when that was tried last.
+
+        Return "" if it was not tried.
+        """
         return self._failures.get((revision.pool_id, revision.revision), "")
 
     async def stop(self) -> None:
@@ -124,7 +137,10 @@ class Models:
                 await revisions.set_revision_state(conn, revision.pool_id, revision.revision, "failed", refusal)
 
     async def _prepare(self, pool: ServedPool, revision: RevisionRow) -> None:
-        """Prepare a revision. Where the database goes away meanwhile, the next look begins anew, which is fast then."""
+        """Prepare a revision.
+
+        Where the database goes away meanwhile, the preparation is begun anew later, which is fast then.
+        """
         name = pool.row.name
         try:
             await self._try(pool, revision)
@@ -146,12 +162,12 @@ class Models:
         Raises ModelNotPrepared, or one of FAILURES.
         """
 
-        async def say(line: str) -> None:
+        async def report(line: str) -> None:
             with contextlib.suppress(*FAILURES):
                 async with self._database.acquire() as conn:
                     await revisions.set_progress(conn, revision.pool_id, revision.revision, line)
 
-        made = await prepare(self._settings, self._hardware, revision, say)
+        made = await prepare(self._settings, self._hardware, revision, report)
         name, unfit = pool.row.name, []
         estimate, started_with = made.estimate, list[str]()
         if revision.starts_servers and revision.driver in PRELOADED:
@@ -189,8 +205,11 @@ class Models:
         log.info("revision_prepared", pool=name, revision=revision.revision, needs=str(estimate))
 
     async def _adapter_files(self, made: Prepared) -> list[Path]:
-        """Write the adapters of a base that answer, or are about to, as files that a server is started with; return
-        these. An adapter that cannot be written is left out, and the log says why."""
+        """Write the adapters of a base as files with which a server is started, and return the files.
+
+        The adapters are those that answer, or are about to. An adapter that cannot be written is left out, and the log
+        says why.
+        """
         async with self._database.acquire() as conn:
             digests = sorted({each.digest for each in await live_contents(conn, made.base_digest)})
         where = files_folder(self._settings.data_dir, made.base_digest)
@@ -204,8 +223,10 @@ class Models:
         return [where / f"{digest}.gguf" for digest in revision.adapters]
 
     async def _fail(self, revision: RevisionRow, why: str) -> None:
-        """Leave this host out for a revision that it could not prepare, until a later attempt succeeds. Give the
-        revision up where no other host may prepare it."""
+        """Leave this host out for a revision that it could not prepare, until a later attempt succeeds.
+
+        Give the revision up where no other host may prepare it.
+        """
         failures = self._num_failures.get((revision.pool_id, revision.revision), 0)
         self._num_failures[revision.pool_id, revision.revision] = failures + 1
         retry_s = retry_pause_s(failures)
@@ -220,7 +241,10 @@ class Models:
 
 
 def retry_pause_s(num_failures: int) -> float:
-    """Return the seconds until a preparation is begun again that has failed once more than so many times in a row."""
+    """Return the seconds until a failed preparation is begun again.
+
+    num_failures: failures in a row before this one.
+    """
     return min(RETRY_S * float(2 ** min(num_failures, 10)), MAX_RETRY_S)
 
 

@@ -25,25 +25,28 @@ from gateway.support.process import die_with_parent
 MAX_HEADER_BYTES = 100 << 20
 PROGRESS_INTERVAL_S = 1.0
 
-Say = Callable[[str], Awaitable[None]]
+Report = Callable[[str], Awaitable[None]]
 
 
 class Prepared(msgspec.Struct, frozen=True):
     """A model that engines can be started with."""
 
     folder: Path
+    """The folder of the prepared model."""
     base_digest: str
+    """The digest of the base model."""
     estimate: Estimate
     """The memory that a replica takes on this host."""
 
 
-async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow, say: Say) -> Prepared:
+async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow, report: Report) -> Prepared:
     """Return the model of a revision, fetched and converted first if need be.
 
-    settings: of the host. say: gets the progress, at most once a second.
-    Raises ModelNotPrepared: with the reason, where no engine of this host could serve it.
+    settings: the host's settings.
+    report: gets the progress, at most once a second.
+    Raises ModelNotPrepared: with the reason, where no engine of this host could serve the model.
     """
-    folder = await _fetch(msgspec.structs.replace(settings, model=revision.model, model_name=""), say)
+    folder = await _fetch(msgspec.structs.replace(settings, model=revision.model, model_name=""), report)
     try:
         _check_context(folder, revision.settings if revision.is_managed else {})
         measured = await asyncio.to_thread(measure, folder, settings.engine, revision, hardware)
@@ -72,8 +75,9 @@ def _digest_of_readable(folder: Path) -> str:
 def measure(
     folder: Path, host: EngineConfig, revision: RevisionRow, hardware: Hardware, files: Sequence[Path] = ()
 ) -> Estimate:
-    """Return what a replica of the model in a folder takes on a host. files: of adapters that its server starts with.
+    """Return the memory that a replica of the model in a folder takes on a host.
 
+    files: the adapters with which the replica's server starts.
     Raises UnsupportedModel, OSError, or ValueError: for settings that do not fit, or half a download.
     """
     if revision.starts_servers:
@@ -120,11 +124,14 @@ def _num_elements(path: Path) -> int:
 
 
 class _Tensor(msgspec.Struct, frozen=True):
+    """An entry of a safetensors header, as far as it is read."""
+
     shape: list[int]
     data_offsets: tuple[int, int]
+    """The first byte of the tensor and the one after its last, from the end of the header."""
 
 
-async def _fetch(settings: Settings, say: Say) -> Path:
+async def _fetch(settings: Settings, report: Report) -> Path:
     """Run the preparation; return the folder that it prints. Raises ModelNotPrepared."""
     process = await asyncio.create_subprocess_exec(
         *preparation(settings),
@@ -135,14 +142,14 @@ async def _fetch(settings: Settings, say: Say) -> Path:
         preexec_fn=die_with_parent(signal.SIGKILL),
     )
     assert process.stdout is not None and process.stderr is not None
-    last, said_s = "", 0.0
+    last, reported_s = "", 0.0
     try:
         async for line in process.stderr:
             last = line.decode(errors="replace").rstrip()
             now_s = asyncio.get_running_loop().time()
-            if last and not last.startswith("error: ") and now_s - said_s >= PROGRESS_INTERVAL_S:
-                said_s = now_s
-                await say(last)
+            if last and not last.startswith("error: ") and now_s - reported_s >= PROGRESS_INTERVAL_S:
+                reported_s = now_s
+                await report(last)
         folder = (await process.stdout.read()).decode().strip()
         returncode = await process.wait()
     finally:

@@ -30,8 +30,9 @@ def run_agent(
 ) -> int:
     """Run the agent of this host until a signal ends it; return the exit code.
 
-    command: starts an engine. stops_engines: at a signal end the engines as well, which serve on otherwise. gives_up:
-    end with EX_CONFIG and the reason where no engine can be started.
+    command: returns the command that starts an engine.
+    stops_engines: True: at a signal end the engines as well, which serve on otherwise.
+    gives_up: True: end with EX_CONFIG and the reason where no engine can be started.
     Raises one of `gateway.db.pool.UNUSABLE` or `UNAVAILABLE`.
     """
     return asyncio.run(_run(settings, dsn, command, stops_engines=stops_engines, gives_up=gives_up))
@@ -46,11 +47,11 @@ async def _run(settings: Settings, dsn: str, command: Command, *, stops_engines:
     async with await Database.connect(dsn, max_size=NUM_CONNECTIONS) as database:
         agent = Agent(database, settings, hardware, launcher, command, programs, gives_up=gives_up)
         running = asyncio.create_task(agent.run())
-        loop, hurried = asyncio.get_running_loop(), asyncio.Event()
+        loop, forced = asyncio.get_running_loop(), asyncio.Event()
 
         def stop() -> None:
             if not running.cancel():
-                hurried.set()
+                forced.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
@@ -65,6 +66,6 @@ async def _run(settings: Settings, dsn: str, command: Command, *, stops_engines:
             code, is_superseded, why = os.EX_TEMPFAIL, True, str(error)
         except CannotRun as error:
             code, stops_engines, why = os.EX_CONFIG, True, str(error)
-        await agent.end(stops_engines=stops_engines, hurried=hurried, is_superseded=is_superseded)
+        await agent.end(stops_engines=stops_engines, forced=forced, is_superseded=is_superseded)
         sys.stderr.writelines(f"agent: {line}\n" for line in why.splitlines())
         return code

@@ -41,23 +41,26 @@ from gateway.support.host import engine_address, host_keys, link_folder, port_of
 
 FIRST_RETRY_S, MAX_RETRY_S = 0.5, 30.0
 HEALTHY_S = 30.0
-"""A replica that served for so long has proven itself: its next failure counts as the first one."""
+"""Seconds of service after which a replica has proven itself: its next failure counts as the first one."""
 
 GRACE_S = 2.0
-"""How long a draining replica must have nothing to do before it is stopped: gateways hear of it meanwhile."""
+"""Seconds for which a draining replica must have nothing to do before it is stopped: gateways learn meanwhile that it
+drains."""
 
 CONNECT_S = 1.0
-"""How long a replica beside which others serve waits before it is ready: gateways connect to it meanwhile."""
+"""Seconds that a replica beside which others serve waits before it is ready: gateways connect to it meanwhile."""
 
 STOP_S = 15.0
 """Seconds that an engine has to end by itself before it is killed."""
 
 OVERDUE_STOP_S = 2.0
-"""The same for an engine whose requests have had their time to end."""
+"""Seconds that an engine has to end by itself where its requests have had their time to end."""
 
 NO_ANSWER = "it does not answer any more"
 POLL_S = 0.1
+"""Seconds between two questions whether a replica has nothing to do."""
 WHY_CHARS = 400
+"""The most characters of the reason in a replica's row."""
 
 Step = Coroutine[None, None, None]
 
@@ -74,7 +77,7 @@ class Lease(Protocol):
     def generation(self) -> int: ...
 
     async def confirm(self) -> None:
-        """Return only while nobody else has the host. Raises Superseded, or one of FAILURES."""
+        """Return only while no other agent has the host. Raises Superseded, or one of FAILURES."""
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -83,25 +86,33 @@ class Site(msgspec.Struct, frozen=True):
     database: Database
     settings: Settings
     hardware: Hardware
+    """The hardware of this host."""
     launcher: Launcher
+    """Starts and stops the engines."""
     command: Command
+    """Returns the command of an engine."""
     lease: Lease
+    """The right to change the replicas of this host."""
     programs: Programs
     """The programs of servers of other makers."""
     keys: KeyPair | None = None
-    """The keys of this host, where its engines serve other machines."""
+    """The keys of this host; None where its engines serve this machine alone."""
 
 
 class Served(msgspec.Struct, frozen=True):
     """A replica of this host, with its pool and revision."""
 
     row: ReplicaRow
+    """The replica's row."""
     pool: ServedPool
     revision: RevisionRow
 
 
 class Steps:
-    """The steps of all replicas of this host. changed: called when a look is due."""
+    """The steps of all replicas of this host.
+
+    changed: called when rows and engines are to be compared again.
+    """
 
     def __init__(self, site: Site, changed: Callable[[], None]) -> None:
         self.endings: dict[str, Ended] = {}
@@ -116,7 +127,10 @@ class Steps:
         site.launcher.watch(self._ended)
 
     async def start(self, served: Served, num_engines: int) -> None:
-        """Start the engine of a replica. num_engines: how many shall compute on this host's processors."""
+        """Start the engine of a replica.
+
+        num_engines: the number of engines that shall compute on this host's processors.
+        """
         site, row, revision = self._site, served.row, served.revision
         plan = self._server_plan if revision.starts_servers else self._engine_plan
         try:
@@ -154,7 +168,7 @@ class Steps:
             log.info("engine_started", replica=row.id, generation=engine.generation, pid=engine.pid)
 
     def _engine_plan(self, served: Served, num_engines: int) -> Callable[[int], Spec]:
-        """Return how an engine of our own is started, by the generation. Raises as `_place`."""
+        """Return a function that makes the start of an engine of our own from a generation. Raises as `_place`."""
         site, row, revision = self._site, served.row, served.revision
         config = engine_config(site.settings.engine, revision.settings)
         folder, num_threads, gpu = self._place(served, config.num_threads, num_engines)
@@ -182,7 +196,7 @@ class Steps:
         return {port for port in ports if port is not None}
 
     def _server_plan(self, served: Served, num_engines: int) -> Callable[[int], Spec]:
-        """Return how a server of another maker is started, by the generation. Raises as `_place`."""
+        """Return a function that makes the start of a server of another maker from a generation. Raises as `_place`."""
         site, row, revision = self._site, served.row, served.revision
         settings = parse_foreign_settings(revision.settings)
         folder, num_threads, gpu = self._place(served, settings.num_threads, num_engines)
@@ -196,10 +210,11 @@ class Steps:
         return spec
 
     def _place(self, served: Served, num_threads: int, num_engines: int) -> tuple[Path, int, str | None]:
-        """Return the folder of a replica's model, its threads, and what CUDA calls its accelerator.
+        """Return the folder of a replica's model, its threads, and the name by which CUDA knows its accelerator.
 
-        num_threads: as the settings say. Raises OSError or ValueError: where the folder cannot be read or holds another
-        model than it did, the settings do not fit, or the accelerator is not there.
+        num_threads: the number in the settings.
+        Raises OSError or ValueError: where the folder cannot be read or holds another model than it did, the settings
+        do not fit, or the accelerator is not there.
         """
         site, row, revision = self._site, served.row, served.revision
         folder = Path(str(revision.folder))
@@ -237,7 +252,7 @@ class Steps:
         log.info("replica_ready", replica=row.id, generation=row.generation)
 
     def _residents(self, served: Served) -> list[str]:
-        """Return the adapters that other replicas of the pool have on this host, where these have the same base."""
+        """Return the adapters of other replicas of the pool on this host that have the same base."""
         keys: dict[str, None] = {}
         for other in served.pool.replicas:
             revision = served.pool.revisions.get(other.revision)
@@ -282,7 +297,7 @@ class Steps:
         log.info("replica_stopped", replica=row.id, why=row.why)
 
     async def falls_silent(self, row: ReplicaRow) -> None:
-        """Note that a replica which served does not answer; it is tried again when it does."""
+        """Note that a replica which served does not answer. The replica is tried again once it answers."""
         await self._move(row, "loading", NO_ANSWER)
         log.warning("replica_silent", replica=row.id, generation=row.generation)
 
@@ -292,7 +307,7 @@ class Steps:
         await self._fail(row, why)
 
     async def end(self, engine: Engine, grace_s: float) -> None:
-        """End an engine, as long as this agent has the right to."""
+        """End an engine, as long as this agent holds the host's lease."""
         await self._site.lease.confirm()
         await self._site.launcher.stop(engine, grace_s)
 
@@ -301,7 +316,7 @@ class Steps:
         await self._fail(row, why, MAX_RETRY_S)
 
     async def _fail(self, row: ReplicaRow, why: str, least_retry_s: float = 0.0) -> None:
-        """Note why a replica does not serve, and when it is tried again."""
+        """Note why a replica does not serve, and when the replica is tried again."""
         served_s = _now_s() - self._ready_since_s.pop(row.id, _now_s())
         count = 1 if served_s >= HEALTHY_S else self._num_failures.get(row.id, row.num_failures) + 1
         self._num_failures[row.id] = count
@@ -312,15 +327,18 @@ class Steps:
         asyncio.get_running_loop().call_later(retry_s, self._changed)
 
     def is_due(self, replica_id: str) -> bool:
-        """Tell whether a replica that failed is to be tried again, by this host's own clock: the database's, by which
-        its row says so to people, may be hours from it. A new agent does not wait for what another one put off."""
+        """Tell whether a replica that failed is to be tried again, by this host's own clock.
+
+        The database's clock, by which the replica's row names the time to people, may be hours off. A new agent does
+        not wait for the end of a pause that another agent began.
+        """
         return _now_s() >= self._retry_at_s.get(replica_id, 0.0)
 
     def forget(self, replica_ids: set[str]) -> None:
-        """Keep nothing of all replicas but these."""
-        for kept in (self.endings, self._num_failures, self._ready_since_s, self._retry_at_s):
-            for replica_id in kept.keys() - replica_ids:
-                del kept[replica_id]
+        """Forget all replicas but these."""
+        for remaining in (self.endings, self._num_failures, self._ready_since_s, self._retry_at_s):
+            for replica_id in remaining.keys() - replica_ids:
+                del remaining[replica_id]
 
     async def _move(self, row: ReplicaRow, state: ReplicaState, why: str = "", retry_s: float = 0.0) -> None:
         async with self._site.database.acquire() as conn:
@@ -354,10 +372,13 @@ class Steps:
         return self._followers[key]
 
     async def unfollow(self, alive: set[tuple[str, int]], busy: set[str]) -> None:
-        """End the connections to engines that are gone. alive: by replica and generation. busy: replicas that may have
-        been started since."""
-        kept = {key for key in self._followers if key in alive or key[0] in busy}
-        gone = [self._followers.pop(key) for key in set(self._followers) - kept]
+        """End the connections to engines that are gone.
+
+        alive: the engines that live, by replica and generation.
+        busy: replicas that may have been started since.
+        """
+        remaining = {key for key in self._followers if key in alive or key[0] in busy}
+        gone = [self._followers.pop(key) for key in set(self._followers) - remaining]
         await asyncio.gather(*(follower.stop() for follower in gone))
 
     def _ended(self, ended: Ended) -> None:

@@ -1,7 +1,8 @@
 """The replicas of this host: which step is due for each, by the state of its row and whether its engine lives.
 
-Each look compares rows with engines that live, and begins what is due; what takes time goes on beside it, one step at a
-time for each replica. Nothing is kept that the rows and the engines do not say, so that another agent can go on.
+Each pass compares rows with engines that live, and begins the steps that are due; a step that takes time goes on
+beside, one at a time for each replica. Memory holds only what rows and engines show as well, so that another agent can
+go on.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 
 SILENT_S = 30.0
-"""A replica that has not answered for so long is ended, so that another process can serve in its place."""
+"""Seconds without an answer after which a replica is ended, so that another process can serve in its place."""
 
 FELL_SILENT_S = 1.0
-"""Seconds for which a replica that served does not answer before its row says so: an agent that was frozen itself loses
-its connections in the moment in which it wakes, and has them again within this time."""
+"""Seconds for which a replica that served does not answer before its row says so.
+
+An agent that was frozen itself loses its connections at the moment when it wakes, and has them again within this time.
+"""
 
 CONNECTING_S = 5.0
 """Seconds that the connection to a serving replica may take where an agent adopts the replica."""
@@ -35,7 +38,11 @@ log = structlog.get_logger(__name__)
 
 
 class Replicas:
-    """All replicas of this host. changed: called when a look is due. why_not: as `Models.why_not`."""
+    """All replicas of this host.
+
+    changed: called when rows and engines are to be compared again.
+    why_not: as `Models.why_not`.
+    """
 
     def __init__(self, site: Site, changed: Callable[[], None], why_not: Callable[[RevisionRow], str]) -> None:
         self._site = site
@@ -52,12 +59,13 @@ class Replicas:
 
     @property
     def busy(self) -> set[str]:
-        """Replicas for which something goes on: rows that were read meanwhile may be older than what it did."""
+        """The replicas for which a step goes on: rows that were read meanwhile may be older than the step's result."""
         return set(self._busy)
 
-    async def look(self, pools: Sequence[ServedPool], busy: set[str]) -> None:
-        """Begin the step that is due for each replica. busy: as the property was before the rows were read.
+    async def begin_due(self, pools: Sequence[ServedPool], busy: set[str]) -> None:
+        """Begin the step that is due for each replica.
 
+        busy: the property of this name as it was before the rows were read.
         Raises the error of a step that was begun before: Superseded, or a fault of ours.
         """
         if self._fault is not None:
@@ -82,11 +90,11 @@ class Replicas:
 
     def forget(self, pools: Sequence[ServedPool]) -> None:
         """Remove the files and the memory of replicas that are no more."""
-        kept = {row.id for pool in pools for row in pool.replicas} | self.busy
-        self._site.launcher.forget(kept)
+        remaining = {row.id for pool in pools for row in pool.replicas} | self.busy
+        self._site.launcher.forget(remaining)
         adapters = {digest for pool in pools for each in pool.revisions.values() for digest in each.adapters}
         remove_files(self._site.settings.data_dir, adapters)
-        self._steps.forget(kept)
+        self._steps.forget(remaining)
 
     async def leave(self) -> None:
         """Let go of all engines, which live on."""
@@ -96,23 +104,23 @@ class Replicas:
         await self._steps.unfollow(set(), set())
         self._site.launcher.close()
 
-    async def stop_all(self, hurried: asyncio.Event) -> None:
+    async def stop_all(self, forced: asyncio.Event) -> None:
         """End all engines of this host, since the agent ends and is to leave nothing behind.
 
-        hurried: once it is set, kill those that still end.
+        forced: once this event is set, engines that still end are killed.
         """
         for task in self._busy.values():
             task.cancel()
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
         engines = [each for each in self._site.launcher.running().values() if each.pid is not None]
         stopping = [asyncio.create_task(self._site.launcher.stop(each, STOP_S)) for each in engines]
-        hurry = asyncio.create_task(hurried.wait())
+        force = asyncio.create_task(forced.wait())
         pending: set[asyncio.Task[Any]] = {*stopping}
-        while pending and not hurry.done():
-            _, pending = await asyncio.wait({*pending, hurry}, return_when=asyncio.FIRST_COMPLETED)
-            pending.discard(hurry)
+        while pending and not force.done():
+            _, pending = await asyncio.wait({*pending, force}, return_when=asyncio.FIRST_COMPLETED)
+            pending.discard(force)
         await asyncio.gather(*(self._site.launcher.stop(each, 0.0) for each in engines if pending), *stopping)
-        hurry.cancel()
+        force.cancel()
         try:
             async with self._site.database.acquire() as conn:
                 for each in engines:
@@ -148,9 +156,10 @@ class Replicas:
         return None
 
     def _watch(self, served: Served, engine: Engine) -> Step | None:
-        """Return the step for a replica whose process lives: it is tried once it answers, and ended when it does not.
+        """Return the step for a replica whose process lives.
 
-        A replica that served and does not answer is loading until it does, which its row says within moments.
+        A replica is tried once it answers, and ended when it does not. A replica that served and does not answer is
+        loading until it does, which its row says within moments.
         """
         row, follower = served.row, self._steps.follow(served.row, served.revision)
         if follower.silent_since_s is None:
@@ -167,7 +176,7 @@ class Replicas:
         return None
 
     def _num_on_processors(self, pools: Sequence[ServedPool]) -> int:
-        """Return how many engines shall compute on this host's processors when nothing changes any more."""
+        """Return the number of engines that shall compute on this host's processors when nothing changes any more."""
         if self._site.hardware.gpu_bytes:
             return sum(row.host_id == self._site.lease.host_id and row.gpu is None for p in pools for row in p.replicas)
         mine = [row.host_id == self._site.lease.host_id for pool in pools for row in pool.replicas if row.host_id]
@@ -189,7 +198,7 @@ class Replicas:
 
 
 async def _unless_away(replica_id: str, step: Step) -> None:
-    """Do a step, as far as the database is there for it; rows and engines say later how far it came."""
+    """Do a step, as far as the database is there for it. Rows and engines show later how far the step came."""
     try:
         await step
     except FAILURES as error:

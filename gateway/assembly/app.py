@@ -27,7 +27,7 @@ from gateway.evaluation.handler import feedback
 from gateway.evaluation.ofrep import ofrep
 from gateway.http.bodies import Bodies
 from gateway.http.caller import provide_caller
-from gateway.http.disconnect import telling_protocol
+from gateway.http.disconnect import disconnect_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
 from gateway.http.metrics_server import Answer, MetricsText, listening_socket, metrics_app, serving_metrics
@@ -75,7 +75,7 @@ TOKENIZING_PER_S, TOKENIZING_BURST = 50.0, 100.0
 
 
 def build_app(services: Services) -> Application:
-    """Every route: OpenAI's under /v1, the admin API, their document and page, the dashboard and health."""
+    """Build the application: OpenAI's routes under /v1, the admin API, their document, the dashboard and health."""
     pools, settings = services.pools, services.settings
     caller = provide_caller(services.authenticator)
     bodies = Bodies()
@@ -162,7 +162,7 @@ def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvi
 
 def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
     cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks, max_in_all=max_connections())
-    served = dropping_protocol(for_old_clients(telling_protocol(reading_protocol(settings.unread_seconds))))
+    served = dropping_protocol(for_old_clients(disconnect_protocol(reading_protocol(settings.unread_seconds))))
     arriving = timely_bodies(bounded_heads(capped_protocol(served, cap)), settings.body_seconds)
     return timely_heads(arriving, settings.head_seconds)
 
@@ -207,8 +207,8 @@ def operator_app(services: Services) -> Callable[..., Any]:
     async def version() -> Answer:
         return Answer(msgspec.json.encode({"version": services.version}))
 
-    looks = {"/health/startup": alive, "/health/live": alive, "/health/ready": ready, "/version": version}
-    return metrics_app(MetricsText(services.metrics.render), looks)
+    answers = {"/health/startup": alive, "/health/live": alive, "/health/ready": ready, "/version": version}
+    return metrics_app(MetricsText(services.metrics.render), answers)
 
 
 def run_gateway(
@@ -219,8 +219,9 @@ def run_gateway(
     sockets: Sequence[socket.socket] | None = None,
     metrics_socket: socket.socket | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, and for `lame_duck_seconds` more, then let running requests finish within
-    `drain_seconds`.
+    """Serve until SIGTERM or SIGINT, and for `lame_duck_seconds` more.
+
+    Then running requests may finish within `drain_seconds`.
 
     model_dir: the prepared base model. sockets: listening ones to serve on; without any, settings' host and port.
     metrics_socket: a listening one for metrics; without any, settings' metrics_listen.
@@ -246,7 +247,7 @@ async def _serve(
         loop.add_signal_handler(number, main.cancel)  # as long as there is nothing to drain
     async with running_services(settings, model_dir=model_dir, dsn=dsn) as services:
         server = make_server(services)
-        # What lives as long as the process need not be walked through again and again.
+        # The garbage collector need not walk through objects that live as long as the process.
         gc.collect()
         gc.freeze()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""Everything a gateway process is made of, put together from its settings and started and stopped in order."""
+"""All parts of a gateway process, put together from its settings and started and stopped in order."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ ABORTED_FINALS_S = 5.0
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """What the application's handlers work with."""
+    """The services that the application's handlers use."""
 
     settings: Settings
     database: Database
@@ -127,7 +127,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     pools: LivePools
     readiness: GatewayReadiness
     version: str
-    """Of the product; "unknown" where it runs from a source tree that is not installed."""
+    """The product's version; "unknown" where it runs from a source tree that is not installed."""
 
     pipeline: Pipeline
     metrics: Metrics
@@ -153,14 +153,15 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 async def running_services(
     settings: Settings, *, model_dir: Path, dsn: str, passwords: Passwords | None = None
 ) -> AsyncIterator[Services]:
-    """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
+    """Give running services; on leaving, they are stopped: requests first, then the ledger, then the database.
 
     model_dir: the folder of the settings' base model, which becomes the first pool of an installation that never had
-    one, with the engine at the settings' endpoint as its replica. passwords: hashes those of people; None: with the
-    usual parameters.
+    one, with the engine at the settings' endpoint as its replica.
+    passwords: hashes those of people; None: with the usual parameters.
 
-    Waits for the database; engines may come later, and go and come again. Raises one of `UNUSABLE`, JournalUnusable,
-    StoreFailure and BadContentKey.
+    Waits for the database; engines may come later, and go and come again.
+
+    Raises one of `UNUSABLE`, JournalUnusable, StoreFailure and BadContentKey.
     """
     cipher = Cipher(content_keys(settings.content_key, settings.content_key_path))
     secrets = Secrets(cipher)
@@ -379,8 +380,11 @@ async def _start(
     pools: LivePools,
     purger: Purger,
 ) -> None:
-    """Start each, and leave to the stack to stop them in the opposite order: streams end, then the journal is on disk
-    and engines know it, then it goes to the ledger."""
+    """Start each service, and have the stack stop them in the opposite order.
+
+    Streams end first; then the journal is on disk and engines are told, and last the journal's records go to the
+    ledger.
+    """
     await authenticator.start()
     stack.push_async_callback(authenticator.stop)
     await once_available(limiter.start)
@@ -397,7 +401,7 @@ async def _start(
 
 
 class Worker(Protocol):
-    """Something that works in the background from `start` to `stop`."""
+    """Works in the background from `start` to `stop`."""
 
     def start(self) -> None: ...
 
@@ -536,8 +540,11 @@ async def connect_database(dsn: str, max_connections: int = CONNECTIONS) -> Data
 
 
 async def once_available(work: Callable[[], Awaitable[T]]) -> T:
-    """Try until the database is there, which may go again between two steps of a start. work: may be begun anew. Raises
-    one of `UNUSABLE`, which trying again would not change."""
+    """Try until the database is there, which may go again between two steps of a start.
+
+    work: may be begun anew.
+    Raises one of `UNUSABLE`, which trying again would not change.
+    """
     while True:
         try:
             return await work()

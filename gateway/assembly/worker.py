@@ -13,7 +13,7 @@ import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from gateway.db.due_work import LOOK_EVERY_S, LOOK_TIMEOUT_S, DueWork
+from gateway.db.due_work import POLL_EVERY_S, POLL_TIMEOUT_S, DueWork
 from gateway.db.pool import FAILURES, Database
 from gateway.db.turns import BOOKS, Turn
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
@@ -43,17 +43,17 @@ async def _work(dsn: str) -> None:
         metrics, turn = ExperimentMetrics(CollectorRegistry()), Turn(database, BOOKS)
         books = ExperimentBookkeeper(database, metrics, turn=turn, wake=due.wake("experiments"))
         books.start()
-        looking = asyncio.create_task(forever(partial(_look, database, due), LOOK_EVERY_S, name="due work"))
+        polling = asyncio.create_task(forever(partial(_poll, database, due), POLL_EVERY_S, name="due work"))
         await ending.wait()
-        looking.cancel()
+        polling.cancel()
         await books.stop()
     log.info("worker_stopped")
 
 
-async def _look(database: Database, due: DueWork) -> None:
+async def _poll(database: Database, due: DueWork) -> None:
     try:
-        async with asyncio.timeout(LOOK_TIMEOUT_S), database.acquire() as conn:
-            await due.look(conn)
+        async with asyncio.timeout(POLL_TIMEOUT_S), database.acquire() as conn:
+            await due.poll(conn)
     except FAILURES:
         due.wake_all()
         raise

@@ -1,4 +1,7 @@
-"""The one interface of whatever makes tokens. The pipeline never asks which kind of backend it talks to."""
+"""The one interface of everything that makes tokens.
+
+The pipeline never asks which kind of backend it talks to.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,11 @@ Feature = Literal[
 ]
 """Something that a request may ask for and that not every backend can do.
 
-token_ids: the model's tokenizer is known here, so that prompts may be token ids and are counted exactly. returned_ids:
-the token ids of prompts and replies. json_schema: completions that are JSON, of
-a schema or of none; grammar: of a regular expression, a choice or a grammar. continue_message: a chat that goes on in
-the midst of the last message. template_arguments: fields that the chat template reads. text_style: special tokens and
-stop strings shown. The others are the fields of their names.
+token_ids: prompts may be token ids and are counted exactly, since the model's tokenizer is known here. returned_ids:
+replies may show the token ids of prompts and completions. json_schema: completions that are JSON, with or without a
+schema. grammar: completions that match a regular expression, a choice or a grammar. continue_message: a chat that goes
+on in the midst of its last message. template_arguments: fields that the chat template reads. text_style: special tokens
+and stop strings are shown. Each other feature is the field of its name.
 """
 
 ALL_FEATURES: frozenset[Feature] = frozenset(get_args(Feature))
@@ -104,7 +107,7 @@ class ServerState(msgspec.Struct, frozen=True):
     request is a trial."""
     open_for_s: float
     """Seconds until the next request is sent as a trial; 0 where the breaker is not open."""
-    num_lies: int
+    num_false_usages: int
     """Usages of the last ones that the server reported and that cannot be true."""
     distrusted_for_s: float
     """Seconds for which the server gets no requests, since too many of its usages cannot be true; 0 for none."""
@@ -122,9 +125,11 @@ class Health(msgspec.Struct, frozen=True):
     """The state of a backend."""
 
     ready: bool
+    """True if the backend takes requests."""
     detail: str
     """The reason why the engine is not ready, in words that anybody may read."""
     stats: EngineStats | None = None
+    """The last heartbeat; None where there is none."""
     endpoint: str = ""
     """The address of the engine, for operators only."""
     engine_id: str = ""
@@ -140,8 +145,11 @@ def _nothing() -> None:
 
 
 class Unanswered(Exception):
-    """A backend did not answer a request, and another one may be asked. The usage of the attempt is not recorded yet:
-    whoever catches this says what becomes of it, by exactly one call of `settle` or `supersede`."""
+    """A backend did not answer a request, and another one may be asked.
+
+    The usage of the attempt is not recorded yet: whoever catches this says what becomes of it, by exactly one call of
+    `settle` or `supersede`.
+    """
 
     def __init__(
         self,
@@ -156,10 +164,13 @@ class Unanswered(Exception):
         self.error = error
         """The error that the client gets where the request is not tried again."""
         self.kind = kind
-        """absent: the backend was not there, and the request was not sent. full: it had no room. died: it died, or
-        left, under the request. failed: it failed at this request before the first item."""
+        """The kind of the failure.
+
+        absent: the backend was not there, and the request was not sent. full: it had no room. died: it died, or
+        left, under the request. failed: it failed at this request before the first item.
+        """
         self.was_sent = was_sent
-        """Whether the backend may have worked on the request."""
+        """True if the backend may have worked on the request."""
         self.settle = settle
         """Records what the attempt is known to have used: the client gets no other answer."""
         self.supersede = supersede
@@ -214,9 +225,12 @@ class Backend(Acknowledged, Protocol):
         """Return the embedding of a prompt, fp32 little-endian and of unit length. Raises as `generate` does."""
 
     async def load(self, key: str) -> None:
-        """Make an adapter resident, and keep it there until it is unloaded; key: of its content (`adapters.ref`).
+        """Make an adapter resident, and keep it there until it is unloaded.
 
-        Raises InvalidRequest with the reason it does not fit, Overloaded or BackendFailed when that can't be told.
+        key: the key of the adapter's content (`adapters.ref`).
+
+        Raises InvalidRequest: when the adapter does not fit; the message is the reason.
+        Raises Overloaded, BackendFailed: when the backend cannot tell now.
         """
 
     async def probe(self, key: str) -> AdapterProbe:

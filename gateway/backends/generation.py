@@ -47,8 +47,11 @@ class Generation(msgspec.Struct, frozen=True):
         return TEMPLATE_TOKENS if self.conversation is not None and self.num_prompt_tokens is not None else 0
 
     def prompt_tokens_by(self, reported: int) -> int:
-        """Return the number of the prompt's tokens where a server that gets text reports this one, 0 for none: our own
-        where it is exact, since the server's template and tokens may be others."""
+        """Return the number of the prompt's tokens, given the number that a server that gets text reports.
+
+        Return our own number where it is exact, since the server's template and tokens may be others.
+        reported: 0 if the server reports none.
+        """
         return reported if reported > 0 and self.num_prompt_tokens is not None else self.likely_prompt_tokens
 
     @property

@@ -9,16 +9,18 @@ from gateway.domain.pools.scaling import NEVER_S, Load
 
 
 @runtime_checkable
-class TellsOldestWait(Protocol):
-    """A backend that knows how long its requests wait."""
+class HasOldestWait(Protocol):
+    """A backend that knows how long its oldest request has waited."""
 
     def oldest_wait_s(self) -> float:
         """Return the age of the oldest request of this gateway that has no token yet; 0 where none waits."""
 
 
 def load_of(pool: Pool, now_s: float) -> Load:
-    """Return the load of a pool as this gateway sees it at this time of the monotonic clock. Replicas that drain count
-    no more: the requests there come to no other."""
+    """Return the load of a pool as this gateway sees it at this time of the monotonic clock.
+
+    Replicas that drain count no more: the requests there come to no other.
+    """
     serving, room = pool.serving, pool.serving.room
     replicas = [each for each in serving if not each.is_draining and each.backend.health().ready]
     running = waiting = own = 0
@@ -32,7 +34,7 @@ def load_of(pool: Pool, now_s: float) -> Load:
         waiting += stats.num_waiting
         if stats.kv_blocks_total:
             shares.append(stats.kv_blocks_used / stats.kv_blocks_total)
-        if isinstance(each.backend, TellsOldestWait):
+        if isinstance(each.backend, HasOldestWait):
             oldest_s = max(oldest_s, each.backend.oldest_wait_s())
     return Load(
         num_ready=len(replicas),

@@ -59,19 +59,19 @@ class ManagedBackend(Backend, Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether a request would have to wait for a place at the backend, or be refused for want of one."""
+        """True if a request would have to wait for a place at the backend, or be refused for want of one."""
 
     def usual_ms(self) -> float | None:
         """Return the time that its answers took lately; None where it tells its load itself, or none was seen."""
 
     def take_used(self) -> list[Used]:
-        """Return what this gateway's requests used on the backend since the last call."""
+        """Return the amounts that this gateway's requests used on the backend since the last call."""
 
-    def tell_used(self, elsewhere: dict[str, Service]) -> None:
+    def report_used(self, elsewhere: dict[str, Service]) -> None:
         """Tell the backend what this gateway's requests used on the pool's other backends, by tenant."""
 
     def snapshot(self, model: str) -> EngineSnapshot:
-        """Return what an operator sees of the backend now; `model` is the name of its pool."""
+        """Return the present state of the backend for operators. model: the name of the backend's pool."""
 
 
 @runtime_checkable
@@ -83,18 +83,18 @@ class GivesBatchCredit(Protocol):
 
 
 class Replica(msgspec.Struct, eq=False):
-    """One backend of a pool's revision."""
+    """One backend of a pool's revision, by its id."""
 
     id: str
     backend: ManagedBackend
     is_draining: bool = False
-    """Whether new requests go elsewhere as long as there is another replica."""
+    """True if new requests go elsewhere as long as there is another replica."""
     ready_since_s: float | None = None
     """When the backend became ready, on the event loop's clock; None while it is not."""
 
 
 class PoolRevision:
-    """The replicas of one revision of a pool, with what is known of its base model without any of them."""
+    """The replicas of one revision of a pool, and the facts about its base model that need no replica."""
 
     def __init__(
         self,
@@ -107,14 +107,19 @@ class PoolRevision:
         own_keys: OwnKeys = "none",
         as_text: Model | None = None,
     ) -> None:
-        """name: the public name of the pool. base_digest: what identifies the base model. as_text: prepares prompts
-        where a server of another maker takes no token ids, which depends on its version; None where all do."""
+        """Make a revision of a pool.
+
+        name: the public name of the pool.
+        base_digest: the digest of the base model.
+        as_text: prepares prompts for servers of another maker that, by their version, take no token ids; None where all
+        take them.
+        """
         self.name = name
         self.model = model
         self.pool_id = pool_id
         """The id of the pool."""
         self.own_keys: OwnKeys = own_keys
-        """Whether projects bring keys of their own for the servers."""
+        """True if projects bring keys of their own for the servers."""
         self.room = WaitingRoom(name)
         """The requests that wait for a first replica; the revisions of a pool share one."""
         self._base_digest = base_digest
@@ -136,8 +141,8 @@ class PoolRevision:
         """Send requests to another replica, once it is ready."""
         self._replicas[replica.id] = replica
         self._balancer.add(replica.id)
-        replica.backend.watch(partial(self.look_at, replica))
-        self.look_at(replica)
+        replica.backend.watch(partial(self.refresh, replica))
+        self.refresh(replica)
 
     def remove(self, replica_id: str) -> Replica | None:
         """Send no request to a replica any more; return it."""
@@ -149,17 +154,19 @@ class PoolRevision:
     def find(self, replica_id: str) -> Replica | None:
         return self._replicas.get(replica_id)
 
-    def look_at(self, replica: Replica) -> None:
+    def refresh(self, replica: Replica) -> None:
         """Take a new picture of a replica of which something has changed."""
         if self._replicas.get(replica.id) is replica:
             now_s = time.monotonic()
             self._balancer.update(_picture(replica, now_s), now_s)
             self._count_places()
-            self.room.look()
+            self.room.notify()
 
     def succeeded_by(self, other: PoolRevision | None) -> None:
-        """Let another revision take the requests that were prepared for this one and find no replica of it any more,
-        where it has the same base model."""
+        """Let another revision of the same base model take the requests that were prepared for this one.
+
+        These are the requests that find no replica of this revision any more.
+        """
         self._is_former = other is not None
         self._successor = other if other is not None and self.serves_base_of(other) else None
 
@@ -171,9 +178,11 @@ class PoolRevision:
         """Know that so many gateways send requests to the same replicas."""
         self._balancer.share_among(num_gateways)
 
-    def tell_used(self) -> None:
-        """Tell each replica what tenants used on the others, so that a tenant's weight holds over all of them. To be
-        called once in a heartbeat."""
+    def report_used(self) -> None:
+        """Tell each replica what tenants used on the others, so that a tenant's weight holds over all of them.
+
+        To be called once in a heartbeat.
+        """
         service = PoolService()
         for replica in self._replicas.values():
             for used in replica.backend.take_used():
@@ -187,14 +196,17 @@ class PoolRevision:
                 )
         ready = {each.id: each.backend for each in self._replicas.values() if each.backend.health().ready}
         for replica_id, elsewhere in service.elsewhere(ready).items():
-            ready[replica_id].tell_used(elsewhere)
+            ready[replica_id].report_used(elsewhere)
 
-    # what depends on the base model alone: see `gateway.backends.base.Model`
+    # properties of the base model alone: see `gateway.backends.base.Model`
 
     @property
     def capabilities(self) -> Capabilities:
-        """The bounds of one replica that is ready, whichever, as of the last change of any, since all of a revision
-        have the same settings; of features those that each of them has."""
+        """The bounds of one replica that is ready, with the features that each ready replica has.
+
+        Any replica will do, since all of a revision have the same settings. The bounds are as of the last change of any
+        replica.
+        """
         return self._capabilities or self.model.capabilities
 
     @property
@@ -203,8 +215,11 @@ class PoolRevision:
         return self._max_in_flight or MAX_IN_FLIGHT
 
     def has_spare_room(self, share: float) -> bool:
-        """Tell whether nobody waits and less than a share of all places is taken, by the replicas' last heartbeats and
-        by what this gateway has with each of them. True where no replica is ready: it refuses by itself."""
+        """Tell whether nobody waits and less than a share of all places is taken.
+
+        Places are counted by the replicas' last heartbeats and by this gateway's requests at each. Return True where no
+        replica is ready: such a pool refuses by itself.
+        """
         taken, places = 0, 0
         for each in self._ready():
             backend, stats = each.backend, each.backend.health().stats
@@ -242,7 +257,7 @@ class PoolRevision:
 
     @property
     def ready(self) -> bool:
-        """Whether a replica takes requests."""
+        """True if a replica takes requests."""
         return any(each.backend.health().ready for each in self._replicas.values())
 
     @property
@@ -251,7 +266,7 @@ class PoolRevision:
         return "; ".join(each.backend.health().detail for each in self._replicas.values()) or "no replica runs"
 
     def asked_by(self, request: GenerateRequest) -> Asked:
-        """Return what the choice of a replica for a request depends on."""
+        """Return the facts about a request that the choice of its replica depends on."""
         prefixes: tuple[bytes, ...] = ()
         if len(self._replicas) > 1:
             prefixes = prefix_keys(request.prompt_token_ids, request.tenant + request.adapter)
@@ -281,13 +296,15 @@ class PoolRevision:
                 retry_after_s=RETRY_AFTER_S if self._replicas else RETRY_STOPPED_AFTER_S,
             )
         if replica.is_draining and self.room.is_open:
-            self.room.want()  # one that stays: this one ends with what it has
+            self.room.want()  # a replica that stays: this one ends with its requests
         self._balancer.taken(replica.id, asked)
         return replica
 
     def give(self, replica: Replica, asked: Asked) -> None:
-        """Know that a request which a replica had taken has ended there. One that was started anew since never had
-        it."""
+        """Know that a request which a replica had taken has ended there.
+
+        One that was started anew since never had it.
+        """
         if self._replicas.get(replica.id) is replica:
             self._balancer.given(replica.id, asked)
 
@@ -308,8 +325,11 @@ class PoolRevision:
         return any(each.health().ready and not each.is_full for each in backends)
 
     def any_ready(self, tried: Set[str] = frozenset()) -> Replica | None:
-        """Return the ready replica with the fewest requests of this gateway, none of those that were tried; one that
-        drains only where there is no other, and one of the succeeding revision where this one has none."""
+        """Return the ready replica with the fewest requests of this gateway, none of those that were tried.
+
+        A draining replica is returned only where there is no other, and one of the succeeding revision where this
+        revision has none.
+        """
         left = [each for each in self._replicas.values() if each.id not in tried and each.backend.health().ready]
         if not left and self._successor is not None:
             return self._successor.any_ready(tried)
@@ -372,10 +392,10 @@ def _picture(replica: Replica, now_s: float) -> ReplicaLoad:
 
 
 class Pool:
-    """One name under which a base model is served."""
+    """A base model under its public name: the serving revision, and those that came before or come next."""
 
     def __init__(self, name: str, current: PoolRevision, *, created: int) -> None:
-        """current: as of `serve`."""
+        """Make a pool. current: as for `serve`."""
         self.name = name
         """The public name."""
         self.created = created
@@ -400,9 +420,12 @@ class Pool:
             self._former = None  # its replicas are gone
 
     def take_batch_credit(self) -> bool | None:
-        """Take credit for one line of a batch; False where no engine gives any now, None where the pool's servers are
-        of another maker, and know no credit. A pool that starts its replicas by itself and has none takes a line now
-        and then, which has one start."""
+        """Take credit for one line of a batch.
+
+        Return False where no engine gives any now, and None where the pool's servers are of another maker, which know
+        no credit. A pool that starts its replicas by itself and has none takes a line now and then, so that one is
+        started.
+        """
         if self.serving.is_cold:
             return self.serving.room.take_line()
         knows_credit = False
@@ -415,8 +438,11 @@ class Pool:
 
     @property
     def serving(self) -> PoolRevision:
-        """The revision that takes new requests: the current one or, while this gateway is connected to no replica of
-        that, the one before, where it serves the same base."""
+        """The revision that takes new requests.
+
+        This is the current one or, while this gateway is connected to no replica of the current one, the one before
+        where it serves the same base.
+        """
         former = self._former
         if former is not None and not self._current.ready and former.ready and former.serves_base_of(self._current):
             return former
@@ -439,5 +465,5 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """Whether a replica of the serving revision takes requests."""
+        """True if a replica of the serving revision takes requests."""
         return self.serving.ready

@@ -1,4 +1,4 @@
-"""A snapshot of an engine as its backend shows it, and its speed over the last few seconds.
+"""A snapshot of an engine for operators, and its speed over the last few seconds.
 
 Knows neither tenants' names nor HTTP.
 """
@@ -15,7 +15,7 @@ from engine.protocol import STEP_BUCKETS_S, EngineLimits, EngineStats
 State = Literal["ready", "draining", "unreachable"]
 
 WINDOW = 11
-"""Pictures that rates are taken over: one a second, so ten seconds."""
+"""The number of heartbeats that rates are taken over: one comes each second, so ten seconds lie between them."""
 
 
 class EngineRates(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class EngineRates(msgspec.Struct, frozen=True):
 
 
 class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine at one moment, as operators see it."""
+    """The state of one engine at one moment, as operators see it."""
 
     id: str
     """The id of the engine's process; "" before one was ever there."""
@@ -46,19 +46,19 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """None while the engine is not there."""
     rates: EngineRates = EngineRates()
     device: str = ""
-    """As the engine says; "" where it does not. So are the fields that follow."""
+    """The device by the engine's own words, as are dtype and fingerprint; "" where it does not say."""
     dtype: str = ""
     fingerprint: str = ""
 
 
 class Trend:
-    """The latest snapshots of one engine."""
+    """The latest heartbeats of one engine."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, EngineStats]] = deque(maxlen=WINDOW)
 
     def add(self, now_s: float, stats: EngineStats) -> None:
-        """Add a heartbeat. now_s: of a monotonic clock."""
+        """Add a heartbeat. now_s: the time on a monotonic clock."""
         self._seen.append((now_s, stats))
 
     def forget(self) -> None:

@@ -14,8 +14,7 @@ from engine.protocol import GenerateRequest, UsageRecord
 
 
 class Count(msgspec.Struct, frozen=True, array_like=True):
-    """The usage of one attempt so far: everything that its client may have seen, and nothing that the client has not
-    paid for."""
+    """The usage of one attempt so far: everything that its client may have seen and has to pay for."""
 
     request_id: str
     attempt: int
@@ -24,13 +23,15 @@ class Count(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UsageSink(Protocol):
-    """Takes the usage of every attempt that a backend ran, exactly once each, whoever read the stream. No method
-    waits."""
+    """Takes the usage of every attempt that a backend ran, exactly once each, whoever read the stream.
+
+    No method waits.
+    """
 
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
         """Note that an attempt is on its way to its engine: from now on its usage will be recorded.
 
-        num_prompt_tokens: of the prompt, at most; None: as many as the request has token ids.
+        num_prompt_tokens: the most tokens that the prompt may have; None: the number of the request's token ids.
         """
 
     def progressed(self, counts: list[Count]) -> None:
@@ -47,14 +48,17 @@ class UsageSink(Protocol):
     ) -> None:
         """Record the usage of an attempt.
 
-        engine_id: the process that ran it. source: is told once the usage is durable. Without a source, and with "" for
-        engine_id, the usage is what this gateway saw of an engine that it lost, whose own record may still come.
+        engine_id: the process that ran the attempt.
+        source: acknowledges the usage once it is durable. Without a source, and with "" for engine_id, the usage is the
+        part that this gateway saw of a lost engine, whose own record may still come.
         ttft_ms, latency_ms: from the submission to the first token and to the final, as this gateway saw them.
         """
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
-        """Record an attempt that another one takes the place of: nobody pays for it, whatever its engine tells later.
-        engine_id, source: as of `record`."""
+        """Record an attempt that another one takes the place of.
+
+        Nobody pays for the attempt, whatever its engine reports later. engine_id, source: as for `record`.
+        """
 
     def given_up(self, request_ids: Collection[str]) -> None:
         """Wait no more for the engine's own record of these requests: it has come by now, or never will."""

@@ -1,5 +1,6 @@
-"""The requests of one pool that wait at this gateway for a first replica: bounded in number and in time, let out in the
-order in which they came.
+"""The requests of one pool that wait at this gateway for a first replica.
+
+Their number and their time are bounded, and they leave in the order in which they came.
 
 A request that waits has its reservation and nothing else: one whose client leaves is as if it had never been sent.
 Knows neither rows nor who starts replicas.
@@ -29,7 +30,7 @@ LINE_EVERY_S = 5.0
 WANTED_FOR_S = 5.0
 """Seconds for which a request that went elsewhere has a first replica start."""
 
-LOOK_S = 0.5
+RECHECK_S = 0.5
 """Seconds after which a request that waits looks for a replica again without having been told."""
 
 
@@ -37,6 +38,7 @@ class Terms(msgspec.Struct, frozen=True):
     """The terms on which requests wait for a pool whose replicas start by themselves."""
 
     max_wait_s: float
+    """The longest time that a request waits."""
     start_s: float
     """Seconds that a start takes, by the last one."""
 
@@ -46,10 +48,10 @@ def _nobody() -> None:
 
 
 class WaitingRoom:
-    """One pool's waiting requests. It is closed, so that nobody waits, until it has terms."""
+    """The requests that wait for one pool. Without terms the room is closed, so that nobody waits."""
 
     def __init__(self, name: str, wanted: Callable[[], None] = _nobody) -> None:
-        """name: of the pool. wanted: called when a request begins to wait."""
+        """Make a closed room. name: the pool's name. wanted: called when a request begins to wait."""
         self.num_waiting = 0
         self.used_s = float("-inf")
         """When a request came last, on the monotonic clock, whether or not it had to wait."""
@@ -72,7 +74,7 @@ class WaitingRoom:
             self._terms = terms
             self._changed.set()
 
-    def look(self) -> None:
+    def notify(self) -> None:
         """Have the request whose turn it is look for a replica: something has changed."""
         self._changed.set()
 
@@ -140,7 +142,7 @@ class WaitingRoom:
                 return  # which has the request refused as any that finds no replica
             self._changed.clear()
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(RECHECK_S):
                     await self._changed.wait()
             except TimeoutError:
                 continue

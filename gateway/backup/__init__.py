@@ -9,8 +9,8 @@ Taken while everything runs, in this order:
  2. The adapter store, as far as it is there. Content never changes under its digest.
  3. The pieces of tenants' files, encrypted as they are.
  4. The database, in one snapshot.
- 5. The adapters that the snapshot names and that were not there before, and pieces that came meanwhile. Of these a
-    restore puts back what the database names.
+ 5. The adapters that the snapshot names and that were not there before, and pieces that came meanwhile. A
+    restore puts back those that the database names.
  6. The keys: the operator's, the demo's, the first login, and the content key of the data folder.
  7. The manifest with the digest of every file. It makes the backup whole.
 

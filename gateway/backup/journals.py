@@ -1,7 +1,7 @@
-"""Journals in a backup: copied while gateways write and take over from each other, and put back beside those that are
-there. Replay tells the ledger nothing twice, so a journal may be there more than once; what is in none is lost.
+"""Journals in a backup: copied while gateways write and take over from each other, and put back beside present ones.
 
-Knows nothing of what they record.
+Replay writes nothing to the ledger twice, so a journal may be there more than once; a record that is in none is lost.
+Knows nothing of the records.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ MAX_TRIES = 100
 
 
 def copy_journals(root: Path, backup: Path) -> None:
-    """Every journal under root, living ones included. A root that does not exist has none. Raises BackupError."""
+    """Copy every journal under root, living ones included. A root that does not exist has none.
+
+    Raises BackupError: when the journals change faster than they can be copied.
+    """
     for _ in range(MAX_TRIES):
         with ExitStack() as stack:
             opened = _open_all(root, stack)
@@ -52,8 +55,10 @@ def _files(root: Path) -> list[Path]:
 
 
 def _is_same(path: Path, file: IO[bytes]) -> bool:
-    """Tell whether a file that was just listed is the one that is open: in a folder that was emptied, names come
-    again."""
+    """Tell whether a file that was just listed is the one that is open.
+
+    In a folder that was emptied, names come again.
+    """
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -62,8 +67,10 @@ def _is_same(path: Path, file: IO[bytes]) -> bool:
 
 @contextmanager
 def journals_owned(root: Path) -> Iterator[None]:
-    """Own every journal that is there, so that no gateway of this machine writes to one. Raises BackupError and
-    OSError."""
+    """Own every journal that is there, so that no gateway of this machine writes to one.
+
+    Raises BackupError and OSError.
+    """
     with ExitStack() as stack:
         for path in folders_in(root) if root.is_dir() else []:
             folder = JournalFolder.try_claim(path)

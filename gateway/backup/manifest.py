@@ -1,5 +1,7 @@
-"""The manifest of a backup: what the backup holds, file by file. A folder without this file, or with other files
-than it says, is no backup."""
+"""The manifest of a backup: its content, file by file.
+
+A folder without this file, or with other files than the manifest lists, is no backup.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,26 @@ class BackupError(Exception):
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    """path: relative to the backup, with slashes. sha256: in hexadecimal."""
+    """A file of a backup."""
 
     path: str
+    """The path relative to the backup, with slashes."""
     num_bytes: int
     sha256: str
+    """The digest in hexadecimal."""
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """made_at: RFC 3339. version: of the Lorikeet that made it. missing_digests: adapters that the database named but
-    the store did not have, such as one that was removed at that very moment."""
+    """The content of a backup."""
 
     format_version: int
     version: str
+    """The version of Lorikeet that made the backup."""
     made_at: str
+    """The time in the format of RFC 3339."""
     contents: Contents
     missing_digests: tuple[str, ...]
+    """Adapters that the database named but the store did not have, such as one that was removed at that very moment."""
     files: tuple[FileEntry, ...]
 
     @property

@@ -1,8 +1,8 @@
-"""Puts a backup back: into a data folder that holds nothing yet, or over what it holds.
+"""Puts a backup back: into an empty data folder, or over the data that it holds.
 
 Adapters and journals are added to those that are there; only the database and the keys give way, and only by force. A
-marker stands in the data folder while this goes on; no server starts over what is half restored. Where none has started
-yet it stands from the very beginning, since one would start anew there. The database comes last, in one transaction.
+marker stands in the data folder while this goes on; no server starts over half a restore. Where none has started yet it
+stands from the very beginning, since one would start anew there. The database comes last, in one transaction.
 """
 
 from __future__ import annotations
@@ -80,8 +80,10 @@ class RestoreMark:
         self._stays = True
 
     def withdraw(self) -> None:
-        """Remove the marker of a restore that was refused or failed, unless something was touched, now or by one
-        before."""
+        """Remove the marker of a restore that was refused or failed, unless something was touched.
+
+        Things that an earlier restore has touched count as well.
+        """
         if not self._stays:
             self._path.unlink(missing_ok=True)
 
@@ -91,8 +93,12 @@ class RestoreMark:
 
 @contextmanager
 def marked(data_dir: Path, key_files: Collection[Path], backup: Path) -> Iterator[RestoreMark]:
-    """Around everything that a restore does, in a data folder that its caller holds the lock of. key_files: what a
-    first start makes. Raises OSError."""
+    """Put the marker around all steps of a restore, in a data folder whose lock the caller holds.
+
+    key_files: the files that a first start makes.
+
+    Raises OSError: when the marker cannot be written.
+    """
     mark = RestoreMark(data_dir, backup)
     if not any(path.exists() for path in key_files):
         mark.set()
@@ -112,13 +118,15 @@ async def restore_backup(
     mark: RestoreMark,
     *,
     force: bool,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Restore a backup that was checked, into a data folder that its caller holds the lock of.
+    """Restore a backup that was checked, into a data folder whose lock the caller holds.
 
     Blocks its event loop: a process of its own does nothing else.
-    dsns: the owner restores; where gateways have another role, it gets its rights. mark: of `marked`. force: the
-    database and the keys that are there give way.
+    dsns: the owner restores; where gateways have another role, that role gets its rights.
+    mark: the marker of `marked`.
+    force: True: the present database and keys give way.
+
     Raises BackupError, OSError, and one of `UNUSABLE` or `UNAVAILABLE`.
     """
     if not force and (there := key_in_the_way(folder, installation)) is not None:
@@ -130,7 +138,7 @@ async def restore_backup(
         await _wait_until_unused(dsns.owner)
         stack.enter_context(journals_owned(installation.journal_dir))
         mark.keep()
-        await _restore(folder, manifest, installation, dsns, force=force, say=say)
+        await _restore(folder, manifest, installation, dsns, force=force, report=report)
 
 
 async def _restore(
@@ -140,16 +148,16 @@ async def _restore(
     dsns: Dsns,
     *,
     force: bool,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    say("adapters")
+    report("adapters")
     _restore_adapters(folder, manifest, installation)
-    say("journals and keys")
+    report("journals and keys")
     add_journals(folder, installation.journal_dir)
     for path in installation.key_files:
         if (folder / KEYS / path.name).is_file():
             write_private(path, (folder / KEYS / path.name).read_text())
-    say("database")
+    report("database")
     if force:
         await drop_everything(dsns.owner)
     try:
@@ -160,7 +168,7 @@ async def _restore(
     if dsns.runtime != dsns.owner or is_convertible(manifest.contents.migrations):
         await _migrate(dsns)
     await cancel_batches(dsns.owner)
-    say("files")
+    report("files")
     restore_pieces(folder, installation.pieces, await named_parts(dsns.owner))
 
 

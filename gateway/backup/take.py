@@ -1,4 +1,4 @@
-"""Takes a backup while everything runs; the order of its steps is told in the package's docstring."""
+"""Takes a backup while everything runs, in the order of steps that the package's docstring gives."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ from gateway.support.process import write_private
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the parts of one installation lie. key_files: the operator's key and the like; those that exist count."""
+    """The places of the parts of one installation."""
 
     data_dir: Path
     store: AdapterStore
     pieces: Pieces
     journal_dir: Path
     key_files: tuple[Path, ...]
+    """The operator's key and the like; those that exist are copied."""
 
 
 async def take_backup(
-    installation: Installation, dsn: str, folder: Path, *, version: str, say: Callable[[str], None]
+    installation: Installation, dsn: str, folder: Path, *, version: str, report: Callable[[str], None]
 ) -> BackupManifest:
     """Back everything up into a folder that does not exist or is empty; without its manifest it is no backup.
 
@@ -53,26 +54,26 @@ async def take_backup(
     """
     _check_folder(folder)
     with removed_on_failure(folder):
-        return await _take(installation, dsn, folder, version=version, say=say)
+        return await _take(installation, dsn, folder, version=version, report=report)
 
 
 async def _take(
-    installation: Installation, dsn: str, folder: Path, *, version: str, say: Callable[[str], None]
+    installation: Installation, dsn: str, folder: Path, *, version: str, report: Callable[[str], None]
 ) -> BackupManifest:
     store = installation.store
-    say("journals")
+    report("journals")
     copy_journals(installation.journal_dir, folder)
-    say("adapters")
+    report("adapters")
     copy_adapters(store, store.digests(), folder)
-    say("files")
+    report("files")
     copy_pieces(installation.pieces, folder)
-    say("database")
+    report("database")
     async with snapshot(dsn) as moment:
         _dump(moment, dsn, folder)
     missing = copy_adapters(store, moment.contents.digests, folder)
     copy_pieces(installation.pieces, folder)
     _copy_keys(installation, folder)
-    say("digests")
+    report("digests")
     manifest = BackupManifest(
         format_version=FORMAT_VERSION,
         version=version,

@@ -1,5 +1,6 @@
-"""Batches: files of requests that run in what interactive work leaves free, each line once. Knows neither the fields
-of an API nor how a line is answered, which it asks a `LineRunner` for.
+"""Batches: files of requests that run in what interactive work leaves free, each line once.
+
+Knows neither the fields of an API nor how a line is answered, which it asks a `LineRunner` for.
 
     service      batches as their projects see them: made, shown, listed, cancelled
     validation   an input file through the process that checks it (`validator`), to rows
@@ -7,17 +8,17 @@ of an API nor how a line is answered, which it asks a `LineRunner` for.
     dispatcher   takes batches that nobody works on, and keeps their leases
     running      the lines of one batch: begun as engines want more, stored with the counts
     ending       results to the output and the error file
-    feed         how many more lines the engines want now
+    feed         the number of lines that the engines want now
 
     validating -> in_progress -> finalizing -> completed | expired
     validating -> failed; validating, in_progress -> cancelling -> cancelled
 
-- One gateway works on a batch, which a lease of 8 s says; whoever takes it over gets the next fencing number, and
-  begins anew what was running. Every change locks the batch's row under that number.
-- Once. A line's request has the same id however often it is begun. Its result comes in one transaction with the
-  counts of its batch, for the attempt that the line is at, and for no other. What earlier attempts used is the
-  operator's: the last beginning supersedes them in the ledger, whichever gateway they ran in. So is what lines used
-  that were begun and have no result when their batch ends; the ledger knows them by `disowned_lines`.
+- One gateway works on a batch, under a lease of 8 s; a gateway that takes it over gets the next fencing number, and
+  begins the running lines anew. Every change locks the batch's row under that number.
+- Once. A line's request has the same id however often it is begun. Its result comes in one transaction with the counts
+  of its batch, for the attempt that the line is at, and for no other. The usage of earlier attempts is the operator's:
+  the last beginning supersedes them in the ledger, whichever gateway they ran in. So is what lines used that were begun
+  and have no result when their batch ends; the ledger knows them by `disowned_lines`.
 - Bounds. 50,000 lines and 200 MiB a file; a line has as many bytes as a request may have. A gateway has as many lines
   in flight as the engines' heartbeats give it credit for, four for each pool of another maker's servers, and reads
   one piece of the input file at a time.

@@ -28,14 +28,14 @@ from gateway.tenancy.authenticate import principal_of
 
 log = structlog.get_logger(__name__)
 
-LOOK_S = 1.0
+POLL_S = 1.0
 RENEW_S = 0.8
-"""The least seconds between two renewals of leases: the dispatcher may be woken more often than each LOOK_S."""
+"""The least seconds between two renewals of leases: the dispatcher may be woken more often than each POLL_S."""
 MAX_BATCHES = 16
 """The most batches that a gateway works on at once."""
 
 AGAIN_S = 10.0
-"""Seconds after which a batch is tried again that cannot go on now."""
+"""Seconds after which a batch that cannot go on now is tried again."""
 
 
 TOO_LATE = Verdict(
@@ -44,34 +44,33 @@ TOO_LATE = Verdict(
 
 
 class Dispatcher:
-    """Works between `start` and `stop`."""
+    """Takes batches and works on them between `start` and `stop`."""
 
     def __init__(self, tools: Tools, gateway_id: str, wake: asyncio.Event | None = None) -> None:
         """Keep the tools of the work. gateway_id: names this gateway in the rows of its batches.
 
-        wake: set when a batch may wait; None: the dispatcher looks each LOOK_S, as it does while it works on
-        batches.
+        wake: set when a batch may wait; None: the dispatcher polls every POLL_S, as it does while it works on batches.
         """
         self._tools = tools
         self._gateway_id = gateway_id
         self._working: dict[tuple[str, str], tuple[LeasedBatch, asyncio.Task[None]]] = {}
         self._wake = wake or asyncio.Event()
-        self._idle_s = LOOK_S if wake is None else RARELY_S
+        self._idle_s = POLL_S if wake is None else RARELY_S
         self._renewed_s = float("-inf")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(forever(self._look, self._interval_s, name="batches", wake=self._wake))
+        self._task = asyncio.create_task(forever(self._poll, self._interval_s, name="batches", wake=self._wake))
 
     async def stop(self) -> None:
-        """Let all batches go. What runs of them is aborted, and begun anew by another gateway."""
+        """Let all batches go. Their running lines are aborted, and begun anew by another gateway."""
         tasks = [task for _, task in self._working.values()]
         tasks += [self._task] if self._task is not None else []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Renew the leases, and take what nobody works on."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._renewed_s >= RENEW_S:
@@ -97,7 +96,7 @@ class Dispatcher:
 
     def _interval_s(self) -> float:
         """Return the seconds until the next look if nothing waits before."""
-        return LOOK_S if self._working else self._idle_s
+        return POLL_S if self._working else self._idle_s
 
     async def _work(self, batch: LeasedBatch) -> None:
         again_s: float | None = AGAIN_S
@@ -128,8 +127,10 @@ class Dispatcher:
             log.warning("batch_released_later", batch=batch.id, error=repr(error))
 
     async def _advance(self, batch: LeasedBatch) -> float | None:
-        """Do what is next for a batch, as far as it goes. Return the seconds after which it is to go on; None where it
-        has ended, or is lost."""
+        """Do what is next for a batch, as far as it goes.
+
+        Return the seconds after which it is to go on; None where it has ended, or is lost.
+        """
         tools = self._tools
         parts = await tools.files.parts(batch.project_id, batch.input_file_id)
         reader = LineReader(tools.files.content, batch.project_id, parts)

@@ -1,5 +1,7 @@
-"""The end of a batch: results of its lines to the output and the error file, which are there with the batch's last
-status or not at all."""
+"""The end of a batch: results of its lines go to the output and the error file.
+
+Both files are there with the batch's last status, or not at all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many more lines the engines want: each heartbeat of an engine gives a gateway some credit, which a line takes."""
+"""The number of further lines that the engines want: each heartbeat of an engine gives credit, which a line takes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ FOREIGN_AT_ONCE = 4
 
 
 class Credited(Protocol):
-    """A pool, as far as lines are concerned."""
+    """A pool, as far as lines of batches need it."""
 
     def take_batch_credit(self) -> bool | None:
         """Take credit for one line; False where there is none now, None where the pool's servers know no credit."""
 
 
 class Feed:
-    """One per gateway process."""
+    """The credit of all pools. A gateway process has one."""
 
     def __init__(self, pools: Mapping[str, Credited]) -> None:
         self._pools = pools

@@ -1,4 +1,4 @@
-"""What the work on batches is done with."""
+"""The tools of the work on batches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gateway.support.cipher import Cipher
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """The same for all batches of a gateway."""
+    """The services that work on batches uses, the same for all batches of a gateway."""
 
     database: Database
     files: Files
     output: FileContent
-    """Writes output and error files, whatever room the project has: what they hold was counted as it came."""
+    """Writes output and error files, whatever room the project has: their bytes were counted as they came."""
     cipher: Cipher
     runner: LineRunner
     feed: Feed

@@ -1,4 +1,4 @@
-"""What batches ask for of the rooms above: to run one line."""
+"""The one thing that batches ask of the rooms above: to run a line."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class LineReply(msgspec.Struct, frozen=True, kw_only=True):
 
     status: int
     body: bytes
-    """JSON."""
+    """The body as JSON."""
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
 
 
 class LineRunner(Protocol):
-    """Runs lines. One per gateway process."""
+    """Runs lines. A gateway process has one."""
 
     async def run(
         self, principal: Principal, endpoint: str, body: bytes, request_id: str, line: BatchLine

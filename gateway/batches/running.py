@@ -34,7 +34,7 @@ REST_S = 5.0
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """Nothing of the batch can run for a while."""
+    """No line of the batch can run for some seconds."""
 
     seconds: float
 
@@ -44,7 +44,7 @@ class Lost(Exception):
 
 
 class RunningLines:
-    """One batch whose lines run in this gateway."""
+    """The lines of one batch that run in this gateway."""
 
     def __init__(self, tools: Tools, batch: LeasedBatch, principal: Principal, reader: LineReader) -> None:
         self._tools = tools
@@ -122,7 +122,7 @@ class RunningLines:
         try:
             custom_id, body = read_line(await self._reader.read(line.first_byte, line.num_bytes))
             reply = await self._tools.runner.run(self._principal, batch.endpoint, body, request_id, terms)
-        except (LimitReached, NoReplicaYet) as error:  # nothing was sent: it is no fault, however often it comes
+        except (LimitReached, NoReplicaYet) as error:  # nothing was sent, so that this is no failure of the line
             self._rest = Rest(min(error.retry_after_s or REST_S, MAX_REST_S))
             self._given_back.append((line.number, line.attempt, False))
             return

@@ -49,8 +49,10 @@ class BatchPage(msgspec.Struct, frozen=True):
 
 
 class Batches:
-    """One per gateway process. Methods raise what the database raises, and ContentUnreadable; None stands for a batch
-    that does not exist."""
+    """The batches of projects. A gateway process has one.
+
+    Methods raise the database's errors, and ContentUnreadable; None stands for a batch that does not exist.
+    """
 
     def __init__(self, database: Database, cipher: Cipher) -> None:
         self._database = database
@@ -67,8 +69,10 @@ class Batches:
         metadata: Mapping[str, str],
         keep_seconds: int | None,
     ) -> Batch:
-        """Make a batch of an input file. api_key_id: the key of the project as which its lines run. keep_seconds: after
-        which its output expires; None: after 30 days.
+        """Make a batch of an input file.
+
+        api_key_id: the key of the project as which its lines run. keep_seconds: after which its output expires; None:
+        after 30 days.
 
         Raises InvalidRequest: where there is no such file, or it is not meant for a batch.
         Raises QuotaExceeded: where too many batches have not ended.

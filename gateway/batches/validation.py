@@ -1,4 +1,4 @@
-"""An input file through the process that checks it, to rows. The event loop passes bytes on and parses none."""
+"""An input file through the process that checks it, to rows. The event loop passes bytes on and parses none of them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gateway.db.pool import Database
 
 log = structlog.get_logger(__name__)
 
-MAX_SAID_BYTES = 4 << 20
+MAX_LINE_BYTES = 4 << 20
 """The longest line that the process writes."""
 
 AT_ONCE_LINES = 500
 
 
-class Said(msgspec.Struct, frozen=True):
-    """A line of what the process says."""
+class CheckerLine(msgspec.Struct, frozen=True):
+    """A line of the process's output."""
 
     lines: list[NewLine] = []
     errors: list[BatchError] = []
@@ -33,13 +33,13 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a check comes to: how many lines there are, or what is wrong."""
+    """The result of a check: the number of lines, or the faults."""
 
     num_lines: int
     errors: list[BatchError]
 
 
-_SAID = msgspec.json.Decoder(Said)
+_LINE = msgspec.json.Decoder(CheckerLine)
 
 
 async def check_file(
@@ -60,7 +60,7 @@ async def check_file(
         str(max_line_bytes),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        limit=MAX_SAID_BYTES,
+        limit=MAX_LINE_BYTES,
         env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # none of the gateway's secrets
     )
     feeding = asyncio.create_task(_feed(process, pieces))
@@ -100,13 +100,13 @@ async def _store(database: Database, batch: LeasedBatch, process: asyncio.subpro
         await db.drop_lines(conn, batch)  # of a check that was cut off
     errors: list[BatchError] = []
     while line := await process.stdout.readline():
-        said = _SAID.decode(line)
-        errors += said.errors
-        if said.total is not None:
-            return Verdict(said.total, errors)
-        if said.lines:
+        found = _LINE.decode(line)
+        errors += found.errors
+        if found.total is not None:
+            return Verdict(found.total, errors)
+        if found.lines:
             async with database.transaction() as conn:
                 if await db.lock_batch(conn, batch) != "validating":
                     return None
-                await db.add_lines(conn, batch, said.lines)
+                await db.add_lines(conn, batch, found.lines)
     return Verdict(-1, [])

@@ -180,8 +180,8 @@ class Checker:
             self._write({"lines": self._lines})
         self._lines = []
 
-    def _write(self, said: dict[str, Any]) -> None:
-        self._out.write(msgspec.json.encode(said) + b"\n")
+    def _write(self, line: dict[str, Any]) -> None:
+        self._out.write(msgspec.json.encode(line) + b"\n")
         self._out.flush()
 
 

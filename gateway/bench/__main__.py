@@ -66,8 +66,18 @@ def parse_arguments(argv: Sequence[str] | None, environ: Mapping[str, str]) -> a
     add("--max-tokens", type=_positive, default=64, help="length of every completion")
     add("--prompt-tokens", type=_positive, default=64, help="words of a prompt, each about a token")
     add("--shared-prefix", type=_count, default=0, help="words that every prompt begins with, besides its own")
-    add("--distribution", default="turn", choices=get_args(Distribution), help="of the models; zipf is 1 / rank")
-    add("--seed", type=int, default=None, help="the same prompts again, which a server may have cached")
+    add(
+        "--distribution",
+        default="turn",
+        choices=get_args(Distribution),
+        help="distribution of requests over models; zipf is 1 / rank",
+    )
+    add(
+        "--seed",
+        type=int,
+        default=None,
+        help="seed of the prompts: the same prompts again, which a server may have cached",
+    )
     add("--json", action="store_true", help="one JSON line per row instead of a table")
     args = parser.parse_args(argv)
     if args.serve is None and (args.url is None or args.key is None):

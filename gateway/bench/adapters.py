@@ -35,7 +35,7 @@ from gateway.settings import DEMO_MODEL_NAME
 UPLOAD_BYTES = 10_000_000
 NUM_COLD = 6
 COLD_SLOTS = 2
-"""Fewer than there are cold adapters, so that each of them is evicted before its turn comes again."""
+"""Slots for adapters: fewer than cold adapters, so that each is evicted before its turn comes again."""
 
 NUM_STREAMS = 4
 STREAM_TOKENS = 100
@@ -248,7 +248,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--serve", type=Path, metavar="FOLDER", required=True, help="data folder of the server it starts, made anew")
     add("--model-dir", type=Path, required=True, help="folder of the demo's model, for its sizes")
-    add("--model-name", default=DEMO_MODEL_NAME, help="what the server calls it")
+    add("--model-name", default=DEMO_MODEL_NAME, help="the model's name at the server")
     add("--bytes", type=int, default=UPLOAD_BYTES, help="size of an adapter")
     add("--bad", type=int, default=50, help="adapters that are refused")
     add("--rounds", type=int, default=5, help="turns of each pair")

@@ -24,14 +24,15 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """One complete answer. time_per_token_s: of the tokens after the first, None where there is no other. gaps_s:
-    between chunks that hold text."""
+    """One complete answer."""
 
     num_tokens: int
     num_prompt_tokens: int
     ttft_s: float
     time_per_token_s: float | None
+    """The seconds for each token after the first; None where there is none."""
     gaps_s: list[float]
+    """The seconds between chunks that hold text."""
 
 
 class _Usage(msgspec.Struct):
@@ -48,7 +49,7 @@ class _Error(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    """A chunk of a stream, or what stands in its place."""
+    """A chunk of a stream, or an error in its place."""
 
     choices: list[_Choice] = []
     usage: _Usage | None = None

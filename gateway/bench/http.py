@@ -1,7 +1,7 @@
 """A client that costs next to nothing: prepared bytes over kept connections, one request at a time on each.
 
-For measuring servers at rates at which a full client would be what is measured. Understands replies with a
-content-length, and chunked ones.
+For servers at rates at which a full client's own cost would be measured. Understands replies with a content-length, and
+chunked ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHUNKED = -1
 
 
 class Connection(asyncio.Protocol):
-    """One connection; `ask` must not be called again before it has returned."""
+    """A connection to the server. `ask` must not be called again before it has returned."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port

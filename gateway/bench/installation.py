@@ -1,5 +1,7 @@
-"""The installation on which the overhead is measured: a database, the fake engine, and gateways, each in a process
-of its own."""
+"""The installation on which the overhead is measured.
+
+It has a database, the fake engine, and gateways, each in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -42,19 +44,21 @@ LIMITS: tuple[tuple[Unit, Window, int], ...] = (
     ("tokens", "month", 10**12),
     ("concurrency", "none", 10**5),
 )
-"""Of each tenant: none is reached, all are kept."""
+"""The limits of each tenant: none is reached, all are checked."""
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """ports: of the gateways; keys: one of each tenant; engine_endpoint: where gateways find the engine; dsn: of the
-    database."""
+    """A database, an engine and gateways that run."""
 
     ports: list[int]
+    """The ports of the gateways."""
     keys: list[str]
+    """The keys, one for each tenant."""
     gateways: list[subprocess.Popen[bytes]]
     engine_endpoint: str
+    """The endpoint at which gateways find the engine."""
     dsn: str = ""
-    """Where the database is."""
+    """The connection string of the database."""
 
     def cpu_s(self) -> float:
         """Return the seconds of processor time that the gateways have used."""

@@ -1,5 +1,7 @@
-"""The requests of a closed loop and its measurements: each stream sends its next request when the last one has
-ended."""
+"""The requests of a closed loop and its measurements.
+
+Each stream sends its next request when the last one has ended.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,16 @@ class Unusable(Exception):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What each request asks for. prompt_words, shared_words: words, each about a token; the shared ones begin every
-    prompt. distribution: of the models, in turn, uniformly, or with popularity 1 / rank."""
+    """The requests of a run."""
 
     models: Sequence[str]
     max_tokens: int
     prompt_words: int
+    """The words of a prompt, each about a token."""
     shared_words: int
+    """The words that begin every prompt."""
     distribution: Distribution
+    """The choice of the model: in turn, uniformly, or with popularity 1 / rank."""
 
 
 def jobs(load: Load, count: int, rng: random.Random) -> Iterator[Job]:

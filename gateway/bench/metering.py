@@ -45,7 +45,7 @@ MAX_JOURNAL_BYTES = 64 << 20
 
 
 class NoMeter:
-    """Takes nothing: what the load costs alone."""
+    """A meter that records nothing, for the cost of the load alone."""
 
     has_room = True
     journal_id = "none"
@@ -61,14 +61,14 @@ class NoMeter:
 
 
 class NoEngine:
-    """Forgets what it is told to forget."""
+    """An engine that forgets all usage it is told to forget."""
 
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
         pass
 
 
 class Load:
-    """Requests of `chunks` tokens, each in a message of its own for all streams that run; one message is one step."""
+    """Requests of `chunks` tokens. Each step is one message with a token for every running stream."""
 
     def __init__(self, meter: Meter | NoMeter, num_streams: int, num_chunks: int) -> None:
         self._meter = meter
@@ -124,12 +124,14 @@ class Load:
 
 
 class Run(msgspec.Struct, frozen=True):
-    """cpu_s: of this process. num_refused: requests for which the journal had no room."""
+    """The figures of one run."""
 
     num_requests: int
     num_refused: int
+    """Requests for which the journal had no room."""
     elapsed_s: float
     cpu_s: float
+    """The seconds of processor time of this process."""
 
     @property
     def cpu_us_per_request(self) -> float:
@@ -153,7 +155,7 @@ async def drive(load: Load, meter: Meter | NoMeter, args: argparse.Namespace) ->
 
 
 async def at_rate(args: argparse.Namespace, dsn: str, folder: Path) -> dict[str, Any]:
-    """Measure one row. What is not in the ledger at the end is how far the ledger is behind."""
+    """Measure one row. Requests that are not in the ledger at the end are the ledger's delay."""
     registry = CollectorRegistry()
     no_meter = NoMeter()
     alone = await drive(Load(no_meter, args.streams, args.chunks), no_meter, args)

@@ -1,6 +1,7 @@
-"""Requests that come when they come, whether the server keeps up or not, and requests as fast as they are answered.
+"""Requests at a rate, whether the server keeps up or not, and requests as fast as they are answered.
 
-In an open loop a latency counts from when its request was due, so a server that stalls is charged for all who waited.
+In an open loop a latency counts from the time when its request was due, so a server that stalls is charged for all
+waiting requests.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from gateway.bench.http import Connection
 from gateway.bench.load import quantile_ms
 
 WARM_UP_SHARE = 0.2
-"""Of the time of a row: what is asked in it is not counted."""
+"""The first part of a row's time, whose requests are not counted."""
 
 
 FAILED = 0
-"""In place of a status: the connection was lost, or none could be made."""
+"""Stands for a status where the connection was lost, or none could be made."""
 
 
 class Connections:
-    """Idle connections, and those that are in use. More are never opened; one that was closed is opened again."""
+    """Idle connections, and those that are in use. Their number never grows; one that was closed is opened again."""
 
     def __init__(self, connections: Sequence[Connection]) -> None:
         self._idle: asyncio.LifoQueue[Connection] = asyncio.LifoQueue()
@@ -50,7 +51,7 @@ class Connections:
 
 
 class _Counted:
-    """What was asked from a time on, and how it ended."""
+    """The requests since a time, by their status and latency."""
 
     def __init__(self, from_s: float) -> None:
         self._from_s = from_s
@@ -59,7 +60,7 @@ class _Counted:
         self._statuses: dict[int, int] = {}
 
     def count(self, status: int, due_s: float) -> None:
-        """Now, when it ended. What failed was not answered: it has no latency."""
+        """Count a request that has just ended. A failed one was not answered, so it has no latency."""
         if due_s < self._from_s:
             return
         self._statuses[status] = self._statuses.get(status, 0) + 1
@@ -100,8 +101,10 @@ async def at_rate(
         group.create_task(one(due_s, request))
 
     def arrive(group: asyncio.TaskGroup) -> None:
-        """Send requests from a thread: the loop's timers count in ms, and their delay would be charged to the
-        server."""
+        """Send requests from a thread.
+
+        The loop's timers count in ms, and their delay would be charged to the server.
+        """
         due_s = start_s
         for request in itertools.cycle(requests):
             due_s += rng.expovariate(per_s)

@@ -29,7 +29,7 @@ from gateway.bench.peers import PEERS, RunningPeer, running_peer, running_upstre
 CONNECTIONS_PER_GATEWAY = 64
 SATURATED_MS = 500.0
 SWITCH_INTERVAL_S = 1e-4
-"""Arrivals are a thread's, which must not wait for the loop's."""
+"""Seconds between switches of threads: one thread makes the arrivals, and must not wait for the event loop's."""
 PATH = "/v1/chat/completions"
 PROMPT = "The old harbor turns green over the river while seven birds sleep."
 
@@ -39,16 +39,18 @@ class Server(msgspec.Struct, frozen=True):
 
     name: str
     ports: Sequence[int]
-    """Requests go to them in turn."""
+    """The ports, to which requests go in turn."""
     requests: Iterator[bytes]
-    """Without end, each with another prompt: nothing but the beginning of a prompt is known from before."""
+    """Requests without end, each with another prompt: no more than the beginning of a prompt is known from before."""
     cpu_s: Callable[[], float]
     """Returns the seconds of processor time that the gateway has used."""
 
 
 async def rows(args: argparse.Namespace, server: Server) -> AsyncIterator[dict[str, Any]]:
-    """Yield a row for each rate, up to the first that the server does not keep up with, then one for as fast as
-    possible."""
+    """Yield a row for each rate, then one for as fast as possible.
+
+    The first rate that the server does not keep up with is the last.
+    """
     opened = [await connect("127.0.0.1", port) for _ in range(CONNECTIONS_PER_GATEWAY) for port in server.ports]
     connections, rng = Connections(opened), random.Random(args.seed)  # noqa: S311 - arrivals are no secret
     requests = server.requests
@@ -87,15 +89,15 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
     add("--rates", type=float, nargs="*", default=[100.0, 300.0, 1000.0], help="requests per second, one row for each")
-    add("--seconds", type=float, default=10.0, help="of each row, the first fifth of which is not counted")
+    add("--seconds", type=float, default=10.0, help="seconds of each row, the first fifth of which is not counted")
     add("--streams", type=int, default=32, help="requests at a time when the highest rate is looked for")
     add("--gateways", type=int, default=2, help="gateway processes")
     add("--replicas", type=int, default=1, help="engines of the pool that the gateways choose among")
     add("--tenants", type=int, default=10, help="keys that the requests use in turn")
     add("--max-tokens", type=int, default=1, help="length of every completion")
-    add("--without-limits", action="store_true", help="for comparison: the tenants have none")
+    add("--without-limits", action="store_true", help="for comparison: no tenant has a limit")
     add("--peers", type=Path, default=Path("build/peers"), help="where other gateways are installed, if any are")
-    add("--seed", type=int, default=0, help="of the arrivals")
+    add("--seed", type=int, default=0, help="seed of the arrivals")
     add("--json", action="store_true", help="one JSON line per row instead of a table")
     return parser.parse_args(argv)
 

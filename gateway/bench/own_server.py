@@ -1,6 +1,6 @@
 """A server of the benchmark's own: `lorikeet serve` on a free port, over a data folder that is kept between runs.
 
-Knows of it what its users do: the environment it reads, `demo.env`, readiness and SIGTERM.
+Knows only a user's view of the server: the environment it reads, `demo.env`, readiness and SIGTERM.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def own_server(data_dir: Path, settings: Mapping[str, str] | None = None) -> Ite
     data_dir.mkdir(parents=True, exist_ok=True)
     port = _free_port()
     log_path = data_dir / "serve.log"
-    # Nothing of what the shell is set up for: least of all a database that others use.
+    # No settings of the shell: least of all a database that others use.
     environ = {name: value for name, value in os.environ.items() if name not in OF_OTHERS}
     environ |= {"LORIKEET_DATA_DIR": str(data_dir), "LORIKEET_PORT": str(port)} | dict(settings or {})
     with log_path.open("w") as log:

@@ -1,5 +1,4 @@
-"""Other gateways that can be measured beside ours: one process each, from an environment of its own, before the same
-upstream."""
+"""Other gateways that can be measured beside ours: each a process with its own environment, before one upstream."""
 
 from __future__ import annotations
 
@@ -17,15 +16,17 @@ import msgspec
 from gateway.bench.installation import MODEL_NAME, cpu_s, free_port, spawn
 
 STARTUP_S = 600.0
-"""LiteLLM imports for half a minute on a machine that does nothing else."""
+"""The longest time of a start: LiteLLM imports for half a minute on a machine that does nothing else."""
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """program: relative to the folder of peers. made_by: the command that makes it there."""
+    """Another gateway."""
 
     name: str
     program: str
+    """The path of the program, relative to the folder of peers."""
     made_by: str
+    """The command that makes the program there."""
 
 
 LITELLM = Peer(
@@ -42,13 +43,15 @@ PEERS = (LITELLM, PORTKEY)
 
 
 class RunningPeer(msgspec.Struct, frozen=True):
-    """headers: what a request needs, `authorization` aside. pids: whose processor time counts."""
+    """Another gateway that runs."""
 
     name: str
     port: int
     key: str
     headers: dict[str, str]
+    """The headers that a request needs, `authorization` aside."""
     pids: tuple[int, ...]
+    """The ids of the processes whose processor time counts."""
 
     def cpu_s(self) -> float:
         return sum(map(cpu_s, self.pids))
@@ -66,7 +69,7 @@ def running_upstream(folder: Path) -> Iterator[RunningPeer]:
 
 @contextmanager
 def running_peer(peer: Peer, peers: Path, folder: Path, upstream: RunningPeer) -> Iterator[RunningPeer]:
-    """Give a running peer. peers: the folder of its environment. folder: for its configuration and log.
+    """Give a running peer. peers: the folder of its environment. folder: gets its configuration and log.
 
     Raises RuntimeError: when the peer does not start.
     """

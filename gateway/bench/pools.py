@@ -1,4 +1,4 @@
-"""What many pools cost a gateway: reading their rows, and finding where a request goes.
+"""The cost of many pools for a gateway: reading their rows, and finding the target of a request.
 
 `python -m gateway.bench.pools --model-dir DIR`: a database with 1,000 pools and 10,000 replicas, no engine behind any.
 Prints the seconds of reading all rows, and the microseconds of resolving model strings while changes come.

@@ -30,7 +30,7 @@ LIBRARIES = (
     "msgspec",
 )
 NO_ROOMS = ("gateway/assembly/app.py", "gateway/cli", "gateway/bench")
-"""They call the event loop, which has no frames of its own."""
+"""Modules that call the event loop, which has no frames of its own."""
 
 ELSEWHERE = "event loop and others"
 

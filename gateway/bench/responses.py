@@ -91,8 +91,10 @@ async def per_token_us(installation: Installation, args: argparse.Namespace, rng
 
 
 async def latencies(installation: Installation, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
-    """Return how long a client waits for one token by kind, p50 in ms, and how much longer than for the chat that was
-    asked just before or after."""
+    """Return how long a client waits for one token by kind, p50 in ms.
+
+    Return as well how much longer that is than for the chat that was asked just before or after.
+    """
     connection = await connect("127.0.0.1", installation.ports[0])
     took_s: dict[str, list[float]] = {kind: [] for kind in KINDS}
     try:
@@ -124,7 +126,7 @@ Measure = Callable[[Installation, argparse.Namespace, random.Random], Coroutine[
 
 
 def measured(measure: Measure, args: argparse.Namespace, folder: Path, engine_flags: Sequence[str]) -> dict[str, Any]:
-    """Return what is measured at an installation of its own."""
+    """Return the figures that a measurement takes at an installation of its own."""
     folder.mkdir(mode=0o711)
     flags = (*engine_flags, "--max-num-seqs", str(MAX_CONNECTIONS))
     with running(
@@ -147,11 +149,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
     add("--chunks", type=int, default=64, help="tokens of a stream, each an event")
     add("--rate", type=float, default=20.0, help="streams per second while processor time is measured")
-    add("--seconds", type=float, default=4.0, help="of each measurement of processor time")
+    add("--seconds", type=float, default=4.0, help="seconds of each measurement of processor time")
     add("--rounds", type=int, default=5, help="measurements of processor time, of all kinds each")
     add("--calls", type=int, default=500, help="replies of one token of each kind")
     add("--tenants", type=int, default=10, help="keys that the streams use in turn")
-    add("--seed", type=int, default=0, help="of the prompts")
+    add("--seed", type=int, default=0, help="seed of the prompts")
     add("--json", action="store_true", help="one JSON object instead of lines")
     args = parser.parse_args(argv)
     args.model_dir = args.model_dir.absolute()

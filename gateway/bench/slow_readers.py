@@ -30,7 +30,7 @@ from gateway.bench.open_loop import Connections, at_rate
 PATH = "/v1/chat/completions"
 CONNECTIONS = 64
 RECEIVE_BYTES = 4096
-"""Of a slow one's window: the smallest that systems allow is about half of that."""
+"""Bytes of a slow reader's receive buffer: the smallest that systems allow is about half of that."""
 
 PAGE_BYTES = 4096
 
@@ -41,8 +41,10 @@ def body(max_tokens: int, **fields: object) -> bytes:
 
 
 class Streams:
-    """Streams with log-probabilities, which fill every buffer within seconds. pause_s: between the bytes that every
-    second client reads, while the others read none; None: all read all."""
+    """Streams with log-probabilities, which fill every buffer within seconds.
+
+    pause_s: the pause between the bytes that every second client reads, while the others read none; None: all read all.
+    """
 
     def __init__(self, pause_s: float | None) -> None:
         self._pause_s = pause_s
@@ -127,12 +129,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
     add("--slow", type=int, default=500, help="clients that do not read")
     add("--steps-per-s", type=float, default=4.0, help="tokens that each of them is sent in a second, at most")
-    add("--fill-seconds", type=float, default=30.0, help="until every buffer of theirs is full")
+    add("--fill-seconds", type=float, default=30.0, help="seconds until every buffer of the slow readers is full")
     add("--unread-seconds", type=float, default=60.0, help="LORIKEET_UNREAD_SECONDS of the gateway")
     add("--rate", type=float, default=50.0, help="requests of others per second")
-    add("--seconds", type=float, default=20.0, help="of each measurement")
+    add("--seconds", type=float, default=20.0, help="seconds of each measurement")
     add("--tenants", type=int, default=10, help="keys that the requests use in turn")
-    add("--seed", type=int, default=0, help="of the arrivals")
+    add("--seed", type=int, default=0, help="seed of the arrivals")
     add("--json", action="store_true", help="one JSON line per row instead of a table")
     return parser.parse_args(argv)
 

@@ -38,14 +38,14 @@ PATH = "/v1/chat/completions"
 PROMPT_BYTES = 1024
 MAX_CONNECTIONS = 256
 STEPS_PER_S = 100
-"""Slow enough that each token is a chunk of its own."""
+"""Steps of the engine per second: slow enough that each token is a chunk of its own."""
 
 WARM_UP_S = 2.0
 TOP = 20
 
 
 class NoBooks:
-    """A sink that forgets, and tells engines to do the same."""
+    """A sink that forgets all usage, and tells engines to do the same."""
 
     def __init__(self) -> None:
         self._telling: set[asyncio.Task[None]] = set()
@@ -203,11 +203,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
     add("--chunks", type=int, default=64, help="tokens of a streamed chat, each a chunk")
     add("--rate", type=float, default=20.0, help="requests per second while processor time is measured")
-    add("--seconds", type=float, default=10.0, help="of each measurement of processor time")
-    add("--calls", type=int, default=200, help="of one token, to find the overhead")
-    add("--low-rate", type=float, default=20.0, help="of those that come apart, per second")
+    add("--seconds", type=float, default=10.0, help="seconds of each measurement of processor time")
+    add("--calls", type=int, default=200, help="calls of one token, to find the overhead")
+    add("--low-rate", type=float, default=20.0, help="requests per second of those that come one by one")
     add("--tenants", type=int, default=10, help="keys that the requests use in turn")
-    add("--seed", type=int, default=0, help="of the prompts")
+    add("--seed", type=int, default=0, help="seed of the prompts")
     add("--json", action="store_true", help="one JSON object instead of lines")
     args = parser.parse_args(argv)
     args.model_dir = args.model_dir.absolute()
@@ -215,7 +215,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    told = [
+    shown = [
         f"{found['us_per_request']} us of processor time for a chat of 1 kB and {found['chunks']} chunks: "
         f"{found['us_per_request_of_1_chunk']} us with one chunk, and {found['us_per_chunk']} us for each more",
         *(
@@ -226,9 +226,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         ),
     ]
     for name in ("rooms", "functions"):
-        told.append(f"{name}, by share of that time:")
-        told += [f"  {share:6.1%}  {place}" for place, share in found[name].items()]
-    return told
+        shown.append(f"{name}, by share of that time:")
+        shown += [f"  {share:6.1%}  {place}" for place, share in found[name].items()]
+    return shown
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,5 +1,8 @@
-"""`python -m gateway.bench.upstream PORT`: an OpenAI-compatible server that answers every request at once with the same
-chat completion, so that what a proxy before it costs can be measured. Serves until it is ended."""
+"""An OpenAI-compatible server that answers every request at once with the same chat completion.
+
+To be run as `python -m gateway.bench.upstream PORT`. It measures what a proxy before it costs, and serves until it is
+ended.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The parts of billing that run: the bookkeeper, which adds up what the ledger queued, and the cache of prices for
-limits.
+"""The parts of billing that run: the bookkeeper and the cache of prices for limits.
+
+The bookkeeper adds up what the ledger queued.
 
 Pure decisions (the price book, rounding, credits, closing, invoices and their page) are in `gateway.domain.billing`,
 queries in `gateway.db.billing` and `gateway.db.ledger`. README.md beside this file is for those who bill.

@@ -1,4 +1,4 @@
-"""Keeps the books in the background: sums what the ledger got, makes its next days, lets credits lapse.
+"""Keeps the books in the background: sums up the ledger's new rows, makes its next days, lets credits lapse.
 
 Every gateway has one; of all of them one works at a time, and any may take over. Knows no SQL.
 """
@@ -18,13 +18,13 @@ from gateway.db.pool import FAILURES, Database
 log = structlog.get_logger(__name__)
 
 INTERVAL_S = 0.5
-"""Reports follow the ledger by this and the time of a transaction."""
+"""Seconds between two rounds: reports follow the ledger by this and the time of a transaction."""
 
 DAYS_INTERVAL_S = 3600.0
 
 
 class Bookkeeper:
-    """Works between `start` and `stop`. wake: set when there is something to do; None: looks each INTERVAL_S."""
+    """Keeps the books between `start` and `stop`. wake: set when there is work; None: looks each INTERVAL_S."""
 
     def __init__(self, database: Database, wake: asyncio.Event | None = None) -> None:
         self._database = database

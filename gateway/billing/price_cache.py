@@ -21,8 +21,8 @@ log = structlog.get_logger(__name__)
 
 BEHIND_NS = 1_000_000_000
 AHEAD_NS = 10_000_000_000
-"""A request may be admitted up to so long before and after its price is looked up: it waits for limits, and clocks are
-estimates. Around a change of prices the dearer ones are reserved."""
+"""Nanoseconds by which a request may be admitted before or after its price is looked up: it waits for limits, and
+clocks are estimates. Around a change of prices the dearer ones are reserved."""
 
 MAX_KNOWN = 10_000
 FIRST_BACKOFF_S = 0.1
@@ -30,7 +30,7 @@ MAX_BACKOFF_S = 2.0
 
 
 class PriceCache:
-    """The `Prices` of limits. Works between `start` and `stop`; subscribe `changed` to the change feed."""
+    """The `Prices` of limits, between `start` and `stop`. Subscribe `changed` to the change feed."""
 
     def __init__(
         self, load: Callable[[], Awaitable[Mapping[str, Book]]], failures: tuple[type[Exception], ...]
@@ -77,8 +77,11 @@ class PriceCache:
     def exactly(
         self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int
     ) -> Rates | None:
-        """Return the rates by which a request that was admitted at an instant will be billed; None where they depend on
-        the price class of its adapter, or where the organization has no prices."""
+        """Return the rates by which a request that was admitted at an instant will be billed.
+
+        Return None where the rates depend on the price class of the request's adapter, or where the organization has no
+        prices.
+        """
         versions = in_force(self._books.get(organization_id, ()), instant_ns, instant_ns)
         found = [version for version in versions if version.effective_ns <= instant_ns]
         if not found:

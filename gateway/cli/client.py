@@ -23,7 +23,10 @@ PAGE_LIMIT = 100
 
 
 class Refused(CommandFailed):
-    """The server refused; code is its error code. retry_after_s: when to ask again, None where it does not say."""
+    """The server refused.
+
+    code: its error code. retry_after_s: seconds until another try; None where it does not say.
+    """
 
     def __init__(self, message: str, code: str | None, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -32,15 +35,18 @@ class Refused(CommandFailed):
 
 
 def tls_for(url: str) -> ssl.SSLContext | bool:
-    """Return what a client of a server verifies certificates with.
+    """Return the certificate authorities by which a client verifies a server.
 
-    A server that speaks plain HTTP gets no authorities: to read them takes longer than most commands.
+    A server that speaks plain HTTP gets none: to read them takes longer than most commands.
     """
     return urlsplit(url).scheme == "https" or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class AdminClient:
-    """A context manager. Every method raises ServerUnreachable, or Refused with the server's own words."""
+    """A client, used as a context manager.
+
+    Every method raises ServerUnreachable, or Refused with the server's own words.
+    """
 
     def __init__(self, url: str, key: str, path: str = ADMIN_PATH) -> None:
         """Open a client of a server. key: "" for the routes below LOGIN_PATH that need no key."""
@@ -57,8 +63,9 @@ class AdminClient:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """Return a client of the server of the data folder in force, or of another one that LORIKEET_URL names with
-        LORIKEET_ADMIN_KEY.
+        """Return a client of the server of the data folder in force.
+
+        LORIKEET_URL names another server, with LORIKEET_ADMIN_KEY.
 
         Raises BadSetting.
         """
@@ -76,7 +83,7 @@ class AdminClient:
         return self._request("GET", path, params=params)
 
     def get_all(self, path: str, **params: Any) -> list[dict[str, Any]]:
-        """Every item of a list, over all its pages."""
+        """Return every item of a list, over all its pages."""
         items: list[dict[str, Any]] = []
         after: dict[str, str] = {}
         while True:
@@ -197,8 +204,9 @@ def _names_address(environ: Mapping[str, str]) -> bool:
 
 
 def server_url(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Return the URL that LORIKEET_HOST and LORIKEET_PORT give if either is set, else that of the data folder's
-    `serve`.
+    """Return the URL that LORIKEET_HOST and LORIKEET_PORT give if either is set.
+
+    Otherwise return the URL of the data folder's `serve`.
 
     Raises ServerUnreachable without either: a guess could hand the operator's key to a stranger.
     """

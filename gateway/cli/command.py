@@ -1,6 +1,6 @@
-"""Parses the command line, runs one verb and turns what it raises into an exit code and one line on stderr.
+"""Parses the command line, runs one verb and turns its errors into an exit code and one line on stderr.
 
-Verbs import what they need when they run, so that `--help` answers at once.
+Verbs import their parts when they run, so that `--help` answers at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a command fails, and the exit codes that scripts may rely on."""
+"""The failures of a command, and the exit codes that scripts may rely on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CommandFailed(Exception):
 
 
 class WrongUsage(CommandFailed):
-    """The words of the command do not go together, or one of them cannot mean anything."""
+    """The words of the command do not go together, or one of them has no meaning."""
 
     exit_code = EXIT_USAGE
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 def write_file(path: Path, content: str | bytes | Iterable[bytes]) -> int:
-    """Write text as UTF-8, bytes, or bytes as they come, to a file that its owner alone may read, and that is there
-    whole or not at all; return its size in bytes.
+    """Write content to a file that only its owner may read, and return the file's size in bytes.
+
+    The file is there whole or not at all. The content is text, written as UTF-8, or bytes, or bytes as they come.
 
     Raises CommandFailed: when the file cannot be written. Raises what the content raises as it comes.
     """

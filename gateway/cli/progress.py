@@ -1,4 +1,4 @@
-"""How far a transfer is, on standard error: a bar that moves on a terminal, else a line now and then."""
+"""The progress of a transfer, on standard error: a bar that moves on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ LINE_S = 5.0
 
 
 class Progress:
-    """A line of progress. what is the word before the numbers; quiet says nothing. `done` ends the bar's line."""
+    """A line of progress.
+
+    what: the word before the numbers. quiet: nothing is shown. `done` ends the bar's line.
+    """
 
     def __init__(self, what: str, *, quiet: bool, stream: TextIO | None = None) -> None:
         self._what = what
         self._quiet = quiet
         self._stream = stream or sys.stderr
         self._is_terminal = self._stream.isatty()
-        self._said_s = float("-inf") if self._is_terminal else time.monotonic()
+        self._shown_s = float("-inf") if self._is_terminal else time.monotonic()
         self._is_open = False
 
     def show(self, num_bytes: int, total_bytes: int | None) -> None:
         """Show how much has come. total_bytes: None where nobody knows."""
         now_s = time.monotonic()
-        if self._quiet or now_s - self._said_s < (REDRAW_S if self._is_terminal else LINE_S):
+        if self._quiet or now_s - self._shown_s < (REDRAW_S if self._is_terminal else LINE_S):
             return
-        self._said_s = now_s
+        self._shown_s = now_s
         numbers = mib(num_bytes) if total_bytes is None else f"{mib(num_bytes)} of {mib(total_bytes)}"
         if not self._is_terminal:
             self._stream.write(f"{self._what}: {numbers}\n")
@@ -36,7 +39,7 @@ class Progress:
             self._is_open = True
         self._stream.flush()
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Write a text on a line of its own."""
         if not self._quiet:
             self.done()

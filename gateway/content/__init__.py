@@ -1,5 +1,7 @@
-"""The content of tenants that is kept, encrypted and for its time alone: replies for an Idempotency-Key, stored chat
-completions and responses, and what all requests say and get, where a project logs it. Knows neither HTTP nor SQL.
+"""The content of tenants that is kept, encrypted and only for its time.
+
+That is replies for an Idempotency-Key, stored chat completions and responses, and what all requests say and get, where
+a project logs it. Knows neither HTTP nor SQL.
 
     idempotency, watches, unanswered_claims   whose turn it is, who waits, and claims that were never answered
     stored_chats                              `store` of chat completions
@@ -10,7 +12,7 @@ completions and responses, and what all requests say and get, where a project lo
     keys, resealing                           where content keys come from; secrets of the operator's side follow them
     writes, keeper, purge                     writes that a reply waits for a moment; content whose time is over
 
-What may be kept is a project's setting (`keep_replies`, `store_days`, `log_content_days`). Rows are encrypted in the
+Each project sets what may be kept (`keep_replies`, `store_days`, `log_content_days`). Rows are encrypted in the
 gateway, each bound to its place by associated data; PostgreSQL, its own backups and its replicas only ever see
 ciphertext. Content that is not to be shown any more is hidden at once, and deleted in the background.
 

@@ -17,7 +17,10 @@ _TABLE = "backend_keys"
 
 
 class BackendKeys:
-    """The keys of all pools, remembered until the change feed says that a pool has changed. One per gateway process."""
+    """The keys of all pools, remembered until the change feed reports that a pool has changed.
+
+    A gateway process has one.
+    """
 
     def __init__(self, database: Database, cipher: Cipher) -> None:
         self._database = database

@@ -1,8 +1,8 @@
-"""Responses that run in the background: queued before their reply, run by one gateway at a time, their events kept so
-that any gateway shows them under the numbers that a client has seen.
+"""Responses that run in the background: queued before their reply, and run by one gateway at a time.
 
-Content is JSON and events as the API made them: nothing here knows their fields. Methods raise what the database
-raises, and ContentUnreadable.
+Their events are kept so that any gateway shows them under the numbers that a client has seen. Content is JSON and
+events as the API made them: nothing here knows their fields. Methods raise the database's errors, and
+ContentUnreadable.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Events(msgspec.Struct, frozen=True):
 
     encoded: list[bytes]
     counts: bytes = b""
-    """The tokens that there were by then, as the runner counts them."""
+    """The number of tokens by then, as the runner counts them."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,21 +45,23 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     api_key_id: str
     request: bytes
     response: bytes
-    """The response as it was queued, JSON."""
+    """The response as it was queued, as JSON."""
     num_events: int
     is_cancelled: bool
     age_s: float
+    """The seconds since the request."""
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A response by now. response: JSON."""
+    """The present state of a response."""
 
     status: Status
     response: bytes
+    """The response as JSON."""
 
 
 class BackgroundResponses:
-    """One per gateway process."""
+    """The background responses of all projects, as one gateway process sees them. A gateway process has one."""
 
     def __init__(
         self, database: Database, cipher: Cipher, stored: StoredResponses, room: ContentRoom | None = None
@@ -120,8 +122,10 @@ class BackgroundResponses:
             await db.put_back(conn, turn, again_s=again_s)
 
     async def hold(self, owner: str, ids: Collection[str], *, lease_s: float) -> dict[tuple[str, int], bool]:
-        """Prolong the leases of the responses that a gateway runs. Return whether each that it still holds is to be
-        cancelled, by id and fencing number."""
+        """Prolong the leases of the responses that a gateway runs.
+
+        Return whether each that it still holds is to be cancelled, by id and fencing number.
+        """
         async with self._database.acquire() as conn:
             rows = await db.hold_background(conn, owner, ids, lease_s=lease_s)
         return {(row.id, row.fence): row.is_cancelled for row in rows}
@@ -139,15 +143,15 @@ class BackgroundResponses:
         events: Events,
         status: Status,
         response: bytes,
-        kept: Response | None,
+        stored: Response | None,
     ) -> bool:
         """Add the last events, note how the response ended, and store it as any response, all or nothing.
 
-        Return False as of `append`. kept: None where nothing is to be gone on with.
+        Return False as of `append`. stored: None where nothing is to be gone on with.
         """
         segment = self._segment(turn.project_id, turn.id, first_number, events)
         sealed = self._seal(turn.project_id, turn.id, "response", response)
-        row = None if kept is None else self._stored.sealed(turn.project_id, kept)
+        row = None if stored is None else self._stored.sealed(turn.project_id, stored)
         async with self._database.transaction() as conn:
             if not await db.append_events(conn, turn, segment):
                 return False

@@ -1,8 +1,8 @@
 """Conversations: items that stay together for the project's days, sealed one by one, and that responses go on from.
 
-What a response adds comes in one transaction, so the items of a turn lie together. Two responses at once both go on
-from what was there when each began, and add their turns in the order in which they end. Content is JSON as the API made
-it: nothing here knows its fields.
+The items of one response are added in one transaction, so the items of a turn lie together. Two responses at once both
+go on from the items that were there when each began, and add their turns in the order in which they end. Content is
+JSON as the API made it: nothing here knows its fields.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_CONVERSATION_BYTES = 16 << 20
 """The most bytes of a conversation's items, encrypted."""
 
 LEAST_ITEM_BYTES = 1024
-"""Each item counts for so much at least, so that their number is bounded too."""
+"""The least bytes that each item counts for, so that the number of items is bounded too."""
 
 Metadata = Mapping[str, str]
 Outcome = Literal["done", "absent", "too_long"]
@@ -43,7 +43,7 @@ class Conversation(msgspec.Struct, frozen=True):
     metadata: dict[str, str]
 
 
-class Said(msgspec.Struct, frozen=True):
+class ItemJson(msgspec.Struct, frozen=True):
     """An item, as JSON."""
 
     id: str
@@ -55,8 +55,11 @@ class TooLong(Exception):
 
 
 class Conversations:
-    """One per gateway process. Methods raise what the database raises, and ContentUnreadable. They show and change what
-    the caller's key may see: conversations of its project to which no model has added that the key may not call."""
+    """The conversations that a caller's key may see. A gateway process has one.
+
+    These are the conversations of the key's project to which no model has added that the key may not call. Methods
+    raise the database's errors, and ContentUnreadable.
+    """
 
     def __init__(
         self,
@@ -67,8 +70,10 @@ class Conversations:
         *,
         max_bytes: int = MAX_CONVERSATION_BYTES,
     ) -> None:
-        """Keep conversations. writes: counts what could not be added. room: bounds what is stored; None: nothing
-        does."""
+        """Keep conversations.
+
+        writes: counts what could not be added. room: bounds what is stored; None: nothing does.
+        """
         self._room = room
         self._writes = writes
         self._database = database
@@ -76,7 +81,7 @@ class Conversations:
         self._max_bytes = max_bytes
 
     async def create(
-        self, caller: Principal, conversation_id: str, metadata: Metadata, items: Sequence[Said]
+        self, caller: Principal, conversation_id: str, metadata: Metadata, items: Sequence[ItemJson]
     ) -> Conversation | None:
         """Make a conversation; None if the project does not allow it any more.
 
@@ -111,7 +116,7 @@ class Conversations:
     async def delete(self, caller: Principal, conversation_id: str, *, address: str, request_id: str) -> bool:
         """Delete a conversation with its items, which the audit log records. Return False where there is none.
 
-        address, request_id: of the request.
+        address, request_id: those of the request, for the audit log.
         """
         project_id = caller.project_id
         async with self._database.transaction() as conn:
@@ -133,11 +138,13 @@ class Conversations:
         return True
 
     async def append(
-        self, caller: Principal, conversation_id: str, items: Sequence[Said], *, model: str | None = None
+        self, caller: Principal, conversation_id: str, items: Sequence[ItemJson], *, model: str | None = None
     ) -> Outcome:
-        """Add items behind the others, all of them or none. model: that made some of them.
+        """Add items behind the others, all of them or none.
 
-        Raises QuotaExceeded: where there is no room for them.
+        model: the model that made some of them.
+
+        Raises QuotaExceeded: where there is no room for the items.
         """
         try:
             async with self._database.transaction() as conn:
@@ -146,7 +153,7 @@ class Conversations:
             return "too_long"
         return "done" if found else "absent"
 
-    async def add(self, caller: Principal, conversation_id: str, items: Sequence[Said], *, model: str) -> bool:
+    async def add(self, caller: Principal, conversation_id: str, items: Sequence[ItemJson], *, model: str) -> bool:
         """Add what a model has answered, with what it was asked, and return whether that is done.
 
         It does not take long; what cannot be added is counted and logged.
@@ -160,7 +167,7 @@ class Conversations:
 
         return await self._writes.at_once("conversation", work)
 
-    async def items(self, caller: Principal, conversation_id: str) -> list[Said] | None:
+    async def items(self, caller: Principal, conversation_id: str) -> list[ItemJson] | None:
         """Return all items, the oldest first; None where there is no such conversation."""
         async with self._database.acquire() as conn:
             if await db.get_conversation(conn, caller.project_id, conversation_id, caller.models) is None:
@@ -168,7 +175,7 @@ class Conversations:
             rows = await db.all_items(conn, caller.project_id, conversation_id)
         return await self._opened_items(caller.project_id, conversation_id, rows)
 
-    async def all_of(self, conn: Connection, project_id: str, conversation_id: str) -> list[Said] | None:
+    async def all_of(self, conn: Connection, project_id: str, conversation_id: str) -> list[ItemJson] | None:
         """Return all items, the oldest first, for readers that may see the content of the project.
 
         None where there is no such conversation.
@@ -187,7 +194,7 @@ class Conversations:
         after: str | None,
         order: Literal["asc", "desc"],
         limit: int,
-    ) -> tuple[list[Said], bool] | Literal["absent", "unknown_cursor"]:
+    ) -> tuple[list[ItemJson], bool] | Literal["absent", "unknown_cursor"]:
         """Return a page of items, and whether there is more."""
         project_id = caller.project_id
         async with self._database.acquire() as conn:
@@ -198,7 +205,7 @@ class Conversations:
             rows = await db.list_items(conn, project_id, conversation_id, after=after, order=order, limit=limit + 1)
         return await self._opened_items(project_id, conversation_id, rows[:limit]), len(rows) > limit
 
-    async def item(self, caller: Principal, conversation_id: str, item_id: str) -> Said | None:
+    async def item(self, caller: Principal, conversation_id: str, item_id: str) -> ItemJson | None:
         async with self._database.acquire() as conn:
             if await db.get_conversation(conn, caller.project_id, conversation_id, caller.models) is None:
                 return None
@@ -216,7 +223,7 @@ class Conversations:
         return self._opened(caller.project_id, row)
 
     async def _append(
-        self, conn: Connection, caller: Principal, conversation_id: str, items: Sequence[Said], model: str | None
+        self, conn: Connection, caller: Principal, conversation_id: str, items: Sequence[ItemJson], model: str | None
     ) -> bool:
         sealed = [self._sealed_item(caller.project_id, conversation_id, item) for item in items]
         size = sum(item.num_bytes for item in sealed)
@@ -227,7 +234,7 @@ class Conversations:
             raise TooLong
         return num_bytes is not None
 
-    def _sealed_item(self, project_id: str, conversation_id: str, item: Said) -> NewItem:
+    def _sealed_item(self, project_id: str, conversation_id: str, item: ItemJson) -> NewItem:
         sealed = self._cipher.seal(item.content, _place_of_item(project_id, conversation_id, item.id))
         return NewItem(item.id, max(len(sealed.data), LEAST_ITEM_BYTES), sealed.key_id, sealed.data)
 
@@ -239,10 +246,10 @@ class Conversations:
         opened = self._cipher.open(sealed, _place_of_metadata(project_id, row.id))
         return Conversation(row.id, row.created_at, msgspec.json.decode(opened, type=dict[str, str]))
 
-    async def _opened_items(self, project_id: str, conversation_id: str, rows: Sequence[ItemRow]) -> list[Said]:
-        def opened() -> list[Said]:
+    async def _opened_items(self, project_id: str, conversation_id: str, rows: Sequence[ItemRow]) -> list[ItemJson]:
+        def opened() -> list[ItemJson]:
             return [
-                Said(
+                ItemJson(
                     row.id,
                     self._cipher.open(
                         Sealed(row.content_key, row.sealed), _place_of_item(project_id, conversation_id, row.id)

@@ -1,7 +1,8 @@
-"""One execution for each Idempotency-Key, whatever gateways its requests arrive at; its reply for those that follow.
+"""One execution for each Idempotency-Key, at any gateway; the requests that follow get its reply.
 
-The row that `claim_slot` inserts decides. Its gateway gives signs of life while the request runs; when they stop while
-the database answers, nobody knows whether it was billed, so it is never run again. Knows neither HTTP nor SQL.
+The row that `claim_slot` inserts decides which request runs. Its gateway gives signs of life while the request runs;
+when they stop while the database answers, nobody knows whether the request was billed, so it is never run again. Knows
+neither HTTP nor SQL.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from gateway.content.refusals import in_progress, lost, not_kept, reused, unavailable
+from gateway.content.refusals import in_progress, lost, reply_not_stored, reused, unavailable
 from gateway.content.room import NO_ROOM, ContentRoom
-from gateway.content.unanswered_claims import UnsureClaims
+from gateway.content.unanswered_claims import UnansweredClaims
 from gateway.content.watches import Watches
 from gateway.content.writes import Writes
 from gateway.db.content import idempotency as db
-from gateway.db.content.idempotency import KeptRow, Slot, SlotRow
+from gateway.db.content.idempotency import ReplyRow, Slot, SlotRow
 from gateway.db.pool import FAILURES, Database
 from gateway.support.cipher import Cipher, Place, Sealed
 from gateway.support.pace import Pace
@@ -56,7 +57,7 @@ MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE = 256 << 20, 64 << 20
 
 REPLAYS_PER_S, REPLAYS_BURST = 200.0, 1000.0
 BYTES_PER_REPLAY = 64 << 10
-"""A larger reply counts as several."""
+"""The bytes of a reply for which a replay counts as one more."""
 
 
 Write = Callable[["Connection"], Awaitable[None]]
@@ -73,8 +74,11 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Execution:
-    """A request that runs because it came first. `finish`, `free` or `abandon` ends it; after one of the first two,
-    `abandon` does nothing. `release` when its reply is not in memory any more."""
+    """A request that runs because it came first.
+
+    `finish`, `free` or `abandon` ends it; after one of the first two, `abandon` does nothing. Call `release` when its
+    reply is not in memory any more.
+    """
 
     def __init__(self, owner: Idempotency, slot: Slot, request_id: str) -> None:
         self.slot = slot
@@ -106,7 +110,7 @@ class Execution:
 
 
 class Idempotency:
-    """One per gateway process; works between `start` and `stop`."""
+    """Decides which request of a key runs, between `start` and `stop`. A gateway process has one."""
 
     def __init__(
         self,
@@ -126,7 +130,7 @@ class Idempotency:
         self._wait_s = wait_s
         self._running: dict[Slot, Execution] = {}
         self._watches = Watches(database, wait_s=wait_s, sure_s=sure_s, ask_s=ASK_S)
-        self._unsure = UnsureClaims(database, writes, again_s=ALIVE.total_seconds(), ask_s=ASK_S)
+        self._unanswered = UnansweredClaims(database, writes, again_s=ALIVE.total_seconds(), ask_s=ASK_S)
         self._held = Quota(MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE)
         self._waiting = Quota(WAITING_BYTES, WAITING_BYTES_OF_ONE)
         self._replays = Pace(REPLAYS_PER_S, REPLAYS_BURST, what="stored replies")
@@ -168,7 +172,7 @@ class Idempotency:
             elif (reply := await self._reply(slot, found)) is not None:
                 return reply
 
-    # what executions say
+    # calls of executions
 
     def hold(self, execution: Execution, num_bytes: int) -> bool:
         if execution.num_held_bytes + num_bytes > MAX_REPLY_BYTES:
@@ -217,8 +221,9 @@ class Idempotency:
     def _begin_end(
         self, execution: Execution, write: Write, num_bytes: int = 0, small: Write | None = None
     ) -> asyncio.Task[None]:
-        """Begin to write the end of an execution. small: what is written where there is no room for num_bytes.
+        """Begin to write the end of an execution.
 
+        small: the write for want of room for num_bytes.
         Signs of life go on until the end is written: nobody takes the execution for lost before.
         """
         execution.is_ending = True
@@ -237,7 +242,7 @@ class Idempotency:
         task.add_done_callback(over)
         return task
 
-    # how it is found out
+    # finding out whether a write happened
 
     async def _claim(self, slot: Slot, fingerprint: bytes, request_id: str) -> SlotRow | None:
         """Claim a slot. Return None where it is ours now, else its row. Raises Overloaded."""
@@ -247,8 +252,8 @@ class Idempotency:
                 is_asked = True
                 return await self._claimed(conn, slot, fingerprint, request_id)
         except BaseException as error:
-            if is_asked:  # it may be ours without our knowing
-                self._unsure.add(slot, request_id)
+            if is_asked:  # the row may be ours, though the answer to our write was lost
+                self._unanswered.add(slot, request_id)
             if not isinstance(error, FAILURES):
                 raise
             log.warning("idempotency_unavailable", error=repr(error))
@@ -283,9 +288,9 @@ class Idempotency:
             case "lost":
                 raise lost(found.request_id)
             case "too_large":
-                raise not_kept(found.request_id, "the reply is too large, or there was no room for it")
+                raise reply_not_stored(found.request_id, "the reply is too large, or there was no room for it")
             case "not_allowed":
-                raise not_kept(found.request_id, "this project does not allow replies to be stored")
+                raise reply_not_stored(found.request_id, "this project does not allow replies to be stored")
         self._replays.take(slot.project_id, 1 + found.num_bytes / BYTES_PER_REPLAY)
         row = await self._load(slot, found.request_id)
         if row is None:
@@ -294,14 +299,14 @@ class Idempotency:
         reply = await maybe_in_thread(len(sealed.data), lambda: self._cipher.open(sealed, _place(slot)))
         return msgspec.structs.replace(msgspec.msgpack.decode(reply, type=Reply), request_id=found.request_id)
 
-    async def _load(self, slot: Slot, request_id: str) -> KeptRow | None:
+    async def _load(self, slot: Slot, request_id: str) -> ReplyRow | None:
         """Return a stored reply.
 
         Raises Overloaded.
         """
         try:
             async with asyncio.timeout(ASK_S), self._database.acquire() as conn:
-                return await db.load_kept(conn, slot, request_id)
+                return await db.load_reply(conn, slot, request_id)
         except FAILURES as error:
             log.warning("idempotency_unavailable", error=repr(error))
             raise unavailable() from None
@@ -319,7 +324,7 @@ class Idempotency:
         if running:
             async with asyncio.timeout(ASK_S), self._database.acquire() as conn:
                 await db.touch_slots(conn, running, ALIVE)
-        await self._unsure.free()
+        await self._unanswered.free()
 
 
 def _place(slot: Slot) -> Place:

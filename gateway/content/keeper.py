@@ -1,5 +1,8 @@
-"""Throws away what is kept when its time is over or its project forbids it, says with which key this gateway encrypts,
-and for what there is no key. Every gateway looks; rows that another is deleting are passed over."""
+"""Deletes kept content when its time is over or its project forbids it, and counts the rows that it cannot read.
+
+Also reports the key with which this gateway encrypts. Every gateway looks; rows that another is deleting are passed
+over.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S = 60.0
 COUNT_INTERVAL_S = 86_400.0
-"""Between two looks at what this gateway cannot read, and which secrets another key encrypts."""
+"""Seconds between two looks for rows that this gateway cannot read, and for secrets that another key encrypts."""
 
 DROPS = (
     idempotency.expire_slots,
@@ -59,7 +62,7 @@ DROPS = (
 
 
 class Keeper:
-    """Works between `start` and `stop`."""
+    """Deletes content whose time is over, between `start` and `stop`."""
 
     def __init__(self, database: Database, cipher: Cipher, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
@@ -89,7 +92,7 @@ class Keeper:
                 self._warn(others)
             if counts:
                 for row in await unreadable_content(conn, self._cipher.key_ids):
-                    _tell_unreadable(row)
+                    _report_unreadable(row)
                 self._count_at_s = self._clock() + COUNT_INTERVAL_S
         for drop in DROPS:
             await _drop_all(self._database, drop)
@@ -127,7 +130,7 @@ async def _drop_all(database: Database, drop: Callable[[Connection], Awaitable[i
             num_dropped = await drop(conn)
 
 
-def _tell_unreadable(row: UnreadableRow) -> None:
+def _report_unreadable(row: UnreadableRow) -> None:
     log.error(
         "content_key_missing",
         key=row.id,

@@ -28,7 +28,10 @@ MAX_KNOWN = 10_000
 
 
 class ProviderKeys:
-    """The keys of all projects, remembered until the change feed says that one has changed. One per gateway process."""
+    """The keys of all projects, remembered until the change feed reports that one has changed.
+
+    A gateway process has one.
+    """
 
     def __init__(self, database: Database, cipher: Cipher) -> None:
         self._database = database

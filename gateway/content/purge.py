@@ -1,5 +1,7 @@
-"""Takes what archived projects held away once their retention is over; the collector takes the adapters' content. Every
-gateway looks; one does it. The content of requests and replies goes first, little by little: it may be much."""
+"""Deletes the content of archived projects once their retention is over; the collector deletes the adapters' content.
+
+Every gateway looks; one does it. The content of requests and replies goes first, little by little: it may be much.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Purger:
-    """Looks once a minute from `start` to `stop`."""
+    """Deletes the content of archived projects, from `start` to `stop`: it looks once a minute."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,7 @@
-"""Why a request with an Idempotency-Key gets no reply. request_id: of the request that ran, or runs."""
+"""Reasons why a request with an Idempotency-Key gets no reply.
+
+request_id: the id of the request that ran, or runs.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def lost(request_id: str) -> Conflict:
     )
 
 
-def not_kept(request_id: str, why: str) -> Conflict:
+def reply_not_stored(request_id: str, why: str) -> Conflict:
     return Conflict(
         f"The request with this Idempotency-Key, {request_id}, has run, and its reply was not stored: {why}.",
         param=PARAM,

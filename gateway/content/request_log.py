@@ -1,8 +1,8 @@
-"""The log of what a project's requests say and get, where the project wants it: redacted, encrypted, and gone after its
-days.
+"""The log of the content of a project's requests and replies, where the project wants it.
 
-No reply waits for any of it: once a reply is over, a write in the background takes the rest on, for which there is a
-bounded room of its own. Content that does not fit, or cannot be written, is counted as lost.
+Content is redacted, encrypted, and deleted after the project's days. No reply waits for it: once a reply is over, a
+write in the background does the rest, for which there is a bounded room of its own. Content that does not fit, or
+cannot be written, is counted as lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_WAITING_BYTES = 64 << 20
 """The most bytes that wait to be written in one gateway."""
 
 WRITES_AT_ONCE = 4
-"""So that requests find free connections."""
+"""The most writes at a time, so that requests find free connections."""
 
 _CONTENT = msgspec.json.Decoder(Content)
 
@@ -39,8 +39,11 @@ class LoggedContent(msgspec.Struct, frozen=True):
 
 
 class RequestContents:
-    """One per gateway process. writes: its own, of MAX_WAITING_BYTES. `read` raises what the database raises, and
-    ContentUnreadable."""
+    """The logged contents of requests. A gateway process has one.
+
+    writes: writes that only this log uses, with a bound of MAX_WAITING_BYTES.
+    `read` raises the database's errors, and ContentUnreadable.
+    """
 
     def __init__(self, database: Database, cipher: Cipher, writes: Writes, room: ContentRoom | None = None) -> None:
         """Log the contents of requests. room: bounds what is stored; None: nothing does."""

@@ -1,5 +1,8 @@
-"""Encrypts seeds of authenticators, webhooks' secrets and object stores' keys with the content key that encrypts now:
-those from before they were sealed, and those that a former key has sealed. Keys of foreign servers follow when read."""
+"""Encrypts stored secrets with the content key that encrypts now.
+
+The secrets are seeds of authenticators, webhooks' secrets and object stores' keys: those from before they were sealed,
+and those that a former key has sealed. Keys of foreign servers follow when read.
+"""
 
 from __future__ import annotations
 

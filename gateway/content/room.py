@@ -1,7 +1,7 @@
-"""How much content of one project may be stored, and whether the disk has room for any.
+"""The bound on the stored content of one project, and the check that the disk has room for any.
 
-What is stored is looked up once a minute for a project that stores something, and added to meanwhile: gateways may
-together go beyond the bound by what they store in a minute.
+The stored bytes are looked up once a minute for a project that stores something, and added to meanwhile: gateways may
+together go beyond the bound by the content of a minute.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from gateway.support.disk import DiskReserve
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-LOOK_S = 60.0
+CHECK_S = 60.0
 MAX_PROJECTS = 10_000
 NO_ROOM = "its project has no room for more content, or the disk has none"
 
 
 class ContentRoom:
-    """One per gateway process. max_bytes: of each project; 0: any number. clock: seconds, monotonic."""
+    """The room for content. A gateway process has one.
+
+    max_bytes: the bound for each project; 0: none. clock: seconds on a monotonic clock.
+    """
 
     def __init__(
         self, database: Database, max_bytes: int, disk: DiskReserve, clock: Callable[[], float] = time.monotonic
@@ -42,10 +45,10 @@ class ContentRoom:
             return False
         if not self._max_bytes:
             return True
-        looked_at_s, stored = await self._look(conn, project_id)
+        checked_at_s, stored = await self._stored_by_now(conn, project_id)
         if stored + num_bytes > self._max_bytes:
             return False
-        self._stored[project_id] = (looked_at_s, stored + num_bytes)
+        self._stored[project_id] = (checked_at_s, stored + num_bytes)
         return True
 
     async def check(self, project_id: str) -> None:
@@ -61,9 +64,9 @@ class ContentRoom:
             return
         try:
             async with self._database.acquire() as conn:
-                _, stored = await self._look(conn, project_id)
+                _, stored = await self._stored_by_now(conn, project_id)
         except FAILURES:
-            return  # what cannot be stored then is counted as lost
+            return  # content that cannot be stored then is counted as lost
         if stored >= self._max_bytes:
             raise QuotaExceeded(
                 f"This project has {stored} bytes of content stored, of at most {self._max_bytes}. "
@@ -72,13 +75,13 @@ class ContentRoom:
                 code="content_quota_exceeded",
             )
 
-    async def _look(self, conn: Connection, project_id: str) -> tuple[float, int]:
+    async def _stored_by_now(self, conn: Connection, project_id: str) -> tuple[float, int]:
         now_s = self._clock()
-        looked_at_s, stored = self._stored.get(project_id, (float("-inf"), 0))
-        if now_s - looked_at_s >= LOOK_S:
-            looked_at_s, stored = now_s, await stored_bytes(conn, project_id)
-            self._stored[project_id] = (looked_at_s, stored)
+        checked_at_s, stored = self._stored.get(project_id, (float("-inf"), 0))
+        if now_s - checked_at_s >= CHECK_S:
+            checked_at_s, stored = now_s, await stored_bytes(conn, project_id)
+            self._stored[project_id] = (checked_at_s, stored)
             self._stored.move_to_end(project_id)
             if len(self._stored) > MAX_PROJECTS:
                 self._stored.popitem(last=False)
-        return looked_at_s, stored
+        return checked_at_s, stored

@@ -1,8 +1,8 @@
-"""Stored chat completions: what `store` asked for, for the days that the project allows. Encrypted on the way in,
-opened on the way out.
+"""Stored chat completions: completions with `store`, for the days that the project allows.
 
-A reply waits for its row for a moment, so that who has seen its end finds it; a database that is away neither fails the
-reply nor holds it up for long. Content is JSON as the API made it: nothing here knows its fields.
+They are encrypted before they are stored and decrypted when they are read. A reply waits for its row for a moment, so
+that a client that has seen the end finds it; a database that is away neither fails the reply nor holds it up for long.
+Content is JSON as the API made it: nothing here knows its fields.
 """
 
 from __future__ import annotations
@@ -28,36 +28,44 @@ Metadata = Mapping[str, str]
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
-    """messages, reply: JSON."""
+    """A chat completion to be stored."""
 
     id: str
     model: str
     metadata: Metadata
     messages: bytes
+    """The messages of the request, as JSON."""
     reply: bytes
+    """The reply, as JSON."""
 
 
 class StoredChat(msgspec.Struct, frozen=True):
-    """A stored chat completion, as far as it is shown. The reply is JSON, as it was when it was stored."""
+    """A stored chat completion, as far as it is shown."""
 
     id: str
     metadata: dict[str, str]
     reply: bytes
+    """The reply as it was stored, as JSON."""
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """after: the id of the one that the page follows. metadata: pairs that all of them have."""
+    """The chats of a page."""
 
     after: str | None
+    """The id of the chat that the page follows."""
     limit: int
     order: Order
     model: str | None
     metadata: Metadata
+    """Pairs that all chats of the page have."""
 
 
 class StoredChats:
-    """One per gateway process. Methods but `store` raise what the database raises, and ContentUnreadable. They show and
-    change what the caller's key may see: the chats of its project that were asked of models that the key may call."""
+    """The stored chats that a caller's key may see. A gateway process has one.
+
+    These are the chats of the key's project with models that the key may call. Methods but `store` raise the database's
+    errors, and ContentUnreadable.
+    """
 
     def __init__(self, database: Database, cipher: Cipher, writes: Writes, room: ContentRoom | None = None) -> None:
         """Store chats. room: bounds what is stored; None: nothing does."""
@@ -154,7 +162,7 @@ class StoredChats:
     async def delete(self, caller: Principal, chat_id: str, *, address: str, request_id: str) -> bool:
         """Delete a chat completion, which the audit log records. Return False where there is none.
 
-        address, request_id: of the request.
+        address, request_id: those of the request, for the audit log.
         """
         async with self._database.transaction() as conn:
             model = await db.delete_chat(conn, caller.project_id, chat_id, caller.models)

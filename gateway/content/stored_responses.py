@@ -1,8 +1,8 @@
 """Stored responses: each with the items of its own turn, sealed, and the id of the response that it follows.
 
-A reply says that it is stored only once its row is there: whoever has seen its end finds it, on any gateway. Where the
-database does not answer in time the reply goes out all the same, and says that it is not stored. Content is JSON as the
-API made it: nothing here knows its fields.
+A reply says that it is stored only once its row is written: a client that has seen the end finds it, on any gateway.
+Where the database does not answer in time the reply goes out all the same, and says that it is not stored. Content is
+JSON as the API made it: nothing here knows its fields.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """A response and all that it follows."""
+    """A response and all responses before it."""
 
     turns: list[Turn] | None
     """The turns, the oldest first; None where one of them is not there, or where they are too long."""
@@ -57,39 +57,49 @@ class Followed(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """A response that is to be stored. input, output: JSON lists of items; response: JSON, without the output."""
+    """A response that is to be stored."""
 
     id: str
     model: str
     parent_id: str | None
     input: bytes
+    """The items of the request, as a JSON list."""
     output: bytes
+    """The items of the response, as a JSON list."""
     response: bytes
+    """The response without its output, as JSON."""
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
-    """A stored response as it is shown. output: a JSON list of items; response: JSON, without the output."""
+    """A stored response as it is shown."""
 
     output: bytes
+    """The items of the response, as a JSON list."""
     response: bytes
+    """The response without its output, as JSON."""
 
 
 class WholeResponse(msgspec.Struct, frozen=True):
-    """All of a stored response. input, output: JSON lists of items; response: JSON, without the output."""
+    """A stored response with its input."""
 
     id: str
     created_at: datetime.datetime
     model: str
     parent_id: str | None
     input: bytes
+    """The items of the request, as a JSON list."""
     output: bytes
+    """The items of the response, as a JSON list."""
     response: bytes
+    """The response without its output, as JSON."""
 
 
 class StoredResponses:
-    """One per gateway process. Methods but `store` raise what the database raises, and ContentUnreadable. They show and
-    change what the caller's key may see: the responses of its project that were asked of models that the key may
-    call."""
+    """The stored responses that a caller's key may see. A gateway process has one.
+
+    These are the responses of the key's project with models that the key may call. Methods but `store` raise the
+    database's errors, and ContentUnreadable.
+    """
 
     def __init__(
         self,
@@ -100,9 +110,11 @@ class StoredResponses:
         *,
         max_chain_bytes: int = MAX_CHAIN_BYTES,
     ) -> None:
-        """Store responses. writes: counts what could not be stored. room: bounds what is stored; None: nothing does.
+        """Store responses.
 
-        max_chain_bytes: of the turns that a request goes on from.
+        writes: counts responses that could not be stored.
+        room: the bound on stored content; None: there is none.
+        max_chain_bytes: the most bytes of the turns that a request goes on from.
         """
         self._room = room
         self._max_chain_bytes = max_chain_bytes
@@ -180,7 +192,7 @@ class StoredResponses:
     async def delete(self, caller: Principal, response_id: str, *, address: str, request_id: str) -> bool:
         """Delete a response, also one that runs in the background, which the audit log records.
 
-        Return False where there is none. address, request_id: of the request.
+        Return False where there is none. address, request_id: those of the request, for the audit log.
         """
         async with self._database.transaction() as conn:
             found = (conn, caller.project_id, response_id, caller.models)

@@ -1,7 +1,6 @@
-"""The transcript of one request, collected while the request runs, within bounds; then redacted and cut to what is
-logged.
+"""The transcript of one request, collected while it runs, within bounds; then redacted and shortened for the log.
 
-Knows no API's fields, and nothing of where it goes.
+Knows no API's fields, and nothing of the transcript's destination.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ MAX_LOGGED_BYTES = 64 << 10
 MAX_TRANSCRIPT_CHARS = 128 << 10
 """The most characters of unredacted text, each way; what follows is not looked at."""
 
-UNSURE_CHARS = 1 << 10
-"""Where a text was not looked at to its end, so much of it is left out: it may hold a part of something that is found
+UNREAD_TAIL_CHARS = 1 << 10
+"""Characters that are left out where a text was not read to its end: they may hold a part of a secret that is found
 only when it is whole."""
 
 SIZE_OF_ONE = 16
-"""Each message, choice and call counts for so much more, so that their number is bounded too."""
+"""Bytes that each message, choice and call counts for beside its text, so that their number is bounded too."""
 
 BYTES_PER_CHAR = 4
-"""At most, of Python's texts."""
+"""The most bytes of a character in Python's texts."""
 
 
 class LoggedCall(msgspec.Struct, frozen=True):
@@ -57,19 +56,23 @@ class LoggedChoice(msgspec.Struct, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """input_truncated, output_truncated: there was more."""
+    """The content of one request and of its reply."""
 
     endpoint: str
     model: str
     input: list[LoggedMessage]
     input_truncated: bool
+    """True if the input was longer."""
     output: list[LoggedChoice]
     output_truncated: bool
+    """True if the output was longer."""
 
 
 class _Room:
-    """The room that is left of a bound, in characters or, as UTF-8, in bytes. is_cut: something did not fit; then
-    nothing does any more."""
+    """The room that is left of a bound, in characters or, as UTF-8, in bytes.
+
+    is_cut: True once something did not fit; then nothing does any more.
+    """
 
     def __init__(self, left: int, *, as_utf8: bool = False) -> None:
         self.left = left
@@ -117,7 +120,7 @@ class _Room:
 
 
 class _Choice:
-    """One completion as far as it has come, in parts. is_cut: more came than there was room for."""
+    """One completion so far, in parts. is_cut: True if there was no room for all of it."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -131,14 +134,14 @@ class _Choice:
         of_calls = sum(SIZE_OF_ONE + len(name) + sum(map(len, parts)) for name, parts in self.calls)
         return SIZE_OF_ONE + sum(map(len, self.parts)) + of_calls
 
-    def said(self) -> LoggedMessage:
+    def message(self) -> LoggedMessage:
         return LoggedMessage(
             None, "".join(self.parts), [LoggedCall(name, "".join(parts)) for name, parts in self.calls]
         )
 
 
 class Transcript:
-    """Collects what one request says, which is known when it begins, and gets."""
+    """Collects the input of one request, which is known when it begins, and its output."""
 
     def __init__(self, request_id: str, endpoint: str, model: str, asked: Iterable[LoggedMessage]) -> None:
         self.request_id = request_id
@@ -179,19 +182,21 @@ class Transcript:
                 self._room.give_back(choice.num_chars)
 
     def content(self) -> Content:
-        """Return the content, redacted and cut. Takes milliseconds, and a few tenths of a second for the worst of
-        texts."""
+        """Return the content, redacted and cut.
+
+        Takes milliseconds, and a few tenths of a second for the worst of texts.
+        """
         # The last message that fitted is the one that was cut.
         asked = [_redacted(each) for each in self._asked[:-1]]
         asked += [_redacted(each, is_cut=self._asked_room.is_cut) for each in self._asked[-1:]]
         choices = sorted(self._choices.items())
-        got = [_redacted(choice.said(), is_cut=choice.is_cut) for _, choice in choices]
+        got = [_redacted(choice.message(), is_cut=choice.is_cut) for _, choice in choices]
         asked_room = _Room(MAX_LOGGED_BYTES, as_utf8=True)
         room = _Room(MAX_LOGGED_BYTES, as_utf8=True)
         shown = list(asked_room.fill(asked))
         output = [
-            LoggedChoice(index, said.content, said.tool_calls, choice.finish_reason)
-            for (index, choice), said in zip(choices, room.fill(got), strict=False)
+            LoggedChoice(index, message.content, message.tool_calls, choice.finish_reason)
+            for (index, choice), message in zip(choices, room.fill(got), strict=False)
         ]
         return Content(
             endpoint=self._endpoint,
@@ -210,12 +215,12 @@ class Transcript:
         return choice
 
 
-def _redacted(said: LoggedMessage, *, is_cut: bool = False) -> LoggedMessage:
+def _redacted(message: LoggedMessage, *, is_cut: bool = False) -> LoggedMessage:
     """Redact a message. is_cut: whether it was cut, so that it did not end here."""
-    content = redacted(said.content)
-    calls = [LoggedCall(redacted(call.name), redacted(call.arguments)) for call in said.tool_calls]
+    content = redacted(message.content)
+    calls = [LoggedCall(redacted(call.name), redacted(call.arguments)) for call in message.tool_calls]
     if is_cut and calls:
-        calls[-1] = LoggedCall(calls[-1].name, calls[-1].arguments[:-UNSURE_CHARS])
+        calls[-1] = LoggedCall(calls[-1].name, calls[-1].arguments[:-UNREAD_TAIL_CHARS])
     elif is_cut:
-        content = content[:-UNSURE_CHARS]
-    return LoggedMessage(said.role, content, calls)
+        content = content[:-UNREAD_TAIL_CHARS]
+    return LoggedMessage(message.role, content, calls)

@@ -1,6 +1,6 @@
-"""Claims that were asked for and never answered: the database may hold rows of requests that nobody executes.
+"""Claims whose answer from the database was lost: it may hold rows of requests that nobody executes.
 
-A server that was frozen may write such a row after it was told to delete it, so it is told again for a while.
+A server that was frozen may write such a row after the row was deleted, so the row is deleted again for a while.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from gateway.db.content.idempotency import Slot
 from gateway.db.pool import Database
 
 MAX_CLAIMS = 10_000
-"""Beyond these the oldest are forgotten: their rows are lost rather than freed."""
+"""The most claims that are remembered; beyond them the rows of the oldest are lost rather than freed."""
 
 
-class UnsureClaims:
-    """again_s: for how long each is freed again after it was freed first."""
+class UnansweredClaims:
+    """The claims of one gateway. again_s: seconds for which each is freed again after it was freed first."""
 
     def __init__(self, database: Database, writes: Writes, *, again_s: float, ask_s: float) -> None:
         self._database = database

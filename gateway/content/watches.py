@@ -1,5 +1,6 @@
-"""Waiting for requests that run, here or in another gateway, until they end or are lost. All that wait for the same one
-in this gateway ask the database as one.
+"""Waiting for requests that run, here or in another gateway, until they end or are lost.
+
+All requests of this gateway that wait for the same one ask the database together.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ MIN_POLL_S, MAX_POLL_S = 0.02, 0.5
 
 
 class Silence:
-    """How long a request has been without signs of life, as far as a database that answered all along can tell. While
-    it does not answer, the request's gateway cannot give any."""
+    """The time for which a request has been without signs of life, while the database answered all along.
+
+    While the database does not answer, the request's gateway cannot give any.
+    """
 
     def __init__(self, sure_s: float) -> None:
         self._sure_s = sure_s
@@ -33,7 +36,12 @@ class Silence:
 
 
 class Watches:
-    """wait_s: of each watch. sure_s: the silence after which a request is lost. ask_s: of each question."""
+    """The waits of one gateway.
+
+    wait_s: the longest time of each watch.
+    sure_s: the silence after which a request is lost.
+    ask_s: the longest time of each question.
+    """
 
     def __init__(self, database: Database, *, wait_s: float, sure_s: float, ask_s: float) -> None:
         self._database = database
@@ -49,7 +57,7 @@ class Watches:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def changes_before(self, slot: Slot, deadline_s: float, ended: asyncio.Event | None) -> bool:
-        """Wait until the slot may have another state. ended: of the request, where it runs here."""
+        """Wait until the slot may have another state. ended: set at the end of the request, where it runs here."""
         watch = self._tasks.get(slot)
         if watch is None:
             watch = self._tasks[slot] = asyncio.create_task(self._watch(slot, ended))

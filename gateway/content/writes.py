@@ -1,5 +1,7 @@
-"""Writes of content that a reply waits for a moment, never for long: where the database does not answer they are tried
-again in the background, bounded in number, bytes and time. A write that is given up is counted and logged.
+"""Writes of content that a reply waits for a moment, never for long.
+
+Where the database does not answer they are tried again in the background, bounded in number, bytes and time. A write
+that is given up is counted and logged.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ WAIT_S = 1.0
 """The most seconds by which a write holds up a reply."""
 
 AT_ONCE_S = 2.0
-"""The most seconds that a reply waits for a write of which it tells what came."""
+"""The most seconds that a reply waits for a write whose result it states."""
 
 TRY_S = 5.0
 PAUSE_S = 0.25
@@ -31,7 +33,10 @@ Work = Callable[[], Awaitable[object]]
 
 
 class Writes:
-    """One per gateway process. lost: counts what was given up, by kind. max_bytes: of all that waits."""
+    """The writes of content. A gateway process has one.
+
+    lost: counts the writes that were given up, by kind. max_bytes: the bound on all writes that wait.
+    """
 
     def __init__(self, lost: Counter, *, max_bytes: int = MAX_BYTES) -> None:
         self._lost = lost
@@ -53,8 +58,9 @@ class Writes:
     def begin(self, kind: str, num_bytes: int, work: Work, *, small: Work | None = None) -> asyncio.Task[None]:
         """Have work done, which may be begun anew, in a task that ends once the work is done or given up.
 
-        kind: for the counter and the log. num_bytes: what is held until then. small: what to do where there is no
-        room for these bytes.
+        kind: the kind of content, for the counter and the log.
+        num_bytes: the bytes that are held until then.
+        small: the work instead, where there is no room for these bytes.
         """
         task = asyncio.create_task(self._write(kind, num_bytes, work, small))
         self._tasks.add(task)

@@ -1,4 +1,4 @@
-"""Serves the dashboard's static files. Knows nothing about what they do: they call the admin API as anybody may.
+"""Serves the dashboard's static files. Knows nothing about their contents: they call the admin API as anybody may.
 
 `files` knows which path is a file and which a view (every other path is the one page, so that views have URLs),
 `routes` the headers. The policy allows scripts and styles from here alone and none inline; so there is no import map,

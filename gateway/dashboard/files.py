@@ -27,11 +27,13 @@ MEDIA_TYPES = {
 
 
 class File(msgspec.Struct, frozen=True):
-    """etag: a strong one (RFC 9110, section 8.8.3) for the plain body, of which the compressed one is derived."""
+    """A file of the dashboard."""
 
     body: bytes
     compressed: bytes
+    """The compressed body."""
     etag: str
+    """A strong validator (RFC 9110, section 8.8.3) for the plain body; the compressed body's is derived from it."""
     media_type: str
 
 
@@ -43,7 +45,7 @@ class Files:
         self._read: dict[str, tuple[int, File]] = {}
 
     def find(self, path: str) -> File | None:
-        """The file that is shown at a path below the dashboard's root; None where there is nothing."""
+        """Return the file that is shown at a path below the dashboard's root; None where there is nothing."""
         path = path.strip("/")
         name = path if self._is_file(path) else INDEX
         if name is INDEX and path.partition("/")[0] in FILE_FOLDERS:
@@ -64,8 +66,8 @@ class Files:
     def _load(self, name: str) -> File:
         path = self._folder / name
         changed_ns = path.stat().st_mtime_ns
-        kept = self._read.get(name)
-        if kept is None or kept[0] != changed_ns:
+        read = self._read.get(name)
+        if read is None or read[0] != changed_ns:
             body = path.read_bytes()
             file = File(
                 body=body,
@@ -73,5 +75,5 @@ class Files:
                 etag=hashlib.sha256(body).hexdigest()[:32],
                 media_type=MEDIA_TYPES[path.suffix],
             )
-            kept = self._read[name] = (changed_ns, file)
-        return kept[1]
+            read = self._read[name] = (changed_ns, file)
+        return read[1]

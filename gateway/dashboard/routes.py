@@ -1,5 +1,8 @@
-"""GET /admin/ and what is below: the dashboard's files, and its one page for every view. All of it is public: what they
-show they ask the admin API for. HEAD is answered as GET is; the server leaves the body out."""
+"""GET /admin/ and all paths below: the dashboard's files, and its one page for every view.
+
+All of it is public: the files get their data from the admin API. HEAD is answered as GET is; the server leaves the body
+out.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from gateway.domain.errors import NotFound
 
 ROOT = "/admin/"
 API_FOLDER = "v1"
-"""Below the root: routes of the admin API, among which no view can be."""
+"""The folder below the root with routes of the admin API, among which no view can be."""
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -42,7 +45,7 @@ HEADERS = {
 
 
 def dashboard(files: Files | None = None) -> list[HTTPRouteHandler]:
-    """The routes; files: those to serve, by default the ones that came with this package."""
+    """Return the routes. files: the files to serve; None: those that came with this package."""
     served = files or Files()
 
     @route("/", http_method=["GET", "HEAD"], include_in_schema=False)

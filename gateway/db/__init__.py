@@ -1,9 +1,9 @@
 """PostgreSQL: the pool, the schema and one module per aggregate. The only room that imports asyncpg.
 
-The schema is files: `schema/` has the tables, `functions/` all functions, triggers and views, `migrations/` numbered
-changes of the tables from 0001 on (`migrate`, `schema_files`). `conversion` takes over a database of the numbering
-before, if its last migration is 0021_thin_traffic.
+The schema consists of files: `schema/` has the tables, `functions/` all functions, triggers and views, `migrations/`
+numbered changes of the tables from 0001 on (`migrate`, `schema_files`). `conversion` takes over a database of the
+numbering before, if its last migration is 0021_thin_traffic.
 
-Work that waits in tables is told by one statement, several times a second (`due_work`): its workers, in rooms above,
-ask nothing while nothing waits. Changes of what gateways remember are announced as they commit (`changes`).
+One statement, several times a second, finds the work that waits in tables (`due_work`): its workers, in rooms above,
+ask nothing while nothing waits. Changes of the rows that gateways cache are announced as they commit (`changes`).
 """

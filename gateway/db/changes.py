@@ -1,8 +1,8 @@
-"""Tells this process what changed in keys, adapters and limits, so that its caches are never stale for long.
+"""Reports changes of keys, adapters and limits to this process, so that its caches are never stale for long.
 
 LISTEN brings each change within milliseconds. A counter that the changing transaction itself increments is polled
-beside it: whatever a lost connection failed to bring is noticed within `LOOK_EVERY_S`. The statement that polls it also
-tells which work waits in the database (`due_work`).
+beside it: a change that a lost connection failed to bring is noticed within `POLL_EVERY_S`. The statement that polls
+the counter also finds the work that waits in the database (`due_work`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.db.due_work import LOOK_EVERY_S, LOOK_TIMEOUT_S, DueWork
+from gateway.db.due_work import POLL_EVERY_S, POLL_TIMEOUT_S, DueWork
 from gateway.db.pool import FAILURES, Database
 
 CHANNEL = "lorikeet_changes"
@@ -27,14 +27,15 @@ log = logging.getLogger(__name__)
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One row that changed. table: such as "api_keys" or "adapters"; project_id is None for what belongs to the
-    organization."""
+    """One row that changed."""
 
     version: int
-    """The counter after the change; 0 for a change that is not counted, which nobody notices who was not listening."""
+    """The counter after the change; 0 for a change that is not counted, which only present listeners notice."""
     table: str
+    """The name of the table, such as "api_keys" or "adapters"."""
     id: str
     project_id: str | None
+    """The project of the row; None where it belongs to the organization."""
 
 
 Subscriber = Callable[[Change | None], None]
@@ -57,8 +58,10 @@ class ChangeFeed:
         self._subscribers.append(subscriber)
 
     async def start(self) -> None:
-        """Start listening for changes. Return once changes are being listened to or, where the database is away, once
-        that was tried."""
+        """Start listening for changes.
+
+        Return once changes are being listened to or, where the database is away, once that was tried.
+        """
         listening = asyncio.Event()
         self._tasks = [asyncio.create_task(self._listen(listening)), asyncio.create_task(self._poll())]
         await listening.wait()
@@ -94,7 +97,7 @@ class ChangeFeed:
         change = self._decode(str(payload))
         if self._version is not None and change.version == self._version + 1:
             self._version = change.version
-        self._tell(change)
+        self._notify(change)
 
     async def _poll(self) -> None:
         failing, woke_all_s = False, float("-inf")
@@ -102,8 +105,8 @@ class ChangeFeed:
         while True:
             before = self._version
             try:
-                async with asyncio.timeout(LOOK_TIMEOUT_S), self._database.acquire() as connection:
-                    version = await self.due_work.look(connection)
+                async with asyncio.timeout(POLL_TIMEOUT_S), self._database.acquire() as connection:
+                    version = await self.due_work.poll(connection)
             except FAILURES as error:
                 if not failing:
                     log.warning("cannot poll for changes: %s", str(error) or type(error).__name__)
@@ -116,9 +119,9 @@ class ChangeFeed:
                 # Notifications may have moved our version on while the query ran.
                 if version not in (before, self._version):
                     self._version = version
-                    self._tell(None)
-            await asyncio.sleep(LOOK_EVERY_S)
+                    self._notify(None)
+            await asyncio.sleep(POLL_EVERY_S)
 
-    def _tell(self, change: Change | None) -> None:
+    def _notify(self, change: Change | None) -> None:
         for subscriber in self._subscribers:
             subscriber(change)

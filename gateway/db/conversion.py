@@ -1,5 +1,6 @@
-"""Databases that the numbered migrations of before the first release built: the last of their schemas is taken over in
-place, by `conversion.sql`; earlier ones are refused.
+"""Databases that the numbered migrations of before the first release built.
+
+The last of their schemas is taken over in place, by `conversion.sql`; earlier ones are refused.
 
 Knows the migrations only by their names and digests.
 """

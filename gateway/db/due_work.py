@@ -1,8 +1,8 @@
-"""Tells the workers of this process what waits for them in the database: all of it in one statement, several times a
-second, so that idle workers ask nothing.
+"""Wakes the workers of this process when work waits for them in the database.
 
-A column of the statement may hold more often than there is work for this process. Where it does not hold, there is
-none: each repeats the condition of the statement by which its worker takes work.
+One statement looks for all kinds of work, several times a second, so that idle workers ask nothing. A column of it may
+hold more often than there is work for this process. Where it does not hold, there is none: each repeats the condition
+of the statement by which its worker takes work.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-LOOK_EVERY_S = 0.4
-LOOK_TIMEOUT_S = 0.5
+POLL_EVERY_S = 0.4
+POLL_TIMEOUT_S = 0.5
 RARELY_S = 10.0
 """The seconds after which a worker looks for work without being woken."""
 
 LEAST_S = 1.0
-"""The least time between two looks at which the same work wakes its worker, where it may wait without being for this
-process; books and what people wait for are done at once."""
+"""The least time between two polls at which the same work wakes its worker, where it may wait without being for this
+process; the books of experiments and work that people wait for are done at once."""
 
 Work = Literal["books", "imports", "probes", "deliveries", "responses", "batches", "experiments", "awaited_notes"]
-"""What a worker does; a column of the statement below."""
+"""A kind of work: a column of the statement below."""
 
 _AT_ONCE: frozenset[Work] = frozenset({"books", "experiments", "awaited_notes"})
 
 # The first rows of queues are found by their index, however many rows before them were deleted just now.
-_LOOK = """
+_POLL = """
     SELECT change_version,
            (SELECT id FROM rollup_queue ORDER BY id LIMIT 1) IS NOT NULL
                OR EXISTS (SELECT FROM credit_grants WHERE lapsed_nanos IS NULL AND expires_at <= clock_timestamp())
@@ -64,11 +64,13 @@ class DueWork:
         self._woken_s: dict[Work, float] = {}
 
     def wake(self, work: Work) -> asyncio.Event:
-        """Return the event that each look sets at which this work waits, and that is set where the database could not
-        be asked. Its worker clears it."""
+        """Return the event of a kind of work, which its worker clears.
+
+        Each look that finds such work sets the event, as does one at which the database could not be asked.
+        """
         return self._wakes.setdefault(work, asyncio.Event())
 
-    async def look(self, conn: Connection) -> int:
+    async def poll(self, conn: Connection) -> int:
         """Wake the workers for which something waits, and return the counter of announced changes.
 
         Raises what the database raises.
@@ -76,7 +78,7 @@ class DueWork:
         if not self._wakes:
             counter: int = await conn.fetchval(_COUNTER)
             return counter
-        row = await conn.fetchrow(_LOOK)
+        row = await conn.fetchrow(_POLL)
         assert row is not None
         now_s = asyncio.get_running_loop().time()
         for work, wake in self._wakes.items():

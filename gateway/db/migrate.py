@@ -54,10 +54,12 @@ _REMEMBER = """
 
 
 async def migrate(dsn_or_conn: str | Connection, folder: Path = MIGRATIONS, *, runtime: str | None = None) -> list[str]:
-    """Apply what is missing; return the names of what was applied now, oldest first.
+    """Apply the missing scripts; return the names of those that were applied, oldest first.
 
-    dsn_or_conn: of the role that owns the tables. runtime: the name of the role of gateways, where they have their own.
-    Raises MigrationRefused: when the database is newer than this code, contradicts its files, or is too old; and where
+    dsn_or_conn: the connection of the role that owns the tables.
+    runtime: the name of the role of gateways, where they have their own.
+
+    Raises MigrationRefused: when the database is newer than this code, contradicts its files, or is too old; and when
     the role of gateways has the rights of the owner.
     """
     if not isinstance(dsn_or_conn, str):

@@ -1,4 +1,4 @@
-"""The connection pool every gateway process has one of. Knows nothing about tables."""
+"""The connection pool of a gateway process. Knows nothing about tables."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ UNUSABLE: tuple[type[Exception], ...] = (
 used as it is."""
 
 FAILURES: tuple[type[Exception], ...] = (*UNAVAILABLE, asyncpg.PostgresError)
-"""Everything a query that is right may raise, a full disk and a demoted primary included."""
+"""All errors that a correct query may raise, those of a full disk and of a demoted primary included."""
 
 
 def in_words(error: Exception) -> str:
@@ -73,14 +73,17 @@ def in_words(error: Exception) -> str:
 
 
 MIN_LOCKS_PER_TRANSACTION = 1024
-"""The server's setting. The ledger has a partition for each day, with its indexes five locks or more for whoever reads
-all of it: a report over years, a backup, a restore."""
+"""The server's setting.
+
+The ledger has a partition for each day, each with five locks or more for a query that reads all of it: a report over
+years, a backup, a restore.
+"""
 
 _LOCKS = "SELECT current_setting('max_locks_per_transaction')::integer"
 
 
 async def lock_table_warning(conn: Connection) -> str | None:
-    """Return what to change where the server will run out of locks as the ledger grows; None where it will not."""
+    """Return the advice for a server that will run out of locks as the ledger grows; None for others."""
     locks: int = await conn.fetchval(_LOCKS)
     if locks >= MIN_LOCKS_PER_TRANSACTION:
         return None
@@ -90,22 +93,24 @@ async def lock_table_warning(conn: Connection) -> str | None:
     )
 
 
-_PLAN_ANEW = "SET LOCAL plan_cache_mode = force_custom_plan"
+_REPLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 
 
-async def plan_anew(conn: Connection) -> None:
+async def replan(conn: Connection) -> None:
     """Let the server plan each statement of this transaction for its values, the days that it is about among them.
 
     Making a plan for any values, as the server does after some repetitions, locks the ledger's partitions of all
     days.
     """
     if conn.is_in_transaction():
-        await conn.execute(_PLAN_ANEW)
+        await conn.execute(_REPLAN)
 
 
 async def read_whole_numbers(conn: Connection) -> None:
-    """Let a connection read numeric values as ints. Sums of money are numeric, since one month's may exceed a bigint,
-    and never a fraction."""
+    """Let a connection read numeric values as ints.
+
+    Sums of money are numeric, since one month's may exceed a bigint, and never a fraction.
+    """
     await conn.set_type_codec("numeric", schema="pg_catalog", encoder=str, decoder=int)
 
 

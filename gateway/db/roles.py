@@ -1,7 +1,7 @@
-"""The two roles of a database: one owns the tables and is for migrations, backups and restores; the other is what
-gateways and agents use, and cannot change the audit log, the ledger or prices (`functions/roles.sql`).
+"""The two roles of a database: one owns the tables, the other is what gateways and agents use.
 
-Where an operator has one role only, both are that one.
+The owner is for migrations, backups and restores. The other role cannot change the audit log, the ledger or prices
+(`functions/roles.sql`). Where an operator has one role only, both are that one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def grant_to_runtime(conn: Connection, role: str) -> None:
 
 
 # The name is RUNTIME_ROLE. DO takes no parameters, and CREATE ROLE none either.
-_TELL_PASSWORD = "SELECT set_config('lorikeet.password', $1, true)"  # noqa: S105 - no password
+_SET_PASSWORD = "SELECT set_config('lorikeet.password', $1, true)"  # noqa: S105 - no password
 _ENSURE_ROLE = """
     DO $$
     BEGIN
@@ -89,7 +89,7 @@ async def ensure_runtime_role(owner_dsn: str, password: str) -> None:
     conn = await asyncpg.connect(owner_dsn, timeout=CONNECT_TIMEOUT_S)
     try:
         async with conn.transaction():
-            await conn.execute(_TELL_PASSWORD, password)
+            await conn.execute(_SET_PASSWORD, password)
             await conn.execute(_ENSURE_ROLE)
     finally:
         await conn.close()

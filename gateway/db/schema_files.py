@@ -78,8 +78,9 @@ def read_conversion() -> Script:
 
 
 def read_migrations(folder: Path = MIGRATIONS) -> list[Script]:
-    """Read the files `NNNN_name.sql` of a folder in order, from 0001 on. A number may be left out, for it cannot be
-    filled once a later one was applied.
+    """Read the files `NNNN_name.sql` of a folder in order, from 0001 on.
+
+    A number may be left out, for it cannot be filled once a later one was applied.
 
     Raises MigrationRefused: for other names and for numbers that repeat.
     """

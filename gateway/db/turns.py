@@ -1,4 +1,4 @@
-"""Turns: which of all processes does the work for which one process is enough. Knows nothing of that work."""
+"""Turns: locks by which one of all processes does work for which one process is enough. Knows nothing of that work."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ async def is_free(conn: Connection, lock_key: int) -> bool:
 
 
 class Turn:
-    """Held by a database session of its own: another process's once that ends, however it ends.
+    """A turn, held by a database session of its own; another process gets it once that session ends, however it ends.
 
-    lock_key: what the turn is about, one of this module.
+    lock_key: the key of the turn's subject, one of this module.
     """
 
     def __init__(self, database: Database, lock_key: int) -> None:

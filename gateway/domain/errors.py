@@ -30,8 +30,11 @@ def shortened(text: str) -> str:
 
 
 class GatewayError(Exception):
-    """Base of all. message is for the client: it names what to change and never holds a secret. should_retry: whether
-    the same request may help, where its status does not say so to a client."""
+    """The base of all errors that clients get.
+
+    message: names what to change, for the client, and never holds a secret.
+    should_retry: True or False where the status does not tell a client whether to send the same request again.
+    """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
@@ -151,8 +154,10 @@ class Conflict(GatewayError):
 
 
 class LimitReached(GatewayError):
-    """A limit of the tenant refuses the request. limit is the same for programs; headers say where the tenant's
-    limits stand."""
+    """A limit of the tenant refuses the request.
+
+    limit is the same for programs; headers say where the tenant's limits stand.
+    """
 
     status = 429
     type = "rate_limit_error"
@@ -201,14 +206,16 @@ class Overloaded(GatewayError):
 
 
 class NoReplicaYet(Overloaded):
-    """The first replica of a pool did not start while the request waited for it, or too many wait already. Nothing of
-    the request was sent."""
+    """The first replica of a pool did not start while the request waited for it, or too many wait already.
+
+    Nothing of the request was sent.
+    """
 
     code = ENGINE_UNAVAILABLE
 
 
 class ShuttingDown(GatewayError):
-    """This gateway stops before the request has ended; another one, or the next, takes it."""
+    """The gateway stops before the request has ended; another one, or the next, takes the request."""
 
     status = 503
     type = "server_error"

@@ -1,8 +1,9 @@
-"""How applications tell whether replies were good, and ask which arm an end user gets: feedback, and OpenFeature's
-remote evaluation (OFREP). Knows HTTP and the wire; nothing of statistics.
+"""Feedback on replies, and arms of end users by OpenFeature's remote evaluation (OFREP), for applications.
 
-    wire, query, handler   POST, GET and DELETE of /v1/feedback
-    votes                  votes into tables, exactly once and in whatever order they come
-    flags                  arms of a unit, as they would be served now
-    ofrep, ofrep_wire      /ofrep/v1/evaluate/flags
+    wire, query, handler  POST, GET and DELETE of /v1/feedback
+    votes                 votes into tables, exactly once and in whatever order they come
+    flags                 arms of a unit, as they would be served now
+    ofrep, ofrep_wire     /ofrep/v1/evaluate/flags
+
+Knows HTTP and the wire; nothing of statistics.
 """

@@ -13,11 +13,11 @@ from gateway.routing.experiments import RunningExperiment
 from gateway.routing.resolve import Resolver
 
 API_KEY = "api_key"
-"""The source of units that are keys: a key's unit is itself, whatever targeting key is given."""
+"""The source of units that are keys: the unit of a key is the key itself, whatever the targeting key."""
 
 
 class Flags:
-    """The experiments of all projects, as flags; one per gateway process."""
+    """The experiments of all projects, as flags. A gateway process has one."""
 
     def __init__(self, database: Database, resolver: Resolver) -> None:
         self._database = database
@@ -28,8 +28,9 @@ class Flags:
     ) -> list[tuple[RunningExperiment, Exposure]]:
         """Return the arm of a unit in each experiment of the caller's project that has started, by name.
 
-        name: of the only experiment that is asked for; there may be none, which is an empty list as well.
-        Raises what the database raises.
+        name: the only experiment that is asked for; where there is none, the list is empty.
+
+        Raises the database's errors.
         """
         async with self._database.acquire() as conn:
             models = await list_flags(conn, caller.project_id, name)

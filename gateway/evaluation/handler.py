@@ -67,10 +67,10 @@ def feedback(votes: Votes, bodies: Bodies, *, may_post: Provide) -> list[HTTPRou
         asked = await decoded(_CREATE, await bodies.read(request, caller))
         listed = _listed(asked)
         posting.charge(caller.project_id, len(listed) - 1)
-        kept = await votes.add(caller.project_id, listed, many=asked.data is not None)
+        accepted = await votes.add(caller.project_id, listed, many=asked.data is not None)
         if asked.data is None:
             call_of(request.scope).fields = log_fields(asked)
-        return _json(kept[0] if asked.data is None else FeedbackAcceptedList(data=kept))
+        return _json(accepted[0] if asked.data is None else FeedbackAcceptedList(data=accepted))
 
     @get("/feedback", opt=shape(reply=FeedbackList, query=QUERY))
     async def list_feedback(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:

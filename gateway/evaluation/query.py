@@ -28,9 +28,9 @@ QUERY: dict[str, dict[str, Any]] = {
 
 
 def read_query(params: Iterable[tuple[str, str]]) -> tuple[VoteQuery, str | None]:
-    """Return what a list is asked for, and the unit that all of its votes are about, if one is given.
+    """Return the query of a list of votes, and the unit that all of them are about, if one is given.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest: for parameters that are unknown or wrong.
     """
     given: dict[str, str] = {}
     for name, value in params:

@@ -1,7 +1,7 @@
 """Votes into tables: checked as a whole, kept in one transaction, counted once however often and late they come.
 
 Two votes of one source about one thing, by one metric, are one row: the later one counts, by `occurred_at` and where
-that is equal by what they say, so that the order in which votes arrive changes nothing. Knows no HTTP.
+that is equal by their values, so that the order in which votes arrive changes nothing. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FUTURE_S = 300.0
 """Seconds by which a client's clock may be ahead."""
 
 NUM_TRIES = 3
-"""How often votes are written where another transaction wins over theirs."""
+"""The number of times that votes are written where another transaction wins over theirs."""
 
 
 class _Checked(msgspec.Struct):
@@ -44,7 +44,7 @@ class _Checked(msgspec.Struct):
 
 
 class Votes:
-    """The feedback of all projects; one per gateway process. Methods raise what the database raises as well."""
+    """The feedback of all projects. A gateway process has one. Methods raise the database's errors as well."""
 
     def __init__(self, database: Database, keys: ProjectKeys, cipher: Cipher) -> None:
         self._database = database
@@ -76,7 +76,7 @@ class Votes:
                 for vote, (subject, _), path in zip(votes, subjects, paths, strict=True)
             ]
             await _check_requests(conn, project_id, votes, subjects, paths)
-            return await _kept(conn, project_id, checked, paths)
+            return await _store(conn, project_id, checked, paths)
 
     async def get(self, project_id: str, feedback: str) -> tuple[VoteRow, str | None] | None:
         """Return a vote and its comment; None where there is none. Raises ContentUnreadable."""
@@ -87,9 +87,11 @@ class Votes:
     async def list_page(
         self, project_id: str, query: VoteQuery, unit: str | None
     ) -> tuple[list[tuple[VoteRow, str | None]], bool]:
-        """Return a page of votes with their comments, and whether there are more. unit: that all are about.
+        """Return a page of votes with their comments, and whether there are more.
 
-        Raises ContentUnreadable.
+        unit: the unit that all of them are about; None: any.
+
+        Raises ContentUnreadable: when this gateway lacks the key of a comment.
         """
         if unit is not None:
             query = msgspec.structs.replace(query, digest=unit_digest(await self._keys.key(project_id), unit))
@@ -145,9 +147,9 @@ class Votes:
 
 
 def _subject(key: bytes, vote: Vote, path: str) -> tuple[Subject, bool]:
-    """Return what a vote is about, and whether its id proves that the project has the request.
+    """Return the subject of a vote, and whether its id proves that the project has the request.
 
-    Raises InvalidRequest: where it names nothing, or more than one thing.
+    Raises InvalidRequest: when the vote names nothing, or more than one thing.
     """
     named = [name for name in ("completion_id", "request_id", "unit") if getattr(vote, name) is not None]
     if not named:
@@ -188,7 +190,7 @@ async def _check_requests(
             raise _no_such_request(path + ("completion_id" if vote.completion_id is not None else "request_id"))
 
 
-async def _kept(
+async def _store(
     conn: Connection, project_id: str, checked: Sequence[_Checked], paths: Sequence[str]
 ) -> list[FeedbackAccepted]:
     """Keep votes and return what is answered to each of them.
@@ -225,9 +227,9 @@ async def _kept(
 
 
 async def _placed(conn: Connection, project_id: str, votes: Sequence[NewVote]) -> tuple[set[str], dict[str, Standing]]:
-    """Insert votes, or lock what stands in their place. Return the ids of the inserted, and the locked votes.
+    """Insert votes, or lock the rows in their place. Return the ids of the inserted, and the locked votes.
 
-    What stood in a vote's place may be removed before it is locked, if it was withdrawn: then the vote is inserted.
+    A row in a vote's place may be removed before it is locked, if it was withdrawn: then the vote is inserted.
     """
     inserted: set[str] = set()
     standing: dict[str, Standing] = {}

@@ -57,7 +57,7 @@ class FeedbackAccepted(msgspec.Struct, frozen=True, kw_only=True, tag_field="obj
 
     id: str
     replaced: bool
-    """Whether an earlier vote of the same source about the same thing, by the same metric, counts no more."""
+    """True if an earlier vote of the same source about the same thing, by the same metric, counts no more."""
 
 
 class FeedbackAcceptedList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):

@@ -1,6 +1,6 @@
 """Keeps the books of experiments in the background: counts events, closes windows, judges guardrails, opens enrolment.
 
-The worker and every gateway have one. Of all of them one works at a time, and any may take over (`turns`). Knows no
+The worker and every gateway have one. Only one works at a time, and any may take over (`turns`). Knows no
 SQL.
 """
 
@@ -14,7 +14,7 @@ import structlog
 
 from gateway.db.experiments.events import drop_old_requests, drop_oldest, try_lock, waiting
 from gateway.db.experiments.looks import drop_old_looks
-from gateway.db.experiments.notes import drop_silent, tell_of_late_units
+from gateway.db.experiments.notes import drop_silent, note_late_units
 from gateway.db.experiments.scopes import guarded_experiments, next_reweighting, write_reweighted
 from gateway.db.experiments.units import OlderRequest
 from gateway.db.pool import CONFLICTS, FAILURES, UNFIT, Database
@@ -33,23 +33,26 @@ _LATER: tuple[type[Exception], ...] = (OlderRequest, *CONFLICTS)
 log = structlog.get_logger(__name__)
 
 INTERVAL_S = 0.5
-"""Between the starts of two rounds: sums follow the ledger by this and the time of a transaction."""
+"""Seconds between the starts of two rounds: sums follow the ledger by this and the time of a transaction."""
 IDLE_S = 5.0
-"""Between two rounds of a bookkeeper that is woken when something waits."""
+"""Seconds between two rounds of a bookkeeper that is woken when something waits."""
 JUDGE_EVERY_S = 1.0
-"""How often one experiment is judged at most."""
+"""The least seconds between two judgements of one experiment."""
 JUDGE_ALL_EVERY_S = 30.0
-"""How often all are judged, also those whose last events another gateway counted that ended since."""
+"""Seconds between two judgements of all experiments, also those whose last events were counted by a gateway that has
+ended since."""
 TIDY_EVERY_S = 60.0
 CLOSED_FOR = datetime.timedelta(seconds=5)
-"""How long enrolment is closed before new weights at least."""
+"""The least time for which enrolment is closed before new weights."""
 KNOWN_AFTER = datetime.timedelta(seconds=2)
-"""How long after it every gateway knows that enrolment is closed: new weights wait for all that was noted by then."""
+"""The time after which every gateway knows that enrolment is closed: new weights wait for all notes up to then."""
 
 
 class ExperimentBookkeeper:
-    """Works between `start` and `stop`. turn: tells when to work; None: always. wake: set when something waits; None:
-    looks each INTERVAL_S."""
+    """Keeps the books between `start` and `stop`.
+
+    turn: tells when to work; None: always. wake: set when something waits; None: looks each INTERVAL_S.
+    """
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ class ExperimentBookkeeper:
                 continue
             if counted is not None and counted.new_units:
                 async with self._database.acquire() as conn:
-                    await tell_of_late_units(conn, counted.new_units)
+                    await note_late_units(conn, counted.new_units)
             if counted is None or counted.num < most:
                 self._to_judge |= counted.experiment_ids if counted is not None else set()
                 return

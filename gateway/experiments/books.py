@@ -1,8 +1,8 @@
-"""Adds what waits to units and sums, closes outcome windows, and forgets units: each in one transaction at a time.
+"""Adds waiting events to units and sums, closes outcome windows, and forgets units: each in one transaction at a time.
 
-A transaction takes a batch of events, reads the units that they are about, and adds what changed. Where one event more
-is not enough to know what a unit comes to, it is recounted from its rows (`recount`), and what waits of it is taken as
-well. Knows no SQL.
+A transaction takes a batch of events, reads the units that they are about, and adds the changes. Where one event more
+is not enough to know a unit's contribution, the unit is recounted from its rows (`recount`), and its waiting events are
+taken as well. Knows no SQL.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from gateway.db.experiments.units import (
     write_units,
 )
 from gateway.db.ledger.usage import SUPERSEDED
-from gateway.db.pool import Database, plan_anew
+from gateway.db.pool import Database, replan
 from gateway.domain.experiments.units import Changes, Event, Rows, UnitState, added, changes, folded, rows_of
-from gateway.experiments.recount import has_all_requests, looked_back, recounted, request_event, vote_event
+from gateway.experiments.recount import has_all_requests, recounted, request_event, vote_event, with_outcomes_before
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -45,11 +45,11 @@ MAX_EVENTS = 1_000
 MAX_CLOSED = 1_000
 """The most outcome windows that one transaction closes."""
 GRACE = datetime.timedelta(seconds=10)
-"""How long after its end a window is closed, so that what the ledger gets late is there at once."""
+"""The time after its end at which a window is closed, so that late rows of the ledger are there at once."""
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What one transaction added."""
+    """The changes of one transaction."""
 
     num: int
     """Events, or windows that were closed."""
@@ -66,7 +66,7 @@ class _Unit(msgspec.Struct):
     state: UnitState | None
     has_to_recount: bool = False
     first: list[Event] = []
-    """Its requests among the events, while nothing else is known of the unit."""
+    """The unit's requests among the events, while nothing else is known of it."""
 
 
 async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | None:
@@ -79,7 +79,7 @@ async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | No
     taken = await take(conn, most)
     if not taken:
         return Counted(0)
-    await plan_anew(conn)
+    await replan(conn)
     votes = await differences(
         conn,
         {each.feedback_id for each in taken if each.feedback_id is not None},
@@ -95,7 +95,7 @@ async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | No
     again = sorted(each for each, unit in units.items() if unit.has_to_recount)
     anew = await _recount(conn, units, again, scopes)
     counted, removed = _add_votes(units, votes, scopes)
-    scopes = await _look_back(conn, units, scopes)
+    scopes = await _add_outcomes_before(conn, units, scopes)
     new_units = await _write(conn, units, scopes)
     await write_counted(conn, [*anew, *counted], removed, [each for each in again if units[each].has_to_recount])
     await drop_withdrawn(conn, {each.feedback_id for each in votes if each.current is None})
@@ -184,7 +184,9 @@ async def _recount(
     return counted
 
 
-async def _look_back(conn: Connection, units: dict[UnitId, _Unit], scopes: Mapping[str, Scope]) -> Mapping[str, Scope]:
+async def _add_outcomes_before(
+    conn: Connection, units: dict[UnitId, _Unit], scopes: Mapping[str, Scope]
+) -> Mapping[str, Scope]:
     """Bring what units did before their first exposures up to date. Return the scopes of all experiments involved.
 
     The units are those that changed, and the same in the project's other experiments with the same source of units.
@@ -202,7 +204,7 @@ async def _look_back(conn: Connection, units: dict[UnitId, _Unit], scopes: Mappi
     scopes = {**scopes, **await find_scopes(conn, missing)}
     digests = {(scopes[each[0]].project_id, each[1]) for each in changed}
     alike = {each: unit.state for each, unit in units.items() if (scopes[each[0]].project_id, each[1]) in digests}
-    for each, state in looked_back(alike, scopes).items():
+    for each, state in with_outcomes_before(alike, scopes).items():
         units[each].state = state
     return scopes
 
@@ -245,8 +247,9 @@ async def close_windows(conn: Connection, most: int = MAX_CLOSED, grace: datetim
 
 
 async def forget(database: Database, project_id: str, digest: bytes) -> int:
-    """Remove all that a project's experiments know of a unit, and what it added to sums. Return of how many
-    experiments.
+    """Remove all that a project's experiments know of a unit, and what it added to sums.
+
+    Return of how many experiments.
 
     A request of the unit that is not in the ledger yet makes the unit known again, as a new one. Raises what the
     database raises.
@@ -269,7 +272,7 @@ async def forget_here(conn: Connection, project_id: str, digest: bytes) -> int:
 
 
 def _changes(scope: Scope, before: UnitRow, after: UnitRow) -> Changes:
-    """Return what to add to the sums for a unit that changes."""
+    """Return the changes of the sums for a unit that changes."""
     return changes(*(_rows(scope, each) for each in (before, after)))
 
 

@@ -1,6 +1,6 @@
 """Pauses a running experiment whose guardrail has found harm: state, audit, webhooks and a look, in one transaction.
 
-Gateways hear of it by the change feed, as of any change of an experiment.
+Gateways are informed by the change feed, as of any change of an experiment.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.db.experiments.looks import keep_look
-from gateway.db.experiments.scopes import Scope, find_scopes, pause, tell_webhooks
+from gateway.db.experiments.scopes import Scope, find_scopes, notify_webhooks, pause
 from gateway.db.organization import audit
 from gateway.domain.experiments.definition import Experiment, Metrics
 from gateway.domain.experiments.effects import Mean
 from gateway.domain.experiments.guardrails import Found, has_to_pause
 from gateway.domain.experiments.results import Results, results_of
-from gateway.experiments.results import load_tally, look_at
+from gateway.experiments.results import load_tally, new_look
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -27,22 +27,22 @@ EVENT = "experiment.paused"
 
 
 class Why(msgspec.Struct, frozen=True):
-    """Why an experiment paused itself."""
+    """The reason why an experiment paused itself."""
 
     metric: str
     """The guardrail."""
     arm: str
     """The name of the arm that did harm."""
     at: int
-    """Unix seconds."""
+    """The time in Unix seconds."""
     text: str
-    """What was found, in words."""
+    """The finding in words."""
 
 
 async def judge(conn: Connection, experiment_id: str) -> Why | None:
-    """Pause an experiment if one of its guardrails says so, in the caller's transaction. Return why, or None.
+    """Pause an experiment if one of its guardrails says so, in the caller's transaction. Return the reason, or None.
 
-    What a guardrail found before a person started the experiment again does not pause it a second time.
+    Harm that a guardrail found before a person started the experiment again does not pause it a second time.
     """
     scope = (await find_scopes(conn, [experiment_id])).get(experiment_id)
     if scope is None or scope.state != "running":
@@ -59,7 +59,7 @@ async def judge(conn: Connection, experiment_id: str) -> Why | None:
     why = _why(scope.definition, found[0], results)
     if not await pause(conn, scope.id, why):
         return None
-    look = await look_at(conn, scope)
+    look = await new_look(conn, scope)
     await keep_look(conn, scope.id, look.version, look.days, look.results, always=True)
     data = {
         "experiment_id": scope.id,
@@ -69,7 +69,7 @@ async def judge(conn: Connection, experiment_id: str) -> Why | None:
         "arm": why.arm,
         "text": why.text,
     }
-    await tell_webhooks(conn, scope.organization_id, EVENT, data)
+    await notify_webhooks(conn, scope.organization_id, EVENT, data)
     await _audit(conn, scope, why)
     return why
 

@@ -14,7 +14,7 @@ _TABLE = "experiment_keys"
 
 
 class ProjectKeys:
-    """The secrets of all projects, remembered once read: 32 bytes each. One per gateway process."""
+    """The secrets of all projects, remembered once read: 32 bytes each. A gateway process has one."""
 
     def __init__(self, database: Database, cipher: Cipher) -> None:
         self._database = database
@@ -40,7 +40,7 @@ class ProjectKeys:
             if found is None:
                 made = self._cipher.seal(secrets.token_bytes(KEY_BYTES), place)
                 await insert_key(conn, project_id, made.key_id, made.data)
-                found = await sealed_key(conn, project_id)  # of whoever came first
+                found = await sealed_key(conn, project_id)  # of the gateway that came first
                 if found is None:
                     raise NotFound("The project is gone.")
             key = self._cipher.open(Sealed(*found), place)

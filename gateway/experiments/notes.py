@@ -1,8 +1,8 @@
-"""Notes which units were exposed, which of their requests were refused, and why requests are not analysed.
+"""Notes the exposed units, their refused requests, and the reasons why requests are not analysed.
 
-On a request's path it only counts in memory, of which it takes a bounded amount; what there is no room for is counted
-in a metric and forgotten. A task writes the notes every second, in batches that are each written once, and says up to
-when all are written: new weights wait for that. The ledger tells what became of requests that ran.
+On a request's path a note only takes a bounded amount of memory; one without room is counted in a metric and forgotten.
+A task writes the notes every second, in batches that are each written once, and states the time up to which all are
+written: new weights wait for that. The ledger has the outcomes of requests that ran.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gateway.db.experiments.notes import (
     NewUnit,
     begin_batch,
     leave,
+    note_late_units,
     nothing_noted,
-    tell_of_late_units,
     write_notes,
 )
 from gateway.db.pool import FAILURES, UNFIT, Database
@@ -37,8 +37,8 @@ from gateway.domain.experiments.shadowing import OUTCOME_PREFIX, Outcome
 log = structlog.get_logger(__name__)
 
 WRITE_EVERY_S = 1.0
-TELL_EVERY_S = 30.0
-"""How often a gateway that notes nothing says so, if nobody waits for that."""
+REPORT_EVERY_S = 30.0
+"""Seconds between two reports of a gateway without notes, if nobody waits for them."""
 TIMEOUT_S = 3.0
 
 MAX_WAITING = 50_000
@@ -70,8 +70,12 @@ class _Batch(msgspec.Struct):
 
 
 class Notes:
-    """One per gateway process; writes between `start` and `stop`. lost: counts the notes that were not written.
-    is_awaited: set when somebody waits for all notes to be written; None: each second it is told that none wait."""
+    """The notes of one gateway process, written between `start` and `stop`.
+
+    lost: counts the notes that were not written.
+    is_awaited: set when somebody waits for all notes to be written; None: each second the gateway reports that none
+    wait.
+    """
 
     def __init__(
         self,
@@ -92,9 +96,9 @@ class Notes:
         self._reasons: dict[tuple[str, datetime.date, str], int] = {}
         self._gateway_id = f"gateway_{secrets.token_hex(16)}"
         self._num_batches = 0
-        self._batch: _Batch | None = None  # what the database did not take, or of which it did not say so
+        self._batch: _Batch | None = None  # notes that the database did not take, or whose write it did not confirm
         self._is_awaited = is_awaited
-        self._told_s = float("-inf")
+        self._reported_s = float("-inf")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -171,23 +175,27 @@ class Notes:
         if batch.num:
             self._batch = batch
             await self._write(batch)
-        elif self._has_to_tell():
-            await self._tell_of_nothing()
+        elif self._has_to_report():
+            await self._report_nothing()
 
-    def _has_to_tell(self) -> bool:
-        return self._is_awaited is None or self._is_awaited.is_set() or time.monotonic() - self._told_s >= TELL_EVERY_S
+    def _has_to_report(self) -> bool:
+        return (
+            self._is_awaited is None
+            or self._is_awaited.is_set()
+            or time.monotonic() - self._reported_s >= REPORT_EVERY_S
+        )
 
-    async def _tell_of_nothing(self) -> None:
+    async def _report_nothing(self) -> None:
         if self._is_awaited is not None:
             self._is_awaited.clear()
-        told_s = time.monotonic()
+        reported_s = time.monotonic()
         try:
             async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
                 await nothing_noted(conn, self._gateway_id, datetime.timedelta(seconds=TIMEOUT_S))
         except FAILURES as error:
             log.warning("experiment_notes_not_told_of", error=repr(error))
         else:
-            self._told_s = told_s
+            self._reported_s = reported_s
 
     def _has_room(self, what: Literal["units", "refused", "reasons"]) -> bool:
         """Tell whether one note more of a kind may wait."""
@@ -212,7 +220,7 @@ class Notes:
                         conn, batch.units.values(), list(batch.refused.values()), batch.reasons
                     )
             async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
-                await tell_of_late_units(conn, new_units)
+                await note_late_units(conn, new_units)
         except Exception as error:
             if not isinstance(error, FAILURES) or isinstance(error, UNFIT):
                 self._batch = None

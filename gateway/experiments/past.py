@@ -1,5 +1,4 @@
-"""What units of the past contributed to a metric of the ledger or of feedback, counted as results count units. Knows no
-SQL."""
+"""The contributions of past units to a metric of the ledger or of feedback, counted as for results. Knows no SQL."""
 
 from __future__ import annotations
 
@@ -15,15 +14,17 @@ from gateway.domain.experiments.units import DAY_US, Event, contribution, folded
 from gateway.experiments.recount import request_event
 
 NOT_IN_LEDGER = frozenset({"refusal_rate", "answer_rate"})
-"""Built-in metrics of which the ledger says nothing."""
+"""Built-in metrics that the ledger has no data for."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _US = datetime.timedelta(microseconds=1)
 _FOR_EVER = 100_000 * DAY_US
 
 
 def past_units(rows: Iterable[PastRow], metric: str) -> list[PastUnit]:
-    """Return what each unit contributed to a built-in metric over all its requests, in the order of the units' first
-    requests. rows: of the ledger, in any order."""
+    """Return the contribution of each unit to a built-in metric over all its requests, in the order of first requests.
+
+    rows: rows of the ledger, in any order.
+    """
     by_unit: dict[bytes, dict[str, list[PastRow]]] = {}
     for row in rows:
         by_unit.setdefault(row.unit, {}).setdefault(row.request_id, []).append(row)
@@ -38,8 +39,10 @@ def past_units(rows: Iterable[PastRow], metric: str) -> list[PastUnit]:
 
 
 def past_votes(rows: Iterable[PastVotes], kind: Kind) -> list[PastUnit]:
-    """Return what each unit contributed to a feedback metric, in the order of first votes. kind: how the metric is made
-    of votes."""
+    """Return the contribution of each unit to a feedback metric, in the order of first votes.
+
+    kind: the metric's kind.
+    """
     return [
         PastUnit((row.at - _EPOCH) // _US // DAY_US, Unit(row.total, d=row.num if kind == "ratio" else 0))
         for row in rows

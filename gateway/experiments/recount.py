@@ -1,7 +1,7 @@
-"""What a unit comes to by its rows alone: requests, the ledger and feedback. Every sum of an experiment equals it.
+"""The state of a unit by its rows alone: requests, the ledger and feedback. Every sum of an experiment equals it.
 
-The bookkeeper recounts single units where adding an event is not enough; `verify` recounts a whole experiment and says
-where its tables differ. Knows no SQL.
+The bookkeeper recounts single units where adding an event is not enough; `verify` recounts a whole experiment and
+reports differences to its tables. Knows no SQL.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ MAX_DIFFERENCES = 100
 
 
 def request_event(request: Request, usage: Sequence[UsageRow]) -> Event:
-    """Return all that one request adds to its unit.
+    """Return the event of one request.
 
-    usage: its rows in the ledger, in the order of attempts and revisions; none where the request was refused. An
-    attempt that another one took the place of adds nothing. A further prompt of a request, which has a dot in its id,
-    adds tokens and costs, and no request.
+    usage: its rows in the ledger, in the order of attempts and revisions; none where the request was refused.
+    An attempt that another one took the place of adds nothing. A further prompt of a request, which has a dot in its
+    id, adds tokens and costs, and no request.
     """
     is_whole = "." not in request.request_id
     counts, times = Counts(num_refusals=request.num_refused), {}
@@ -76,21 +76,23 @@ def request_event(request: Request, usage: Sequence[UsageRow]) -> Event:
 
 
 def vote_event(vote: Vote, sign: int = 1) -> Event:
-    """Return what a vote adds to its unit, or with the sign -1 what taking it back does."""
+    """Return the event of a vote, or with the sign -1 that of taking it back."""
     key, num_votes = (judge_key(vote.metric), 0) if vote.is_by_judge else (vote.metric, sign)
     return Event(vote.at_us, "", Counts(num_votes=num_votes), votes={key: (sign * vote.value, sign)})
 
 
 def recounted(rows: UnitRows, window_us: int) -> UnitState | None:
-    """Return what is known of a unit by its rows alone; None where it was never exposed."""
+    """Return the state of a unit by its rows alone; None where it was never exposed."""
     requests = (request_event(request, rows.usage.get(request.request_id, ())) for request in rows.requests)
     return folded([*requests, *map(vote_event, rows.votes)], window_us)
 
 
-def looked_back(states: Mapping[UnitId, UnitState | None], scopes: Mapping[str, Scope]) -> dict[UnitId, UnitState]:
-    """Return units' states with what each did before its first exposure.
+def with_outcomes_before(
+    states: Mapping[UnitId, UnitState | None], scopes: Mapping[str, Scope]
+) -> dict[UnitId, UnitState]:
+    """Return units' states with their outcomes before their first exposure.
 
-    states: what all experiments of a project that have the same source of units know of a unit, of each unit.
+    states: the states of each unit in all experiments of a project that have the same source of units.
     """
     alike: dict[tuple[str, str, bytes], list[tuple[str, UnitState]]] = {}
     for (experiment_id, digest), state in states.items():
@@ -114,13 +116,13 @@ def has_all_requests(rows: UnitRows, state: UnitState | None) -> bool:
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What a recount of a whole experiment found."""
+    """The result of recounting a whole experiment."""
 
     num_units: int
     num_recounted: int
     """Units that were counted from rows; others have events that wait, or requests that were deleted by now."""
     differences: tuple[str, ...]
-    """What is not equal, in words, the first hundred; none where every integer is."""
+    """The first hundred differences in words; none where every integer is equal."""
 
 
 async def verify(conn: Connection, experiment_id: str) -> Verification:
@@ -167,7 +169,7 @@ async def _compare_page(
     if scope.has_alike:
         alike = await units_alike(conn, list(page))
         scopes = await find_scopes(conn, {experiment_id for experiment_id, _ in alike})
-        before = looked_back({unit: row.state for unit, row in alike.items()} | states, scopes)
+        before = with_outcomes_before({unit: row.state for unit, row in alike.items()} | states, scopes)
         states |= {unit: before[unit] for unit in page if unit in before}
     found += (
         f"unit {unit[1].hex()}: {page[unit].state} is {states[unit]} by its rows"
@@ -206,7 +208,7 @@ def _segment_differences(experiment_id: str, expected: Total, actual: SegmentTot
 
 
 def _attempt(rows: Sequence[UsageRow], *, is_whole: bool) -> tuple[Counts, dict[str, int]]:
-    """Return what an attempt adds, and the request's times by that attempt.
+    """Return the counts of an attempt, and the request's times by that attempt.
 
     rows: in the order of their revisions; each after the first holds the difference to a better count.
     """
@@ -229,7 +231,8 @@ def _attempt(rows: Sequence[UsageRow], *, is_whole: bool) -> tuple[Counts, dict[
     ttft_ms = next((row.ttft_ms for row in reversed(rows) if row.ttft_ms is not None), None)
     latency_ms = next((row.latency_ms for row in reversed(rows) if row.latency_ms is not None), None)
     if finish == ABORT and ttft_ms is None:
-        ttft_ms = latency_ms  # it waited for so long at least: without it, an arm would gain by clients that give up
+        # The client waited for so long at least: without this time, an arm would gain by clients that give up.
+        ttft_ms = latency_ms
     if ttft_ms is not None:
         times["ttft_ms"] = _us(ttft_ms)
         if latency_ms is not None and latency_ms >= ttft_ms and completion_tokens > 1:

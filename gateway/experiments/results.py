@@ -1,6 +1,6 @@
-"""What an experiment shows now: results, their days, and health, from sums alone, in a bounded number of queries.
+"""The present state of an experiment: results, their days, and health, from sums alone, in a bounded number of queries.
 
-The formulas are in `gateway.domain.experiments.results`. Results that are shown are kept (`experiment_looks`).
+The formulas are in `gateway.domain.experiments.results`. Shown results are stored (`experiment_looks`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def read_results(
     metric: str | None = None,
     as_of: datetime.datetime | None = None,
 ) -> Results:
-    """Return what a look at an experiment shows: see `read_look`."""
+    """Return the results of a look at an experiment: see `read_look`."""
     return (await read_look(conn, experiment, metric=metric, as_of=as_of)).results
 
 
@@ -71,9 +71,10 @@ async def read_look(
     metric: str | None = None,
     as_of: datetime.datetime | None = None,
 ) -> LookRow:
-    """Return what a look at an experiment shows, and keep it unless one was kept within the last minute.
+    """Return a look at an experiment, and store it unless one was stored within the last minute.
 
-    metric: the only one that is shown. as_of: the latest kept look up to then is returned.
+    metric: the only metric to show. as_of: the latest stored look up to then is returned.
+
     Raises NotFound: when the experiment has not started, does not have the metric, or was not looked at by then.
     """
     if as_of is not None:
@@ -83,7 +84,7 @@ async def read_look(
     else:
         async with _one_moment(conn):
             scope = await _scope(conn, experiment.id)
-            look = await look_at(conn, scope)
+            look = await new_look(conn, scope)
         await keep_look(conn, scope.id, look.version, look.days, look.results)
     return look if metric is None else msgspec.structs.replace(look, results=of_metric(look.results, metric))
 
@@ -93,8 +94,8 @@ def _one_moment(conn: Connection) -> AbstractAsyncContextManager[object]:
     return conn.transaction(isolation="repeatable_read", readonly=True)
 
 
-async def look_at(conn: Connection, scope: Scope) -> LookRow:
-    """Return what the sums show now."""
+async def new_look(conn: Connection, scope: Scope) -> LookRow:
+    """Return a look at the present sums."""
     now = datetime.datetime.now(datetime.UTC)
     tally = await load_tally(conn, scope, scope.definition, by_day=False)
     return LookRow(now, scope.version, tally.days, results_of(scope.definition, tally, scope.own))
@@ -103,15 +104,16 @@ async def look_at(conn: Connection, scope: Scope) -> LookRow:
 async def keep_state_look(conn: Connection, experiment: HasId) -> None:
     """Keep what the experiment shows at a change of its state, in the transaction of the change."""
     scope = await _scope(conn, experiment.id)
-    look = await look_at(conn, scope)
+    look = await new_look(conn, scope)
     await keep_look(conn, scope.id, look.version, look.days, look.results, always=True)
 
 
 async def read_timeline(
     database: Database, experiment: HasId, *, metric: str | None = None
 ) -> list[tuple[int, Results]]:
-    """Return what looks at the end of each day showed, with the day since 1970, oldest first. No connection is held
-    while they are computed.
+    """Return the results of looks at the end of each day, with the day since 1970, oldest first.
+
+    No connection is held while they are computed.
 
     Raises NotFound: when the experiment has not started, or does not have the metric.
     """
@@ -142,7 +144,7 @@ async def read_ages(conn: Connection, experiment: HasId, *, metric: str | None =
 
 
 async def read_segments(conn: Connection, experiment: HasId, kind: Kind) -> list[SegmentResults]:
-    """Return what each segment of a kind shows now, in the order of their values. No such look is kept.
+    """Return the present results of each segment of a kind, in the order of their values. No such look is stored.
 
     Raises NotFound: when the experiment has not started.
     """
@@ -159,7 +161,7 @@ async def read_segments(conn: Connection, experiment: HasId, kind: Kind) -> list
 
 
 def of_metric(results: Results, metric: str) -> Results:
-    """Return what results show of one metric, at the levels that all metrics share.
+    """Return the part of results about one metric, at the levels that all metrics share.
 
     Raises NotFound: when they do not show the metric.
     """
@@ -233,11 +235,11 @@ async def _scope(conn: Connection, experiment_id: str) -> Scope:
 
 
 class EpochHealth(msgspec.Struct, frozen=True):
-    """How the units of one epoch are split."""
+    """The split of one epoch's units between the arms."""
 
     epoch: int
     units: tuple[int, ...]
-    """By arm."""
+    """The number of units by arm."""
     shares: tuple[float, ...]
     """The part of the units that each arm should have."""
     log_e: float
@@ -262,13 +264,13 @@ class BusyShare(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether an experiment works as declared."""
+    """The health of an experiment: the facts by which its results can be believed."""
 
     epochs: tuple[EpochHealth, ...]
     srm_log_e: float
-    """Over all epochs."""
+    """ln of the E-value against the declared split, over all epochs."""
     is_srm: bool
-    """Whether units are not split as declared: results are not to be believed then."""
+    """True if units are not split as declared (sample ratio mismatch): results are not to be believed then."""
     segments: tuple[SegmentSplit, ...]
     """Segments whose units are not split as declared."""
     arms: tuple[ArmHealth, ...]
@@ -278,7 +280,7 @@ class Health(msgspec.Struct, frozen=True):
     num_requests: int
     """Requests of units within their outcome windows."""
     num_noted_alone: int
-    """Units that a gateway noted a minute ago or earlier, and of which the ledger has nothing."""
+    """Units that a gateway noted a minute ago or earlier, and that have no row in the ledger."""
     answer_rate: float | None
     """The part of units with any vote, of those whose window has ended; None where none has."""
     busy_units: tuple[BusyShare, ...]
@@ -292,7 +294,7 @@ class Health(msgspec.Struct, frozen=True):
 
 BUSY_SHARE = 0.01
 NOT_BUSY = 10
-"""Requests that no unit is busy with, however few there are of others: a new experiment has nothing else."""
+"""Requests up to which no unit counts as busy, however few others there are: a new experiment has nothing else."""
 MAX_BUSY = 20
 
 

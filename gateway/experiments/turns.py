@@ -1,7 +1,8 @@
-"""Which process keeps the books of experiments: the worker whose turn it is; without one, or if it is behind, gateways.
+"""The choice of the process that keeps the books of experiments: a worker, or gateways that stand in for it.
 
-Books take processor time in bursts, which requests of the same process would wait for. Turns decide who works, not what
-is right: units and sums have a lock of their own (`gateway.db.experiments.events`).
+Books take processor time in bursts, which requests of the same process would wait for. So the worker whose turn it is
+keeps them; without one, or if it is behind, gateways do. Turns decide who works, not what is right: units and sums have
+a lock of their own (`gateway.db.experiments.events`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from gateway.db.turns import BOOKS, is_free
 from gateway.experiments.books import GRACE
 
 STAND_IN_AFTER_S = 5.0
-"""How far behind the books are before gateways stand in for the worker whose turn it is."""
+"""Seconds of delay of the books from which on gateways stand in for the worker whose turn it is."""
 
 
 class HasTurn(Protocol):
@@ -28,7 +29,7 @@ class HasTurn(Protocol):
 
 
 class StandIn:
-    """The turn of a gateway, which works where it is no worker's turn, or where that worker is behind."""
+    """The turn of a gateway, which works when no worker has the turn, or when that worker is behind."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

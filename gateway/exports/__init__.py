@@ -1,9 +1,9 @@
 """Usage, costs and invoices of a period as files that finance can trust, for a folder, a download or an object store.
 
-    request, produce, totals                            what is asked for; rows of one snapshot through an encoder
+    request, produce, totals                            requests; rows of one snapshot through an encoder
     csv_file, parquet_file, focus, stripe, cloudevents  one encoder each, of rows to bytes
-    place, object_store, archive                        where a file goes: a folder, a bucket, a download
-    deliverer, failure                                  what is due, and how that went
+    place, object_store, archive                        the places of files: a folder, a bucket, a download
+    deliverer, failure                                  due deliveries, and their failures
 
 An export is one file of rows and a manifest with their number, sums and digest. The rows come from one snapshot of
 the ledger in a stated total order; the ledger's own sums are taken in the same snapshot, and an export that does not
@@ -18,8 +18,8 @@ library versions.
 - Whole or absent. A file shows under its name when it is complete, and its manifest after it. Names depend on the
   question alone, so that a second attempt replaces the first.
 - Deliveries. One gateway at a time holds an advisory lock. A day's sums, roll-ups and their queue together, are noted
-  before it is delivered, and compared once an hour for 62 days: rows that come in between cause one delivery too
-  many, never one too few. Whatever one delivery raises, the next one follows; the customer is told a class of
+  before it is delivered, and compared once an hour for 62 days: rows that come in between cause one delivery too many,
+  never one too few. The next delivery follows, whatever error one delivery ends with; the customer is told a class of
   failure, the log has the rest. An endpoint's address is checked before each attempt, but resolved again by the
   library: TLS holds a store at a private address off, since nothing without a certificate of that name passes.
 """

@@ -33,7 +33,7 @@ class Encoded(Protocol):
 
 
 class Archived(Protocol):
-    """An export: the file's chunks, and what they were."""
+    """An export: the file's chunks, and its manifest."""
 
     @property
     def request(self) -> Named: ...

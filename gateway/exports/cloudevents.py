@@ -16,14 +16,16 @@ EVENT_TYPE = "dev.lorikeet.usage.recorded.v1"
 
 
 class CloudEvent(msgspec.Struct, frozen=True):
-    """subject: the project. time: when the request came."""
+    """An event for one row of the ledger."""
 
     specversion: str
     id: str
     source: str
     type: str
     subject: str
+    """The id of the project."""
     time: datetime.datetime
+    """The time of the request."""
     datacontenttype: str
     data: LedgerRow
 

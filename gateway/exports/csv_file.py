@@ -24,7 +24,7 @@ itself."""
 
 
 class CsvFile:
-    """columns: of the rows' struct, in its order."""
+    """The encoder of CSV. columns: those of the rows' struct, in its order."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
@@ -55,8 +55,10 @@ def utc_text(time: datetime.datetime) -> str:
 
 
 def decimal_text(value: Decimal) -> str:
-    """Return a number exactly, without an exponent, and with a fraction: readers that tell types by their looks see
-    no integer."""
+    """Return a number exactly, without an exponent, and with a fraction.
+
+    Readers that tell types by their looks see no integer.
+    """
     whole, _, fraction = f"{value:f}".partition(".")
     return f"{whole}.{fraction.rstrip('0') or '0'}"
 

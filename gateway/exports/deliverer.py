@@ -1,6 +1,6 @@
 """Delivers exports that are due, in one gateway at a time, again after growing pauses until they have arrived.
 
-Names depend on what is delivered alone: a second attempt replaces what the first one left.
+File names depend on the exported rows alone: a second attempt replaces the files of the first one.
 """
 
 from __future__ import annotations
@@ -35,11 +35,14 @@ log = structlog.get_logger(__name__)
 POLL_S = 30.0
 
 Places = Callable[[DeliveryRow], Awaitable[Place]]
-"""Returns the place of a delivery whose secret is in clear. Raises NotPublic, OSError, UnicodeError."""
+"""Returns the place of a delivery whose secret is in the clear. Raises NotPublic, OSError, UnicodeError."""
 
 
 class Deliverer:
-    """One per gateway process; works between `start` and `stop`. first_delay: before the second attempt."""
+    """Delivers exports between `start` and `stop`. A gateway process has one.
+
+    first_delay: the time before the second attempt.
+    """
 
     def __init__(
         self,

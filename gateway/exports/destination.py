@@ -1,4 +1,4 @@
-"""Where exports are delivered to, as people write it and as it is stored: checked, and its secret kept apart.
+"""The destinations of exports, as people write them and as they are stored: checked, and the secret kept apart.
 
 A folder lies below the one folder that the server keeps for exports, whoever asks: an organization's administrator is
 not to write elsewhere on the machine.
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 ROOT = "exports"
-"""Within the data folder; below it each organization has a folder of its own."""
+"""The folder within the data folder; below it each organization has a folder of its own."""
 
 MAX_TEXT = 512
 
@@ -26,7 +26,7 @@ Text = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
 
 
 class WrongDestination(ValueError):
-    """field: what is wrong with it, below `destination`."""
+    """A destination is wrong. field: the wrong field below `destination`."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")

@@ -1,5 +1,4 @@
-"""Encoders, which turn rows into the bytes of one file, a batch at a time: the interface, and which format has
-which."""
+"""Encoders, which turn rows into the bytes of one file, a batch at a time, and the encoder of each format."""
 
 from __future__ import annotations
 

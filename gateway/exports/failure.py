@@ -1,6 +1,6 @@
-"""Why a delivery failed: a class of failure for the organization that it belongs to, details for the operator's log.
+"""Reasons why a delivery failed: a class of failure for its organization, details for the operator's log.
 
-The one who sets a destination chooses what is spoken to, so its answers are not shown to them.
+The person who sets a destination chooses the server that is spoken to, so the server's answers are not shown to them.
 """
 
 from __future__ import annotations
@@ -43,6 +43,6 @@ def in_words(error: Exception) -> str:
 
 def in_detail(error: Exception, secret: str | None) -> str:
     """Return one line, without a library's own notes below it, and never the secret, whatever a store quotes."""
-    told = " ".join(str(error).partition("\n\n")[0].split())
-    text = f"{type(error).__name__}: {told}"
+    text = " ".join(str(error).partition("\n\n")[0].split())
+    text = f"{type(error).__name__}: {text}"
     return (text.replace(secret, "***") if secret else text)[:MAX_DETAIL_CHARACTERS]

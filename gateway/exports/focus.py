@@ -47,7 +47,7 @@ class FocusNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FocusFile:
-    """The file is CSV."""
+    """The encoder of FOCUS, whose file is CSV."""
 
     def __init__(self, names: FocusNames) -> None:
         self._names = names

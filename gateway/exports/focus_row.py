@@ -1,5 +1,7 @@
-"""The columns of FOCUS 1.2 (FinOps Open Cost and Usage Specification, https://focus.finops.org), in the order of their
-names. Dates and JSON are text in the formats that it prescribes; None is null.
+"""The columns of FOCUS 1.2, in the order of their names.
+
+See FinOps Open Cost and Usage Specification, https://focus.finops.org. Dates and JSON are text in the formats that it
+prescribes; None is null.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ SPEC_VERSION = "1.2"
 
 
 class FocusRow(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """One charge. Columns of which this product has no notion (regions, commitments, capacity reservations) are null in
-    every row; prices are in the bill's currency."""
+    """One charge.
+
+    Columns without a counterpart in this product (regions, commitments, capacity reservations) are null in every row;
+    prices are in the bill's currency.
+    """
 
     availability_zone: str | None = None
     billed_cost: Decimal

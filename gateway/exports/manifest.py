@@ -1,4 +1,7 @@
-"""The manifest of an export: what it holds, how much, and the digest of its file. Written last, it makes it whole."""
+"""The manifest of an export: its content and size, and the digest of its file.
+
+Written last, it makes the export whole.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,16 @@ State = Literal["open", "closed"]
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    """sha256: in hexadecimal."""
+    """A file of an export."""
 
     name: str
     num_bytes: int
     sha256: str
+    """The digest in hexadecimal."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """state open: rows may still come, and the next export of this period may differ. as_of: when an open period was
-    looked at; None for a closed one, of which nothing depends on the moment. order: the columns that rows are in the
-    order of. num_rows: of the file; Stripe's has several for each row of
-    the ledger. library: what wrote the file, where its bytes depend on the version of that."""
+    """The content of an export."""
 
     format_version: int
     organization_id: str
@@ -37,11 +38,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: Format
     period: str
     state: State
+    """open: rows may still come, and the next export of this period may differ."""
     as_of: str | None
+    """The time of the snapshot of an open period; None for a closed one, of which nothing depends on the moment."""
     num_rows: int
+    """The rows of the file; Stripe's has several for each row of the ledger."""
     totals: Totals
     order: tuple[str, ...]
+    """The columns by which rows are ordered."""
     library: str | None
+    """The library that wrote the file, where its bytes depend on the library's version."""
     files: tuple[FileEntry, ...]
 
     def encode(self) -> bytes:

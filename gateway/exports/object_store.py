@@ -38,8 +38,9 @@ class ObjectStore:
     def __init__(self, destination: S3Destination, *, address: str | None = None, allow_http: bool = False) -> None:
         """Put files in an object store.
 
-        address: of the destination's endpoint, where it has one; None: wherever the endpoint's name and its redirects
-        lead, as for AWS itself. allow_http: plain HTTP is spoken where the endpoint says so, untunneled.
+        address: the address of the destination's endpoint, where it has one; None: any address that the endpoint's name
+        and its redirects lead to, as for AWS itself.
+        allow_http: True: plain HTTP is spoken where the endpoint says so, without the tunnel.
         """
         self._destination = destination
         self._address = address
@@ -71,7 +72,7 @@ class ObjectStore:
             "token": None,
             "expires_at": None,
         }
-        # One by one: not every store that speaks S3 knows how to delete many at once.
+        # Deleted one by one: not every store that speaks S3 knows how to delete many at once.
         config: Any = {"bucket": destination.bucket, "region": destination.region, "disable_bulk_delete": True}
         if destination.endpoint is not None:
             config["endpoint"] = destination.endpoint

@@ -1,5 +1,7 @@
-"""Where exports are put: under a temporary name until whole, the manifest last, so that half an export is never taken
-for a whole one. One interface; here the folder, in `object_store` the other."""
+"""The places of exports: files are put under a temporary name until whole, the manifest last.
+
+So half an export is never taken for a whole one. One interface; here the folder, in `object_store` the other.
+"""
 
 from __future__ import annotations
 

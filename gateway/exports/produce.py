@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class ExportFailed(RuntimeError):
-    """The exported rows are not what the ledger holds: a fault of ours. The file must not be used."""
+    """The exported rows do not add up to the ledger's sums: a fault of ours. The file must not be used."""
 
 
 class Export:
-    """Read `chunks` to its end, then the manifest. Lives within the transaction of its snapshot."""
+    """An export within the transaction of its snapshot. Read `chunks` to its end, then the manifest."""
 
     def __init__(self, conn: Connection, request: ExportRequest, setting: Setting) -> None:
         self.request = request
@@ -52,8 +52,9 @@ class Export:
         return self._sums.num_rows
 
     async def check_period(self) -> None:
-        """Check that the period exists. Deliveries go without this check: their first days may be before the first
-        usage.
+        """Check that the period exists.
+
+        Deliveries go without this check: their first days may be before the first usage.
 
         Raises NoSuchPeriod.
         """

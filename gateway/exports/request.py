@@ -1,4 +1,4 @@
-"""Requests for exports, and which combinations there are. Pure; knows no database and no HTTP."""
+"""Requests for exports, and the combinations of kinds and formats that exist. Pure; knows no database and no HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS_OF: Mapping[Kind, tuple[Format, ...]] = {
     "costs": ("csv", "jsonl", "parquet", "focus"),
     "invoice": ("csv", "jsonl", "parquet"),
 }
-"""FOCUS is about charges, meter events and CloudEvents are about single events."""
+"""The formats of each kind: FOCUS is about charges, meter events and CloudEvents are about single events."""
 
 SUFFIX_OF: Mapping[Format, str] = {
     "csv": "csv",
@@ -34,7 +34,7 @@ _PERIOD = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?")
 
 
 class WrongExport(ValueError):
-    """The export that was asked for does not exist; field names what is wrong with it."""
+    """The requested export does not exist. field: the wrong field."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
@@ -50,13 +50,12 @@ class NoSuchPeriod(WrongExport):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A billing period, or one day of it: [start, end) in UTC. text: as it was asked for, e.g. 2026-10 or 2026-10-05.
-
-    period: the month that it is or lies in, e.g. 2026-10.
-    """
+    """A billing period, or one day of it: [start, end) in UTC."""
 
     text: str
+    """The span as it was asked for, such as 2026-10 or 2026-10-05."""
     period: str
+    """The month that the span is or lies in, such as 2026-10."""
     start: datetime.datetime
     end: datetime.datetime
 
@@ -66,13 +65,14 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class ExportRequest(msgspec.Struct, frozen=True):
-    """project_id: of that project alone; None for the whole organization."""
+    """A request for an export."""
 
     organization_id: str
     kind: Kind
     format: Format
     span: Span
     project_id: str | None = None
+    """The only project; None for the whole organization."""
 
     @property
     def stem(self) -> str:

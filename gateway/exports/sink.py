@@ -1,4 +1,4 @@
-"""A file to write to that keeps nothing: for writers of the library that want a file where a stream is wanted."""
+"""A file object that keeps nothing: for writers of libraries that want a file where a stream is wanted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Sink(io.RawIOBase):
-    """Takes what is written and hands it on in pieces; its position goes on counting. Cannot seek."""
+    """Takes the written bytes and hands them on in pieces; its position goes on counting. Cannot seek."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []

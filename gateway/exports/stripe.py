@@ -1,8 +1,8 @@
 """Stripe's meter events (https://docs.stripe.com/api/billing/meter-event/create), one JSON object per line.
 
-One event per ledger row and kind of tokens, and one for its cost: whoever bills by tokens sends the first three names,
-whoever bills by cost the last. The identifier is made of the ledger's own key, so an event that is sent twice, even
-from two exports, counts once; of sums per day a late row would change what their identifier stands for. A value is a
+One event per ledger row and kind of tokens, and one for its cost: an operator who bills by tokens sends the first three
+names, one who bills by cost the last. The identifier is made of the ledger's own key, so an event that is sent twice,
+even from two exports, counts once; sums per day would change with a late row under the same identifier. A value is a
 whole number as text, negative where the row is the difference to a smaller count. The customer is null where the
 project has none: Stripe refuses such an event, and nothing is left out. A closed month keeps the customers that there
 were when it was closed, so they are set before that.
@@ -25,16 +25,21 @@ class Payload(msgspec.Struct, frozen=True):
 
 
 class MeterEvent(msgspec.Struct, frozen=True):
-    """timestamp: Unix seconds, when the request came."""
+    """One event."""
 
     event_name: str
     identifier: str
     timestamp: int
+    """The time of the request in Unix seconds."""
     payload: Payload
 
 
 class StripeEvents:
-    """customers: Stripe's ids by project. num_events: so far. without_customer: the projects of those without one."""
+    """The encoder of meter events.
+
+    customers: Stripe's ids by project. num_events: the events so far. without_customer: the projects of events without
+    a customer.
+    """
 
     def __init__(self, customers: Mapping[str, str]) -> None:
         self.num_events = 0

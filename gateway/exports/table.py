@@ -1,4 +1,4 @@
-"""A table as exports write it: named, typed columns, read off the struct of its rows. Knows no file format."""
+"""A table for exports: named, typed columns, read off the struct of its rows. Knows no file format."""
 
 from __future__ import annotations
 

@@ -11,15 +11,16 @@ from gateway.db.billing.exports import LedgerRow, LedgerSums
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Tokens by kind, of which input is without the cached; money in nanos of the currency. credit_nanos: what credits
-    paid of it."""
+    """Tokens by kind, and money in nanos of the currency."""
 
     input_tokens: int
+    """Prompt tokens without the cached ones."""
     cached_input_tokens: int
     output_tokens: int
     currency: str
     cost_nanos: int
     credit_nanos: int
+    """The part of the cost that credits paid."""
 
 
 class Sums:
@@ -61,8 +62,7 @@ class Sums:
 
 
 def difference(totals: Totals, ledger: LedgerSums) -> str | None:
-    """Return what an export has that the ledger has not, or the other way round; None where they are equal to the
-    nano."""
+    """Return the difference between an export and the ledger, in words; None where they are equal to the nano."""
     for name in ("input_tokens", "cached_input_tokens", "output_tokens", "cost_nanos"):
         found, wanted = getattr(totals, name), getattr(ledger, name)
         if found != wanted:

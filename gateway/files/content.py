@@ -26,14 +26,17 @@ log = structlog.get_logger(__name__)
 PIECE_BYTES = 1 << 20
 """The bytes of each piece of a part but the last, before they are encrypted."""
 
-TELL_BYTES = 8 << 20
+COUNT_BYTES = 8 << 20
 """The bytes after which a part that comes is counted anew."""
 
 RETRY_AFTER_S = 60.0
 
 
 class FileContent:
-    """One per gateway process. room: bounds what a project stores; None: nothing does."""
+    """Writes and reads the content of files. A gateway process has one.
+
+    room: the bound on a project's stored content; None: there is none.
+    """
 
     def __init__(self, database: Database, pieces: Pieces, cipher: Cipher, room: ContentRoom | None = None) -> None:
         self._database = database
@@ -61,7 +64,7 @@ class FileContent:
         if self._room is not None and not await self._room.take(conn, project_id, num_bytes):
             raise QuotaExceeded(f"The file cannot be stored: {NO_ROOM}.", param="file", code="content_quota_exceeded")
 
-    async def tell(self, project_id: str, part_id: str, num_bytes: int, num_more: int) -> None:
+    async def count_bytes(self, project_id: str, part_id: str, num_bytes: int, num_more: int) -> None:
         """Note how much of a part has come; num_more: since the last time.
 
         Raises QuotaExceeded: where there is no room for more. Raises NotFound: where the part is removed meanwhile.
@@ -132,24 +135,24 @@ class PartWriter:
         self.id = part_id
         self.num_bytes = 0
         """The bytes that have come."""
-        self._told_bytes = 0
+        self._counted_bytes = 0
         self._number = 0
         self._waiting = bytearray()
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes. Raises as `FileContent.write_piece` and `FileContent.tell` do."""
+        """Take bytes. Raises as `FileContent.write_piece` and `FileContent.count_bytes` do."""
         self._waiting += data
         self.num_bytes += len(data)
         while len(self._waiting) >= PIECE_BYTES:
             await self._flush(PIECE_BYTES)
-        if self.num_bytes - self._told_bytes >= TELL_BYTES:
-            await self._tell()
+        if self.num_bytes - self._counted_bytes >= COUNT_BYTES:
+            await self._count_bytes()
 
     async def flush(self) -> None:
         """Store what is left: the part is whole in the store afterwards, and only its row is to be finished."""
         if self._waiting:
             await self._flush(len(self._waiting))
-        await self._tell()
+        await self._count_bytes()
 
     async def give_up(self) -> None:
         """Have what came removed; nobody waits for it any more."""
@@ -161,9 +164,9 @@ class PartWriter:
         await self._content.write_piece(self._project_id, self.id, self._number, piece)
         self._number += 1
 
-    async def _tell(self) -> None:
-        told, self._told_bytes = self._told_bytes, self.num_bytes
-        await self._content.tell(self._project_id, self.id, self.num_bytes, self.num_bytes - told)
+    async def _count_bytes(self) -> None:
+        counted, self._counted_bytes = self._counted_bytes, self.num_bytes
+        await self._content.count_bytes(self._project_id, self.id, self.num_bytes, self.num_bytes - counted)
 
 
 def _place(project_id: str, part_id: str, number: int) -> Place:

@@ -1,6 +1,6 @@
-"""The file store: pieces of bytes by name, in a folder that all gateways share. Knows nothing of what they are.
+"""The file store: pieces of bytes by name, in a folder that all gateways share. Knows nothing of their content.
 
-`gateway.files.bucket` makes the same of a bucket.
+`gateway.files.bucket` is the same over a bucket.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _TEMPORARY = ".temporary-"
 
 
 class Pieces(Protocol):
-    """A file store. Every method may take long and raises StoreFailure: where the store does not answer."""
+    """A file store. Every method may take long.
+
+    Raises StoreFailure: when the store does not answer.
+    """
 
     def write(self, project_id: str, part_id: str, number: int, data: bytes) -> None:
         """Write one piece, durable when this returns. A piece that is there already is replaced."""

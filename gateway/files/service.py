@@ -1,4 +1,4 @@
-"""Files: made of what comes, shown, read and deleted, by their own project alone."""
+"""Files: made of streams of bytes, shown, read and deleted, by their own project alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals", "batch_output"]
 
 BATCH_SECONDS = 30 * 86400
-"""Seconds for which input and output of a batch stay where nobody says for how long."""
+"""Seconds for which input and output of a batch stay where the client gives no time."""
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class FilePage(msgspec.Struct, frozen=True):
 
 
 class Files:
-    """One per gateway process. Methods raise what the database raises, and ContentUnreadable."""
+    """The files of projects. A gateway process has one. Methods raise the database's errors, and ContentUnreadable."""
 
     def __init__(self, database: Database, content: FileContent, cipher: Cipher) -> None:
         self._database = database
@@ -75,7 +75,7 @@ class Files:
         keep_seconds: int | None,
         file_id: str | None = None,
     ) -> NewFile:
-        """Return the row of a file that is about to be made. file_id: where it was chosen before."""
+        """Return the row of a file that is about to be made. file_id: the file's id, where it was chosen before."""
         file_id = file_id or new_id("file")
         sealed = self._cipher.seal(name.encode(), _place(project_id, file_id))
         if keep_seconds is None and purpose in ("batch", "batch_output"):

@@ -1,4 +1,4 @@
-"""Which kind of file store a place is. Knows nothing about how either works."""
+"""The choice of the file store by the form of its place. Knows nothing about how either store works."""
 
 from __future__ import annotations
 

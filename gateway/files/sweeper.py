@@ -1,5 +1,7 @@
-"""Deletes the pieces of parts that no file has any more: of deleted files, and of what never became whole. Every
-gateway looks; two that delete the same do no harm."""
+"""Deletes the pieces of parts that no file has any more: those of deleted files, and of files that never became whole.
+
+Every gateway looks; two that delete the same do no harm.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ INTERVAL_S = 30.0
 
 
 class Sweeper:
-    """Works between `start` and `stop`."""
+    """Deletes pieces between `start` and `stop`."""
 
     def __init__(self, database: Database, pieces: Pieces) -> None:
         self._database = database

@@ -1,5 +1,7 @@
-"""Uploads: files that come part by part, in any order and several at once, each part once. Which of them make the file,
-and in which order, the client says at the end."""
+"""Uploads: files that come part by part, in any order and several at once, each part once.
+
+At the end the client says which parts make the file, and in which order.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,10 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Uploads:
-    """One per gateway process. Methods raise what the database raises, and ContentUnreadable; None stands for an upload
-    that does not exist."""
+    """The uploads of projects. A gateway process has one.
+
+    Methods raise the database's errors, and ContentUnreadable; None stands for an upload that does not exist.
+    """
 
     def __init__(self, database: Database, files: Files, cipher: Cipher) -> None:
         self._database = database
@@ -113,8 +117,9 @@ class Uploads:
     ) -> Upload | None:
         """Make a file of parts in this order; the upload's other parts go. An upload that is complete stays as it is.
 
-        md5: of the whole, in hexadecimal; None: it is not checked. Raises InvalidRequest: where a part is not one of
-        the upload's, or the whole is not as it was announced.
+        md5: the MD5 of the whole file, in hexadecimal; None: it is not checked.
+
+        Raises InvalidRequest: when a part is not one of the upload's, or the whole is not as it was announced.
         """
         if md5 is not None:
             await self._check_md5(project_id, upload_id, part_ids, md5)

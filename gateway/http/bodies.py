@@ -1,5 +1,7 @@
-"""The JSON bodies of requests for a project's work, at a pace: reading and tokenizing one costs a gateway work, also
-where the request is refused afterwards."""
+"""The JSON bodies of requests for a project's work, at a pace.
+
+Reading and tokenizing a body costs a gateway work, also where the request is refused afterwards.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The routes that nearly all requests are for, called without the framework's routing and injection of dependencies.
+"""The routes of nearly all requests, called without the framework's routing and injection of dependencies.
 
 A request to a fixed path whose handler takes `request` and `caller` alone needs neither. Errors are rendered by the
-same functions, and whatever is unusual goes through the framework, so that both ways give the same bytes.
+same functions, and every unusual request goes through the framework, so that both ways give the same bytes.
 """
 
 from __future__ import annotations

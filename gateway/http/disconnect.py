@@ -1,7 +1,7 @@
 """A client that goes away ends the work that was done for it.
 
-ASGI tells of that in a message, which a task of its own would have to wait for during the whole of a request. The
-connection knows as well, and at once.
+ASGI reports the end in a message, which a task of its own would have to wait for during the whole of a request. The
+connection knows it as well, and at once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from gateway.http.envelope import Call
 T = TypeVar("T")
 
 
-def telling_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
+def disconnect_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
     """Return a protocol for HTTP that tells a request's `Call` when its client has left."""
 
-    class TellingProtocol(base):  # type: ignore[misc, valid-type]
+    class DisconnectProtocol(base):  # type: ignore[misc, valid-type]
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             if self.cycle is None or self.cycle.response_complete:
@@ -30,12 +30,13 @@ def telling_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
             if call is not None:  # else the application has yet to begin, and hears of it where it reads the body
                 call.leave()
 
-    return TellingProtocol
+    return DisconnectProtocol
 
 
-async def unless_gone(call: Call, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of work. Once the client has disconnected, work is cancelled and awaited, unless it outlives
-    its client.
+async def unless_disconnected(call: Call, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of work.
+
+    Once the client has disconnected, work is cancelled and awaited, unless it outlives its client.
 
     Raises ClientGone: when the client has disconnected.
     """
@@ -53,13 +54,13 @@ async def unless_gone(call: Call, work: Coroutine[Any, Any, T]) -> T:
         is_gone = True
         working.cancel()
 
-    call.on_gone = end
+    call.on_disconnect = end
     try:
         return await work
     except asyncio.CancelledError:
-        # Of this cancellation and another one that came with it, the other one counts.
+        # Where another cancellation came with this one, the other one counts.
         if is_gone and working.uncancel() == 0:
             raise ClientGone("The client disconnected.") from None
         raise
     finally:
-        call.on_gone = None
+        call.on_disconnect = None

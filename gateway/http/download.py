@@ -1,4 +1,4 @@
-"""Replies with the content of a file, piece by piece. Knows nothing of where the pieces come from."""
+"""Replies with the content of a file, piece by piece. Knows nothing of the pieces' source."""
 
 from __future__ import annotations
 

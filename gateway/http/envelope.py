@@ -57,32 +57,35 @@ NOT_OURS = (None, ClientGone.code, DeadlinePassed.code)
 
 
 class Call(msgspec.Struct):
-    """One HTTP request. organization, tenant and model are set by whoever finds them out; error is a code.
-
-    refusal: what was raised before a reply began. user, safety_identifier: digests of who the client says its own user
-    is, see `note_user`.
-    address: the client's. is_https: of the client's own connection. client_gone: the server said that the client
-    disconnected. is_cut_off: this gateway stops, and waits no longer for it. headers: more of the reply's;
-    num_admitted: prompts that an engine may have worked on; on_end: called when the reply is over, however it ended.
-    """
+    """One HTTP request. Its handler sets organization, tenant and model as soon as it knows them."""
 
     request_id: str
     started_ns: int
     address: str = ""
+    """The client's address."""
     is_https: bool = False
+    """True if the client's own connection is encrypted."""
     status: int = 0
     organization: str = ""
     tenant: str = ""
     api_key_id: str = ""
     model: str = ""
     user: str = ""
+    """The digest of the user that the client names (`note_user`)."""
     safety_identifier: str = ""
+    """The digest of the safety identifier that the client names."""
     error: str | None = None
+    """The code of the error; None for none."""
     refusal: GatewayError | None = None
+    """The error that was raised before a reply began."""
     client_gone: bool = False
+    """True once the client has disconnected."""
     is_cut_off: bool = False
+    """True if this gateway stops, and waits no longer for the request."""
     headers: tuple[tuple[str, str], ...] = ()
+    """Further headers of the reply."""
     num_admitted: int = 0
+    """The number of prompts that an engine may have worked on."""
     fields: Mapping[str, str | float] = {}
     """More fields of the log line."""
     trace: str = ""
@@ -92,9 +95,10 @@ class Call(msgspec.Struct):
     batch: BatchLine | None = None
     """The line of a batch that is answered as if it were a request; None for a request over HTTP."""
     on_end: Callable[[], None] | None = None
+    """Called when the reply is over, however it ended."""
     dialect: Dialect = OPENAI
     """The API whose replies the client expects."""
-    on_gone: Callable[[], None] | None = None
+    on_disconnect: Callable[[], None] | None = None
     """Ends the work that is under way for the client."""
 
     @property
@@ -104,8 +108,8 @@ class Call(msgspec.Struct):
     def leave(self) -> None:
         """Note that the client has disconnected, and end what is done for it."""
         self.client_gone = True
-        if self.on_gone is not None:
-            self.on_gone()
+        if self.on_disconnect is not None:
+            self.on_disconnect()
 
 
 def call_of(scope: Scope) -> Call:
@@ -142,9 +146,12 @@ class Application(Litestar):
         is_leaving: Callable[[], bool] = lambda: False,
         **options: Any,
     ) -> None:
-        """refusals: remembers which requests for tenants' work were refused. dialect_of: tells whose replies the client
-        of a request expects. is_leaving: tells whether replies end their connections, since this gateway is about to
-        stop."""
+        """Make the application.
+
+        refusals: remembers refused requests for tenants' work.
+        dialect_of: returns the API whose replies the client of a request expects.
+        is_leaving: tells whether replies end their connections, since this gateway is about to stop.
+        """
         self.metrics = metrics
         self.trusted_proxies = trusted_proxies
         self._refusals = refusals

@@ -1,4 +1,4 @@
-"""Every error of the gateway in OpenAI's shape, rendered here and nowhere else, and how another API may show errors."""
+"""Every error of the gateway in OpenAI's shape, rendered here and nowhere else, and the interface of other shapes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def body_of(error: GatewayError) -> ErrorBody:
 
 class RenderError(Protocol):
     def __call__(self, error: GatewayError, status: int, request_id: str) -> tuple[int, bytes]:
-        """Return the status and the JSON body of a reply. status: of the error in OpenAI's API."""
+        """Return the status and the JSON body of a reply. status: the error's status in OpenAI's API."""
 
 
 def as_openai(error: GatewayError, status: int, request_id: str) -> tuple[int, bytes]:
@@ -46,7 +46,7 @@ def as_openai(error: GatewayError, status: int, request_id: str) -> tuple[int, b
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """What the replies of one API have in common: how errors look, and which headers there are."""
+    """The parts that the replies of one API have in common: the shape of errors, and headers."""
 
     render_error: RenderError
     id_header: str = ""
@@ -68,7 +68,7 @@ def headers_of(error: GatewayError) -> dict[str, str]:
 
 
 def unexpected(request_id: str) -> GatewayError:
-    """Return what a client sees of an error of ours: nothing but how to report it."""
+    """Return the error that a client sees for an error of ours: it says only how to report it."""
     return GatewayError(
         f"The server had an error while processing your request. Its request id is {request_id}.",
         code="internal_error",

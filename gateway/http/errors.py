@@ -1,4 +1,4 @@
-"""Which reply each exception becomes."""
+"""The reply that each exception becomes."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ def _gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Resp
 
 
 def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """Answer what the framework refuses by itself: unknown paths, wrong methods, bodies over the cap, bad
-    parameters."""
-    # Of its URL, the host would be the Host header's.
+    """Answer the errors that the framework raises by itself.
+
+    These are unknown paths, wrong methods, bodies over the cap, and bad parameters.
+    """
+    # The host of the request's URL would be the Host header's.
     status, where = error.status_code, f"{request.method} {shortened(request.scope['path'])}"
     if call_of(request.scope).client_gone:  # while its body was read, which the framework calls a fault of the server
         return _gateway_error(request, ClientGone("The client disconnected."))

@@ -1,4 +1,4 @@
-"""Explanations of wrong bodies: the field's path, what it may be, what it is. Knows types, not what fields mean."""
+"""Explanations of wrong bodies: the field's path, its allowed values, and its value. Knows types, not meanings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BOUND = re.compile(r"^Expected `(?P<wanted>[a-z| ]+)` (?P<bound>.*)$", re.DOTAL
 _STEP = re.compile(r"\.?([^.\[\]]+)|(\[\d*(?:\.\.\.)?\])")
 
 PATTERN_WORDS = "pattern_in_words"
-"""In `Meta.extra` of a string with a pattern: what the string has to be, for people."""
+"""The key in `Meta.extra` of a string with a pattern: its value says in words how the string has to be."""
 
 MAX_ENTRIES = 1024
 """The most entries of a mapping among which the wrong one is looked for: no field may have more."""
@@ -61,8 +61,10 @@ def explain(message: str, kind: Any, body: bytes = b"") -> InvalidRequest:
 
 
 def _wrong_key(kind: Any, field: str, body: bytes) -> str | None:
-    """Return the key of the first entry that may not be in a top-level mapping of the body; None where the field is no
-    such mapping, or where the rest of the body cannot be read."""
+    """Return the key of the first entry that may not be in a top-level mapping of the body.
+
+    Return None where the field is no such mapping, or where the rest of the body cannot be read.
+    """
     try:
         types = {each.encode_name: each.type for each in msgspec.structs.fields(kind)}
         entries = msgspec.json.decode(body)[field]
@@ -119,7 +121,7 @@ def _allowed(kind: Any, path: str) -> list[Any]:
 
 
 def _pattern_words(kind: Any, path: str) -> list[str]:
-    """Return what the pattern of the field at a path says in words; none where that is not declared."""
+    """Return the words for the pattern of the field at a path; none where they are not declared."""
     found = [one for each in _at(kind, path) for one in (each, *_unions(each)) if isinstance(one, Metadata)]
     return [one.extra[PATTERN_WORDS] for one in found if one.extra and PATTERN_WORDS in one.extra]
 

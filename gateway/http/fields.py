@@ -27,7 +27,8 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, Meta(ge=1e-3, le=2)]
 NumTokens = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 TruncationSide = Literal["left", "right"]
-"""Where `truncate_prompt_tokens` cuts a prompt: on the left, as without it, the last tokens are kept."""
+"""The side on which `truncate_prompt_tokens` cuts a prompt: on the left, as without the field, the last tokens are
+kept."""
 
 MinTokens = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -51,7 +52,10 @@ MAX_DEPTH = 100
 compiles them."""
 
 _LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
-"""Found only where decoding failed: the decoder then says that the body was cut off."""
+"""Half of a surrogate pair.
+
+It is looked for only where decoding failed: the decoder then says that the body was cut off.
+"""
 
 
 SEARCHED_BYTES = 256 << 10

@@ -1,7 +1,7 @@
-"""How much work a JSON text makes, known before anything is made of the text: a few megabytes of `[]` would be a
-million objects, and nobody else's request would go on meanwhile.
+"""The work that a JSON text makes, known before anything is made of the text.
 
-Work is counted on the bytes, in milliseconds, outside of strings. Knows types of bodies, not what their fields mean.
+A few megabytes of `[]` would be a million objects, and no other request would go on meanwhile. Work is counted on the
+bytes, in milliseconds, outside of strings. Knows types of bodies, not the meaning of their fields.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ CONTAINER_WORK, STRING_WORK, ELEMENT_WORK = 8, 2, 1
 """The work of an object or array, of a string (keys included) and of a comma: about their relative times."""
 
 MAX_WORK = 384 << 10
-"""The most that is decoded of one body: 300,000 token ids, or 20,000 content parts. Such a body takes some 20 ms."""
+"""The most work of one body that is decoded: 300,000 token ids, or 20,000 content parts.
+
+Such a body takes some 20 ms.
+"""
 
 FEW_STRINGS = 10_000
 """The most strings of a text for which cutting them out is faster than to mark each byte as inside or outside."""
 
 UNCOUNTED_BYTES = MAX_WORK // CONTAINER_WORK
-"""A text of no more bytes is within MAX_WORK whatever it holds."""
+"""The bytes up to which a text is within MAX_WORK whatever it holds."""
 
 _NULL, _SKIPPED = b"null", b"{}"
 """The latter stands for a value that is refused whatever it is."""
@@ -48,11 +51,11 @@ def are_too_much(texts: list[str]) -> bool:
 def affordable(body: bytes, kind: Any) -> bytes:
     """Return a body that is decoded to `kind` within MAX_WORK.
 
-    kind: a struct. Its fields of the type Any are those that are refused whatever they hold: where the work is in
-    them, an empty object stands for each, which is refused alike.
+    kind: a struct. Its fields of the type Any are refused whatever they hold: where the work is in them, an empty
+    object stands for each, which is refused in the same way.
 
     Raises InvalidRequest: for a body that takes more, naming the field that takes most.
-    Raises msgspec.DecodeError: for what is no JSON, and for a field that the struct does not have.
+    Raises msgspec.DecodeError: for a text that is no JSON, and for a field that the struct does not have.
     """
     total = 0 if len(body) <= UNCOUNTED_BYTES else _work(body)
     if total <= MAX_WORK:
@@ -72,7 +75,7 @@ def affordable(body: bytes, kind: Any) -> bytes:
 
 
 def _refusal(field: str, raw: bytes, kind: Any) -> InvalidRequest:
-    """Return what is wrong with a field: what it holds, where the field can hold no such value at all, or how much."""
+    """Return the refusal of a field: for its value, where the field can hold no such value at all, or for its size."""
     empty = b"[]" if raw.startswith(b"[") else _SKIPPED
     try:
         msgspec.json.decode(b'{"%b":%b}' % (field.encode(), empty), type=kind)
@@ -89,8 +92,10 @@ def _refusal(field: str, raw: bytes, kind: Any) -> InvalidRequest:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Keep the collector of reference cycles, which would walk through everything several times while a large body is
-    decoded, off for that long. Decoding makes no cycles."""
+    """Keep the collector of reference cycles off while a large body is decoded.
+
+    The collector would walk through everything several times. Decoding makes no cycles.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

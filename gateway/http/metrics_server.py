@@ -1,7 +1,8 @@
-"""The operator's listener, apart from the one for tenants: metrics, which name every tenant and what it does, second by
-second, and health for probes that cannot reach the tenants' port.
+"""The operator's listener, apart from the one for tenants: metrics, and health for probes.
 
-The metrics' text is made in a thread, and at most once in a while for all who ask. Knows nothing about what is counted.
+Metrics name every tenant with its traffic, second by second. Probes may be unable to reach the tenants' port. The
+metrics' text is made in a thread, and at most once in a while for all who ask. Knows nothing about the metrics'
+meaning.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from gateway.http.uvicorn_server import UvicornServer
 log = structlog.get_logger(__name__)
 
 FRESH_S = 1.0
-"""How old a text may be that is sent again."""
+"""Seconds for which a text is sent again."""
 
 BACKLOG = 64
 
 
 class MetricsText:
-    """The exposition of one process. render: makes it, which takes up to 0.1 s."""
+    """The metrics of one process as text. render: makes the text, which takes up to 0.1 s."""
 
     def __init__(self, render: Callable[[], bytes], clock: Callable[[], float] = time.monotonic) -> None:
         self._render = render
@@ -56,25 +57,25 @@ class Answer(msgspec.Struct, frozen=True):
     content_type: str = "application/json"
 
 
-Look = Callable[[], Awaitable[Answer]]
+MakeAnswer = Callable[[], Awaitable[Answer]]
 """Makes the reply to a GET of one path."""
 
 _UNKNOWN = Answer(b"Metrics are at GET /metrics.\n", 404, "text/plain; charset=utf-8")
 
 
-def metrics_app(text: MetricsText, looks: Mapping[str, Look] | None = None) -> Callable[..., Any]:
-    """Return an ASGI application that answers GET /metrics, the paths of `looks`, and nothing else."""
+def metrics_app(text: MetricsText, answers: Mapping[str, MakeAnswer] | None = None) -> Callable[..., Any]:
+    """Return an ASGI application that answers GET /metrics, the paths of `answers`, and nothing else."""
 
     async def metrics() -> Answer:
         return Answer(await text.get(), content_type=CONTENT_TYPE_LATEST)
 
-    known: dict[str, Look] = {"/metrics": metrics, **(looks or {})}
+    known: dict[str, MakeAnswer] = {"/metrics": metrics, **(answers or {})}
 
     async def app(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
         if scope["type"] != "http":
             return
-        look = known.get(scope["path"]) if scope["method"] in ("GET", "HEAD") else None
-        answer = _UNKNOWN if look is None else await look()
+        make_answer = known.get(scope["path"]) if scope["method"] in ("GET", "HEAD") else None
+        answer = _UNKNOWN if make_answer is None else await make_answer()
         headers = [
             (b"content-type", answer.content_type.encode()),
             (b"content-length", str(len(answer.body)).encode()),
@@ -86,8 +87,11 @@ def metrics_app(text: MetricsText, looks: Mapping[str, Look] | None = None) -> C
 
 
 def listening_socket(address: tuple[str, int] | None) -> socket.socket | None:
-    """Return a socket that listens at an address, or None, with a warning, where that cannot be: metrics are not worth
-    a start that fails. address: None for no socket."""
+    """Return a socket that listens at an address; None, with a warning, where that cannot be.
+
+    Metrics are not worth a start that fails.
+    address: None for no socket.
+    """
     if address is None:
         return None
     try:
@@ -101,7 +105,10 @@ def listening_socket(address: tuple[str, int] | None) -> socket.socket | None:
 
 @contextlib.asynccontextmanager
 async def serving_metrics(config: uvicorn.Config, listener: socket.socket | None) -> AsyncIterator[None]:
-    """Serve metrics until the context is left. config: of `metrics_app`. listener: None for not at all."""
+    """Serve metrics until the context is left.
+
+    config: made with `metrics_app`. listener: None: nothing is served.
+    """
     if listener is None:
         yield
         return

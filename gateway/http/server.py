@@ -1,7 +1,7 @@
-"""Serves the application until it is told to stop, then what runs may finish within the drain, and the rest is ended.
+"""Serves the application until it has to stop; running requests may then finish within the drain.
 
-Uvicorn would cancel what is left: whole requests would be answered with a fault of the server, streams cut in the midst
-of an event, and nobody could tell either from a crash.
+Afterwards the rest is ended. Uvicorn would cancel the rest: whole requests would be answered with a fault of the
+server, streams cut in the midst of an event, and nobody could tell either from a crash.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from gateway.http.uvicorn_server import UvicornServer
 log = structlog.get_logger(__name__)
 
 ENDING_S = 2.0
-"""The last part of the drain, of a short one the second half."""
+"""Seconds of the drain's last part; for a short drain, its second half."""
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done for the application while the server stops."""
+    """The actions for the application while the server stops."""
 
     leave: Callable[[], None]
-    """Tells those who ask that this gateway is about to stop; replies end their connections from now on."""
+    """Makes probes answer that this gateway is about to stop; replies end their connections from now on."""
 
     begin_drain: Callable[[], None]
-    """Ends what would otherwise never end, such as streams of news."""
+    """Ends work that would otherwise never end, such as streams of news."""
 
     end_generation: Callable[[], None]
-    """Aborts what engines work on, so that its readers answer with an error."""
+    """Aborts requests on engines, so that their readers answer with an error."""
 
 
 class Server(UvicornServer):
     """The server of one gateway.
 
     A stop has two parts. For lame_duck_s seconds requests are still taken, and the gateway says that it is about to
-    stop, so that a balancer sends new ones elsewhere; then for drain_s seconds those that run may finish.
+    stop, so that a balancer sends new ones elsewhere; then for drain_s seconds running requests may finish.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Server(UvicornServer):
         self._stages = stages
         self._drain_s = drain_s
         self._lame_duck_s = lame_duck_s
-        self._hurried = asyncio.Event()
+        self._forced = asyncio.Event()
         self._is_leaving = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; a second signal ends both the wait for the balancer and the drain."""
         if self._is_leaving:
-            self._hurried.set()
+            self._forced.set()
             self.should_exit = True
             return
         self._is_leaving = True
@@ -83,14 +83,15 @@ class Server(UvicornServer):
             await asyncio.gather(ending, return_exceptions=True)
 
     async def _end_requests(self) -> None:
-        """End requests in order: first those on which engines work, then all that have no reply yet, such as requests
-        that wait for another gateway; then connections.
+        """End requests in order: first those on which engines work, then all that have no reply yet.
+
+        The latter are such as wait for another gateway. Connections end last.
 
         An export that is still being sent then is worth nothing without its end, or goes to somebody who does not read.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(self._drain_s - ENDING_S, self._drain_s / 2)):
-                await self._hurried.wait()
+                await self._forced.wait()
         log.warning("drain_ends", num_connections=len(self.server_state.connections))
         self._stages.end_generation()
         await asyncio.sleep(ENDING_S / 2)

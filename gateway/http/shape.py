@@ -12,11 +12,12 @@ Schema = dict[str, Any]
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A body that the route takes, and a reply to it. client_method: of OpenAI's Python client, which sends it."""
+    """A body that the route takes, and a reply to it."""
 
     body: dict[str, Any] | None = None
     reply: dict[str, Any] | None = None
     client_method: str = ""
+    """The method of OpenAI's Python client that sends the body."""
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -33,27 +34,31 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """body: JSON that it takes. reply: JSON that it answers with; for a route that can stream, the whole answer, and
-    event what each event of a stream holds: a union of structs whose tags are the events' names, or one struct where
-    they have no name. has_end_mark: the last event of a stream is `[DONE]`.
-
-    accepted: JSON that it answers with, as status 202, where the work goes on. statuses: JSON of failures that have a
-    body of their own. media: types of what it answers with that is no JSON. query: schemas of query parameters that are
-    no plain text; needed: those that must be there. form: a multipart body instead of JSON. is_billed: it computes,
-    within limits, and may be asked for with an Idempotency-Key.
-    """
+    """The bodies of one route."""
 
     body: type[msgspec.Struct] | None = None
+    """The struct of a JSON body; None: the route takes none."""
     reply: Any = None
+    """The struct of a JSON reply; for a route that can stream, of the whole reply."""
     event: Any = None
+    """The data of each event of a stream: a union of structs whose tags are the events' names, or one struct where they
+    have no name."""
     has_end_mark: bool = True
+    """True: the last event of a stream is `[DONE]`."""
     accepted: type[msgspec.Struct] | None = None
+    """The struct of the JSON reply with status 202, where the work goes on."""
     statuses: Mapping[int, type[msgspec.Struct]] = {}
+    """Structs of JSON replies to failures that have a body of their own."""
     media: tuple[str, ...] = ()
+    """Types of replies that are no JSON."""
     query: Mapping[str, Schema] = {}
+    """Schemas of query parameters that are no plain text."""
     needed: tuple[str, ...] = ()
+    """Query parameters that must be there."""
     form: Form | None = None
+    """The parts of a multipart body instead of JSON."""
     is_billed: bool = False
+    """True: the route computes, within limits, and takes an Idempotency-Key."""
     example: Example = Example()
 
 

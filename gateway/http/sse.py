@@ -12,7 +12,7 @@ from litestar.response.base import ASGIResponse
 from litestar.types import HTTPResponseBodyEvent, Receive, Scope, Send
 
 from gateway.domain.errors import ClientGone, GatewayError
-from gateway.http.disconnect import unless_gone
+from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import Call, call_of
 from gateway.http.error_body import body_of, unexpected
 
@@ -57,7 +57,10 @@ class TextEvent:
     """Events that differ in one string alone: the rest of them is encoded once."""
 
     def __init__(self, example: msgspec.Struct, field: str) -> None:
-        """example: an event whose `field`, the only one of that name, is empty. In JSON no text can look like it."""
+        """Encode all of an event but one string.
+
+        example: an event whose `field`, the only one of that name, is empty. In JSON no text can look like it.
+        """
         head, empty, self._tail = event(example).partition(f'"{field}":""'.encode())
         assert empty
         self._head = head + f'"{field}":'.encode()
@@ -67,7 +70,7 @@ class TextEvent:
 
 
 class Encoder(Protocol[T_contra]):
-    """Turns what a reply is made of into events."""
+    """Turns the items of a reply into events."""
 
     async def encode(self, item: T_contra) -> bytes:
         """Return the events of one item, b"" where it has none."""
@@ -103,7 +106,7 @@ async def open_stream(
     `encoder` ends with: clients take a clean end for success.
     """
     stream = _EventStream(items, encoder, failed)
-    await unless_gone(call_of(request.scope), stream.begin())
+    await unless_disconnected(call_of(request.scope), stream.begin())
     return stream
 
 
@@ -130,7 +133,7 @@ class _EventStream(ASGIResponse, Generic[T]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = call_of(scope)
         try:
-            await unless_gone(call, self._write(call, send))
+            await unless_disconnected(call, self._write(call, send))
         except ClientGone as gone:
             call.error = gone.code
         finally:

@@ -1,6 +1,6 @@
 """Bodies that are too large for memory: as they come, bounded, and multipart forms with one file among their fields.
 
-Knows nothing of what the bytes are.
+Knows nothing of the bytes' meaning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from gateway.domain.errors import BodyTooLarge, InvalidRequest
 from gateway.http.fields import missing
 
 IDLE_S = 30.0
-"""Without a byte: a client that is gone may not have said so, and what came of its upload takes room."""
+"""Seconds without a byte after which an upload ends: a client that is gone may not have said so, and its bytes take
+room."""
 
 MAX_FIELD_BYTES = 1024
 ROOM_FOR_FIELDS = 64 << 10
@@ -25,7 +26,7 @@ ROOM_FOR_FIELDS = 64 << 10
 
 
 class Sink(Protocol):
-    """What takes the bytes of a form's file."""
+    """Takes the bytes of a form's file."""
 
     async def write(self, data: bytes | bytearray | memoryview) -> None: ...
 

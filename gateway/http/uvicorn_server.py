@@ -1,6 +1,6 @@
-"""Uvicorn's server as this gateway runs it: without signal handlers, and without ten looks a second at whether to end.
+"""Uvicorn's server as this gateway runs it: without signal handlers, and without polling for its end.
 
-Knows nothing of what is served.
+Knows nothing of the application.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class UvicornServer(uvicorn.Server):
 
     @property
     def should_exit(self) -> bool:
-        """Whether the server is to end."""
+        """True if the server is to end."""
         return self._should_exit
 
     @should_exit.setter

@@ -1,4 +1,4 @@
-"""Limits that hold: what a tenant may use, reserved before it is used, over any number of gateways.
+"""Limits that hold: a tenant's use is reserved before it happens, over any number of gateways.
 
 A request reserves the worst case and settles what it used. One truth, in PostgreSQL: available = max - settled -
 leases. `settled` is moved by a trigger on the ledger, in the transaction that writes the usage, so it is the sum of

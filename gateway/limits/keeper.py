@@ -1,7 +1,7 @@
-"""Keeps this gateway's leases in PostgreSQL: asks for what requests need, refills slices, returns them, stays known.
+"""Keeps this gateway's leases in PostgreSQL: asks for further amounts, refills slices, returns them, stays known.
 
-One worker speaks with PostgreSQL about leases: whatever waits meanwhile travels together in the next exchange. The
-transaction that writes the ledger settles what requests used, under the same lock. Knows neither callers nor SQL.
+One worker speaks with PostgreSQL about leases: all requests that wait meanwhile travel together in the next exchange.
+The transaction that writes the ledger settles the used amounts, under the same lock. Knows neither callers nor SQL.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ TICK_S = 0.25
 BEAT_S = 1.0
 CLEAN_UP_BEATS = 600
 SILENT_S = 15.0
-"""The seconds without an answer of PostgreSQL after which nothing is reserved from slices any more. Others take a
-gateway for dead only later."""
+"""Seconds without an answer of PostgreSQL after which nothing is reserved from slices any more.
+
+Other gateways take this one for dead only later.
+"""
 
 EXCHANGE_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 2 * EXCHANGE_TIMEOUT_S
@@ -50,7 +52,7 @@ class Settling(msgspec.Struct, frozen=True):
 
 
 class Keeper:
-    """Works between `start` and `stop`. on_beat is told how many gateways there are."""
+    """Keeps leases between `start` and `stop`. on_beat: called with the number of gateways."""
 
     def __init__(self, store: LeaseStore, clock: DatabaseClock, on_beat: Callable[[int], None]) -> None:
         self.holdings = Holdings()
@@ -59,8 +61,8 @@ class Keeper:
         self._clock = clock
         self._on_beat = on_beat
         self._gateway_id = _new_gateway_id()
-        self._heard_s = float("-inf")
-        self._lock = asyncio.Lock()  # whoever changes a lease, and `held` with it
+        self._answered_s = float("-inf")
+        self._lock = asyncio.Lock()  # held by every change of a lease, and of `held` with it
         self._wake = asyncio.Event()
         self._waiting: list[tuple[Ask, asyncio.Future[None]]] = []
         self._ticked_s = 0.0
@@ -92,7 +94,7 @@ class Keeper:
     def reserve(self, limits: tuple[Limit, ...], work: Work) -> Reservation | Shortage | None:
         """Reserve without I/O; return None if `ask` has to be called."""
         now_s, instant_ns = self._clock.monotonic(), self._clock.now_ns()
-        if now_s - self._heard_s > SILENT_S:
+        if now_s - self._answered_s > SILENT_S:
             return None
         entries = self.holdings.entries(limits, instant_ns)
         reservation = self.holdings.reserve(entries, work, instant_ns, now_s)
@@ -103,8 +105,10 @@ class Keeper:
         return reservation
 
     async def ask(self, limits: tuple[Limit, ...], work: Work) -> Reservation | Shortage | Stale | None:
-        """Ask PostgreSQL for this request, together with all others that wait; return None if PostgreSQL does not
-        answer."""
+        """Ask PostgreSQL for this request, together with all others that wait.
+
+        Return None if PostgreSQL does not answer.
+        """
         now_s, instant_ns = self._clock.monotonic(), self._clock.now_ns()
         asked = ask(self.holdings.entries(limits, instant_ns), work, instant_ns, now_s)
         answered = asyncio.get_running_loop().create_future()
@@ -134,8 +138,10 @@ class Keeper:
 
     @asynccontextmanager
     async def settling(self, rows: Collection[Row]) -> AsyncIterator[Settling]:
-        """Surround the transaction that writes these rows. Leaving the context without an exception ends the
-        transaction; otherwise its end is unknown."""
+        """Surround the transaction that writes these rows.
+
+        Leaving the context without an exception ends the transaction; otherwise its end is unknown.
+        """
         if not self.holdings.awaits(rows):
             yield Settling("", {})
             return
@@ -163,17 +169,17 @@ class Keeper:
             try:
                 await self._exchange([asked for asked, _ in waiting])
             except SessionLost:
-                self._heard_s = float("-inf")  # `_beat` claims what is in use
+                self._answered_s = float("-inf")  # `_beat` claims the leases in use
             except self.failures as error:
                 log.warning("leases_unavailable", error=repr(error))
             except Exception:
-                log.exception("leases_failed")  # those who wait are told; the next exchange mends the rest
+                log.exception("leases_failed")  # requests that wait get the error; the next exchange mends the rest
             finally:
                 self._answer(waiting)
 
     def _left_waiting(self, now_s: float) -> list[tuple[Ask, asyncio.Future[None]]]:
         """Return the asks that the last exchange has not helped, and answer the others."""
-        is_known = now_s - self._heard_s <= SILENT_S
+        is_known = now_s - self._answered_s <= SILENT_S
         filled: list[tuple[Ask, asyncio.Future[None]]] = []
         rest: list[tuple[Ask, asyncio.Future[None]]] = []
         for each in self._waiting:
@@ -208,7 +214,7 @@ class Keeper:
             sent_s = self._clock.monotonic()
             try:
                 async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
-                    self._heard(await self._store.beat(self._gateway_id), sent_s)
+                    self._note_beat(await self._store.beat(self._gateway_id), sent_s)
                     if number % CLEAN_UP_BEATS == 0:
                         await self._store.clean_up()
             except SessionLost:
@@ -226,10 +232,10 @@ class Keeper:
             self.holdings.reclaim()
             async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
                 beat = await self._store.claim(self._gateway_id, self.holdings.amounts())
-            self._heard(beat, sent_s)
+            self._note_beat(beat, sent_s)
 
-    def _heard(self, beat: Beat, sent_s: float) -> None:
-        self._heard_s = sent_s
+    def _note_beat(self, beat: Beat, sent_s: float) -> None:
+        self._answered_s = sent_s
         self._clock.set(beat.now_ns)
         self._on_beat(beat.num_gateways)
 

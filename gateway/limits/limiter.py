@@ -1,4 +1,4 @@
-"""Admits requests within the limits of whoever sends them, usually without I/O. Knows neither HTTP nor SQL."""
+"""Admits requests within the limits of their senders, usually without I/O. Knows neither HTTP nor SQL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from gateway.limits.keeper import Keeper, Settling
 from gateway.limits.rules import Applicable, Rules
 
 CONCURRENCY_WAITS_S = (0.01, 0.03, 0.06, 0.1)
-"""A place that was freed on another gateway a moment ago may not be back yet."""
+"""Seconds before each further try of a request that waits for a place: one that was freed on another gateway a moment
+ago may not be back yet."""
 
 FREE = Price()
 """The price of requests that nobody is charged for."""
@@ -69,9 +70,9 @@ class Limiter:
         self._keeper.wake_for_spare()
 
     async def rules(self, principal: Principal, model: str) -> Applicable:
-        """Return what applies to a caller and a model.
+        """Return the limits that apply to a caller and a model.
 
-        Raises Overloaded when the database cannot be asked.
+        Raises Overloaded: when the database cannot be asked.
         """
         try:
             return await self._rules.of(principal, model)
@@ -90,9 +91,11 @@ class Limiter:
         is_free: bool = False,
         is_batch: bool = False,
     ) -> Admission:
-        """Reserve for all parts of a request. capacity: completions that the engine takes at once. is_free: whether
-        nobody is charged for the request's tokens, which count for all limits but those of cost. is_batch: whether it
-        is a line of a batch, whose number is bounded elsewhere; limits of minutes and of concurrency do not count it.
+        """Reserve for all parts of a request.
+
+        capacity: completions that the engine takes at once. is_free: whether nobody is charged for the request's
+        tokens, which count for all limits but those of cost. is_batch: whether it is a line of a batch, whose number is
+        bounded elsewhere; limits of minutes and of concurrency do not count it.
 
         Raises LimitReached, with the limit and its standing, and Overloaded.
         """
@@ -137,8 +140,9 @@ class Limiter:
         min_tokens: int,
         is_free: bool = False,
     ) -> Admission:
-        """Reserve the cost of a copy of a request; no other limit counts it. Its number is bounded elsewhere. is_free:
-        as of `admit`.
+        """Reserve the cost of a copy of a request; no other limit counts the copy, whose number is bounded elsewhere.
+
+        is_free: as for `admit`.
 
         Raises LimitReached and Overloaded.
         """
@@ -161,8 +165,9 @@ class Limiter:
         is_free: bool = False,
         is_batch: bool = False,
     ) -> Reservation | None:
-        """Reserve for a request; return None where nothing is limited. is_shadow: only limits of cost count it.
-        is_batch: as of `admit`.
+        """Reserve for a request; return None where nothing is limited.
+
+        is_shadow: True: only limits of cost count the request. is_batch: as for `admit`.
 
         Raises LimitReached and Overloaded.
         """
@@ -201,7 +206,7 @@ class Limiter:
             await asyncio.sleep(wait_s)
         raise _unavailable()
 
-    # what the meter tells
+    # calls of the meter
 
     def dispatched(self, request_id: str) -> None:
         """Note that the engine has a part, so that `ended` will come."""
@@ -228,8 +233,10 @@ class Limiter:
         self._keeper.wake_for_spare()
 
     def settling(self, rows: Collection[Row]) -> AbstractAsyncContextManager[Settling]:
-        """Surround the transaction that writes these rows. Leaving the context without an exception ends the
-        transaction; otherwise its end is unknown."""
+        """Surround the transaction that writes these rows.
+
+        Leaving the context without an exception ends the transaction; otherwise its end is unknown.
+        """
         return self._keeper.settling(rows)
 
 

@@ -1,4 +1,4 @@
-"""The limits that apply to a caller, remembered until the change feed says that they changed. Holds no amounts."""
+"""The limits that apply to a caller, remembered until the change feed reports a change. Holds no amounts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gateway.domain.tenancy.principal import Principal
 MAX_PROJECTS = 10_000
 
 Load = Callable[[str, str], Awaitable[Sequence[Limit]]]
-"""(organization id, project id) to every limit of the organization, of the project and of its keys."""
+"""Returns every limit of an organization, a project and the project's keys, by (organization id, project id)."""
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """The largest prompt, completion and sum of both of one request, in tokens; None is unbounded."""
+    """The largest prompt, completion and sum of both of one request, in tokens; None: no bound."""
 
     prompt: int | None = None
     completion: int | None = None
@@ -48,9 +48,9 @@ class Rules:
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
     async def of(self, principal: Principal, model: str) -> Applicable:
-        """Return what applies to a caller and a model, without I/O unless the project's limits are not known.
+        """Return the limits that apply to a caller and a model, without I/O unless the project's limits are not known.
 
-        Raises what loading the limits raises.
+        Raises the errors of loading the limits.
         """
         project = self._projects.get(principal.project_id) or await self._fetch(principal)
         if not project.limits:

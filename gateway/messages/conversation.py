@@ -1,4 +1,4 @@
-"""From turns and blocks to what a chat template takes, and to what the request log keeps. Each refusal has a path."""
+"""From turns and blocks to a chat template's messages, and to those of the request log. Each refusal has a path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FIELDS = {
     "signature": ("thinking",),
     "data": ("redacted_thinking",),
 }
-"""The types of block that have a field, of those that are served."""
+"""The types of block that have a field, among the served types."""
 
 _ROLES = {
     "text": ("user", "assistant", "system"),
@@ -44,7 +44,7 @@ CheckSignature = Callable[[str, str, str], str]
 
 
 class Turns(msgspec.Struct, frozen=True):
-    """A conversation as a chat template takes it."""
+    """A conversation in the form of chat templates."""
 
     messages: list[Message]
     continues: bool
@@ -88,8 +88,8 @@ def system_text(system: System | None) -> str:
     return "\n\n".join(block.text for block in system if not _is_billing(block))
 
 
-def said(system: System | None, turns: Sequence[MessageParam]) -> Iterator[LoggedMessage]:
-    """Yield what a request says for the request log."""
+def logged_messages(system: System | None, turns: Sequence[MessageParam]) -> Iterator[LoggedMessage]:
+    """Yield the messages of a request, for the request log."""
     if prompt := system_text(system):
         yield LoggedMessage("system", prompt)
     for turn in turns:
@@ -110,7 +110,7 @@ def said(system: System | None, turns: Sequence[MessageParam]) -> Iterator[Logge
 
 
 class _Building:
-    """The messages of a conversation that is gone through."""
+    """The messages of a conversation, turn by turn."""
 
     def __init__(self, check_signature: CheckSignature) -> None:
         self.messages: list[Message] = []

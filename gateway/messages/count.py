@@ -1,4 +1,4 @@
-"""POST /v1/messages/count_tokens: how many tokens a message would be billed for its prompt. No engine is asked."""
+"""POST /v1/messages/count_tokens: the tokens that a message would be billed for its prompt. No engine is asked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DECODER = msgspec.json.Decoder(CountTokens)
 
 
 def count_message_tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, signatures: Signatures) -> HTTPRouteHandler:
-    """Return the route. pace: of all requests that only tokenize."""
+    """Return the route. pace: the pace of all requests that only tokenize."""
 
     @post(
         "/messages/count_tokens",

@@ -51,7 +51,7 @@ class MessageError(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
 
 
 def message_error(error: GatewayError, status: int, request_id: str) -> tuple[int, MessageError]:
-    """Return an error and its status in Anthropic's API. status: in OpenAI's."""
+    """Return an error and its status in Anthropic's API. status: the error's status in OpenAI's."""
     status = _STATUSES.get(status, status)
     type = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     message = error.message

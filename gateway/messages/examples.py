@@ -1,4 +1,4 @@
-"""A request that shows what the route takes, and what it answers; the document has them, tests send them."""
+"""An example request to the route, with its reply; the API's document shows it, tests send it."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from litestar.response.base import ASGIResponse
 from gateway.content.idempotency import Idempotency
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.disconnect import unless_gone
+from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of, note_user
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
-from gateway.messages.conversation import said
+from gateway.messages.conversation import logged_messages
 from gateway.messages.errors import MessageError
 from gateway.messages.events import StreamedEvent
 from gateway.messages.examples import MESSAGE
@@ -25,10 +25,10 @@ from gateway.messages.options import check_options, conversation_of, is_to_think
 from gateway.messages.reply import MessageEvents, Reply
 from gateway.messages.thinking import Signatures
 from gateway.messages.wire import CreateMessage, MessageObject, MessageUsage
-from gateway.openai.shared.context import attach, context_of, tell_cost
+from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.pipeline import Pipeline
 from gateway.support.threads import maybe_in_thread
 
@@ -58,9 +58,17 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
         check_options(wire)
         check_signature = partial(signatures.check, caller.project_id)
         prompt = await maybe_in_thread(len(body), lambda: conversation_of(wire, check_signature))
-        wishes = Wishes(request.scope["headers"], caller, wire)
-        logged = said(wire.system, wire.messages)
-        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=logged, wishes=wishes)
+        fields = ExperimentFields(request.scope["headers"], caller, wire)
+        logged = logged_messages(wire.system, wire.messages)
+        context = context_of(
+            call,
+            caller,
+            wire.model,
+            ENDPOINT,
+            stream=wire.stream,
+            logged_messages=logged,
+            experiment_fields=fields,
+        )
         note_user(call, (wire.metadata or {}).get("user_id"))
         run = await pipeline.complete(context, [text_request(wire, prompt)])
         attach(call, run)
@@ -84,8 +92,8 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
         if wire.stream:
             events = MessageEvents(reply)
             return await open_stream(request, run.items(), events, events.failed)
-        (collected,) = await unless_gone(call, run.collect())
-        tell_cost(call, run, [collected.usage])
+        (collected,) = await unless_disconnected(call, run.collect())
+        show_cost(call, run, [collected.usage])
         return json_response(reply.whole(collected))
 
     return create_message

@@ -45,7 +45,7 @@ def conversation_of(wire: PromptFields, check_signature: CheckSignature) -> Conv
 
 
 def text_request(wire: CreateMessage, prompt: Conversation) -> TextRequest:
-    """Return what the pipeline is asked for.
+    """Return the pipeline's request.
 
     Raises InvalidRequest: for fields that are wrong together.
     """
@@ -89,8 +89,10 @@ def _check_thinking(thinking: Thinking | None) -> None:
 
 
 def _arguments(thinking: Thinking | None, output: OutputConfig | None) -> Sequence[Argument]:
-    """Return what the chat template is told. Clients send the fields whatever the model is, so that a template which
-    does not read them changes nothing."""
+    """Return the arguments of the chat template.
+
+    Clients send the fields to every model, so that a template which does not read them changes nothing.
+    """
     arguments = [Argument("enable_thinking", is_to_think(thinking), "thinking", is_optional=True)]
     if output is not None and output.effort is not None:
         arguments.append(Argument("reasoning_effort", output.effort, "output_config.effort", is_optional=True))

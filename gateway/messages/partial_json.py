@@ -1,4 +1,4 @@
-"""The arguments of a call that was cut off: what there is of them, as an object."""
+"""The arguments of a call that was cut off: the part that came, as an object."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """Return the object of a JSON text or, where that was cut off, with those of its values that are whole. Text that
-    begins no object is an empty one."""
+    """Return the object of a JSON text or, where that was cut off, with those of its values that are whole.
+
+    Text that begins no object is an empty one.
+    """
     for candidate in (text, _closed(text)):
         try:
             found = msgspec.json.decode(candidate)

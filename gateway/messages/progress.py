@@ -47,7 +47,7 @@ class _Open(msgspec.Struct):
 
 
 class Progress:
-    """One message. Call `begin` first, `say` and `call` as text and calls come, `stop`, then `finish`."""
+    """One message. Call `begin` first, `add_text` and `call` as text and calls come, `stop`, then `finish`."""
 
     def __init__(
         self,
@@ -58,11 +58,12 @@ class Progress:
         thinking: ThinkingText | None,
         omits_thinking: bool = False,
     ) -> None:
-        """Start with a message without content. call_id: returns the id of the call with a number. sign: signs
-        thinking.
+        """Start with a message without content.
 
-        thinking: tells thinking from the rest, where the model thinks. omits_thinking: nothing but the signature of
-        thinking is shown.
+        call_id: returns the id of the call with a number.
+        sign: signs thinking.
+        thinking: tells thinking from the rest, where the model thinks.
+        omits_thinking: True: only the signature of thinking is shown.
         """
         self.message = initial
         """The message by now."""
@@ -78,7 +79,7 @@ class Progress:
         """Return the first event."""
         return [MessageStart(self.message)]
 
-    def say(self, text: str) -> list[MessageEvent]:
+    def add_text(self, text: str) -> list[MessageEvent]:
         """Take more text."""
         if not text:
             return []
@@ -99,8 +100,11 @@ class Progress:
         return events
 
     def stop(self, finish_reason: str, stop_string: str, *, is_window_full: bool) -> list[MessageEvent]:
-        """End the content. finish_reason: of the engine. is_window_full: where a limit has ended the message, that was
-        the model's context rather than `max_tokens`."""
+        """End the content.
+
+        finish_reason: the engine's.
+        is_window_full: True if a limit that has ended the message was the model's context rather than `max_tokens`.
+        """
         events = self._end_thinking()
         if self._open is None and not self._content:
             events += self._begin("text", TextBlock(""))

@@ -17,7 +17,7 @@ from gateway.support.cipher import Cipher, Place, Sealed
 
 
 class Signatures:
-    """Signs thinking, and checks what clients send back. One per gateway process."""
+    """Signs thinking, and checks the thinking that clients send back. A gateway process has one."""
 
     def __init__(self, cipher: Cipher) -> None:
         self._cipher = cipher

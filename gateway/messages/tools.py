@@ -1,4 +1,4 @@
-"""From tools and a choice among them to what a completion may call. Each refusal has a path."""
+"""From tools and a choice among them to the tools that a completion may call. Each refusal has a path."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _OF_SERVER_TOOLS = ("max_uses", "allowed_domains", "blocked_domains", "user_loca
 
 
 def message_tools(tools: Sequence[ToolParam] | None, choice: ToolChoice | None) -> ToolUse | None:
-    """Return what the completion of a request may call; None where it may call nothing. With the choice `none` the
-    model is told of no tool.
+    """Return the tools that the completion of a request may call; None where it may call none.
+
+    With the choice `none` the model sees no tool.
 
     Raises InvalidRequest: for tools that cannot be served, and for a choice of a tool that is not there.
     """

@@ -14,12 +14,14 @@ MAX_TOOLS = 128
 ToolName = Annotated[
     str, Meta(pattern=r"\A[a-zA-Z0-9_-]{1,128}\Z", extra_json_schema={"pattern": "^[a-zA-Z0-9_-]{1,128}$"})
 ]
-"""`$` would let a line's end follow; in the document's dialect it does not."""
+"""The name of a tool. In the pattern `$` would let a line's end follow; in the document's dialect it does not."""
 
 
 class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tool that the client runs. Tools that Anthropic's servers run, or its models were trained on, are refused by
-    their type."""
+    """A tool that the client runs.
+
+    Tools that Anthropic's servers run, or its models were trained on, are refused by their type.
+    """
 
     name: ToolName
     type: Annotated[str, Meta(max_length=64)] | None = None

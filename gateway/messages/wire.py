@@ -1,4 +1,4 @@
-"""Messages as Anthropic's clients send and expect them: structs, bounds, and which fields have no effect here."""
+"""Messages as Anthropic's clients send and expect them: structs, bounds, and the fields that have no effect here."""
 
 from __future__ import annotations
 
@@ -55,8 +55,10 @@ class ThinkingTurns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ContextEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A change of the conversation before the model reads it: the thinking of all turns but the last ones is left
-    out."""
+    """A change of the conversation before the model reads it.
+
+    The thinking of all turns but the last ones is left out.
+    """
 
     type: Literal["clear_thinking_20251015"]
     keep: Literal["all"] | ThinkingTurns | None = None

@@ -1,7 +1,7 @@
 """Metering: usage events from the engine's exact counts to the ledger.
 
     format                 the records and their frames: magic, length, CRC-32, MessagePack
-    unsettled              what records add up to: what runs, and what has ended and is not in the ledger
+    unsettled              the sum of records: running requests, and ended ones that are not in the ledger
     folder                 folders, their locks, segments
     journal                one process's journal: appends, group sync, new segments
     replay, recovery       what a process that is gone left, and who brings it home

@@ -20,15 +20,15 @@ log = structlog.get_logger(__name__)
 
 MAX_BATCH = 500
 LINGER_S = 0.1
-"""Between the starts of two transactions, so that events under load are written together: a transaction for each of
-them would cost more than its request."""
+"""Seconds between the starts of two transactions, so that events under load are written together: a transaction for
+each of them would cost more than its request."""
 
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
 
 
 class Copier:
-    """Works between `start` and `stop`. `wake` it when the journal has something to copy."""
+    """Copies usage between `start` and `stop`. Call `wake` when the journal has something to copy."""
 
     def __init__(self, journal: Journal, ledger: Ledger, metrics: Metrics) -> None:
         self._journal = journal

@@ -1,7 +1,6 @@
-"""Where journals lie: `<root>/<n>/`, each owned by one process through a lock that the kernel gives back however its
-holder ends, and in it the segments, of which only the last one grows.
+"""The folders of journals: `<root>/<n>/`, each owned by one process, with segments of which only the last one grows.
 
-Knows nothing about records.
+A folder is owned through a lock that the kernel gives back however its holder ends. Knows nothing about records.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ DAMAGED_SUFFIX = ".damaged"
 
 
 class Segment:
-    """One file that is only ever appended to. Everything raises OSError; after that nothing more may be appended."""
+    """One file that is only ever appended to. All methods raise OSError; after that nothing more may be appended."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

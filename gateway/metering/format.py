@@ -1,6 +1,6 @@
-"""The journal's records, and how they lie in a file: one after another, each with its length and a checksum.
+"""The journal's records, and their form in a file: one after another, each with its length and a checksum.
 
-Bytes in, records out, and back. Knows neither files nor what the records are good for.
+Bytes in, records out, and back. Knows neither files nor the records' use.
 """
 
 from __future__ import annotations
@@ -16,32 +16,36 @@ from gateway.backends.usage import Count
 VERSION = 1
 
 MAGIC = b"\xf5LJ\x01"
-"""Begins every frame. In UTF-8 its first byte cannot occur; what follows a damaged frame is found again by it."""
+"""The beginning of every frame. In UTF-8 its first byte cannot occur; the frame after a damaged one is found by it."""
 
 MAX_RECORD_BYTES = 16 << 20
 
 _HEAD = struct.Struct("<4sII")  # magic, length of the payload, its CRC-32
 
 EndedKey = tuple[str, int, str]
-"""Request, attempt and who says so, as in `Ended.engine_id`."""
+"""Request, attempt, and the engine whose record it is, as in `Ended.engine_id`."""
 
 
 class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
-    """First in every segment. database_id: the ledger that all of it belongs to. journal_id: of the process that
-    wrote it."""
+    """The first record of every segment."""
 
     version: int
     database_id: str
+    """The id of the ledger that all of it belongs to."""
     journal_id: str
+    """The id of the journal of the process that wrote it."""
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="open"):
-    """A request was sent to an engine. At worst it costs prompt_tokens and max_completion_tokens over all its choices.
-    meter: `GenerateRequest.meter`."""
+    """A request was sent to an engine.
+
+    At worst it costs prompt_tokens and max_completion_tokens over all its choices.
+    """
 
     request_id: str
     attempt: int
     meter: bytes
+    """`GenerateRequest.meter`."""
     engine_id: str
     prompt_tokens: int
     max_completion_tokens: int
@@ -54,14 +58,15 @@ class Progressed(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
-    """One usage event, whole. engine_id: whose own record it is, "" for what was made up out of what a gateway saw.
-    finished_at_ns: Unix time. ttft_ms and latency_ms are None where the gateway that knew them died."""
+    """One whole usage event. ttft_ms and latency_ms are None where the gateway that knew them died."""
 
     record: UsageRecord
     engine_id: str
+    """The engine whose own record it is; "" for a record that a gateway made of the counts that it saw."""
     ttft_ms: float | None
     latency_ms: float | None
     finished_at_ns: int
+    """The time in Unix nanoseconds."""
     superseded: bool = False
     """Another attempt took this one's place after its engine was lost: it is the operator's, whatever it used."""
 
@@ -77,19 +82,19 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
 
 
 class Copied(msgspec.Struct, frozen=True, array_like=True, tag="copied"):
-    """The ledger has these."""
+    """The ledger has these usages."""
 
     keys: list[EndedKey]
 
 
 class Adopted(msgspec.Struct, frozen=True, array_like=True, tag="adopted"):
-    """The records of these journals are in this one."""
+    """The records of other journals are in this one."""
 
     journal_ids: list[str]
 
 
 class Released(msgspec.Struct, frozen=True, array_like=True, tag="released"):
-    """The database knows that nothing is lost with these."""
+    """The database knows that nothing is lost with these journals."""
 
     journal_ids: list[str]
 
@@ -117,8 +122,10 @@ def frame(record: Record) -> bytes:
 
 
 def read_frames(data: bytes) -> Contents:
-    """Return every record that is whole, in order. Reading goes on after a bad one with the next good one, if there
-    is one."""
+    """Return every record that is whole, in order.
+
+    Reading goes on after a bad one with the next good one, if there is one.
+    """
     records: list[Record] = []
     damaged: list[tuple[int, int]] = []
     position = 0

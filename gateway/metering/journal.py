@@ -1,10 +1,10 @@
-"""One gateway's journal: every request that it sends, what the client may have seen of it, and how it ended.
+"""One gateway's journal: every request that it sends, the counts that the client may have seen, and the end.
 
 A record is handed to the kernel in the call that makes it, so a killed process has lost none; groups of them are synced
-to disk in a thread: the first of a group waits `GROUP_S` for the others. A segment begins with all that still matters,
-so older ones can go as soon as it is on disk. After a write or a sync that failed, what a file holds is unknown: a new
-segment is begun, again and again until that works, and meanwhile what matters is in memory. Knows neither the database
-nor engines.
+to disk in a thread: the first of a group waits `GROUP_S` for the others. A segment begins with all records that still
+matter, so older ones can go as soon as it is on disk. After a write or a sync that failed, the content of a file is
+unknown: a new segment is begun, again and again until that works, and meanwhile the records are in memory. Knows
+neither the database nor engines.
 """
 
 from __future__ import annotations
@@ -40,22 +40,24 @@ GROUP_S = 0.01
 RETRY_S = 0.5
 SEGMENT_BYTES = 4 << 20
 GROWTH = 3
-"""A segment may grow to this many times what it began with, so that beginning anew costs a fixed share."""
+"""The factor by which a segment may outgrow its beginning, so that beginning anew costs a fixed share."""
 
 
 class JournalState(msgspec.Struct, frozen=True):
-    """has_room: whether requests may begin. num_bytes: of usage that the ledger does not have yet, below max_bytes."""
+    """The state of a journal."""
 
     has_room: bool
+    """True if requests may begin."""
     num_bytes: int
+    """Bytes of usage that the ledger does not have yet, below max_bytes."""
     max_bytes: int
 
 
 class Journal:
     """Takes records from the start; writes them between `start` and `stop`.
 
-    on_durable: told the position up to which all is on disk, as of `position`. max_bytes: of usage that the ledger does
-    not have; beyond that no new request should run.
+    on_durable: called with the position up to which all is on disk, as of `position`.
+    max_bytes: the most bytes of usage that the ledger does not have; beyond that no new request should run.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Journal:
         """Record the end of a request. An end that is known already is not recorded again."""
         if ended.key not in self.unsettled.ended:
             self._record(ended)
-        self._dirty.set()  # whoever tells it waits to hear that it is durable
+        self._dirty.set()  # the caller waits until the record is durable
 
     def copied(self, keys: list[EndedKey]) -> None:
         """Record that the ledger has the records of these keys."""
@@ -124,12 +126,15 @@ class Journal:
         self._record(Adopted(journal_ids))
 
     def release(self, journal_ids: list[str]) -> None:
-        """The database knows of that."""
+        """Record that the database knows that nothing is lost with these journals."""
         self._record(Released(journal_ids))
 
     def start(self) -> None:
-        """Start writing. Records that are in the folder already must have been replayed: they are removed once all
-        of them are on disk again."""
+        """Start writing.
+
+        Records that are in the folder already must have been replayed: they are removed once all of them are on disk
+        again.
+        """
         self._left = self._folder.segments()
         self._begin_segment()
         self._syncer = asyncio.create_task(self._keep_synced())
@@ -217,12 +222,14 @@ class Journal:
                 self._synced.set()
                 try:
                     await self._on_durable(self._durable)
-                except Exception:  # who was not told keeps its record, and tells it again
+                except Exception:  # a caller without an answer keeps its record, and writes it again
                     log.exception("journal_listener_failed")
 
     async def _sync(self, segment: Segment, position: int) -> bool:
-        """Tell whether all up to a position is on disk: in this segment, which began with what mattered of older
-        ones."""
+        """Tell whether all up to a position is on disk.
+
+        The position is in this segment, which began with what mattered of older ones.
+        """
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, segment.sync)
         except OSError as error:

@@ -1,5 +1,7 @@
-"""One transaction: usage goes to the ledger, and all that changes with it: leases, what journals have open, how much of
-each engine's counts the ledger has. Knows neither files nor when to try again.
+"""One transaction: usage goes to the ledger, with all other changes that belong to it.
+
+These are leases, the open requests of journals, and the part of each engine's counts that the ledger has. Knows neither
+files nor when to try again.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """Writes what one journal has."""
+    """Writes the usage of one journal."""
 
     def __init__(self, database: Database, limiter: Limiter, journal_id: str) -> None:
         self._database = database
@@ -61,8 +63,8 @@ class Ledger:
 
         open_requests: those of the journal that have no row once this is done.
 
-        Raises what the database raises; then nothing is written, or all is and that will be found out when the
-        entries are written again.
+        Raises the database's errors; then nothing is written, or all is and that will be found out when the entries are
+        written again.
         """
         rows = [
             Row(entry.event.request_id, is_final=bool(entry.ended.engine_id))
@@ -84,10 +86,10 @@ class Ledger:
     async def _count_for_engines(self, conn: Connection, entries: Sequence[Entry], new: set[Attempt]) -> None:
         """Add what engines reported themselves, each count once: with the row that it made, or made better."""
         own = [entry for entry in entries if entry.ended.engine_id]
-        told_before = [entry.event for entry in own if entry.ended.attempt not in new]
+        known_before = [entry.event for entry in own if entry.ended.attempt not in new]
         counted = new
-        if told_before:
-            attempts = [(event.request_id, event.attempt, event.created_at) for event in told_before]
+        if known_before:
+            attempts = [(event.request_id, event.attempt, event.created_at) for event in known_before]
             counted = new | await corrected_here(conn, attempts)
         tokens: dict[str, tuple[int, int]] = {}
         for entry in own:

@@ -1,5 +1,6 @@
-"""Takes the usage that backends report: into the journal at once, from there to the ledger, and back to them once it is
-on disk. Knows neither files nor SQL, nor prices.
+"""Takes the usage that backends report: into the journal at once, from there to the ledger.
+
+Once a usage is on disk, the backend is told. Knows neither files nor SQL, nor prices.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from gateway.observability.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 MAX_SUPERSEDED = 10_000
-"""Attempts that are remembered as superseded, in case that their engine wakes and tells of them. An older one is
-recognized by the ledger."""
+"""Attempts that are remembered as superseded, in case that their engine wakes and reports them.
+
+An older one is recognized by the ledger.
+"""
 
 
 class Meter:
-    """The gateway's `UsageSink`. A request's reservation of its tenant's limits is given back as far as it was not
-    used, and the rest once its row is written."""
+    """The gateway's `UsageSink`.
+
+    The unused part of a request's reservation is given back at its end, and the rest once its row is written.
+    """
 
     def __init__(
         self, journal: Journal, acknowledgements: Acknowledgements, copier: Copier, limiter: Limiter, metrics: Metrics
@@ -75,12 +80,12 @@ class Meter:
         latency_ms: float | None,
     ) -> None:
         if not self._has_tag(usage):
-            return  # not acknowledged, so the engine keeps it and whoever can read it still may
+            return  # not acknowledged, so the engine keeps the record for a gateway that can read it
         superseded = (usage.request_id, usage.attempt) in self._superseded
         ended = Ended(usage, engine_id, ttft_ms, latency_ms, time.time_ns(), superseded)
         self._journal.end(ended)
         if source is not None:
-            self._acknowledgements.owe(source, ended.attempt, self._journal.position)
+            self._acknowledgements.add(source, ended.attempt, self._journal.position)
         if superseded:
             pass  # the reservation is the later attempt's
         elif source is not None:
@@ -91,7 +96,7 @@ class Meter:
         self._copier.wake()
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
-        self._know_superseded(usage.request_id, (usage.attempt,))
+        self._note_superseded(usage.request_id, (usage.attempt,))
         self._limiter.superseded(usage.request_id)
         self.record(usage, engine_id=engine_id, source=source, ttft_ms=None, latency_ms=None)
 
@@ -105,16 +110,16 @@ class Meter:
 
         Another attempt takes the place of these attempts.
         """
-        self._know_superseded(request_id, attempts)
+        self._note_superseded(request_id, attempts)
         self._limiter.superseded(request_id)
 
     def outrun(self, request_id: str, attempts: range, by: range) -> None:
         """Know that attempts at a request are the operator's, while others at the same reservation go on."""
-        self._know_superseded(request_id, attempts)
+        self._note_superseded(request_id, attempts)
         if self.has_sent(request_id, by):
             self._limiter.dispatched(request_id)
 
-    def _know_superseded(self, request_id: str, attempts: Iterable[int]) -> None:
+    def _note_superseded(self, request_id: str, attempts: Iterable[int]) -> None:
         for attempt in attempts:
             self._superseded[request_id, attempt] = None
             if len(self._superseded) > MAX_SUPERSEDED:

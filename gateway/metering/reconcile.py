@@ -1,6 +1,6 @@
-"""Holds what engines say that they counted against what the ledger took of them, and names what nobody can bill.
+"""Compares the counts that engines report with those that the ledger has, and names usage that nobody can bill.
 
-Knows neither journals nor how usage travels: it is there to find out when that went wrong.
+Knows neither journals nor the way of usage: it is there to find out when that went wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMEOUT_S = 5.0
 
 
 class EngineBalance(msgspec.Struct, frozen=True):
-    """The tokens of one engine since it started, beside what the ledger has of them."""
+    """The tokens of one engine since it started, beside those that the ledger has."""
 
     model: str
     replica_id: str
@@ -42,18 +42,19 @@ class EngineBalance(msgspec.Struct, frozen=True):
     num_dropped: int
     """Final counts of requests for which the engine had no room. Nobody is billed for them."""
     difference_tokens: int
-    """0 once the ledger has all that ended; more while something is on its way, or was lost."""
+    """0 once the ledger has all ended requests; more while some are on their way, or were lost."""
 
 
 class Reconciliation(msgspec.Struct, frozen=True):
-    """lost_journals: of gateways that are gone, with requests that have no row; a journal that turns up is replayed."""
+    """The comparison of engines with the ledger."""
 
     engines: list[EngineBalance]
     lost_journals: list[LostJournal]
+    """Journals of gateways that are gone, with requests that have no row; a journal that turns up is replayed."""
 
 
 class Reconciler:
-    """`reconcile` at any time; the metric follows between `start` and `stop`."""
+    """Compares at any time with `reconcile`; the metric follows between `start` and `stop`."""
 
     def __init__(self, database: Database, pools: Mapping[str, Pool], metrics: JournalMetrics) -> None:
         self._database = database

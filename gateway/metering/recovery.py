@@ -1,6 +1,6 @@
-"""Brings home what gateways left in their journals' folders: this process's predecessor, and others that are gone.
+"""Brings home the usage that gateways left in their journals' folders.
 
-Knows neither the ledger nor engines.
+They are this process's predecessor, and others that are gone. Knows neither the ledger nor engines.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gateway.observability.journal_metrics import JournalMetrics
 
 log = structlog.get_logger(__name__)
 
-LOOK_EVERY_S = 5.0
+POLL_EVERY_S = 5.0
 FLUSH_S = 10.0
 
 
 class JournalUnusable(RuntimeError):
-    """There is no folder to keep a journal in; the message says where and why."""
+    """There is no folder to keep a journal in; the message has the folder and the reason."""
 
 
 def claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]:
@@ -53,8 +53,11 @@ def claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]
 
 
 def _try_claim(path: Path, database_id: str) -> tuple[JournalFolder, Replayed] | None:
-    """Claim a folder and replay its journal. Return None while another process owns it. Raises Unreadable and
-    OSError."""
+    """Claim a folder and replay its journal.
+
+    Return None while another process owns it.
+    Raises Unreadable and OSError.
+    """
     folder = JournalFolder.try_claim(path)
     if folder is None:
         return None
@@ -71,7 +74,7 @@ class Wakeable(Protocol):
 
 
 class Recovery:
-    """Looks for folders that were left behind, from `start` to `stop`, and moves what is in them to this journal."""
+    """Looks for folders that were left behind, from `start` to `stop`, and moves their usage to this journal."""
 
     def __init__(
         self,
@@ -88,8 +91,8 @@ class Recovery:
         self._journal = journal
         self._metrics = metrics
         self._copier = copier
-        self._foreign: set[Path] = set()  # of another database or format: that does not change
-        self._failing: set[Path] = set()  # tried again, and told of once
+        self._foreign: set[Path] = set()  # the folder is of another database or format, which does not change
+        self._failing: set[Path] = set()  # tried again, and logged once
         self._task: asyncio.Task[None] | None = None
 
     def take(self, replayed: Replayed) -> None:
@@ -118,12 +121,12 @@ class Recovery:
     async def _run(self) -> None:
         while True:
             try:
-                await self._look()
+                await self._poll()
             except OSError as error:
                 log.warning("journals_not_looked_at", error=str(error))
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         for path in folders_in(self._root):
             if path == self._own or path in self._foreign or not self._journal.has_room:
                 continue
@@ -140,8 +143,9 @@ class Recovery:
                 self._failing.discard(path)
 
     async def _adopt(self, path: Path) -> None:
-        """Take over a journal. Its segments go once their usage is on disk here; until then, another try finds the same
-        again.
+        """Take over a journal.
+
+        Its segments go once their usage is on disk here; until then, another try finds the same again.
 
         Raises Unreadable and OSError.
         """

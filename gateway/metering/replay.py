@@ -1,4 +1,4 @@
-"""Reads what a process that is gone left in a journal's folder: the usage that the ledger may not have yet.
+"""Reads the usage that a process that is gone left in a journal's folder, as far as the ledger may not have it yet.
 
 Knows neither the ledger nor the journal that goes on. Reads whole segments at once: a few of some megabytes.
 """
@@ -20,21 +20,25 @@ log = structlog.get_logger(__name__)
 
 
 class Unreadable(Exception):
-    """The folder belongs to another database, or to a version of Lorikeet that writes what this one cannot read. It is
-    left as it is."""
+    """The folder belongs to another database, or to a version of Lorikeet that writes what this one cannot read.
+
+    It is left as it is.
+    """
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """ended: to be written to the ledger, which tells what it has already. journal_ids: of the processes that wrote it,
-    and of those that they had it from.
-    num_made_up: how many of them had not ended; of these num_unseen had sent nothing to their clients yet.
-    num_damaged: segments with bytes before their end that are no records; they are kept aside."""
+    """The usage in a journal's folder."""
 
     ended: list[Ended]
+    """Usage to be written to the ledger, which knows the part that it has already."""
     journal_ids: list[str]
+    """The journals of the processes that wrote it, and those that they had it from."""
     num_made_up: int
+    """The requests among them that had not ended."""
     num_unseen: int
+    """The requests of these of which nothing had been sent to their clients."""
     num_damaged: int
+    """Segments with bytes before their end that are no records; they are kept aside."""
 
 
 def replay(folder: JournalFolder, database_id: str) -> Replayed:
@@ -75,7 +79,9 @@ def replay(folder: JournalFolder, database_id: str) -> Replayed:
 
 
 def _keep_aside(path: Path) -> None:
-    """Copy a file to one named by its content, so that another try makes no second copy. Not every file system has
-    links."""
+    """Copy a file to one named by its content, so that another try makes no second copy.
+
+    Not every file system has links.
+    """
     content = path.read_bytes()
     path.with_name(f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}{DAMAGED_SUFFIX}").write_bytes(content)

@@ -22,7 +22,7 @@ LEDGER_FLUSH_S = 10.0
 
 
 class Metering:
-    """`meter` works between `start` and `stop`."""
+    """The metering of one gateway process; `meter` works between `start` and `stop`."""
 
     def __init__(
         self,
@@ -35,9 +35,10 @@ class Metering:
         max_journal_bytes: int,
         version: str | None = None,
     ) -> None:
-        """Claim a journal and put its usage on the way to the ledger. version: of this gateway.
+        """Claim a journal and put its usage on the way to the ledger.
 
         root: the folder of all journals of this machine; the first one that is free there is owned until `stop`.
+        version: the version of this gateway.
 
         Raises JournalUnusable: when there is no folder to keep a journal in.
         """

@@ -1,4 +1,4 @@
-"""Tells PostgreSQL what this journal has open, so that it is known what is lost with it.
+"""Reports to PostgreSQL the open requests of this journal, so that it is known how many are lost with it.
 
 Knows neither files nor engines.
 """
@@ -22,10 +22,10 @@ TIMEOUT_S = 5.0
 
 
 class Standing:
-    """Beats between `start` and `stop`."""
+    """Reports the journal between `start` and `stop`."""
 
     def __init__(self, journal: Journal, database: Database, metrics: JournalMetrics, version: str | None) -> None:
-        """Prepare to report a journal. version: of this gateway."""
+        """Prepare to report a journal. version: the version of this gateway."""
         self._journal = journal
         self._database = database
         self._metrics = metrics

@@ -11,10 +11,11 @@ UnixNs = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class MeterTag(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything of an event that the engine does not know. It travels as opaque bytes in `GenerateRequest.meter`,
-    so that whichever gateway receives the usage can write the event. created_at_ns: Unix time in ns of its admission,
-    by the database's clock: it counts in the windows of its limits that this lies in. journal_id: of the gateway that
-    sent it."""
+    """All facts of an event that the engine does not know.
+
+    They travel as opaque bytes in `GenerateRequest.meter`, so that any gateway that receives the usage can write the
+    event.
+    """
 
     organization_id: str
     project_id: str
@@ -25,9 +26,12 @@ class MeterTag(msgspec.Struct, frozen=True, omit_defaults=True):
     adapter_version: int | None
     adapter_digest: str | None
     created_at_ns: UnixNs
+    """The time of the request's admission by the database's clock, in Unix nanoseconds: the request counts in the
+    windows of its limits that this lies in."""
     stream: bool
     service_tier: str = "default"
     journal_id: str = ""
+    """The journal of the gateway that sent the request."""
     experiment_id: str | None = None
     """The experiment whose arm the request got, if any; the next four fields are of it."""
     experiment_version: int | None = None
@@ -36,7 +40,7 @@ class MeterTag(msgspec.Struct, frozen=True, omit_defaults=True):
     experiment_epoch: int | None = None
     """The epoch that chose the arm; 0 where the request is not analysed."""
     experiment_delivered: bool | None = None
-    """Whether the request got the arm's whole treatment."""
+    """True if the request got the arm's whole treatment."""
     own_key: bool | None = None
     """True where the server is asked with the project's own key: nobody is charged for the tokens."""
     unit_digest: bytes = b""

@@ -1,6 +1,6 @@
-"""The usage that is not known to be in the ledger yet: requests that run, and the usage of those that have ended.
+"""The usage that may not be in the ledger yet: running requests, and the usage of those that have ended.
 
-It is what a journal's records add up to, whoever reads them. Pure: no files, no clock, no database.
+It is the sum of a journal's records, whoever reads them. Pure: no files, no clock, no database.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gateway.metering.format import (
 )
 
 ENDED_BYTES = 400
-"""About what one `Ended` takes in the journal, its meter tag and its request's id aside."""
+"""The bytes that one `Ended` takes in the journal, about, its meter tag and its request's id aside."""
 
 
 class Running(msgspec.Struct):
-    """A request that was sent, and what its client may have seen of it so far."""
+    """A request that was sent, and the tokens that its client may have seen so far."""
 
     opened: Opened
     prompt_tokens: int = 0
@@ -37,9 +37,14 @@ class Running(msgspec.Struct):
 
 
 class Unsettled:
-    """running: by (request_id, attempt). ended: in the order in which they came. num_bytes: about what `ended` takes in
-    a journal. adopted: journals whose usage came into this one. num_strays: counts of requests that no record had
-    opened."""
+    """The sum of a journal's records.
+
+    running: requests by (request_id, attempt).
+    ended: usage in the order in which it came.
+    num_bytes: about the bytes that `ended` takes in a journal.
+    adopted: journals whose usage came into this one.
+    num_strays: counts of requests that no record had opened.
+    """
 
     def __init__(self) -> None:
         self.running: dict[tuple[str, int], Running] = {}
@@ -115,8 +120,10 @@ class Unsettled:
 
 
 def made_up(running: Running, finished_at_ns: int) -> Ended:
-    """Return an end for a request whose gateway died: what its client may have seen, until its engine says what it
-    was."""
+    """Return an end for a request whose gateway died.
+
+    The end is what the request's client may have seen, until its engine says what the usage was.
+    """
     opened = running.opened
     usage = Usage(prompt_tokens=running.prompt_tokens, completion_tokens=running.completion_tokens)
     record = UsageRecord(opened.request_id, opened.attempt, "error", usage, opened.meter)

@@ -40,7 +40,7 @@ def _gauge(name: str, doc: str, value: Callable[[EngineStats], float]) -> _Numbe
 
 
 def _counter(name: str, doc: str, value: Callable[[EngineStats], float]) -> _Number:
-    """The exposition adds `_total` to the name."""
+    """Make the metric of a number that only grows. The exposition adds `_total` to the name."""
     return _Number(CounterMetricFamily, name, doc, value)
 
 
@@ -219,8 +219,11 @@ _TENANT_NUMBERS = (
 
 
 class EngineCollector(Collector):
-    """Asks the pools at each scrape. The label engine is the id of the replica, of which only those that are there have
-    series; an engine names its busiest tenants alone, which bounds the label tenant."""
+    """Asks the pools at each scrape.
+
+    The label engine is the id of the replica, of which only those that are there have series; an engine names its
+    busiest tenants alone, which bounds the label tenant.
+    """
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
         self._pools = pools

@@ -1,4 +1,4 @@
-"""Metrics of the books of experiments, which every gateway reads from the same tables."""
+"""Metrics of the sums of experiments, which every gateway reads from the same tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.db.experiments.events import Waiting
 
 
 class ExperimentMetrics:
-    """How far the sums of experiments are behind, and what guardrails did."""
+    """The delay of experiments' sums, the events that are missing there, and the experiments that guardrails paused."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._waiting = Gauge(

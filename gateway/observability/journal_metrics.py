@@ -1,4 +1,4 @@
-"""How the journal fares, what was recovered from others, and what does not add up."""
+"""Metrics of the usage journal: its size and health, usage recovered from other journals, and counts that differ."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from prometheus_client.registry import Collector
 class Differences(Collector):
     """The difference between the counts of each engine and of the ledger, as of the last `set`.
 
-    A collector, since processes that count in shared files can never take a series out of them again.
+    This is a collector of its own, since processes that count in shared files can never remove a series from them.
     """
 
     def __init__(self) -> None:
         self._tokens: Mapping[tuple[str, str], int] = {}
 
     def set(self, tokens: Mapping[tuple[str, str], int]) -> None:
-        """Replace all differences. tokens: by the name of the model and the id of the replica."""
+        """Replace all differences. tokens: the difference by the name of the model and the id of the replica."""
         self._tokens = tokens
 
     def collect(self) -> Iterable[Metric]:
@@ -35,10 +35,13 @@ class Differences(Collector):
 
 
 class JournalMetrics:
-    """Metrics of one gateway process's journal. Every gateway reads unbilled and difference from the same tables."""
+    """Metrics of one gateway process's journal. All gateways read `unbilled` and `difference` from the same tables."""
 
     def __init__(self, registry: CollectorRegistry, rendered: CollectorRegistry | None = None) -> None:
-        """rendered: the registry of this process alone, where `registry` is of values that processes share."""
+        """Register the metrics.
+
+        rendered: the registry of this process alone, where `registry` has values that processes share.
+        """
 
         def gauge(name: str, doc: str, mode: str) -> Gauge:
             return Gauge(name, doc, registry=registry, multiprocess_mode=mode)  # type: ignore[arg-type]

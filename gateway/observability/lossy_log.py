@@ -1,4 +1,4 @@
-"""A log that loses lines where its disk is full: what is logged is never a reason to fail, or to end what works on.
+"""A log that loses lines where its disk is full, so that no work fails for want of room for a log line.
 
 Knows nothing about what lines say.
 """
@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 
 class LossyLog:
-    """Takes bytes for a file as loggers write them, and drops those that the file does not take."""
+    """Writes the bytes of loggers to a file, and drops the bytes that the file does not take."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,5 +1,6 @@
-"""Metrics and logs for operators: Prometheus metrics, put together from those of requests and engines, and JSON log
-lines.
+"""Metrics and logs for operators.
+
+The Prometheus metrics are put together from those of requests and engines; logs are lines of JSON.
 
 Knows what is counted, not when: others call it. Each `Metrics` has a registry of its own.
 """
@@ -30,7 +31,7 @@ from gateway.observability.pool_metrics import PoolCollector
 from gateway.observability.request_metrics import RequestMetrics
 from gateway.observability.route_metrics import RouteMetrics
 
-if TYPE_CHECKING:  # `serve` merges the gateways' metrics without what a pool loads: tokenizers
+if TYPE_CHECKING:  # `serve` merges the gateways' metrics without the libraries of a pool, such as tokenizers
     from gateway.backends.pool import Pool
 
 SHARED_METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
@@ -45,9 +46,9 @@ def empty_shared_metrics(folder: Path) -> None:
 
 
 class Metrics:
-    """Everything this gateway process counts.
+    """Everything that this gateway process counts.
 
-    shared: the folder that SHARED_METRICS_DIR named when the process began. All that count there render one sum.
+    shared: the folder that SHARED_METRICS_DIR named when the process began; the counts of all its processes are summed.
     """
 
     def __init__(self, rendered: CollectorRegistry, shared: Path | None = None) -> None:
@@ -123,7 +124,7 @@ class Metrics:
         self._rendered.register(PoolCollector(pools))
 
     def count_usage(self, requests: Sequence[tuple[UsageEvent, Usage]]) -> None:
-        """Requests whose events are in the ledger now."""
+        """Count requests whose events are in the ledger now."""
         self._requests.count(requests)
 
     def count_http(self, method: str, route: str, status: int) -> None:
@@ -139,19 +140,19 @@ class Metrics:
         self._streams_cut.labels(route).inc()
 
     def render(self) -> bytes:
-        """The text exposition format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self._rendered)
 
 
 def _forget_dead(shared: Path) -> None:
-    """Forget what waited in a process that ended. What it counted still counts."""
+    """Remove the gauges of processes that have ended. Their counters still count."""
     for file in shared.glob("gauge_live*_*.db"):
         if not Path("/proc", file.stem.rpartition("_")[2]).exists():
             file.unlink(missing_ok=True)
 
 
 def configure_logging(level: str) -> None:
-    """One JSON object per line on standard error, for structlog and for the standard library's loggers alike."""
+    """Write one JSON object per line on standard error, for structlog and the standard library's loggers alike."""
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -1,4 +1,4 @@
-"""The pools of this gateway in numbers, from which others may scale them as well: replicas, and how busy these are."""
+"""The pools of this gateway in numbers, for dashboards and for autoscalers: replicas, and how busy they are."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _NUMBERS = (
 
 
 class PoolCollector(Collector):
-    """Asks the pools at each scrape."""
+    """Reads the pools' present numbers at each scrape."""
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
         self._pools = pools

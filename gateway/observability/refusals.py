@@ -1,8 +1,8 @@
-"""Remembers why requests are refused before they run, so that tenants and operators can look it up.
+"""Remembers why requests are refused before they run, for tenants and operators to look up.
 
-On a request's path it only counts in memory, of which it takes a bounded amount: alike refusals of a minute are one
-entry, and beyond MAX_KINDS of them further ones are counted in a metric and forgotten. A task writes them every second.
-Nothing of what requests say is kept: messages of requests that are wrong themselves, which may repeat it, are left out.
+On a request's path a refusal only counts in a bounded amount of memory: alike refusals of a minute are one entry, and
+beyond MAX_KINDS entries further kinds are counted in a metric and forgotten. A task writes the entries every second.
+Nothing that requests say is kept: messages about wrong requests are left out, since they may repeat a request's words.
 """
 
 from __future__ import annotations
@@ -27,29 +27,32 @@ SWEEP_EVERY_S = 60.0
 TIMEOUT_S = 5.0
 MAX_KINDS = 1000
 MAX_KINDS_OF_STRANGERS = 100
-"""The most kinds of refusals with keys that nobody may have; guesses leave room for tenants' refusals."""
+"""The most kinds of refusals for keys that do not exist; the rest of the room is for tenants' refusals."""
 
 STATUSES = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 503})
 """The statuses of refusals; others are failures while a request ran."""
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """One request that was refused. project_id "": its key was refused itself, and key_sha256 is of that key."""
+    """A request that was refused."""
 
     request_id: str
     organization_id: str
     project_id: str
+    """Empty where the key itself was refused."""
     api_key_id: str
     key_sha256: bytes | None
+    """The SHA-256 of a key that was refused itself."""
     endpoint: str
     model: str
     error: GatewayError
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """The fields that make refusals alike. Texts are shortened: this is held until it is written."""
+    """The fields that make refusals alike. Texts are shortened, since a kind is held until it is written."""
 
     minute: int
+    """The minute of the refusals."""
     organization_id: str
     project_id: str
     api_key_id: str
@@ -62,8 +65,8 @@ class _Kind(msgspec.Struct, frozen=True):
     limit_id: str
 
 
-class _Seen(msgspec.Struct):
-    """Alike ones: what was said to the first of them, the ids of the first few, and how many."""
+class _Entry(msgspec.Struct):
+    """The refusals of one kind: the words of the first, the ids of the first few, and their number."""
 
     type: str
     message: str
@@ -73,14 +76,17 @@ class _Seen(msgspec.Struct):
 
 
 class Refusals:
-    """One per gateway process; writes between `start` and `stop`. lost: counts those there was no room for.
-    timeout_s: of a write, after which what it had is lost, too."""
+    """Counts refusals and writes them between `start` and `stop`. A gateway process has one.
+
+    lost: counts the refusals for which there was no room.
+    timeout_s: the longest time of a write, after which the refusals of that write are lost as well.
+    """
 
     def __init__(self, database: Database, lost: Counter, timeout_s: float = TIMEOUT_S) -> None:
         self._database = database
         self._lost = lost
         self._timeout_s = timeout_s
-        self._seen: dict[_Kind, _Seen] = {}
+        self._entries: dict[_Kind, _Entry] = {}
         self._num_strange = 0
         self._sweep_at_s = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -114,28 +120,28 @@ class Refusals:
             param=_text(error.param or ""),
             limit_id=getattr(limit, "id", ""),
         )
-        seen = self._seen.get(kind)
-        if seen is not None:
-            seen.num += 1
-            if len(seen.request_ids) < MAX_REQUEST_IDS:
-                seen.request_ids.append(refused.request_id)
-        elif len(self._seen) >= MAX_KINDS or (is_strange and self._num_strange >= MAX_KINDS_OF_STRANGERS):
+        entry = self._entries.get(kind)
+        if entry is not None:
+            entry.num += 1
+            if len(entry.request_ids) < MAX_REQUEST_IDS:
+                entry.request_ids.append(refused.request_id)
+        elif len(self._entries) >= MAX_KINDS or (is_strange and self._num_strange >= MAX_KINDS_OF_STRANGERS):
             self._lost.inc()
         else:
             self._num_strange += is_strange
             # Not the error itself, which holds on to the frames that it was raised through and the request in them.
-            self._seen[kind] = _Seen(error.type, _message(error), limit, [refused.request_id], 1)
+            self._entries[kind] = _Entry(error.type, _message(error), limit, [refused.request_id], 1)
 
     async def flush(self) -> None:
         """Write what was counted; what cannot be written now is lost, and counted."""
-        seen, self._seen, self._num_strange = self._seen, {}, 0
-        if not seen:
+        entries, self._entries, self._num_strange = self._entries, {}, 0
+        if not entries:
             return
         try:
             async with asyncio.timeout(self._timeout_s), self._database.transaction() as conn:
-                await write_refusals(conn, [_new(kind, each) for kind, each in seen.items()])
+                await write_refusals(conn, [_new(kind, each) for kind, each in entries.items()])
         except FAILURES as error:
-            self._lost.inc(sum(each.num for each in seen.values()))
+            self._lost.inc(sum(each.num for each in entries.values()))
             log.warning("refusals_not_written", error=repr(error))
 
     async def _run(self) -> None:
@@ -157,7 +163,7 @@ class Refusals:
                 await drop_old_refusals(conn)
 
 
-def _new(kind: _Kind, seen: _Seen) -> NewRefusal:
+def _new(kind: _Kind, entry: _Entry) -> NewRefusal:
     return NewRefusal(
         organization_id=kind.organization_id,
         project_id=kind.project_id,
@@ -165,21 +171,21 @@ def _new(kind: _Kind, seen: _Seen) -> NewRefusal:
         key_sha256=kind.key_sha256,
         minute=datetime.datetime.fromtimestamp(60 * kind.minute, datetime.UTC),
         kind=hashlib.sha256(msgspec.msgpack.encode(msgspec.structs.replace(kind, minute=0))).digest(),
-        request_ids=seen.request_ids,
+        request_ids=entry.request_ids,
         endpoint=kind.endpoint,
         model=kind.model,
         status=kind.status,
         code=kind.code,
-        type=seen.type,
+        type=entry.type,
         param=kind.param,
-        message=seen.message,
-        limited_by=None if seen.limit is None else msgspec.json.encode(seen.limit).decode(),
-        num=seen.num,
+        message=entry.message,
+        limited_by=None if entry.limit is None else msgspec.json.encode(entry.limit).decode(),
+        num=entry.num,
     )
 
 
 def _message(error: GatewayError) -> str:
-    """Without what a client may have written itself."""
+    """Return an error's message without the words that a client may have written itself."""
     if error.status in (400, 404, 409, 413, 422) and error.code != ModelNotFound.code:
         return f"The request is not valid{f': {_text(error.param)}' if error.param else ''}."
     return error.message

@@ -1,6 +1,6 @@
 """Metrics of what requests used and how long they took, overall and by tenant; vLLM's names where vLLM has one.
 
-Adapters are too many for a label, and so are tenants: the first ones get a label of their own, the rest share one.
+Adapters are too many for a label. So are tenants: the first ones get a label of their own, the rest share one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _TENANT_BUCKETS_S = (0.01, 0.05, 0.1, 0.5, 1, 5, 20)
 
 
 class TenantLabels:
-    """Bounds the values of a label: a tenant keeps the label that it got, and only the first ones get their own. Busy
-    tenants are seen early, and a counter that changed its label would count backwards."""
+    """Bounds the values of a label: only the first tenants get a label of their own, which they keep.
+
+    Busy tenants come early, and a counter whose label changed would count backwards.
+    """
 
     def __init__(self, max_labels: int = MAX_TENANT_LABELS) -> None:
         self._max_labels = max_labels
@@ -50,7 +52,7 @@ class BatchHistogram(Histogram):
 
 
 class _Histogram:
-    """Gathers what one batch of requests brings, by the value of the label, and counts that at once."""
+    """Gathers the observations of one batch of requests by the label's value, and counts them at once."""
 
     def __init__(self, metric: BatchHistogram) -> None:
         self._metric = metric
@@ -70,9 +72,9 @@ class _Histogram:
 
 
 class _Counter:
-    """Adds up what one batch of requests brings, by the values of the labels, and counts that at once.
+    """Adds up the counts of one batch of requests by the labels' values, and counts them at once.
 
-    Keeps its children, as a histogram does: finding one again in prometheus_client costs more than counting.
+    The children of the counter are held here, since finding one again in prometheus_client costs more than counting.
     """
 
     def __init__(self, metric: Counter) -> None:
@@ -93,7 +95,7 @@ class _Counter:
 
 
 class _Overall:
-    """By base model."""
+    """The metrics of requests by base model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.gathered: list[_Counter | _Histogram] = []
@@ -164,6 +166,8 @@ class _Overall:
 
 
 class _ByTenant:
+    """The metrics of requests by tenant."""
+
     def __init__(self, registry: CollectorRegistry) -> None:
         self.gathered: list[_Counter | _Histogram] = []
 
@@ -219,13 +223,13 @@ class _ByTenant:
 
 
 class RequestMetrics:
-    """Counters and histograms of one process. model_name labels are base models."""
+    """Counters and histograms of one process. The label model_name is the base model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._views = (_Overall(registry), _ByTenant(registry))
 
     def count(self, requests: Sequence[tuple[UsageEvent, Usage]]) -> None:
-        """Requests whose events are in the ledger now."""
+        """Count requests whose events are in the ledger now."""
         for view in self._views:
             for event, usage in requests:
                 view.count(event, usage)
@@ -234,7 +238,7 @@ class RequestMetrics:
 
 
 def _per_token_s(event: UsageEvent, usage: Usage) -> float | None:
-    """Seconds per token after the first, where there are any."""
+    """Return the seconds per token after the first; None where there is no such token."""
     if event.ttft_ms is None or event.latency_ms is None or usage.completion_tokens <= 1:
         return None
     return (event.latency_ms - event.ttft_ms) / 1e3 / (usage.completion_tokens - 1)

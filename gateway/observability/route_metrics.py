@@ -1,6 +1,6 @@
 """Metrics of routes: the branches that requests took, attempts at targets, and the retries that budgets allowed.
 
-Tenants name and shape routes, so values of labels are bounded: the first ones are shown, all others together.
+Tenants name and shape routes, so the values of labels are bounded: the first ones are shown, the others together.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ OTHER = "other"
 
 
 class _Bounded:
-    """A counter of which only so many label sets are made; others count as one more, all of whose labels are `OTHER`,
-    but for the last `num_fixed`, which have few values."""
+    """A counter with a bounded number of label sets.
+
+    Beyond the bound, labels become `OTHER`, except for the last `num_fixed` labels, which have few values.
+    """
 
     def __init__(self, metric: Counter, max_children: int, num_fixed: int = 0) -> None:
         self._metric = metric

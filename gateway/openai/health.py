@@ -1,7 +1,7 @@
-"""Health of the process, for those who watch it from outside: no key is asked for, so no more is told than the status.
+"""Health of the process, for probes from outside: no key is asked for, so no more is shown than the status.
 
-The three say different things. Startup: the gateway has begun to serve, which it does once it has read its database and
-its pools. Live: its loop turns; a gateway that does not answer is to be ended. Ready: requests should be sent here.
+The three probes differ. Startup: the gateway has begun to serve, which it does once it has read its database and its
+pools. Live: its event loop turns; a gateway that does not answer is to be ended. Ready: requests should be sent here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 def health(readiness: GatewayReadiness, version: str) -> list[HTTPRouteHandler]:
-    """Return the routes of probes. version: of the product."""
+    """Return the routes of probes. version: the version of the product."""
 
     @get("/health", opt=shape(media=("text/plain",)))
     async def health_check() -> ASGIResponse:
@@ -42,8 +42,10 @@ def health(readiness: GatewayReadiness, version: str) -> list[HTTPRouteHandler]:
 
     @get("/health/ready", opt=shape(reply=Readiness, statuses={503: Readiness}))
     async def ready() -> ASGIResponse:
-        """200 while the database answers and some pool has a ready replica, or none wants one; else 503. Also 503 for a
-        gateway that is about to stop."""
+        """200 while the database answers and some pool has a ready replica, or none wants one; else 503.
+
+        Also 503 for a gateway that is about to stop.
+        """
         is_ready = await readiness.is_ready()
         return json_response(Readiness("ready" if is_ready else "not ready"), status=200 if is_ready else 503)
 

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}: what a key may call."""
+"""GET /v1/models and /v1/models/{id}: the models that a key may call."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ READS_PER_S, READS_BURST = 50.0, 1000.0
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that may be called: a base model, an adapter, a version of an adapter, an alias, an experiment, or a
-    route."""
+    """A model that may be called.
+
+    This is a base model, an adapter, a version of an adapter, an alias, an experiment, or a route.
+    """
 
     id: str
     object: Literal["model"] = "model"
@@ -58,7 +60,7 @@ ShowModel = Callable[[Request[Any, Any, Any], Model], ASGIResponse | None]
 def models(
     resolver: Resolver, pools: Mapping[str, Pool], show_models: ShowModels, show_model: ShowModel
 ) -> list[HTTPRouteHandler]:
-    """Return the routes. show_models, show_model: what clients of another API get, at the same paths."""
+    """Return the routes. show_models, show_model: make the replies for clients of another API, at the same paths."""
     pace = Pace(READS_PER_S, READS_BURST, what="models")
 
     @get("/models", opt=shape(reply=ModelList, example=MODELS))

@@ -81,8 +81,8 @@ class Admitting:
         admitted = [_within(each, admission.cap, instant_ns) for each in prepared]
         transcript, close = None, admission.close
         if principal.log_content_days:
-            said = context.said if context.said is not None else _prompts_said(asked, pool)
-            transcript = Transcript(context.request_id, context.endpoint, context.model or "", said)
+            messages = context.logged_messages if context.logged_messages is not None else _logged_prompts(asked, pool)
+            transcript = Transcript(context.request_id, context.endpoint, context.model or "", messages)
             close = self._logged(principal.project_id, transcript, admission.close)
         run = Run(context, pool, self._budget, route.adapter, admitted, admission.headers, close, transcript)
         if self._rates_of is not None:
@@ -100,8 +100,10 @@ class Admitting:
     async def admit_shadow(
         self, context: RequestContext, route: Route, pool: PoolRevision, prepared: Sequence[Prepared]
     ) -> Run:
-        """Return the run of a copy of a request. Of the payer's limits those of cost alone count it. Raises as
-        `admit`."""
+        """Return the run of a copy of a request. Only the payer's limits of cost count the copy.
+
+        Raises as `admit`.
+        """
         admission = await self._limiter.admit_shadow(
             context.principal,
             route.model,
@@ -145,7 +147,7 @@ def _within(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:
     return msgspec.structs.replace(prepared, generation=msgspec.structs.replace(prepared.generation, request=request))
 
 
-def _prompts_said(asked: Iterable[Prompt], pool: PoolRevision) -> Iterable[LoggedMessage]:
+def _logged_prompts(asked: Iterable[Prompt], pool: PoolRevision) -> Iterable[LoggedMessage]:
     """Yield plain prompts for the request log: token ids as their text, in which there may be something to redact."""
     for prompt in asked:
         if isinstance(prompt, list):

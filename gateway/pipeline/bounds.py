@@ -90,7 +90,7 @@ def too_long(
 
 
 def check_ids(field: str, token_ids: Collection[int], vocab_size: int) -> None:
-    """Check that token ids are of the model\'s vocabulary.
+    """Check that token ids are of the model's vocabulary.
 
     Raises InvalidRequest: when one is not.
     """
@@ -115,8 +115,10 @@ def check_at_most(field: str, value: int, bound: int) -> None:
 
 
 def check_dimensions(dimensions: int | None, size: int, sizes: tuple[int, ...]) -> None:
-    """Check the size that a client wants of an embedding. size: of the model's embeddings; sizes: to which the model
-    was trained to have them shortened, () for none.
+    """Check the size that a client wants of an embedding.
+
+    size: the size of the model's embeddings.
+    sizes: the sizes that the model was trained to have its embeddings shortened to; () for none.
 
     Raises InvalidRequest: for a size that would cut off a part of what the embedding says.
     """

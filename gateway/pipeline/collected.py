@@ -38,7 +38,7 @@ class Collector:
     """Puts the items of one prompt together."""
 
     def __init__(self, num_choices: int, *, counts_steps: bool = False) -> None:
-        """counts_steps: answers have their steps."""
+        """Begin to collect. counts_steps: answers have their steps."""
         self._answers = [Answer() for _ in range(num_choices)]
         self._prompt_tokens: list[Token] = []
         self._counts_steps = counts_steps

@@ -1,4 +1,7 @@
-"""The caller of one request, as far as the pipeline has to know it: HTTP, a line of a batch, a test. Knows no HTTP."""
+"""The caller of one request, as far as the pipeline has to know the caller: HTTP, a line of a batch, a test.
+
+Knows no HTTP.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ def _no_unit(source: str) -> str | None:
     return None
 
 
-def _told_nobody(exposure: Exposure) -> None:
+def _ignore_exposure(exposure: Exposure) -> None:
     pass
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a principal, from wherever it came."""
+    """One request of a principal, from any source."""
 
     principal: Principal
     """The caller, who is charged for the request and whose limits apply."""
@@ -47,7 +50,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """Tells that nobody waits for the reply any more."""
     trace: str = ""
     """The trace that the request belongs to, as W3C's traceparent has it, for log lines."""
-    said: Iterable[LoggedMessage] | None = None
+    logged_messages: Iterable[LoggedMessage] | None = None
     """The request's messages for the request log, read once and only if the project logs content. None: its prompts."""
     unit: Callable[[str], str | None] = _no_unit
     """Gives the unit that the request names in a source (`definition.UnitSource.source`), for an experiment."""
@@ -55,7 +58,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """The arm of an experiment that the caller asks for by name. It is not analysed."""
     is_off: bool = False
     """True where the caller asks for no part in an experiment."""
-    exposed: Callable[[Exposure], None] = _told_nobody
+    exposed: Callable[[Exposure], None] = _ignore_exposure
     """Called with the arm of an experiment that the request gets, before anything can refuse the request."""
 
     batch: BatchLine | None = None

@@ -1,5 +1,7 @@
-"""Apply what a request leaves open: the treatment of its arm, then the defaults of its adapter's owner. Pure; knows no
-field of any API."""
+"""Apply what a request leaves open: the treatment of its arm, then the defaults of its adapter's owner.
+
+Pure; knows no field of any API.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ _MAX_TOKENS = "max_tokens"
 
 
 def with_treatment(request: TextRequest, treatment: Treatment) -> tuple[TextRequest, bool]:
-    """Return the request with what an arm sets, and whether the arm set all of it.
+    """Return the request with the values that an arm sets, and whether the arm could set all of them.
 
-    What fills only what is open, and meets a value of the client's, is not delivered. An adapter's defaults leave what
-    the arm has set as it is.
+    A value that fills only open fields is not set where the client gave one. Later, an adapter's defaults leave the
+    arm's values as they are.
     """
     defaults, replaces = treatment.defaults, treatment.mode == "replace"
     wanted = {name: value for name in SAMPLING if (value := getattr(defaults, name)) is not None}
     chosen = {name: value for name, value in wanted.items() if replaces or name not in request.given}
     is_whole, fields = len(chosen) == len(wanted), dict[str, Any]()
     if defaults.max_tokens is not None:
-        is_set = request.max_tokens is None or (replaces and request.max_tokens > 0)  # 0: nothing is generated
+        is_set = request.max_tokens is None or (replaces and request.max_tokens > 0)  # 0: no token is generated
         is_whole = is_whole and is_set
         if is_set:
             fields = {_MAX_TOKENS: None, "usual_max_tokens": defaults.max_tokens}

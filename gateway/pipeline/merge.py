@@ -55,7 +55,10 @@ async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[i
 
 
 async def all_of(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return their results in order; at most MAX_PROMPTS_AT_ONCE run at a time. The first error ends everything."""
+    """Return the results of jobs in order; at most MAX_PROMPTS_AT_ONCE jobs run at a time.
+
+    The first error ends all jobs.
+    """
     if len(jobs) == 1:
         return [await jobs[0]]
     places = asyncio.Semaphore(MAX_PROMPTS_AT_ONCE)

@@ -1,4 +1,4 @@
-"""The one way to run a request, for HTTP, batches and whatever else asks: place, prepare, admit, run, close.
+"""The one way to run a request, for HTTP, batches and every other caller: place, prepare, admit, run, close.
 
 Knows neither HTTP nor the names of an API's fields, nor which kind of backend answers.
 """
@@ -67,9 +67,13 @@ class Pipeline:
         max_shadows: int,
         rates_of: FindRates | None = None,
     ) -> None:
-        """shadow_outcomes: counts copies of requests by what became of them. key_use: tells which key a project's
-        requests to a pool are sent with. max_shadows: the most copies that run at once.
-        rates_of: as of `Admitting`."""
+        """Put the pipeline together.
+
+        shadow_outcomes: counts copies of requests by their outcome.
+        key_use: tells which key a project's requests to a pool are sent with.
+        max_shadows: the most copies that run at once.
+        rates_of: as for `Admitting`.
+        """
         self._key_use = key_use
         self._meter = meter
         self._placing = Placing(resolver, pools, notes, journal_id=meter.journal_id)
@@ -112,8 +116,9 @@ class Pipeline:
         """
         found = await self._placing.find(context)
         if isinstance(found, RoutedPolicy):
-            if context.said is not None and context.principal.log_content_days:
-                context = msgspec.structs.replace(context, said=list(context.said))  # read by each trial
+            if context.logged_messages is not None and context.principal.log_content_days:
+                messages = list(context.logged_messages)  # read by each trial
+                context = msgspec.structs.replace(context, logged_messages=messages)
             return await self._routed.complete(context, found, asked, partial(self._complete_at, context, asked))
         return await self._complete_at(context, asked, found)
 
@@ -194,7 +199,10 @@ class Pipeline:
                     self._meter.superseded(nothing, engine_id="", source=None)
 
     async def admit_shadow(self, shadow: Shadow) -> Run:
-        """Admit the copy of a request. Of the payer's limits those of cost alone count it. Raises as `complete`."""
+        """Admit the copy of a request. Only the payer's limits of cost count the copy.
+
+        Raises as `complete`.
+        """
         context, route = shadow.own_context, shadow.route
         if route is None:
             raise ModelNotFound(context.model or "")

@@ -28,26 +28,26 @@ from gateway.support.pace import Pace
 T = TypeVar("T")
 
 MISSES_PER_S, MISSES_BURST = 10.0, 300.0
-"""Requests of one project for models that it has not; each costs a query."""
+"""Requests of one project for models that it does not have: each second, and at once. Each costs a query."""
 
 
 class PlacedShadow(msgspec.Struct, frozen=True):
-    """Where the copy of a request goes."""
+    """The target of a request's copy."""
 
     route: Route | None
     """None where the target is gone."""
     ended: Callable[[Outcome], None]
-    """Told what became of the copy."""
+    """Called with the outcome of the copy."""
     exposure: Exposure | None = None
     """The shadow arm of an experiment that asks for the copy."""
     payer: Principal | None = None
-    """The one who is charged for the copy; None: the caller."""
+    """The principal that is charged for the copy; None: the caller."""
     suffix: str = ""
     """The end of the copy's id, where several copies of one request may run."""
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """Where all prompts of one request go, whatever changes meanwhile."""
+    """The target of all prompts of one request, whatever changes meanwhile."""
 
     route: Route
     pool: PoolRevision
@@ -56,7 +56,7 @@ class Placed(msgspec.Struct, frozen=True):
     project_key: bytes = b""
     """The secret of the project's experiments, with an exposure."""
     shadow: PlacedShadow | None = None
-    """Where a copy of the request goes as well."""
+    """The target of a copy of the request; None where there is no copy."""
 
 
 class Placing:
@@ -71,19 +71,21 @@ class Placing:
         self._misses = Pace(MISSES_PER_S, MISSES_BURST, what="models that it has not")
 
     async def find(self, context: RequestContext) -> Found:
-        """Return what the model string of a request stands for.
+        """Return the target that the model string of a request names.
 
         Raises ModelNotFound: when the caller may use no such model.
-        Raises LimitReached: when the project has asked for too many models that it has not.
+        Raises LimitReached: when the project has asked for too many models that it does not have.
         Raises Overloaded: when the database cannot be asked.
         """
-        return await self._looked_up(context.principal, self._resolver.find, self._model(context))
+        return await self._resolved(context.principal, self._resolver.find, self._model(context))
 
     async def route(self, context: RequestContext) -> tuple[Route, PoolRevision]:
-        """Return the route of a request that exposes no unit: the control's, where its model is an experiment. Raises
-        as `find`."""
+        """Return the route of a request that exposes no unit: the control's, where its model is an experiment.
+
+        Raises as `find`.
+        """
         model = self._model(context)
-        route = await self._looked_up(context.principal, self._resolver.resolve, model)
+        route = await self._resolved(context.principal, self._resolver.resolve, model)
         return route, self.pool(route, model)
 
     def exposure(self, context: RequestContext, found: Route | RunningExperiment) -> Exposure | None:
@@ -150,9 +152,7 @@ class Placing:
         copied = Exposure(experiment.id, experiment.name, experiment.version, SHADOW_ARM, arm.name, 0, "forced")
         return PlacedShadow(arm.route, partial(self._notes.shadowed, experiment.id), copied)
 
-    async def _looked_up(
-        self, principal: Principal, look_up: Callable[[Principal, str], Awaitable[T]], model: str
-    ) -> T:
+    async def _resolved(self, principal: Principal, look_up: Callable[[Principal, str], Awaitable[T]], model: str) -> T:
         self._misses.take(principal.project_id, 0)
         try:
             return await look_up(principal, model)

@@ -1,7 +1,7 @@
-"""The preparation of a prompt, from what its client wrote to what a backend can run: defaults, tokens, grammar, bounds,
-usage tag.
+"""The preparation of a prompt, from a client's words to a request that a backend can run.
 
-Nothing is asked of an engine or of a limit's account here; a prompt that is refused has cost nobody anything.
+Adds defaults, tokens, the grammar, bounds and the usage tag. Asks no engine and no limit's account: a prompt that is
+refused here has cost nobody anything.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ TIER_WEIGHTS = {"flex": 0.5, "default": 1.0, "priority": 2.0, SHADOW_TIER: 0.1}
 
 
 def _terms(context: RequestContext) -> BatchTerms | None:
-    """Return what puts a line of a batch into the batch band."""
+    """Return the terms that put a line of a batch into the batch band; None for a request of its own."""
     return None if context.batch is None else BatchTerms(context.batch.slack_s)
 
 
 def _check_hides_prompt(field: str | None) -> None:
-    """Check that a request does not show a prompt which holds another project's system prompt. field: the one that asks
-    for the prompt.
+    """Check that a request does not show a prompt which holds another project's system prompt.
+
+    field: the one that asks for the prompt.
 
     Raises InvalidRequest: when there is such a field.
     """
@@ -77,8 +78,11 @@ class Preparation:
         exposure: Exposure | None = None,
         key_owner: str = "",
     ) -> Prepared:
-        """Prepare one prompt's completions; row_id is the id of their row in the ledger. exposure: in an experiment.
-        key_owner: as of `Generation`.
+        """Prepare the completions of one prompt.
+
+        row_id: the id of their row in the ledger.
+        exposure: the arm that the request got, where it is part of an experiment.
+        key_owner: as for `Generation`.
 
         Raises InvalidRequest: when a field cannot be served, by the client's name of the field.
         Raises Overloaded: when no more usage can be kept.
@@ -173,9 +177,9 @@ class Preparation:
         *,
         is_delivered: bool,
     ) -> MeterTag:
-        """Return what a prompt's usage event has to say beside its counts.
+        """Return the facts that a prompt's usage event states beside its counts.
 
-        is_delivered: whether the prompt got all that the arm of its experiment sets.
+        is_delivered: True if the prompt got all that the arm of its experiment sets.
 
         Raises Overloaded: when no more usage can be kept.
         """

@@ -1,8 +1,7 @@
-"""The requests of clients to the pipeline, once their bodies are understood: no field's name and no bound of the API is
-here.
+"""The requests of clients to the pipeline, once their bodies are understood.
 
-A request still holds text, and leaves open what its client did not say; `Preparation` turns it into one the engine
-understands.
+Knows no field's name and no bound of an API. A request still holds text, and leaves open what its client did not say;
+`Preparation` turns it into a request that the engine understands.
 """
 
 from __future__ import annotations
@@ -64,7 +63,10 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One text's embedding: the pooled final hidden states. Fields that `TextRequest` has mean the same here."""
+    """A request for one text's embedding: the pooled final hidden states.
+
+    Fields of `TextRequest` mean the same here.
+    """
 
     prompt: str | list[int]
     names: FieldNames

@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """One prompt that was found good: nothing but its tenant's limits and the backend can refuse it any more."""
+    """A prompt that was found good: only its tenant's limits and the backend can refuse it now."""
 
     generation: Generation
     tag: MeterTag
@@ -61,7 +61,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class ReplyDetails(msgspec.Struct, frozen=True):
-    """What a reply may tell of where it comes from and what it costs."""
+    """The facts that a reply may tell of its source and its price."""
 
     pool: str
     """The name of the pool that answers."""
@@ -69,7 +69,7 @@ class ReplyDetails(msgspec.Struct, frozen=True):
     """The rates of its tokens, where they are known before the ledger has the request."""
 
     def cost_nanos(self, usages: Sequence[Usage]) -> int | None:
-        """Return what the ledger will bill for usages, each of one prompt; None where that is not known yet."""
+        """Return the price that the ledger will bill for usages, each of one prompt; None where it is not known yet."""
         if self.rates is None:
             return None
         return sum(
@@ -79,7 +79,7 @@ class ReplyDetails(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """The admitted prompts of one request. Close it once the request is answered, whatever became of it."""
+    """The admitted prompts of one request. Close the run once the request is answered or has failed."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Run:
         self.log_fields: dict[str, str] = {}
         """More fields of the request's log line."""
         self.details: ReplyDetails | None = None
-        """What the reply may tell of the pool and the cost, where the operator allows that."""
+        """Facts about the pool and the cost that the reply may show, where the operator allows that."""
         self.took: Took | None = None
         """Called with the speed of the first prompt's answer."""
         self._whole: list[Item | Restarted] = []
@@ -136,7 +136,7 @@ class Run:
         """When the prompt of a request that has but one is tried at another replica as well."""
         self._begun: AsyncGenerator[Item | Restarted] | None = None
         self.waits = True
-        """Whether prompts wait for a first replica of a pool that starts one for them."""
+        """True if prompts wait for a first replica of a pool that starts one for them."""
 
     @property
     def may_fill_context(self) -> bool:
@@ -151,7 +151,7 @@ class Run:
 
     @property
     def token_bytes(self) -> Callable[[int], bytes]:
-        """Return what gives the bytes of a token id's text, which need not be whole characters."""
+        """Return a function that gives the bytes of a token id's text, which need not be whole characters."""
         if not self._knows_tokens:
             return _no_bytes
         return self._pool.tokenizer.token_bytes
@@ -190,9 +190,10 @@ class Run:
     async def begin(
         self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Callable[[], None]
     ) -> None:
-        """Run the first prompt up to its first item, which is read with the others later. Until then another run may
-        take this one's place, after errors that `is_followed` is true of. give_up: called before a prompt is aborted
-        that has no item after `bound_s`.
+        """Run the first prompt up to its first item, which is read with the others later.
+
+        Until then another run may take this one's place, after errors that `is_followed` is true of.
+        give_up: called before a prompt is aborted that has no item after `bound_s`.
 
         Raises as `items`.
         Raises TooSlow: when the first item is not there after `bound_s`.
@@ -212,9 +213,11 @@ class Run:
     async def begin_whole(
         self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Callable[[], None]
     ) -> Collected:
-        """Run the prompt of a request that has but one to its end, and return its answer, which `serve_whole` has read
-        later. Another run may take this one's place after any error that `is_followed` is true of. Arguments and errors
-        as of `begin`."""
+        """Run the prompt of a request that has but one to its end, and return its answer.
+
+        `serve_whole` has read the answer later. Another run may take this one's place after any error that
+        `is_followed` is true of. Arguments and errors as of `begin`.
+        """
         (prepared,) = self._prepared
         source = self._source(prepared, may_restart=True, is_followed=is_followed)
         try:
@@ -260,8 +263,8 @@ class Run:
     def _is_plain(self) -> bool:
         return self._transcript is None and self._before_end is None and self._context.deadline is None
 
-    def _told_of(self, prepared: Prepared) -> Callable[[GatewayError], None] | None:
-        """Return what is called where a prompt is not answered: the first prompt stands for the request."""
+    def _unanswered_hook(self, prepared: Prepared) -> Callable[[GatewayError], None] | None:
+        """Return the function to call where a prompt is not answered: the first prompt stands for the request."""
         return self.on_unanswered if prepared is self._prepared[0] else None
 
     def _source(
@@ -279,7 +282,7 @@ class Run:
             self._pool,
             prepared.generation,
             self._budget,
-            on_unanswered=self._told_of(prepared),
+            on_unanswered=self._unanswered_hook(prepared),
             may_restart=may_restart,
             is_followed=is_followed,
         )
@@ -288,8 +291,10 @@ class Run:
         return source if self._goes_on(is_followed) else self._held(prepared, source, is_followed)
 
     def _goes_on(self, is_followed: Callable[[GatewayError], bool]) -> bool:
-        """Tell whether a prompt is sent at once, rather than wait for a first replica: where one is there, or another
-        target can answer meanwhile."""
+        """Tell whether a prompt is sent at once, rather than wait for a first replica.
+
+        It is sent where a replica is there, or another target can answer meanwhile.
+        """
         pool = self._pool
         if not self.waits or not pool.is_cold:
             return True
@@ -304,7 +309,9 @@ class Run:
         source: AsyncGenerator[Item | Restarted],
         is_followed: Callable[[GatewayError], bool],
     ) -> AsyncGenerator[Item | Restarted]:
-        return held(self._pool, source, prepared.generation.request.tenant, self._told_of(prepared), is_followed)
+        return held(
+            self._pool, source, prepared.generation.request.tenant, self._unanswered_hook(prepared), is_followed
+        )
 
     async def _generated(self, prepared: Prepared) -> AsyncGenerator[Item]:
         """Yield items that go to the client at once: once there is one, no other replica is asked."""
@@ -357,8 +364,10 @@ class Run:
         self._context.check()
         try:
             if not self._goes_on(never):
-                await warmed(self._pool, prepared.generation.request.tenant, self._told_of(prepared))
-            return await embedded(self._pool, prepared.generation.request, self._budget, self._told_of(prepared))
+                await warmed(self._pool, prepared.generation.request.tenant, self._unanswered_hook(prepared))
+            return await embedded(
+                self._pool, prepared.generation.request, self._budget, self._unanswered_hook(prepared)
+            )
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
 
@@ -400,7 +409,7 @@ def _nothing() -> None:
 
 
 def _no_bytes(token_id: int) -> bytes:
-    raise AssertionError("nobody asks a model for its tokens whose tokenizer is not known")
+    raise AssertionError("a model without a known tokenizer was asked for tokens")
 
 
 def _log_pieces(transcript: Transcript, pieces: list[Piece], first: int) -> None:

@@ -1,9 +1,10 @@
 """Copies of requests that run on a shadow target: after the request itself, on spare room, and unseen by its client.
 
 A copy begins once the reply to its request is over, so it can change neither the reply nor its time. It runs as any
-request does (`Pipeline.admit_shadow`), billed in the tier `shadow` to whoever pays for it: the caller, who asked for a
-shadow arm of an experiment, or an operator. Engines know it under a fairness account of its own. Copies are bounded:
-what there is no room for is dropped, and every copy has one `Outcome`. Knows neither experiments nor routes.
+request does (`Pipeline.admit_shadow`), billed in the tier `shadow` to its payer: the caller, whose experiment has a
+shadow arm, or an operator. Engines know the copy under a fairness account of its own. Copies are bounded: one for which
+there is no room is dropped, and every copy has one `Outcome`.
+Knows neither experiments nor routes.
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ class Shadow(msgspec.Struct, frozen=True):
     context: RequestContext
     """The request that is copied."""
     asked: Sequence[TextRequest]
-    """Its prompts, as their client wrote them."""
+    """The prompts of the request, as its client wrote them."""
     num_tokens: int
-    """The tokens of its prompts."""
+    """The tokens of the request's prompts."""
     route: Route | None
     """The target; None where that is gone."""
     payer: Principal
-    """The one who is charged for the copy and whose cost limits apply: the caller, or an operator's project."""
+    """The principal that is charged for the copy and whose cost limits apply: the caller, or an operator's project."""
     ended: Callable[[Outcome], None]
-    """Told what became of the copy, once."""
+    """Called once, with the outcome of the copy."""
     exposure: Exposure | None = None
     """The shadow arm, where an experiment asks for the copy."""
     suffix: str = ""
@@ -73,7 +74,7 @@ class Shadow(msgspec.Struct, frozen=True):
     def own_context(self) -> RequestContext:
         """Return the context in which the copy runs.
 
-        Its account is the caller's, whoever pays: cached prompts of one project are never met by another.
+        The account is the caller's, also where another project pays: no project meets the cached prompts of another.
         """
         loop, context = asyncio.get_running_loop(), self.context
         return RequestContext(
@@ -88,7 +89,7 @@ class Shadow(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct, frozen=True):
-    """A copy that waits, and since when."""
+    """A copy that waits, with the time at which it began to wait."""
 
     shadow: Shadow
     since_s: float
@@ -106,8 +107,13 @@ class Shadows:
         max_running: int,
         max_wait_s: float = MAX_WAIT_S,
     ) -> None:
-        """admit: raises as `Pipeline.complete`. has_room: tells whether a target has room to spare. outcomes: counts
-        copies by what became of them. max_running: the most copies that run at once; 0: none runs."""
+        """Start without copies.
+
+        admit: raises as `Pipeline.complete`.
+        has_room: tells whether a target has room to spare.
+        outcomes: counts copies by what became of them.
+        max_running: the most copies that run at once; 0: none runs.
+        """
         self._admit = admit
         self._target_has_room = has_room
         self._max_wait_s = max_wait_s

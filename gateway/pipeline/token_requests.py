@@ -1,4 +1,4 @@
-"""Requests for the tokens of a text, and for the text of tokens: no engine has a part in them."""
+"""Requests for the tokens of a text, and for the text of tokens. No engine has a part in them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tokenized(msgspec.Struct, frozen=True):
 
 
 class TokenRequests:
-    """Answers such requests. One per gateway process."""
+    """Answers requests for tokens and for texts. A gateway process has one."""
 
     def __init__(self, placing: Placing, tokenizing: Tokenizing) -> None:
         self._placing = placing
@@ -49,8 +49,10 @@ class TokenRequests:
         add_special_tokens: bool = True,
         with_strings: bool = False,
     ) -> Tokenized:
-        """Return a prompt's tokens, as a completion of the same model would have them, but without the system prompt of
-        an adapter that another project shares; `field` is the client's name of the prompt.
+        """Return a prompt's tokens, as a completion of the same model would have them.
+
+        The system prompt of an adapter that another project shares is left out.
+        field: the client's name of the prompt.
 
         Raises ModelNotFound: when the caller may use no such model.
         Raises InvalidRequest: when the prompt cannot be tokenized.
@@ -72,8 +74,10 @@ class TokenRequests:
         return Tokenized(token_ids, pool.capabilities.max_model_len, strings)
 
     async def count(self, context: RequestContext, prompt: Prompt, field: str) -> int:
-        """Return the number of tokens that a completion of the same model would be billed for a prompt, with the system
-        prompt of an adapter that another project shares. `field` is the client's name of the prompt.
+        """Return the number of tokens that a completion of the same model would be billed for a prompt.
+
+        The system prompt of an adapter that another project shares is included.
+        field: the client's name of the prompt.
 
         Raises as `tokenize`.
         """
@@ -81,7 +85,7 @@ class TokenRequests:
         return num_tokens
 
     async def counted(self, context: RequestContext, prompt: Prompt, field: str) -> tuple[int, int]:
-        """Return what `count` does, and the most tokens that prompt and completion may have together.
+        """Return the result of `count`, and the most tokens that prompt and completion may have together.
 
         Raises as `tokenize`.
         """
@@ -108,8 +112,10 @@ class TokenRequests:
 
 
 def _completed(route: Route, prompt: Prompt, *, with_shared: bool) -> Prompt:
-    """Return a prompt with what its arm and its adapter add. with_shared: an adapter of another project adds to it as
-    well."""
+    """Return a prompt with what its arm and its adapter add.
+
+    with_shared: an adapter of another project adds to it as well.
+    """
     if route.treatment is not None:
         prompt = treated_prompt(prompt, route.treatment)
     if route.adapter is not None and (with_shared or not route.adapter.is_shared):

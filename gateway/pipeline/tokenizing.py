@@ -1,5 +1,7 @@
-"""The tokens that an engine gets for a request: of prompts, and of what a client predicts. Off the event loop
-where it is long. Knows no field."""
+"""The tokens that an engine gets for a request: those of prompts, and of the completion that a client predicts.
+
+Long texts are tokenized off the event loop. Knows no field of an API.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ PREDICTED_PER_TOKEN = 4
 
 
 class Tokenizing:
-    """Prompts to tokens, for all projects of one gateway process."""
+    """Turns prompts into tokens, for all projects of one gateway process."""
 
     def __init__(self) -> None:
         self._threads = TokenizingThreads()
@@ -60,11 +62,12 @@ class Tokenizing:
         add_special_tokens: bool,
         fit: Fit = as_it_is,
     ) -> PreparedPrompt:
-        """Return the tokens of a prompt. Conversations say themselves what is added.
+        """Return the tokens of a prompt. A conversation states itself what is added to it.
 
-        field: the client's name of the prompt. fit: what becomes of a text before it is tokenized.
+        field: the client's name of the prompt.
+        fit: shortens or refuses a rendered text before it is tokenized.
 
-        Raises InvalidRequest: for what the model cannot read.
+        Raises InvalidRequest: for a prompt that the model cannot read.
         """
         if isinstance(prompt, Conversation):
             messages, rendering = prompt.messages, prompt.rendering
@@ -111,8 +114,10 @@ def _beginning_within(capabilities: Capabilities, field: str, text: str) -> str:
 
 
 def is_long(messages: Sequence[Message]) -> bool:
-    """Tell whether a conversation is to be rendered in a thread, by all that it holds, tool calls and names
-    included. The count ends as soon as the answer is known."""
+    """Tell whether a conversation is to be rendered in a thread, by all that it holds, tool calls and names included.
+
+    The count ends as soon as the answer is known.
+    """
     left = THREAD_ABOVE_CHARS
     to_count: list[Any] = [*messages]
     while to_count and left >= 0:

@@ -1,5 +1,7 @@
-"""Threads for tokenizing, and whose turn it is in them: a project has one place, so that one with many long prompts
-keeps no other project waiting. Knows nothing about text."""
+"""Threads for tokenizing, in which projects take turns: each has one place.
+
+A project with many long prompts so keeps no other project waiting. Knows nothing about text.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,11 @@ MAX_WAITING = 64
 
 
 class TokenizingThreads:
-    """The threads of one gateway process. At most one job of each project is with them: they serve in the order of
-    arrival, so projects take turns, and a project's own jobs wait here."""
+    """The threads of one gateway process.
+
+    At most one job of each project is with the threads, which serve in the order of arrival, so projects take turns; a
+    project's further jobs wait here.
+    """
 
     def __init__(self, num_threads: int | None = None) -> None:
         self._threads = ThreadPoolExecutor(num_threads or os.cpu_count() or 1, "tokenizing")
@@ -28,7 +33,7 @@ class TokenizingThreads:
         self._num_jobs: Counter[str] = Counter()
 
     async def run(self, project_id: str, work: Callable[..., T], *args: Any) -> T:
-        """Return what `work` returns, called in a thread when it is the project's turn.
+        """Return the result of `work`, called in a thread when it is the project's turn.
 
         Raises LimitReached: when MAX_WAITING jobs of the project wait already.
         """

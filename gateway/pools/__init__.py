@@ -1,1 +1,1 @@
-"""Pools of one gateway process: what the rows say that is served, as backends that are connected to its replicas."""
+"""Pools of one gateway process: the served pools by their rows, as backends that are connected to their replicas."""

@@ -1,4 +1,4 @@
-"""The first pool of an installation, which the environment describes. From then on its row rules.
+"""The first pool of an installation, which the environment describes. From then on its row counts.
 
 Knows neither engines nor who starts them.
 """

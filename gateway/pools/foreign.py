@@ -28,11 +28,11 @@ SOON_S = 0.5
 """Seconds between two looks at a server that an agent started, which is ready as soon as its agent says so."""
 
 AddressOf = Callable[[httpx.URL], Awaitable[str]]
-"""Returns the address that a URL leads to. Raises where it may not be connected to."""
+"""Returns the address that a URL leads to. Raises where no connection to it is allowed."""
 
 
 class ForeignServers:
-    """Makes backends of servers of other makers. One per gateway process."""
+    """Makes backends of servers of other makers. A gateway process has one."""
 
     def __init__(
         self,
@@ -43,9 +43,13 @@ class ForeignServers:
         own_key: Callable[[str, str], Awaitable[ProviderKey | None]],
         content: Content | None = None,
     ) -> None:
-        """key: returns the key of a pool's servers, by the pool's id. own_key: returns the key that a project has
-        brought for them, by the ids of project and pool. address_of: judges addresses, private ones as its
-        argument says. tls: gives the authorities that are trusted. content: reads the adapter store."""
+        """Make backends from what the pools share.
+
+        key: returns the key of a pool's servers, by the pool's id.
+        own_key: returns the key that a project has brought for them, by the ids of project and pool. address_of: judges
+        addresses, private ones as its argument says. tls: gives the authorities that are trusted. content: reads the
+        adapter store.
+        """
         self._sink = sink
         self._key = key
         self._address_of = address_of
@@ -54,7 +58,7 @@ class ForeignServers:
         self._own_key = own_key
 
     def connect(self, url: str, row: RevisionRow, model: Model, name: ReplicaName) -> ManagedBackend:
-        """Return the backend of the server at a URL, not started. name: of the replica that it is."""
+        """Return the backend of the server at a URL, not started. name: the name of its replica."""
         settings, socket = parse_foreign_settings(row.settings), socket_of(url)
         if socket is not None:
             settings = msgspec.structs.replace(settings, health_seconds=min(settings.health_seconds, SOON_S))
@@ -75,7 +79,7 @@ class ForeignServers:
 
 
 def judged_by(address_of: AddressOf) -> Callable[[str], Awaitable[str]]:
-    """Return what finds the address of a server, which raises ServerGone where that may not be connected to."""
+    """Return a function that finds the address of a server, and raises ServerGone where it may not be connected to."""
 
     async def judged(url: str) -> str:
         try:

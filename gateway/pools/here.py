@@ -1,4 +1,4 @@
-"""What belongs to this machine in the pools that all hosts share: its keys for engines on TCP, and where models lie."""
+"""The parts of shared pools that belong to this machine: its keys for engines on TCP, and its folders of models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Here:
-    """The part of one gateway's machine. Its keys are read, or made, when the first engine on TCP is met."""
+    """The machine of one gateway. Its keys are read, or made, when the first engine on TCP is met."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -1,7 +1,7 @@
-"""The pools of this gateway, kept as the rows say: connections to every replica, and which revision serves.
+"""The pools of this gateway, kept as the rows say: connections to every replica, and the serving revision.
 
-Rows are read at the start, at every change that is announced, and now and then. While the database is away, what was
-read last goes on serving. Knows neither who starts engines nor which replica takes a request.
+Rows are read at the start, at every change that is announced, and now and then. While the database is away, the rows
+read last go on serving. Knows neither who starts engines nor which replica takes a request.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from gateway.pools.here import Here
 from gateway.pools.rooms import Rooms, starts_when_asked
 from gateway.support.worker import forever
 
-LOOK_S = 5.0
-"""How often the number of gateways is read."""
+POLL_S = 5.0
+"""Seconds between two looks at the number of gateways."""
 
 REREAD_S = 60.0
-"""How often all rows are read without an announced change."""
+"""Seconds after which all rows are read without an announced change."""
 
 LEAVE_S = 60.0
-"""How long running requests may keep the connection to a replica that is gone from the rows."""
+"""Seconds for which running requests may keep the connection to a replica that is gone from the rows."""
 
 FIND_EVERY_S = 0.01
-"""How often a gateway that starts looks whether it is connected."""
+"""Seconds between two looks of a gateway that starts for its connections."""
 
 CONNECTED = frozenset({"loading", "ready", "draining"})
 """States of replicas that a gateway connects to."""
@@ -68,14 +68,17 @@ NO_ADAPTERS = BaseShape({}, 0)
 """The shape of a base to which no adapter belongs."""
 
 Served = EngineModel | OpaqueModel
-"""A base model that a pool serves: one whose files are here, or one of which only its servers have them."""
+"""A base model that a pool serves: one whose files are here, or one whose files only its servers have."""
 
 Key = tuple[str, int, str]
 """A running replica: its id, the generation of its start and its address."""
 
 
 class LivePools(Mapping[str, Pool]):
-    """The pools of this gateway by name, up to date between `start` and `stop`. `changed` takes announced changes."""
+    """The pools of this gateway by name, up to date between `start` and `stop`.
+
+    Subscribe `changed` to announced changes.
+    """
 
     def __init__(
         self,
@@ -88,10 +91,14 @@ class LivePools(Mapping[str, Pool]):
         here: Here | None = None,
         cold_start_s: float = 60.0,
     ) -> None:
-        """bases: replaced in place whenever what is served changes, and then forget_routes is called. connect_foreign:
-        None leaves out the pools of other makers' servers. here: None for models
-        whose folders are as in the rows, and engines on sockets alone. cold_start_s: how long a request waits for the
-        first replica of a pool that starts some when requests come."""
+        """Make the pools, of which there are none before `start`.
+
+        bases: replaced in place whenever another base model is served, after which forget_routes is called.
+        connect_foreign: None leaves out the pools of other makers' servers.
+        here: None for models whose folders are as in the rows, and engines on sockets alone.
+        cold_start_s: seconds for which a request waits for the first replica of a pool that starts some when requests
+        come.
+        """
         self.rooms = Rooms(cold_start_s)
         """Where requests wait for a first replica."""
         self._here = here
@@ -105,9 +112,9 @@ class LivePools(Mapping[str, Pool]):
         self._revisions: dict[tuple[str, int], PoolRevision] = {}  # by pool id and number
         self._models: dict[Path, EngineModel] = {}
         self._unusable: dict[Path, str] = {}  # why each model that cannot be read cannot
-        self._keys: dict[str, Key] = {}  # of the connected replicas, by id
+        self._keys: dict[str, Key] = {}  # backends of the connected replicas, by id
         self._num_wanted = 0
-        self._served: dict[str, ServedPool] = {}  # what the rows said last, by pool id
+        self._served: dict[str, ServedPool] = {}  # the rows as last read, by pool id
         self._stale: set[str] | None = None  # pools that have changed since; None: any may have
         self._reread_at_s = 0.0
         self._leaving: dict[asyncio.Task[None], ManagedBackend] = {}
@@ -125,7 +132,7 @@ class LivePools(Mapping[str, Pool]):
 
     @property
     def ready(self) -> bool:
-        """Whether this gateway can serve: a pool has a ready replica, or no pool wants one."""
+        """True if this gateway can serve: a pool has a ready replica, or no pool wants one."""
         return self._num_wanted == 0 or any(pool.ready for pool in self._pools.values())
 
     @property
@@ -159,13 +166,16 @@ class LivePools(Mapping[str, Pool]):
         """Read the rows once, and follow them from then on. Raises what the database raises."""
         await self._step()
         self._tasks = [
-            asyncio.create_task(forever(self._step, LOOK_S, name="pools", wake=self._wake)),
-            asyncio.create_task(forever(self._tell_used, HEARTBEAT_INTERVAL_S, name="service of tenants")),
+            asyncio.create_task(forever(self._step, POLL_S, name="pools", wake=self._wake)),
+            asyncio.create_task(forever(self._report_used, HEARTBEAT_INTERVAL_S, name="service of tenants")),
         ]
 
     async def find_replicas(self, within_s: float) -> None:
-        """Return once each pool with a replica that serves by its row has a connection to one, at the latest after
-        within_s: what is asked of a gateway that has just started need not be refused."""
+        """Return once each pool with a replica that serves by its row has a connection to one.
+
+        within_s: seconds after which to return at the latest. A gateway that has just started then need not refuse what
+        is asked.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while not all(self._is_found(each) for each in self._served.values()):  # noqa: ASYNC110 - for a moment
@@ -224,7 +234,10 @@ class LivePools(Mapping[str, Pool]):
             revision.share_among(max(1, num_gateways))
 
     async def _list_served(self, conn: Connection, pool_ids: set[str] | None) -> list[ServedPool]:
-        """Return pools as of this machine. Its key is announced before an engine on TCP is connected to."""
+        """Return pools with this machine's folders.
+
+        The machine's key is announced before an engine on TCP is connected to.
+        """
         found = await list_served(conn, pool_ids)
         if self._here is None:
             return found
@@ -233,9 +246,9 @@ class LivePools(Mapping[str, Pool]):
             self._is_announced = True
         return [self._here.placed(each) for each in found]
 
-    async def _tell_used(self) -> None:
+    async def _report_used(self) -> None:
         for revision in self._revisions.values():
-            revision.tell_used()
+            revision.report_used()
 
     async def _read_models(self, served: Sequence[ServedPool]) -> None:
         """Read the models of new folders; one that cannot be read is left out, and tried again at the next step."""
@@ -244,7 +257,7 @@ class LivePools(Mapping[str, Pool]):
             try:
                 self._models[folder] = await asyncio.to_thread(EngineModel.load, folder)
                 self._unusable.pop(folder, None)
-            except Exception as error:  # whatever the libraries raise that read an operator's tokenizer and template
+            except Exception as error:  # any error of the libraries that read an operator's tokenizer and template
                 if self._unusable.get(folder) != str(error):
                     self._unusable[folder] = str(error)
                     log.error("model_unusable", folder=str(folder), error=str(error))
@@ -347,7 +360,7 @@ class LivePools(Mapping[str, Pool]):
                 self._keys[row.id] = key
             if replica.is_draining != (row.state == "draining"):
                 replica.is_draining = row.state == "draining"
-                revision.look_at(replica)
+                revision.refresh(replica)
             gone.pop(row.id, None)
 
     def _leave_replicas(self, gone: Mapping[str, Key]) -> None:
@@ -367,8 +380,10 @@ class LivePools(Mapping[str, Pool]):
 
 
 def _digest_of(row: RevisionRow, model: Served) -> str:
-    """Return the digest of the base that a revision serves. Adapters of a model do not answer where its servers cannot
-    load them: to them it is another base."""
+    """Return the digest of the base that a revision serves.
+
+    Adapters of a model do not answer where its servers cannot load them: to them it is another base.
+    """
     if isinstance(model, OpaqueModel) or has_adapters(row.driver, row.settings):
         return model.digest
     return opaque_digest(row.pool_id, row.driver, row.settings.get("served_model", ""))

@@ -1,4 +1,4 @@
-"""Tells agents the load of pools whose number of replicas follows it, as this gateway sees the pools."""
+"""Reports to agents the load of pools whose number of replicas follows it, as this gateway sees the pools."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import time
 from gateway.backends.load import load_of
 from gateway.backends.pool import Pool
 from gateway.db.pool import Database
-from gateway.db.pools.scaling_rows import tell_loads
+from gateway.db.pools.scaling_rows import report_loads
 from gateway.domain.pools.scaling import Load
 from gateway.pools.live import LivePools
 from gateway.support.worker import forever
 
-TELL_EVERY_S = 1.0
-STILL_EVERY_S = 4.0
-"""Seconds after which a load that has not changed is told again."""
+REPORT_EVERY_S = 1.0
+UNCHANGED_EVERY_S = 4.0
+"""Seconds after which a load that has not changed is reported again."""
 
 
 class PoolLoads:
-    """One per gateway process, between `start` and `stop`."""
+    """Reports loads between `start` and `stop`. A gateway process has one."""
 
     def __init__(self, database: Database, pools: LivePools, gateway_id: str) -> None:
         self._database = database
         self._pools = pools
         self._gateway_id = gateway_id
-        self._told: dict[str, tuple[Load, float]] = {}
+        self._reported: dict[str, tuple[Load, float]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to tell."""
         self._task = asyncio.create_task(
-            forever(self._step, TELL_EVERY_S, name="loads of pools", wake=self._pools.rooms.awaited)
+            forever(self._step, REPORT_EVERY_S, name="loads of pools", wake=self._pools.rooms.awaited)
         )
 
     async def stop(self) -> None:
@@ -45,21 +45,25 @@ class PoolLoads:
         pools = self._pools.scaled
         for pool_id, pool in pools.items():
             load = load_of(pool, now_s)
-            before, told_s = self._told.get(pool_id, (None, 0.0))
+            before, reported_s = self._reported.get(pool_id, (None, 0.0))
             is_asleep = not load.num_held and not _may_run(pool)
             if is_asleep and before is None:
                 continue
-            if _is_news(before, load) or now_s - told_s >= STILL_EVERY_S:
+            if _is_news(before, load) or now_s - reported_s >= UNCHANGED_EVERY_S:
                 loads[pool_id] = load
             if load.num_held and not (before is not None and before.num_held):
                 awaited.append(pool_id)
         if loads:
             async with self._database.acquire() as conn:
-                await tell_loads(conn, self._gateway_id, loads, awaited)
-        self._told |= {pool_id: (load, now_s) for pool_id, load in loads.items()}
-        asleep = [id for id in self._told if id not in pools or not (_may_run(pools[id]) or self._told[id][0].num_held)]
+                await report_loads(conn, self._gateway_id, loads, awaited)
+        self._reported |= {pool_id: (load, now_s) for pool_id, load in loads.items()}
+        asleep = [
+            id
+            for id in self._reported
+            if id not in pools or not (_may_run(pools[id]) or self._reported[id][0].num_held)
+        ]
         for pool_id in asleep:
-            del self._told[pool_id]
+            del self._reported[pool_id]
 
 
 def _may_run(pool: Pool) -> bool:

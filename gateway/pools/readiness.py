@@ -1,4 +1,4 @@
-"""Whether this gateway can serve requests, and whether it has been told to stop."""
+"""The readiness of this gateway: that it can serve requests, and that it has not been told to stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATABASE_TIMEOUT_S = 2.0
 
 
 class GatewayReadiness:
-    """Looks at the database and at the pools when it is asked; the log says what is missing, once for each change."""
+    """Looks at the database and at the pools when it is asked; the log has the missing parts, once for each change."""
 
     def __init__(self, database: Database, pools: LivePools) -> None:
         self._database = database
@@ -34,8 +34,10 @@ class GatewayReadiness:
         self._is_leaving = True
 
     async def is_ready(self) -> bool:
-        """Tell whether new requests should come here: the database answers, some pool has a ready replica or none wants
-        one, and the gateway stays."""
+        """Tell whether new requests should come here.
+
+        They should while the database answers, some pool has a ready replica or none wants one, and the gateway stays.
+        """
         if self._is_leaving:
             return False
         found = {} if self._pools.ready else {pool.name: pool.serving.detail for pool in self._pools.values()}

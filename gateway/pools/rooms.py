@@ -1,4 +1,4 @@
-"""The waiting rooms of this gateway's pools: whether requests wait for a first replica of a pool, by its rows."""
+"""The waiting rooms of this gateway's pools: by its rows, a pool's requests wait for a first replica or do not."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ USUAL_START_S = 30.0
 
 
 class Rooms:
-    """One room for each pool, by its id."""
+    """The waiting rooms of pools, one for each, by its id."""
 
     def __init__(self, max_wait_s: float) -> None:
-        """max_wait_s: how long a request waits for a first replica."""
+        """Make rooms. max_wait_s: seconds for which a request waits for a first replica."""
         self.awaited = asyncio.Event()
         """Set when a request begins to wait where none did."""
         self._max_wait_s = max_wait_s
@@ -36,8 +36,8 @@ class Rooms:
 
     def keep(self, pool_ids: Iterable[str]) -> None:
         """Forget the rooms of all pools but these, and let no request wait there."""
-        kept = set(pool_ids)
-        for pool_id in self._rooms.keys() - kept:
+        remaining = set(pool_ids)
+        for pool_id in self._rooms.keys() - remaining:
             self._rooms.pop(pool_id).open(None)
 
     def leave(self) -> None:

@@ -1,1 +1,1 @@
-"""PostgreSQL as a process: the embedded server, where its data lies, and dumps."""
+"""PostgreSQL as a process: the embedded server, the place of its data, and dumps."""

@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 APPLICATION_NAME = "lorikeet-backup"
 
 LEFT_OUT = ("public.kept_replies", "public.request_contents", "public.background_responses", "public.background_events")
-"""Encrypted replies of a day: that their keys were used is in a backup, so that after a restore none of them runs
-again. What requests said and got, which is promised to be gone after its days. And responses that run in the
-background, which are not to run again after a restore: those that ended are stored responses, too."""
+"""Tables whose rows are not in a dump.
+
+Encrypted replies of a day: a dump has only that their keys were used, so that after a restore none of them runs again.
+Content of requests and replies, which is promised to be gone after its days. Responses that run in the background,
+which are not to run again after a restore: those that ended are stored responses, too.
+"""
 
 
 class DumpFailed(RuntimeError):
-    """PostgreSQL's program failed; the message is what it said."""
+    """PostgreSQL's program failed; the message is its own."""
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +55,10 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A moment of the database, kept as long as its transaction is. id: for `pg_dump --snapshot`."""
+    """A moment of the database, kept as long as its transaction is."""
 
     id: str
+    """The id for `pg_dump --snapshot`."""
     contents: Contents
 
 
@@ -74,7 +78,7 @@ async def snapshot(dsn: str) -> AsyncIterator[Snapshot]:
 
 
 async def contents(dsn: str) -> Contents:
-    """Return what a database holds.
+    """Return the content of a database, to compare with.
 
     Raises one of `UNUSABLE` or `UNAVAILABLE`.
     """
@@ -184,7 +188,9 @@ async def drop_everything(dsn: str) -> None:
 
 def dump(dsn: str, snapshot_id: str, path: Path) -> None:
     """Write the database as of a snapshot to a file in PostgreSQL's custom format, without the rows of LEFT_OUT.
-    Blocks; raises DumpFailed."""
+
+    Blocks; raises DumpFailed.
+    """
     arguments = ["--format=custom", "--no-owner", "--no-privileges", f"--snapshot={snapshot_id}", f"--file={path}"]
     _run("pg_dump", dsn, [*arguments, *(f"--exclude-table-data={table}" for table in LEFT_OUT)])
 
@@ -213,8 +219,8 @@ def without_password(dsn: str) -> tuple[str, str | None]:
     name, colon, secret = user.partition(":")
     query = parse_qsl(parts.query, keep_blank_values=True)
     password = next((value for key, value in query if key == "password"), unquote(secret) if colon else None)
-    kept = urlencode([pair for pair in query if pair[0] != "password"], quote_via=quote)
-    return urlunsplit(parts._replace(netloc=f"{name}{at}{hosts}", query=kept)), password
+    options = urlencode([pair for pair in query if pair[0] != "password"], quote_via=quote)
+    return urlunsplit(parts._replace(netloc=f"{name}{at}{hosts}", query=options)), password
 
 
 def program(name: str) -> Path:

@@ -35,13 +35,14 @@ from gateway.support.process import (
 )
 
 SUPERUSER = "lorikeet"
-"""Owns the tables; for migrations, backups and restores. Gateways use `RUNTIME_ROLE`."""
+"""The role that owns the tables, for migrations, backups and restores. Gateways use `RUNTIME_ROLE`."""
 
 RUNTIME_PASSWORD_NAME = "postgres.runtime.password"  # noqa: S105 - the name of a file
 MAX_SOCKET_PATH_BYTES = 107
 SOCKET_NAME = ".s.PGSQL.5432"
 START_TIMEOUT_S = 600.0
-"""A start after a crash replays the write-ahead log: killing it for being slow would only start that again."""
+"""The longest time of a start: after a crash PostgreSQL replays the write-ahead log, and killing it for being slow
+would only start that again."""
 
 OTHER_SERVER_TIMEOUT_S = 15.0
 PROGRESS_INTERVAL_S = 5.0
@@ -66,11 +67,13 @@ class EmbeddedPostgresError(RuntimeError):
 
 
 class EmbeddedPostgres:
-    """One server for one data folder; the caller sees to it that only one process uses that folder.
+    """One server for one data folder; the caller takes care that only one process uses the folder.
 
-    say gets one line for whatever takes long or is worth knowing. fallback_root: see `placement`. settings: values of
-    PostgreSQL's parameters in place of those in `SERVER_SETTINGS`. reachable_by: the group whose members may connect,
-    where root starts the server for processes of other users; None: its own user and root alone.
+    report: gets one line for each step that takes long or is worth knowing.
+    fallback_root: as for `placement`.
+    settings: values of PostgreSQL's parameters in place of those in `SERVER_SETTINGS`.
+    reachable_by: the group whose members may connect, where root starts the server for processes of other users; None:
+    its own user and root alone.
     """
 
     def __init__(
@@ -78,14 +81,14 @@ class EmbeddedPostgres:
         data_dir: Path,
         *,
         fallback_root: Path = Path("/var/lib/lorikeet"),
-        say: Callable[[str], None] = lambda line: None,
+        report: Callable[[str], None] = lambda line: None,
         settings: Mapping[str, str] = MappingProxyType({}),
         reachable_by: int | None = None,
     ) -> None:
         self._settings = {**SERVER_SETTINGS, **settings}
         self._data_dir = data_dir.absolute()
         self._fallback_root = fallback_root
-        self._say = say
+        self._report = report
         self._log = self._data_dir / "log" / "postgres.log"
         self._reachable_by = reachable_by
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,7 +103,7 @@ class EmbeddedPostgres:
             return self._start(log)
 
     def _start(self, log: BinaryIO) -> str:
-        placement = place(self._data_dir, self._fallback_root, self._say, self._reachable_by)
+        placement = place(self._data_dir, self._fallback_root, self._report, self._reachable_by)
         password = self._password(placement)
         if not placement.cluster.exists():
             self._initialize(placement, password, log)
@@ -128,7 +131,7 @@ class EmbeddedPostgres:
                 process.wait(seconds)
                 return
             except subprocess.TimeoutExpired:
-                self._say(f"PostgreSQL did not stop within {seconds:.0f} s of {signum.name}")
+                self._report(f"PostgreSQL did not stop within {seconds:.0f} s of {signum.name}")
 
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -199,7 +202,7 @@ class EmbeddedPostgres:
             if now - started > START_TIMEOUT_S:
                 raise self._failed(f"PostgreSQL was not ready after {START_TIMEOUT_S:.0f} s", since_byte)
             if now - reported > PROGRESS_INTERVAL_S:
-                self._say(f"PostgreSQL is still starting, {now - started:.0f} s (after a crash it replays its log)")
+                self._report(f"PostgreSQL is still starting, {now - started:.0f} s (after a crash it replays its log)")
                 reported = now
             time.sleep(0.02)
 
@@ -226,8 +229,10 @@ def runtime_dsn(data_dir: Path) -> str | None:
 
 
 def running_dsn(data_dir: Path) -> str | None:
-    """Return the owner's connection string for the server that runs for this data folder in any process; None where
-    none does."""
+    """Return the owner's connection string for the server that runs for this data folder in any process.
+
+    Return None where none does.
+    """
     if (socket_dir := _running_socket_dir(data_dir)) is None:
         return None
     return dsn((data_dir / "postgres.password").read_text().strip(), socket_dir)
@@ -256,10 +261,10 @@ def _postmaster_status(cluster: Path) -> list[str]:
 
 
 def _claim(cluster: Path) -> None:
-    """Wait for a server that is just ending, refuse one that stays, and clear what a crash left behind.
+    """Wait for a server that is just ending, refuse one that stays, and remove the leftovers of a crash.
 
-    PostgreSQL believes any live process whose number stands in a stale `postmaster.pid` to be a server; in a container,
-    where numbers recur, it would never start again. Its check of the shared memory segment stays in force.
+    PostgreSQL takes any live process with the number in a stale `postmaster.pid` for a server; in a container, where
+    numbers recur, it would never start again. Its check of the shared memory segment stays in force.
     """
     deadline = time.monotonic() + OTHER_SERVER_TIMEOUT_S
     while servers := _servers(cluster):

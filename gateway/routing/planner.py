@@ -1,4 +1,4 @@
-"""Plans for requests by a policy: reads what is known of each target now, and walks the document.
+"""Plans for requests by a policy: reads the present facts about each target, and walks the document.
 
 The run of a request and `explain` both ask here, so that they see the same plan where they have the same facts.
 """
@@ -23,17 +23,17 @@ from gateway.routing.resolve import Found, Resolver
 from gateway.routing.route import Route
 
 BASIS_POINTS = 10_000
-"""Prices of limits are in so many parts."""
+"""The parts of a price by which limits count."""
 
 _GONE = TargetFacts(is_usable=False)
 
 MISSING_S = 1.0
-"""Seconds for which a target that a project has not is looked up no more: each look is a query."""
+"""Seconds for which a target that a project does not have is not looked up again: each look is a query."""
 MAX_MISSING = 10_000
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A plan, and what it was made of."""
+    """A plan, and the data that it was made of."""
 
     plan: Plan
     facts: Facts
@@ -58,8 +58,11 @@ class Planner:
         *,
         key_use: Callable[[str, str], Awaitable[KeyUse]] = always_the_pools,
     ) -> None:
-        """is_ready: tells whether a replica of the pool of this name takes requests. key_use: tells which key a
-        project's requests to the pool of this name are sent with."""
+        """Plan with nothing measured yet, unless measured has speeds.
+
+        is_ready: tells whether a replica of the pool of this name takes requests.
+        key_use: tells which key a project's requests to the pool of this name are sent with.
+        """
         self._key_use = key_use
         self.measured = measured or Measured()
         """The speeds that runs of routes have measured here."""
@@ -92,7 +95,7 @@ class Planner:
         return Planned(walk(document, facts), facts, found)
 
     async def find(self, project_id: str, organization_id: str, model: str) -> Found | None:
-        """Return what a model string of a project stands for, whatever the models of any key; None for nothing.
+        """Return the target of a project's model string, whatever the models of any key; None for an unknown one.
 
         Raises Overloaded: when the database cannot be asked.
         """
@@ -113,7 +116,7 @@ class Planner:
         return None
 
     async def _look_up(self, project_id: str, organization_id: str, target: str) -> Found | None:
-        """Return what a target stands for; None where there is no such model, or was none a moment ago."""
+        """Return the target of a model string; None where there is no such model, or was none a moment ago."""
         key, now_s = (project_id, target), time.monotonic()
         if self._missing_until_s.get(key, 0.0) > now_s:
             return None

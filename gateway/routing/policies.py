@@ -26,8 +26,10 @@ class RoutedPolicy(msgspec.Struct, frozen=True):
         return f"{self.name}@{self.version}"
 
     def is_in(self, allowed: Collection[str] | None) -> bool:
-        """Tell whether these models include the route, which then may use all its targets, or every one of these; None
-        stands for all models."""
+        """Tell whether these models include the route, or every one of its targets.
+
+        A route that is included may use all its targets. None stands for all models.
+        """
         if allowed is None or self.name in allowed:
             return True
         return all(each in allowed for each in (*targets_of(self.document), *copy_targets_of(self.document)))

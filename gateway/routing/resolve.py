@@ -1,4 +1,4 @@
-"""Model strings to routes, within what one tenant may use, remembered until something of it changes.
+"""Model strings to routes, within the models that one tenant may use, remembered until a change.
 
 An adapter that belongs to somebody else is looked up, and missed, exactly like one that does not exist.
 """
@@ -45,14 +45,17 @@ Found = Route | RunningExperiment | RoutedPolicy
 
 
 class Resolver:
-    """Remembers the routes it has found until the change feed says that they changed; pass it `changed` to subscribe.
+    """Finds routes, and remembers them until the change feed reports a change. Subscribe `changed` to the feed.
 
     An adapter answers under every pool of its own base, and under no other.
     """
 
     def __init__(self, database: Database, bases: Bases, project_key: ProjectKey) -> None:
-        """bases: what is served, which may change in place; call `changed(None)` when it did. project_key: gives the
-        secrets under which units of experiments are digested."""
+        """Make a resolver that remembers nothing.
+
+        bases: the served base models, which may change in place; call `changed(None)` when they did.
+        project_key: gives the secrets under which units of experiments are digested.
+        """
         self._database = database
         self._experiments = ExperimentLoader(database, bases, project_key)
         self.bases = bases
@@ -62,8 +65,10 @@ class Resolver:
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
     async def resolve(self, principal: Principal, model: str) -> Route:
-        """Return where a request of a project's key goes that is no exposure: of an experiment, where its control goes,
-        and of a policy, its first target that can be used.
+        """Return where a request of a project's key goes that is no exposure.
+
+        A request of an experiment goes where its control goes, and one of a policy to the policy's first target that
+        can be used.
 
         Raises as `find` does.
         """
@@ -85,7 +90,7 @@ class Resolver:
         return found
 
     async def look_up(self, project_id: str, organization_id: str, model: str) -> Found | None:
-        """Return what a model string of a project stands for, whatever the models of any key; None for nothing.
+        """Return the target of a project's model string, whatever the models of any key; None for an unknown one.
 
         Raises Overloaded: when the database cannot be asked.
         """
@@ -95,8 +100,9 @@ class Resolver:
         return (known.get(model) if known else None) or await self._find(project_id, organization_id, model)
 
     async def list_routes(self, principal: Principal) -> list[Route]:
-        """Return everything that a project's key may use: the bases, its adapters and those shared with it, and its
-        aliases; versions that the key's models name come last.
+        """Return everything that a project's key may use: bases, adapters and aliases.
+
+        Adapters are the project's own and those shared with it. Versions that the key's models name come last.
 
         Raises Overloaded: when the database cannot be asked.
         """
@@ -133,7 +139,7 @@ class Resolver:
             self._borrowers.clear()
         elif change.table in ("adapters", "model_aliases", "adapter_shares", "experiments", "routes"):
             self._forget(change.project_id)
-        elif change.table == "projects":  # what an archived one shared
+        elif change.table == "projects":  # a share of an archived project
             self._forget(change.id)
         self._generation += 1
 
@@ -188,7 +194,7 @@ class Resolver:
     async def _of_name(
         self, project_id: str, organization_id: str, named: NamedTarget | None
     ) -> tuple[Found | None, bool]:
-        """Return what a project's own name leads to, and whether that may be remembered."""
+        """Return the target of a project's own name, and whether it may be remembered."""
         if named is None:
             return None, True
         if named.experiment_id is not None:
@@ -216,8 +222,10 @@ class Resolver:
     async def _pool_of(
         self, row: RouteRow | None, visible: Collection[str], wanted: str | None = None
     ) -> tuple[str | None, bool]:
-        """Return the pool that serves a version, and whether that may be remembered. wanted: the pool that it has to
-        be; None: any that the project may use."""
+        """Return the pool that serves a version, and whether that may be remembered.
+
+        wanted: the pool that it has to be; None: any that the project may use.
+        """
         if row is None:
             return None, True
         pools, is_sure = self.bases.pools_of(row.base_digest), True

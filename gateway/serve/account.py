@@ -1,8 +1,8 @@
-"""As whom agents, gateways and engines run: as whoever started `serve` or, where that is root, as a user of their own.
+"""The user that agents, gateways and engines run as: the one who started `serve` or, under root, a user of their own.
 
-They have to reach the program, the data folder and what the settings name. Where they cannot, since all of it is in
-root's own folder for example, root keeps them, and says why. Modes are never widened for their sake, but of the data
-folder itself: they may add files to it, and cannot remove those of others.
+That user has to reach the program, the data folder and the folders of settings. Where it cannot, since all of it is in
+root's own folder for example, root keeps them, and says why. Modes are never widened for that user's sake, but of the
+data folder itself: it may add files there, and cannot remove those of others.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ ACCOUNT_NAME = "lorikeet-server"
 CHECK_TIMEOUT_S = 60.0
 FOLDERS = ("adapters", "adapter-cache", "link", "uploads", "replicas")
 FILES = ("inspection.lock", host.ID_NAME, lease.LOCK_NAME)
-"""What agents and gateways make in the data folder, beside what settings have paths of."""
+"""Files that agents and gateways make in the data folder, beside those whose paths are settings."""
 
-# Ends with what cannot be reached. Each argument is a kind and a path: enter, read all of, or write to.
+# A program that prints the first path that cannot be reached. Each argument is a kind and a path: enter, read all of,
+# or write to.
 _CHECK = """
 import os, sys
 import engine, gateway
@@ -37,16 +38,16 @@ for argument in sys.argv[1:]:
 """
 
 
-def server_account(settings: Settings, say: Callable[[str], None]) -> Account | None:
+def server_account(settings: Settings, report: Callable[[str], None]) -> Account | None:
     """Return the user that this process, where it is root, is to start its children as; None: as itself."""
     if os.geteuid() != 0:
         return None
     account = system_account(ACCOUNT_NAME)
     if account is None:
-        say(f"warning: user {ACCOUNT_NAME} could not be made: agent, worker, gateways and engines run as root")
+        report(f"warning: user {ACCOUNT_NAME} could not be made: agent, worker, gateways and engines run as root")
         return None
     if (path := _out_of_reach(settings, account)) is not None:
-        say(f"warning: user {account.name} cannot reach {path}: agent, worker, gateways and engines run as root")
+        report(f"warning: user {account.name} cannot reach {path}: agent, worker, gateways and engines run as root")
         return None
     return account
 

@@ -1,4 +1,4 @@
-"""The last thing `serve` prints once everything answers: where it is, the keys, a line to try, how to stop."""
+"""The last lines that `serve` prints once everything answers: URL, keys, a line to try, and how to stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gateway.settings import Settings
 def banner(settings: Settings, access: Access, num_demo_pools: int = 1, computes: str = "") -> str:
     """Return several lines, without a newline at the end.
 
-    num_demo_pools: pools that the demo has, one or two. computes: what the engine computes in and on; "" is not shown.
+    num_demo_pools: pools of the demo, one or two.
+    computes: the number format and the device of the engine; "" is not shown.
     """
     lines = ["", f"Lorikeet is ready at {settings.base_url}/v1", ""]
     if computes:
@@ -38,14 +39,14 @@ def _dashboard_lines(settings: Settings, access: Access) -> list[str]:
     The first password is shown by the start that made the password, and by no other.
     """
     lines = [f"  dashboard     {settings.base_url}/admin/"]
-    kept = f"in {settings.admin_login_path}"
+    place = f"in {settings.admin_login_path}"
     if access.new_password is not None:
         if settings.admin_password:
             lines += [f"  sign in as    {ADMIN_EMAIL} with the password of LORIKEET_ADMIN_PASSWORD"]
         else:
-            lines += [f"  sign in as    {ADMIN_EMAIL} with {access.new_password}", f"{'':16}(it is also {kept})"]
+            lines += [f"  sign in as    {ADMIN_EMAIL} with {access.new_password}", f"{'':16}(it is also {place})"]
     elif settings.admin_login_path.exists():
-        lines += [f"  sign in as    {ADMIN_EMAIL}, whose first password is {kept}"]
+        lines += [f"  sign in as    {ADMIN_EMAIL}, whose first password is {place}"]
     return lines
 
 

@@ -1,12 +1,11 @@
-"""The start of a new installation: the operator's key, somebody who can sign in and, for the demo model, prices and
-two tenants with their adapters, one of them with an experiment that is ready to be started.
+"""The start of a new installation: the operator's key, a person who can sign in and, for the demo model, its tenants.
 
+The demo has prices and two tenants with their adapters, one of them with an experiment that is ready to be started.
 Runs at every start and changes nothing the second time. Keys are stored hashed, so the files that hold them lead: a key
-that stands in its file is made valid in the database, unless the database knows it already, revoked or not. Adapters
-and the experiment are seeded only with their tenant: one that the operator removed does not come back, nor does a
-tenant. Prices are set
-where there are no tenants yet: what is there keeps costing what it did. The first person is made where the organization
-never had anybody: who was removed does not come back either.
+in its file is made valid in the database, unless the database knows it already, revoked or not. Adapters and the
+experiment are seeded only with their tenant: one that the operator removed does not come back, nor does a tenant.
+Prices are set where there are no tenants yet: present tenants keep their prices. The first person is made where the
+organization never had anybody: a removed one does not come back either.
 """
 
 from __future__ import annotations
@@ -50,10 +49,11 @@ ADMIN_EMAIL = "admin@localhost"
 OPERATOR_SCOPES: tuple[Scope, ...] = ("admin_read", "admin_write")
 TENANT_SCOPES: tuple[Scope, ...] = ("inference",)
 TENANT_KEY_NAMES = {"acme": "OPENAI_API_KEY", "globex": "GLOBEX_API_KEY"}
-"""Under which name the key of each demo tenant stands in `demo.env`."""
+"""The name under which the key of each demo tenant stands in `demo.env`."""
 
 DEMO_PRICES = Entry(ANY, ANY, ANY, input_nanos=200_000_000, cached_input_nanos=50_000_000, output_nanos=800_000_000)
-"""Without prices nothing costs, and later ones do not count backwards: the demo is to show what a tenant costs."""
+"""The prices of the demo, which is to show a tenant's costs: without prices nothing costs, and later ones do not count
+backwards."""
 
 
 class BadOperatorKey(ValueError):
@@ -61,22 +61,24 @@ class BadOperatorKey(ValueError):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The keys of this installation. tenant_keys: of the demo's tenants by name, empty without the demo.
-
-    new_password: of the person whom this start made, None at every later one. has_demo_prices: nobody has set others.
-    """
+    """The keys of this installation."""
 
     operator_key: str
     tenant_keys: dict[str, str]
+    """The keys of the demo's tenants by name; empty without the demo."""
     new_password: str | None = None
+    """The password of the person whom this start made; None at every later start."""
     has_demo_prices: bool = False
+    """True if nobody has set other prices."""
 
 
 async def bootstrap(dsn: str, settings: Settings, base_digest: str, runtime: str | None = None) -> Access:
-    """Bring the schema up to date and see to it that the base model, the keys and the demo exist.
+    """Bring the schema up to date and ensure that the base model, the keys and the demo exist.
 
-    dsn, runtime: as for `migrate`. base_digest: the digest of the base model of the settings.
-    Raises MigrationRefused, BadOperatorKey, AdapterRejected, or what the database raises.
+    dsn, runtime: as for `migrate`.
+    base_digest: the digest of the base model of the settings.
+
+    Raises MigrationRefused, BadOperatorKey, AdapterRejected, or the database's errors.
     """
     await migrate(dsn, runtime=runtime)
     async with await Database.connect(dsn, max_size=1) as database, database.acquire() as connection:
@@ -91,8 +93,9 @@ async def bootstrap(dsn: str, settings: Settings, base_digest: str, runtime: str
 
 
 async def make_operator(dsn: str, settings: Settings) -> None:
-    """Make the operator's key and the first person, each where a setting names its secret: what an installation needs
-    whose processes no `serve` starts. Change nothing the second time.
+    """Make the operator's key and the first person, each where a setting names its secret.
+
+    An installation whose processes no `serve` starts needs both. Change nothing the second time.
 
     Raises BadOperatorKey, or what the database raises.
     """
@@ -150,10 +153,10 @@ async def _first_person(connection: Connection, organization_id: str, settings: 
 async def _demo(
     connection: Connection, organization_id: str, operator_key: str, settings: Settings, base_digest: str
 ) -> dict[str, str]:
-    kept = read_env_file(settings.demo_env_path)
+    values = read_env_file(settings.demo_env_path)
     keys: dict[str, str] = {}
     for tenant, variable in TENANT_KEY_NAMES.items():
-        key = kept.get(variable, "")
+        key = values.get(variable, "")
         keys[tenant] = key if _is_key(key, "project") else new_key().secret
     # Written before the database knows the keys: a secret that only the database had seen would be lost.
     with as_root():
@@ -264,8 +267,10 @@ def _is_key(text: str, kind: KeyKind) -> bool:
 
 
 def demo_env(settings: Settings, access: Access) -> str:
-    """Return the text of `demo.env`, which the official OpenAI client and the command line read from the
-    environment."""
+    """Return the text of `demo.env`.
+
+    The official OpenAI client and the command line read its values from the environment.
+    """
     values = {"OPENAI_BASE_URL": f"{settings.base_url}/v1"}
     values |= {TENANT_KEY_NAMES[tenant]: key for tenant, key in access.tenant_keys.items()}
     values["LORIKEET_ADMIN_KEY"] = access.operator_key

@@ -1,4 +1,4 @@
-"""How `serve` starts its children: their command lines and their environment."""
+"""The command lines and the environments with which `serve` starts its children."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ def engine_command(settings: Settings, model_dir: Path) -> list[str]:
 
 
 def agent_command(*, starting: bool) -> list[str]:
-    """Return the command of this machine's agent, whose engines end with it. starting: it ends with the reason where no
-    engine can be started."""
+    """Return the command of this machine's agent, whose engines end with it.
+
+    starting: True: the agent ends with the reason where no engine can be started.
+    """
     return [sys.executable, "-m", "gateway.cli", "agent", "--stop-engines", *(["--give-up"] if starting else [])]
 
 
 def gateway_command(listener_fd: int, metrics_fd: int | None = None) -> list[str]:
-    """Return the command of one gateway process on listening sockets that it inherits. metrics_fd: of the socket for
-    metrics, where there is one."""
+    """Return the command of one gateway process on listening sockets that it inherits.
+
+    metrics_fd: the descriptor of the socket for metrics; None: there is none.
+    """
     metrics = [] if metrics_fd is None else ["--metrics-fd", str(metrics_fd)]
     return [sys.executable, "-m", "gateway.cli", "gateway", "--fd", str(listener_fd), *metrics]
 
@@ -43,8 +47,9 @@ def worker_command() -> list[str]:
 def gateway_environ(environ: Mapping[str, str], settings: Settings, model_dir: Path, dsn: str) -> dict[str, str]:
     """Return the environment in which a gateway reads back these settings.
 
-    The settings have the model prepared and the database running. dsn: of the role that gateways use. The dsn holds
-    a password, and travels here rather than on a command line that every user can list.
+    The settings have the model prepared and the database running.
+    dsn: the connection string of the role that gateways use. It holds a password, and travels here rather than on a
+    command line that every user can list.
     """
     effective = msgspec.structs.replace(settings, model=str(model_dir), database_url=dsn)
     values = {name: value for name, value in variables(effective).items() if name not in _NOT_INHERITED}

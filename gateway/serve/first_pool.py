@@ -1,4 +1,4 @@
-"""The first pool as a start finds it: made of the environment once, and from then on as its rows say."""
+"""The first pool at a start: made of the environment once, and from then on as its rows say."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def settle_first_pool(dsn: str, settings: Settings, model_dir: Path, base_
 def _notes(pool: ServedPool, settings: Settings) -> list[str]:
     row = pool.row
     revision = pool.revisions[row.wanted_revision]
-    said = differences(
+    found = differences(
         settings.engine,
         revision.engine_settings,
         name=row.name,
@@ -37,7 +37,7 @@ def _notes(pool: ServedPool, settings: Settings) -> list[str]:
     )
     notes = [
         f"warning: {variable(field)} has no effect: the pool {row.name} was made with {value}, and keeps it"
-        for field, value in said.items()
+        for field, value in found.items()
     ]
     foreign = [replica for replica in pool.replicas if replica.host_id is None]
     if foreign and row.num_replicas == 0:

@@ -21,25 +21,27 @@ GATEWAY_MARGIN_S = 20.0
 """The seconds that gateways get on top of the requests' own bound, to write down usage and close."""
 
 FAILURES_SHOWN = 2
-"""The failure in a row at which the child's last log lines are shown: once may be chance, twice is a reason."""
+"""Failures in a row at which the child's last log lines are shown: one may be chance, two have a reason."""
 
 FAILURES_TO_GIVE_UP = 5
 REASON_LINES = 20
-"""How many of its last lines are searched for a child's own words."""
+"""The number of last lines that are searched for a child's own words."""
 
 
 class StartFailed(RuntimeError):
     """A child cannot run with this configuration, or fails again and again before the first request could be served.
 
-    The message is the child's own, or holds its last log lines."""
+    The message is the child's own, or holds its last log lines.
+    """
 
 
 class Fleet:
     """The children of one `serve`.
 
-    postgres: None where the database is somebody else's. The caller started it; the fleet keeps it running. agent: runs
-    the engines, which live on when the agent is killed, and are adopted by the next one. worker: does what no request
-    waits for.
+    postgres: the embedded server, which the caller has started and the fleet keeps running; None where the database is
+    somebody else's.
+    agent: runs the engines, which live on when the agent is killed, and are adopted by the next one.
+    worker: does work that no request waits for.
     """
 
     def __init__(
@@ -67,17 +69,20 @@ class Fleet:
             child.start()
 
     def began(self, agent_command: Sequence[str]) -> None:
-        """Note that all is ready. agent_command: of the agent, should it have to be started again."""
+        """Note that all is ready. agent_command: the command for the agent, should it have to be started again."""
         self._agent.run_next(agent_command)
 
     def tend(self, stop: StopSignals, *, starting: bool = False) -> None:
-        """Restart what ended and is due; to be called a few times a second.
+        """Restart children that ended and are due; to be called a few times a second.
 
-        starting: all has not been ready yet, so that a child which cannot run ends the start. Raises StartFailed only
-        then, EmbeddedPostgresError, and StopRequested instead of waiting for a database that replays its log.
+        starting: True until all has been ready once, so that a child which cannot run ends the start.
+
+        Raises StartFailed: only while starting.
+        Raises EmbeddedPostgresError: when PostgreSQL cannot be started again.
+        Raises StopRequested: instead of waiting for a database that replays its log.
         """
         if self._postgres is not None and not self._postgres.alive():
-            self._terminal.say("PostgreSQL ended; restarting it")
+            self._terminal.report("PostgreSQL ended; restarting it")
             with stop.interrupts():
                 self._postgres.start()
         for child in (self._agent, self._worker, *self._gateways):
@@ -87,14 +92,14 @@ class Fleet:
             if starting and isinstance(event, Exited):
                 _check_start(child, event)
             if event is not None:
-                self._terminal.say(str(event))
+                self._terminal.report(str(event))
             if isinstance(event, Exited) and event.failures == FAILURES_SHOWN:
                 self._terminal.show(child.log_tail())
 
-    def drain(self, drain_s: float, hurried: Callable[[], bool]) -> None:
+    def drain(self, drain_s: float, forced: Callable[[], bool]) -> None:
         """Stop the gateways, which get drain_s; then the worker, then the agent, which stops its engines.
 
-        hurried: see `stop_children`. Gateways close the listener, too, when they take no more requests.
+        forced: as for `stop_children`. Gateways close the listener, too, when they take no more requests.
         """
         self._listener.close()
         stops = (
@@ -103,8 +108,8 @@ class Fleet:
             ([self._agent], AGENT_STOP_S),
         )
         for children, grace_s in stops:
-            for name in stop_children(children, grace_s, hurried):
-                self._terminal.say(f"{name} did not stop in time and was killed")
+            for name in stop_children(children, grace_s, forced):
+                self._terminal.report(f"{name} did not stop in time and was killed")
 
 
 def _check_start(child: Child, exited: Exited) -> None:
@@ -115,7 +120,7 @@ def _check_start(child: Child, exited: Exited) -> None:
     if exited.returncode == os.EX_CONFIG:
         prefix = f"{child.name}: "
         lines = child.log_tail(REASON_LINES).splitlines()
-        said = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] or lines[-1:]
-        raise StartFailed("\n".join(said) if said else f"{child.name} cannot run with these settings")
+        errors = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] or lines[-1:]
+        raise StartFailed("\n".join(errors) if errors else f"{child.name} cannot run with these settings")
     if exited.failures >= FAILURES_TO_GIVE_UP:
         raise StartFailed(f"{child.name} failed {exited.failures} times in a row; its last lines:\n{child.log_tail()}")

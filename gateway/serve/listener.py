@@ -81,7 +81,7 @@ def is_ready(base_url: str) -> bool:
 
 
 def engines_in_words(base_url: str, operator_key: str) -> str:
-    """Return what the first engine computes in and on, such as `bfloat16 on cpu`; "" where the gateway does not say."""
+    """Return the number format and the device of the first engine, such as `bfloat16 on cpu`; "" for none."""
     listed = _asked(base_url, operator_key, "/v1/organization/engines", _Engines) or _Engines()
     return next((f"{engine.dtype} on {engine.device}" for engine in listed.data if engine.dtype and engine.device), "")
 
@@ -102,7 +102,7 @@ def answers(base_url: str, operator_key: str, model: str) -> bool:
 
 
 def _asked(base_url: str, operator_key: str, path: str, kind: type[T]) -> T | None:
-    """Return what the admin API answers; None where it does not."""
+    """Return the reply of the admin API; None where there is none."""
     address = urlsplit(base_url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PROBE_TIMEOUT_S)
     try:

@@ -1,5 +1,7 @@
-"""The data folder: made at the first start, and held by one `serve` with a lock the kernel gives back however its
-holder ends."""
+"""The data folder: made at the first start, and held by one `serve` with a lock.
+
+The kernel gives the lock back however its holder ends.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from gateway.support import process
 
 LOCK_NAME = "serve.lock"
 RESTORE_MARKER = "restore.unfinished"
-"""Stands in a data folder that a backup was being restored to when something stopped it."""
+"""The name of the marker in a data folder to which a backup was being restored when something stopped it."""
 
 KERNEL_LOCKS = Path("/proc/locks")
 _HOLDER = re.compile(r"pid (?P<pid>\d+) at (?P<url>https?://\S+)\n")
@@ -51,7 +53,7 @@ def refuse_half_restored(data_dir: Path) -> None:
 
 @contextmanager
 def data_folder_lock(data_dir: Path, url: str) -> Iterator[None]:
-    """Make the data folder, if need be, and hold it. url: what a second start is told.
+    """Make the data folder, if need be, and hold it. url: the address that a second start is told.
 
     Raises DataFolderInUse and DataFolderUnusable.
     """
@@ -90,7 +92,7 @@ def running_url(data_dir: Path) -> str | None:
         return None
     if holder is None:
         return None
-    # What a killed holder wrote stays behind, and its pid may be another process by now: the kernel knows better.
+    # The text of a killed holder stays behind, and its pid may be another process by now: the kernel knows better.
     # Devices are not compared: on some file systems the number here and in `stat` differ.
     for fields in map(str.split, held):
         if fields[1:2] == ["FLOCK"] and fields[4] == holder["pid"] and fields[5].endswith(f":{inode}"):

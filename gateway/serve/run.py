@@ -1,4 +1,4 @@
-"""The order of a start and of its end. Each step leaves behind what undoes it, so that any failure unwinds cleanly."""
+"""The order of a start and of its end. Each step registers its own undoing, so that any failure unwinds cleanly."""
 
 from __future__ import annotations
 
@@ -38,17 +38,20 @@ from gateway.support.process import bound_logs, private_folder
 PROBE_INTERVAL_S = 0.25
 PROGRESS_INTERVAL_S = 5.0
 FIRST_MODEL_S = 60.0
-"""How long a start waits for the first base model when everything else is ready."""
+"""Seconds for which a start waits for the first base model when everything else is ready."""
 
 TEND_INTERVAL_S = 0.2
-"""How soon a child's end is noticed. Each look takes processor time from the engine, where processors are few."""
+"""Seconds between two looks for children that ended.
+
+Each look takes processor time from the engine, where processors are few.
+"""
 
 
 class DatabaseUnusable(RuntimeError):
     """DATABASE_URL names a database that cannot be reached or used; the message says why, without the password."""
 
 
-# What a person can put right; anything else is a fault of ours and keeps its traceback.
+# Errors that a person can put right; any other error is a fault of ours and keeps its traceback.
 START_ERRORS: tuple[type[Exception], ...] = (
     AdapterRejected,
     BadOperatorKey,
@@ -77,12 +80,12 @@ def serve(settings: Settings, gateways: int = 1, num_demo_pools: int = 1) -> int
         try:
             _run(settings, gateways, num_demo_pools, terminal, stop)
         except StopRequested:
-            terminal.say("stopped while starting")
+            terminal.report("stopped while starting")
         except UNUSABLE as error:
-            terminal.say(f"error: {in_words(error)}")
+            terminal.report(f"error: {in_words(error)}")
             return 1
         except START_ERRORS as error:
-            terminal.say(f"error: {str(error) or type(error).__name__}")
+            terminal.report(f"error: {str(error) or type(error).__name__}")
             return 1
     return 0
 
@@ -93,9 +96,9 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
         refuse_half_restored(settings.data_dir)
         listener = Listener(settings.host, settings.port)
         stack.callback(listener.close)
-        account = server_account(settings, terminal.say)
+        account = server_account(settings, terminal.report)
         with stop.interrupts(), terminal.step(f"base model {settings.model_name}"):
-            model_dir = prepare_model(settings, terminal.say, owner_of_models(settings, account))
+            model_dir = prepare_model(settings, terminal.report, owner_of_models(settings, account))
         if account is not None:
             hand_over(settings, account)
             step_down(account)
@@ -109,21 +112,21 @@ def _run(settings: Settings, gateways: int, num_demo_pools: int, terminal: Termi
             access = asyncio.run(bootstrap(dsns.owner, settings, digest, runtime))
             notes = asyncio.run(settle_first_pool(dsns.runtime, settings, model_dir, digest))
         for note in notes:
-            terminal.say(note)
+            terminal.report(note)
         if num_demo_pools > 1:
             with stop.interrupts(), terminal.step(f"second base model {second_pool.NAME}"):
-                second_pool.add_second_pool(dsns.runtime, settings, terminal.say, account)
+                second_pool.add_second_pool(dsns.runtime, settings, terminal.report, account)
         metrics_fd = _metrics_fd(settings, terminal, stack)
         fleet = _build_fleet(
             settings, gateways, model_dir, dsns.runtime, account, postgres, listener, metrics_fd, terminal
         )
-        stack.callback(fleet.drain, settings.lame_duck_seconds + settings.drain_seconds, lambda: stop.hurried)
+        stack.callback(fleet.drain, settings.lame_duck_seconds + settings.drain_seconds, lambda: stop.forced)
         fleet.start(stop)
         _wait_until_ready(settings, access.operator_key, fleet, terminal, stop)
         computes = engines_in_words(settings.base_url, access.operator_key)
         terminal.show(banner(settings, access, num_demo_pools, computes))
         _supervise(settings, fleet, terminal, stop)
-    terminal.say("stopped")
+    terminal.report("stopped")
 
 
 def _start_database(
@@ -137,7 +140,7 @@ def _start_database(
                 asyncio.run(_check_database("LORIKEET_DATABASE_OWNER_URL", dsns.owner))
         return None, dsns
     postgres = EmbeddedPostgres(
-        settings.data_dir, say=terminal.say, reachable_by=None if account is None else account.gid
+        settings.data_dir, report=terminal.report, reachable_by=None if account is None else account.gid
     )
     stack.callback(postgres.stop)
     with stop.interrupts(), terminal.step("PostgreSQL"):
@@ -152,9 +155,9 @@ def _start_database(
 
 
 async def _check_database(name: str, dsn: str) -> None:
-    """Check that the database can be used. name: of the setting.
+    """Check that the database can be used. name: the name of the setting.
 
-    Raises DatabaseUnusable.
+    Raises DatabaseUnusable: when it cannot be reached or used.
     """
     try:
         async with await Database.connect(dsn, max_size=1):
@@ -164,8 +167,10 @@ async def _check_database(name: str, dsn: str) -> None:
 
 
 def _metrics_fd(settings: Settings, terminal: Terminal, stack: ExitStack) -> int | None:
-    """Return the descriptor of a socket that listens for metrics, which all gateways accept from; None where there is
-    to be none, or the port is taken, which is no reason not to start."""
+    """Return the descriptor of a socket that listens for metrics, which all gateways accept from.
+
+    Return None where there is to be none, or the port is taken, which is no reason not to start.
+    """
     if settings.metrics_address is None:
         return None
     try:
@@ -174,7 +179,7 @@ def _metrics_fd(settings: Settings, terminal: Terminal, stack: ExitStack) -> int
         stack.callback(listener.close)
         listener.listen()
     except PortUnavailable as error:
-        terminal.say(f"warning: no metrics: {error}")
+        terminal.report(f"warning: no metrics: {error}")
         return None
     return listener.fd
 
@@ -206,8 +211,10 @@ def _build_fleet(
 def _wait_until_ready(
     settings: Settings, operator_key: str, fleet: Fleet, terminal: Terminal, stop: StopSignals
 ) -> None:
-    """Wait until the gateway answers, and then for an engine of the settings' base model, which what is shown next
-    names; for that no longer than FIRST_MODEL_S."""
+    """Wait until the gateway answers, and then for an engine of the settings' base model.
+
+    The text that is shown next names the model. Wait for an engine no longer than FIRST_MODEL_S.
+    """
     with terminal.step("engine and gateway"):
         started = time.monotonic()
         next_report, give_up = started + PROGRESS_INTERVAL_S, math.inf
@@ -218,11 +225,11 @@ def _wait_until_ready(
                     break
                 if time.monotonic() > give_up:
                     name = settings.model_name
-                    terminal.say(f"warning: no engine of {name} is ready yet: `lorikeet pool show {name}` says why")
+                    terminal.report(f"warning: no engine of {name} is ready yet: `lorikeet pool show {name}` says why")
                     break
             fleet.tend(stop, starting=True)
             if time.monotonic() > next_report:
-                terminal.say(f"engine and gateway: still loading, {time.monotonic() - started:.0f} s")
+                terminal.report(f"engine and gateway: still loading, {time.monotonic() - started:.0f} s")
                 next_report += PROGRESS_INTERVAL_S
             time.sleep(PROBE_INTERVAL_S)
         if stop.requested:
@@ -237,4 +244,4 @@ def _supervise(settings: Settings, fleet: Fleet, terminal: Terminal, stop: StopS
             bound_logs(settings.log_dir)
             time.sleep(TEND_INTERVAL_S)
     duck = f"requests are taken for {settings.lame_duck_seconds:g} s more, then " if settings.lame_duck_seconds else ""
-    terminal.say(f"stopping: {duck}running requests get up to {settings.drain_seconds:g} s (Ctrl-C again to hurry)")
+    terminal.report(f"stopping: {duck}running requests get up to {settings.drain_seconds:g} s (Ctrl-C again to hurry)")

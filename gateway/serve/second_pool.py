@@ -27,21 +27,25 @@ from gateway.settings import Settings
 from gateway.support.accounts import Account
 
 NAME = "random-weights-6m"
-"""The pool's name says that nothing sensible is to be expected of it."""
+"""The name of the pool, which says that nothing sensible is to be expected of it."""
 
 SOURCE = "demo-random"
 TENANT, ADAPTER = "globex", "noise"
 ADAPTER_FOLDER = "adapter"
-"""The folder of the adapter within the prepared model's."""
+"""The folder of the adapter within the folder of the prepared model."""
 
 
-def add_second_pool(dsn: str, settings: Settings, say: Callable[[str], None], account: Account | None = None) -> None:
+def add_second_pool(
+    dsn: str, settings: Settings, report: Callable[[str], None], account: Account | None = None
+) -> None:
     """Prepare the second model, and make its pool and adapter where there never was such a pool.
 
-    say, account: as for `prepare_model`. Raises ModelNotPrepared.
+    report, account: as for `prepare_model`.
+
+    Raises ModelNotPrepared: when the model cannot be prepared.
     """
     second = msgspec.structs.replace(settings, model=SOURCE, model_name=NAME)
-    folder = prepare_model(second, say, account)
+    folder = prepare_model(second, report, account)
     asyncio.run(make_second_pool(dsn, settings, folder))
 
 

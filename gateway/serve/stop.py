@@ -12,8 +12,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequested(KeyboardInterrupt):
-    """The request to stop, raised inside `StopSignals.interrupts()`. It is a KeyboardInterrupt, because asyncio lets
-    only this and SystemExit pass."""
+    """The request to stop, raised inside `StopSignals.interrupts()`.
+
+    It is a KeyboardInterrupt, because asyncio lets only this and SystemExit pass.
+    """
 
 
 class StopSignals:
@@ -29,7 +31,7 @@ class StopSignals:
         return self._count > 0
 
     @property
-    def hurried(self) -> bool:
+    def forced(self) -> bool:
         return self._count > 1
 
     @contextmanager

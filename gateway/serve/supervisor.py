@@ -1,8 +1,8 @@
 """Child processes that are kept running: restarted with backoff on any exit, stopped within a bound.
 
-No threads and no event loop: whoever owns a `Child` calls `poll` a few times a second. Every child leads its own
+No threads and no event loop: the owner of a `Child` calls `poll` a few times a second. Every child leads its own
 session, so that Ctrl-C in the terminal reaches only the supervisor, and dies with the supervisor however that ends.
-Knows nothing about what the children do.
+Knows nothing about the children's work.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from gateway.support.accounts import Account, as_root
 from gateway.support.process import die_with_parent, last_lines, open_log
 
 POLL_INTERVAL_S = 0.05
-HURRIED_GRACE_S = 2.0
+FORCED_GRACE_S = 2.0
 
 
 class RestartPolicy(msgspec.Struct, frozen=True):
-    """The n-th failure in a row waits first_delay_s * 2**(n-1), at most max_delay_s. A child that ran for healthy_s
-    has proven itself: its next exit counts as a first failure again."""
+    """The waits before restarts. The n-th failure in a row waits first_delay_s * 2**(n-1), at most max_delay_s.
+
+    A child that ran for healthy_s has proven itself: its next exit counts as a first failure again.
+    """
 
     first_delay_s: float = 0.5
     max_delay_s: float = 30.0
@@ -38,13 +40,15 @@ class RestartPolicy(msgspec.Struct, frozen=True):
 
 
 class Exited(msgspec.Struct, frozen=True):
-    """A child ended by itself. failures: how many times in a row without having run well; it restarts in delay_s."""
+    """A child ended by itself."""
 
     name: str
     returncode: int
     ran_s: float
     failures: int
+    """The number of failures in a row without having run well."""
     delay_s: float
+    """Seconds until the restart."""
 
     def __str__(self) -> str:
         how = f"code {self.returncode}" if self.returncode >= 0 else signal.Signals(-self.returncode).name
@@ -62,10 +66,13 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Child:
-    """One supervised process. Its output is appended to log.
+    """One supervised process.
 
-    env: its whole environment. pass_fds: file descriptors it inherits. account: the user that it runs as, None for that
-    of this process. clock: seconds, monotonic.
+    log: the file that its output is appended to.
+    env: its whole environment.
+    pass_fds: file descriptors that it inherits.
+    account: the user that it runs as; None for that of this process.
+    clock: seconds on a monotonic clock.
     """
 
     def __init__(
@@ -103,8 +110,10 @@ class Child:
         self._command = list(command)
 
     def start(self) -> int:
-        """Start the process; returns its pid. The supervisor's main thread must call it: children die with the thread
-        that started them."""
+        """Start the process; returns its pid.
+
+        The supervisor's main thread must call it: children die with the thread that started them.
+        """
         assert self._process is None, f"{self.name} runs already"
         with open_log(self._log) as log, as_root():
             self._log_start = os.fstat(log.fileno()).st_size
@@ -161,19 +170,19 @@ class Child:
             self._process = None
 
 
-def stop_children(children: Sequence[Child], grace_s: float, hurried: Callable[[], bool]) -> list[str]:
+def stop_children(children: Sequence[Child], grace_s: float, forced: Callable[[], bool]) -> list[str]:
     """Send SIGTERM to all, wait at most grace_s, kill the rest; returns the names of those that had to be killed.
 
-    When hurried() becomes true they get HURRIED_GRACE_S from then on, and SIGINT, which servers take as "now".
+    When forced() becomes true they get FORCED_GRACE_S from then on, and SIGINT, which servers take as "now".
     """
     for child in children:
         child.signal(signal.SIGTERM)
     deadline = time.monotonic() + grace_s
-    was_hurried = False
+    was_forced = False
     while not all(child.ended() for child in children) and time.monotonic() < deadline:
-        if hurried() and not was_hurried:
-            was_hurried = True
-            deadline = min(deadline, time.monotonic() + HURRIED_GRACE_S)
+        if forced() and not was_forced:
+            was_forced = True
+            deadline = min(deadline, time.monotonic() + FORCED_GRACE_S)
             for child in children:
                 child.signal(signal.SIGINT)
         time.sleep(POLL_INTERVAL_S)

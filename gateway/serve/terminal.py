@@ -1,5 +1,4 @@
-"""The messages of `serve` to the person in front of it: one line per step with its seconds, and the banner at the
-end."""
+"""The messages of `serve` to the person in front of it: one line per step with its seconds, and a banner at the end."""
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ from typing import TextIO
 
 
 class Terminal:
-    """Lines go to out (standard error unless told otherwise), flushed, so that pipes and logs see them at once."""
+    """Writes lines to out (standard error unless told otherwise), flushed, so that pipes and logs see them at once."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stderr if out is None else out
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Write one line of progress or of news."""
         self._write(f"lorikeet: {line}\n")
 
@@ -27,13 +26,13 @@ class Terminal:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Say that a step begins and, unless it fails, how many seconds it took."""
-        self.say(f"{name} ...")
+        """Write a line when a step begins and, unless it fails, a line with its seconds when it ends."""
+        self.report(f"{name} ...")
         started = time.monotonic()
         yield
-        self.say(f"{name}: done in {time.monotonic() - started:.1f} s")
+        self.report(f"{name}: done in {time.monotonic() - started:.1f} s")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # the terminal is gone; what has to be stopped still is
+        with contextlib.suppress(OSError):  # the terminal is gone; the processes still have to be stopped
             self._out.write(text)
             self._out.flush()

@@ -1,7 +1,7 @@
 """Every setting of Lorikeet: one frozen struct, read once from the environment.
 
-A name that nobody knows, or a value that does not fit, stops the start with one line that says which and why.
-Knows nothing about what the settings do: it only types, bounds and derives them.
+An unknown name, or a value that does not fit, stops the start with one line that names it and the reason. Knows nothing
+about the settings' effects: it only types, bounds and derives them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ENGINE_DEFAULTS = EngineConfig(model_dir="", endpoint="", adapter_store="")
 """The engine's settings where no variable is set, before its places are derived from the data folder."""
 
 _OF_THE_ENGINE = {"endpoint": "LORIKEET_ENGINE_ENDPOINT"}
-"""Variables of the engine's fields that are not called LORIKEET_<FIELD>."""
+"""Variables of the engine's fields whose name is not LORIKEET_<FIELD>."""
 
 _NO_VARIABLE = frozenset({"model_dir", "adapter_cache_dir"})
 """Fields of the engine that follow from LORIKEET_MODEL and LORIKEET_DATA_DIR."""
@@ -57,7 +57,7 @@ _WHERE_UNSET = {
     "adapter_store": "`adapters` in the data folder",
     "endpoint": "a socket under the data folder; pools have theirs",
 }
-"""Fields of the engine that it must be given, and what they are derived as where their variable is unset."""
+"""Fields that the engine must be given, and the words for their derived values where a variable is unset."""
 
 
 class BadSetting(ValueError):
@@ -417,8 +417,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
-        """Host and port of metrics_listen; None where it is off. Raises ValueError, which `load_settings` turns into
-        BadSetting."""
+        """Host and port of metrics_listen; None where it is off.
+
+        Raises ValueError, which `load_settings` turns into BadSetting.
+        """
         if self.metrics_listen == "off":
             return None
         host, _, port = self.metrics_listen.rpartition(":")
@@ -512,10 +514,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingRow(msgspec.Struct, frozen=True):
-    """One line of the documented table; default is as one would write it in the environment, "" where unset."""
+    """One line of the documented table."""
 
     name: str
     default: str
+    """The default as one would write it in the environment; "" where unset."""
     doc: str
 
 
@@ -569,7 +572,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def settings_table() -> list[SettingRow]:
-    """Every setting with its default and one line of documentation, the engine's together behind those of the model."""
+    """Return every setting with its default and one line of documentation, the engine's settings behind the model's."""
     rows = [SettingRow(variable(field.name), field.show(), field.doc) for field in _fields()]
     engine = [SettingRow(variable(field.name), field.show(), _doc(field)) for field in _engine_fields()]
     split = 1 + [row.name for row in rows].index("LORIKEET_MODEL_NAME")

@@ -1,7 +1,7 @@
-"""Secrets that stand in files: `LORIKEET_CONTENT_KEY_FILE` names a file with the value of `LORIKEET_CONTENT_KEY`.
+"""Secrets in files: `LORIKEET_CONTENT_KEY_FILE` names a file with the value of `LORIKEET_CONTENT_KEY`.
 
 A variable of the environment shows in `systemctl show`, in a pod's description and in every child process; a file of
-systemd's credentials, of a Kubernetes secret or of Compose shows to those alone who may read it.
+systemd's credentials, of a Kubernetes secret or of Compose shows only to those who may read it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ MAX_BYTES = 64 << 10
 
 
 class BadSecretFile(ValueError):
-    """The file of a secret cannot be used; the message is one line that names the variable, and never what is in the
-    file."""
+    """The file of a secret cannot be used; the message is one line that names the variable, and never the secret."""
 
 
 def with_secrets(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
     """Return the environment with the value of every secret whose file is named, in place of the file's name.
 
-    names: the variables of secrets. Of a file one line break at its end is no part of the value. Raises BadSecretFile:
-    when a variable and its file are both set, or the file cannot be read, is empty, is no text or is too large.
+    names: the variables of secrets. One line break at the end of a file is no part of the value.
+
+    Raises BadSecretFile: when a variable and its file are both set, or the file cannot be read, is empty, is no text or
+    is too large.
     """
     values = dict(environ)
     for name in names:

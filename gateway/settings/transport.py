@@ -1,6 +1,6 @@
-"""Whether keys, passwords and what the database is told would travel in the clear to or from other machines.
+"""The check that no keys, passwords or data of the database travel in the clear to or from other machines.
 
-Checked where a server starts, and not where settings are read: clients read the same variables.
+Made where a server starts, and not where settings are read: clients read the same variables.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Users of the system that processes run as where root starts them, and the rights that root gives up meanwhile.
 
-`serve` under root acts as an unprivileged user from its first steps on (`step_down`), and is root again only for what
-needs it (`as_root`): starting a process as another user, the database, and the operator's secrets. So none of the
-folders that its children own can lead it astray. Started by anybody else, all of this changes nothing.
+`serve` under root acts as an unprivileged user from its first steps on (`step_down`), and is root again only where it
+has to be (`as_root`): for starting a process as another user, the database, and the operator's secrets. So no folder
+that its children own can lead it astray. Started by anybody else, all of this changes nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class Account(msgspec.Struct, frozen=True):
     gid: int
 
     def popen_arguments(self) -> dict[str, Any]:
-        """Return keyword arguments that make `subprocess` run a program as this user; it must be called within
-        `as_root`."""
+        """Return keyword arguments that make `subprocess` run a program as this user.
+
+        `subprocess` must be called within `as_root`.
+        """
         groups = {self.gid}
         for name in DEVICE_GROUPS:
             with contextlib.suppress(KeyError):
@@ -42,7 +44,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 def environ_of(account: Account | None, home: Path) -> dict[str, str]:
-    """Return what is different in the environment of a child that runs as another user. home: a folder of that user."""
+    """Return the changes to the environment of a child that runs as another user. home: a folder of that user."""
     return {} if account is None else {"HOME": str(home), "USER": account.name, "LOGNAME": account.name}
 
 

@@ -1,8 +1,8 @@
-"""Encrypts and authenticates kept content: AES-256-GCM (NIST SP 800-38D) under a key per project, derived from the
-gateway's with HKDF (RFC 5869), so that the bound of random nonces is each project's own.
+"""Encrypts and authenticates kept content: AES-256-GCM (NIST SP 800-38D) under a key per project.
 
-A row's place, project and table and id, is associated data: content that was moved or swapped is refused. Knows nothing
-about where it is kept.
+Keys are derived from the gateway's with HKDF (RFC 5869), so that the bound of random nonces is each project's own. The
+place of a row, project and table and id, is associated data: content that was moved or swapped is refused. Knows
+nothing about the content's storage.
 """
 
 from __future__ import annotations
@@ -28,18 +28,22 @@ TAG_BYTES = 16
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """data: nonce, ciphertext and GCM's tag."""
+    """Encrypted content."""
 
     key_id: str
+    """The id of the key that encrypted it."""
     data: bytes
+    """The nonce, the ciphertext and GCM's tag."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where content lies. name: the table and, of several columns, which; id: the row's within the project."""
+    """The place of content."""
 
     project_id: str
     name: str
+    """The table and, where it has several such columns, the column."""
     id: str
+    """The id of the row within the project."""
 
     @property
     def associated_data(self) -> bytes:
@@ -47,7 +51,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Cipher:
-    """keys: the first one encrypts."""
+    """Encrypts and decrypts content. keys: the first one encrypts."""
 
     def __init__(self, keys: Sequence[ContentKey]) -> None:
         self._keys = {key.id: key for key in keys}
@@ -64,8 +68,11 @@ class Cipher:
         return list(self._keys)
 
     def seal(self, content: bytes, place: Place, *, key_id: str | None = None, is_repeatable: bool = False) -> Sealed:
-        """Return content encrypted for its place. key_id: of the key to encrypt with, if not the first one.
-        is_repeatable: the same content is sealed alike, by a nonce that is a keyed digest of content and place."""
+        """Return content encrypted for its place.
+
+        key_id: the id of the key to encrypt with; None: the first one.
+        is_repeatable: True: equal content at one place gives equal bytes, by a nonce that is a keyed digest of both.
+        """
         key = self._keys[key_id or self._first.id]
         nonce = os.urandom(NONCE_BYTES)
         if is_repeatable:
@@ -86,11 +93,13 @@ class Cipher:
         try:
             return AESGCM(_derived(key, b"content", place.project_id)).decrypt(nonce, data, place.associated_data)
         except (InvalidTag, ValueError):  # ValueError: cut off
-            raise _unreadable(sealed, place, "it is not what the key has encrypted for this place") from None
+            raise _unreadable(sealed, place, "the key has encrypted no such content for this place") from None
 
     def open_from_client(self, sealed: Sealed, place: Place) -> bytes | None:
-        """Return decrypted content that a client was given to keep; None where no key has encrypted it for this
-        place, which is the client's fault and not logged."""
+        """Return decrypted content that a client was given to keep.
+
+        Return None where no key has encrypted it for this place, which is the client's fault and not logged.
+        """
         key = self._keys.get(sealed.key_id)
         if key is None:
             return None
@@ -103,7 +112,7 @@ class Cipher:
     def tags(self, metadata: Mapping[str, str], project_id: str, key_id: str | None = None) -> list[bytes]:
         """Return a keyed digest of each pair, by which equal pairs of a project are found without being read.
 
-        key_id: of the key to make the digests with, if not of the one that encrypts.
+        key_id: the id of the key to make the digests with; None: the one that encrypts.
         """
         key = _derived(self._keys[key_id or self._first.id], b"tags", project_id)
         pairs = (msgspec.msgpack.encode(pair) for pair in sorted(metadata.items()))

@@ -1,19 +1,21 @@
-"""How many files and connections this process may have open, and how many of them clients may take."""
+"""The number of files and connections that this process may have open, and the part of them that clients may take."""
 
 from __future__ import annotations
 
 import resource
 
 MAX_DESCRIPTORS = 1 << 20
-"""The most that are ever asked for, also where the system knows no bound."""
+"""The most that are ever asked for, also where the system has no bound."""
 
 RESERVED = 256
 """Descriptors that no client's connection takes: for journals, uploads, the database, engines and inspections."""
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process open as many files as its hard limit allows: the usual soft limit of 1024 is meant for
-    programs that call select(2)."""
+    """Let this process open as many files as its hard limit allows.
+
+    The usual soft limit of 1024 is meant for programs that call select(2).
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -21,8 +23,10 @@ def raise_descriptor_limit() -> None:
 
 
 def max_connections() -> int:
-    """Return how many connections of clients may be open, such that RESERVED descriptors are left; half of all where
-    there are few."""
+    """Return how many connections of clients may be open, such that RESERVED descriptors are left.
+
+    Return half of all where there are few.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     return limit - min(RESERVED, limit // 2)

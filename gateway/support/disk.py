@@ -1,6 +1,6 @@
-"""Room on a disk that is kept free: tenants' content and uploads stop before the disk is full, for the database's sake.
+"""Free room on a disk: tenants' content and uploads stop before the disk is full, for the database's sake.
 
-Knows nothing about what is written.
+Knows nothing about the written data.
 """
 
 from __future__ import annotations
@@ -10,24 +10,27 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-LOOK_S = 1.0
+CHECK_S = 1.0
 
 
 class DiskReserve:
-    """min_free_bytes on the disk of a folder; 0: none is kept. clock: seconds, monotonic."""
+    """Room that stays free on the disk of a folder.
+
+    min_free_bytes: its size; 0: no room is kept. clock: seconds on a monotonic clock.
+    """
 
     def __init__(self, folder: Path, min_free_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
         self._min_free_bytes = min_free_bytes
         self._clock = clock
-        self._looked_at_s = float("-inf")
+        self._checked_at_s = float("-inf")
         self._is_low = False
 
     def is_low(self) -> bool:
         """Tell whether less is free than is to be, as of a second ago at most. A disk that cannot be asked is not."""
         now_s = self._clock()
-        if self._min_free_bytes and now_s - self._looked_at_s >= LOOK_S:
-            self._looked_at_s = now_s
+        if self._min_free_bytes and now_s - self._checked_at_s >= CHECK_S:
+            self._checked_at_s = now_s
             try:
                 found = os.statvfs(self._folder)
                 self._is_low = found.f_bavail * found.f_frsize < self._min_free_bytes

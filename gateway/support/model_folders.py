@@ -27,8 +27,10 @@ def prepared_folder(settings: Settings) -> Path:
 
 
 def on_this_machine(served: ServedPool, settings: Settings) -> ServedPool:
-    """Return a pool whose revisions name the folders of this machine: where there is none as in the row, which another
-    host wrote, the one that this host prepares."""
+    """Return a pool whose revisions name the folders of this machine.
+
+    Where the folder of the row, which another host wrote, is not here, name the one that this host prepares.
+    """
     revisions = {}
     for number, each in served.revisions.items():
         folder = each.folder

@@ -1,8 +1,7 @@
-"""Where this process may connect to on somebody else's word: webhooks, object stores, sources of adapters.
+"""The addresses that this process may connect to on somebody else's word: webhooks, object stores, sources of adapters.
 
-A name is looked up once, every address it stands for is judged, and the connection goes to one that was judged,
-whatever the name means a moment later (DNS rebinding). TLS is still verified for the name. Knows nothing of what is
-sent there.
+A name is looked up once, each of its addresses is judged, and the connection goes to a judged one, whatever the name
+means a moment later (DNS rebinding). TLS is still verified for the name. Knows nothing of the transferred data.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import certifi
 import httpx
 
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a name, for a port. Raises OSError and UnicodeError."""
+"""Returns the addresses of a name, for a port. Raises OSError and UnicodeError."""
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")  # RFC 4291, section 2.4: all that is routed on the internet
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address is in the last 32 bits
@@ -36,14 +35,15 @@ _METADATA = tuple(
         "192.0.0.192/32",  # Oracle
     )
 )
-"""Where clouds answer questions about the machine itself, its credentials among them."""
+"""Networks of the clouds' metadata services, which answer questions about the machine itself, its credentials among
+them."""
 
 _METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
 """Names that clouds give to these services within their networks."""
 
 
 class NotPublic(Exception):
-    """A URL leads to where nobody from outside has a say; the message says no more than that."""
+    """A URL leads to an address that is not public; the message says no more than that."""
 
 
 async def look_up(host: str, port: int) -> Sequence[str]:
@@ -53,7 +53,7 @@ async def look_up(host: str, port: int) -> Sequence[str]:
 
 
 class Guard:
-    """Finds the address that a URL leads to. is_allowed: of each address that its name has."""
+    """Finds the address that a URL leads to. is_allowed: judges each address of the URL's name."""
 
     def __init__(self, is_allowed: Callable[[str], bool], look_up: LookUp = look_up) -> None:
         self._is_allowed = is_allowed
@@ -61,8 +61,11 @@ class Guard:
 
     @classmethod
     def of(cls, *, allow_private: bool) -> Guard:
-        """Return a guard. allow_private: also what the internet cannot reach, as the loopback; metadata
-        services never."""
+        """Return a guard.
+
+        allow_private: True: addresses that the internet cannot reach, such as the loopback, are allowed as well;
+        metadata services never are.
+        """
         return cls(_is_no_metadata if allow_private else is_public)
 
     async def address_of(self, url: httpx.URL) -> str:
@@ -75,7 +78,7 @@ class Guard:
         port = url.port or (443 if url.scheme == "https" else 80)
         addresses = await self._look_up(url.raw_host.decode(), port)
         if not addresses or not all(map(self._is_allowed, addresses)):
-            raise NotPublic(f"the address of {url.host} is not a public address")  # which one is not theirs to know
+            raise NotPublic(f"the address of {url.host} is not a public address")  # clients need not know which
         return addresses[0]
 
 
@@ -130,8 +133,10 @@ async def send_to(
 
 
 def names_private_address(url: httpx.URL) -> bool:
-    """Tell whether the host is written as an address, in any notation, or a name, that only this machine or network
-    has."""
+    """Tell whether the host is an address or a name that only this machine or network has.
+
+    The address may be in any notation.
+    """
     host = url.host.rstrip(".").lower()
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -140,8 +145,10 @@ def names_private_address(url: httpx.URL) -> bool:
 
 
 def names_metadata_service(url: httpx.URL) -> bool:
-    """Tell whether the host is written as an address, in any notation, or a name, under which a cloud answers questions
-    about the machine itself: `Guard` lets nothing connect to it, whatever is allowed."""
+    """Tell whether the host is an address or a name under which a cloud answers about the machine itself.
+
+    The address may be in any notation. `Guard` lets nothing connect to such a host, whatever is allowed.
+    """
     host = url.host.rstrip(".").lower()
     address = _written_address(host)
     return host in _METADATA_NAMES if address is None else not _is_no_metadata(address)
@@ -160,8 +167,9 @@ def _written_address(host: str) -> str | None:
 
 
 def is_public(address: str) -> bool:
-    """Tell whether the internet reaches an address, and it is neither this machine's own nor a cloud's service to its
-    machines.
+    """Tell whether the internet reaches an address that is neither this machine's own nor a cloud's.
+
+    A cloud's address is that of its service to its machines.
 
     Raises ValueError for a text that is not an address.
     """
@@ -187,8 +195,10 @@ def _effective(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _is_our_own(address: str) -> bool:
-    """Tell whether an address is one of this machine's interfaces: exactly then the system answers from the address
-    itself. Nothing is sent."""
+    """Tell whether an address is one of this machine's interfaces.
+
+    Exactly then the system answers from the address itself. Nothing is sent.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

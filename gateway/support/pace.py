@@ -1,4 +1,4 @@
-"""A rate of requests per tenant, for what costs a gateway work and nobody tokens. In each gateway process by itself."""
+"""A rate of requests per tenant, for work of a gateway that costs nobody tokens. Each gateway process has its own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ MAX_TENANTS = 10_000
 
 
 class Pace:
-    """The generic cell rate algorithm (ITU-T I.371): per_second requests a second, up to `burst` of them at once.
+    """A rate of requests by the generic cell rate algorithm (ITU-T I.371).
 
-    what, whose: the object and the subject of the refusal's sentence.
+    per_second requests pass in a second, up to `burst` of them at once. what, whose: the object and the subject of the
+    refusal's sentence.
     """
 
     def __init__(

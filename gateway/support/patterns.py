@@ -6,7 +6,7 @@ from typing import Any
 
 
 def pattern_fault(pattern: str) -> str | None:
-    """Return what is wrong with a regular expression in RE2's syntax; None for a good one."""
+    """Return the fault of a regular expression in RE2's syntax; None for a good one."""
     try:
         _search(pattern, "")
     except ValueError as error:

@@ -86,8 +86,11 @@ def make_private_folder(path: Path) -> Path:
 
 
 def make_data_folder(path: Path) -> None:
-    """Make a folder and those above it, where they do not exist, accessible to their user alone; but root's may be
-    passed through, because the database, which has a user of its own, lives below. Raises OSError."""
+    """Make a folder and those above it, where they do not exist, accessible to their user alone.
+
+    Root's may be passed through, because the database, which has a user of its own, lives below.
+    Raises OSError.
+    """
     mode = 0o711 if os.geteuid() == 0 else 0o700
     for folder in reversed([each for each in (path, *path.parents) if not each.exists()]):
         folder.mkdir(exist_ok=True)
@@ -137,8 +140,10 @@ def write_private(path: Path, text: str) -> None:
 
 
 def make_private(path: Path, text: str) -> str:
-    """Make a file with text, as `write_private` does, unless there is one. Returns what is in it: of several processes
-    that make it at once, one does, and all return the same."""
+    """Make a file with text, as `write_private` does, unless there is one.
+
+    Returns what is in it: of several processes that make it at once, one does, and all return the same.
+    """
     if not path.exists():
         make_private_folder(path.parent)
         temporary = _written(path, text)

@@ -1,10 +1,10 @@
-"""Quotas of something bounded, such as memory: how much the tenants of a gateway process hold, alone and together."""
+"""Quotas of something bounded, such as memory: the amounts that the tenants of a gateway process hold."""
 
 from __future__ import annotations
 
 
 class Quota:
-    """A bound on what all tenants hold together (most), and on what each tenant holds (most_of_one)."""
+    """A bound on the amount that all tenants hold together (most), and on that of each tenant (most_of_one)."""
 
     def __init__(self, most: int, most_of_one: int) -> None:
         self._most = most

@@ -1,7 +1,7 @@
-"""Secrets of the operator's side that gateways need in clear, sealed for where they lie: seeds of authenticators, what
-signs webhooks, and keys of object stores.
+"""Secrets of the operator's side that gateways need in the clear, sealed for their places.
 
-Knows neither the tables nor what a secret is for.
+These are seeds of authenticators, secrets that sign webhooks, and keys of object stores. Knows neither the tables nor a
+secret's use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from gateway.support.cipher import Cipher, Place, Sealed
 
 
 class Secrets:
-    """Seals and opens secrets. One per gateway process."""
+    """Seals and opens secrets. A gateway process has one."""
 
     def __init__(self, cipher: Cipher) -> None:
         self._cipher = cipher
@@ -22,8 +22,10 @@ class Secrets:
         return self._cipher.key_id
 
     def seal(self, secret: bytes, column: SecretColumn, organization_id: str, owner: str) -> Sealed:
-        """Return a secret encrypted for its place. owner: the id of the row, or what else is unique in the column
-        within the organization and never changes."""
+        """Return a secret encrypted for its place.
+
+        owner: the id of the row, or what else is unique in the column within the organization and never changes.
+        """
         return self._cipher.seal(secret, Place(organization_id, column, owner))
 
     def open(

@@ -1,8 +1,8 @@
-"""A proxy for one server: it lets a library reach the server at the address that was judged, and nothing else.
+"""A proxy for one server: it lets a library reach the server at the judged address, and nothing else.
 
 A library that follows redirects and looks names up by itself goes wherever a stranger's server sends it. Behind this
 proxy (RFC 9110, section 9.3.6, CONNECT) it cannot: TLS is between the library and the server whose name it verifies,
-and a connection to any other host or port is refused. Knows nothing of what is sent.
+and a connection to any other host or port is refused. Knows nothing of the transferred data.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def tunnel(host: str, port: int, address: str) -> AsyncIterator[str]:
-    """Return the URL of a proxy on the loopback that connects to host:port alone, at this address, until the context
-    is left."""
+    """Return the URL of a proxy on the loopback that connects to host:port alone, at this address.
+
+    The proxy lives until the context is left.
+    """
     relays: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

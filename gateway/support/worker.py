@@ -1,5 +1,7 @@
-"""Work in the background that nothing ends but `stop`: what a step raises is logged, and the next one comes all the
-same. Knows nothing of what the steps do."""
+"""Work in the background that only `stop` ends: the errors of a step are logged, and the next step comes all the same.
+
+Knows nothing of the steps' work.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ async def forever(
 ) -> None:
     """Take a step, wait for interval_s or until `wake` is set, and so on until canceled.
 
-    interval_s: or a function that tells it after each step. name: for the log. by_starts: whether steps begin
-    interval_s apart where they take less, with a fifth of it between them at least.
+    interval_s: the seconds, or a function that returns them after each step.
+    name: the name of the work in the log.
+    by_starts: True: steps begin interval_s apart where they take less, with a fifth of it between them at least.
     """
     wake = wake or asyncio.Event()
     clock_s = asyncio.get_running_loop().time

@@ -32,9 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class Authenticator:
-    """One per gateway process. `changes` may be subscribed to by other caches of the process.
+    """Authenticates requests. A gateway process has one.
 
-    failures: the cap on bad keys per address; without it there is none.
+    Other caches of the process may subscribe to `changes`.
+    failures: the cap on bad keys per address; None: there is none.
     """
 
     def __init__(self, database: Database, failures: FailureCap | None = None) -> None:

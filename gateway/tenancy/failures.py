@@ -1,4 +1,4 @@
-"""How often each address has presented a bad key or password of late. In bounded memory, without a clock of its own."""
+"""Counts the bad keys and passwords of each address of late. In bounded memory, without a clock of its own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ MAX_CLIENTS = 10_000
 
 
 class FailureCap:
-    """At most max_failures per client and minute. Beyond max_clients, the one that has been quiet longest is forgotten.
+    """At most max_failures per client and minute; 0: no cap.
 
-    Counts in windows that begin with a client's first failure. max_failures 0: no cap.
+    Counts in windows that begin with a client's first failure. Beyond max_clients, the client without failures for
+    longest is forgotten.
     """
 
     def __init__(self, max_failures: int, max_clients: int = MAX_CLIENTS) -> None:
@@ -22,7 +23,7 @@ class FailureCap:
         self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def blocked_for_s(self, address: str, now_s: float) -> float:
-        """Return the seconds until this address may try again; 0 when it may. now_s: of a monotonic clock."""
+        """Return the seconds until this address may try again; 0 when it may. now_s: the time on a monotonic clock."""
         if not self._windows:
             return 0.0
         started_s, num_failures = self._windows.get(client_of(address), (now_s, 0))

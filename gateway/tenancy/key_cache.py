@@ -15,9 +15,11 @@ UNKNOWN_TTL_S = 5.0
 
 
 class CachedKey:
-    """A key that is neither revoked nor unknown. last_noted: when its use was last noted for `last_used_at`.
+    """A key that is neither revoked nor unknown.
 
-    suspended: what is, of the key and those it depends on. ip_allow: networks it may be used from, None for all.
+    last_noted: the time at which its use was last noted for `last_used_at`.
+    suspended: the suspended one of the key and the objects it depends on.
+    ip_allow: networks that it may be used from; None for all.
     """
 
     __slots__ = ("expires_at", "ip_allow", "last_noted", "principal", "suspended")
@@ -41,9 +43,9 @@ class CachedKey:
 
 
 class KeyCache:
-    """Keyed on the full SHA-256 of a key, never on a part of it; the least recently used go first.
+    """Keys by their full SHA-256, never by a part of it; the least recently used go first.
 
-    generation grows at every forgetting: an answer that was asked for under an older one may be stale and must not be
+    generation grows with every removal: an answer that was asked for under an older one may be stale and must not be
     stored.
     """
 
@@ -68,8 +70,10 @@ class KeyCache:
         return until is not None and now_s < until
 
     def was_good(self, sha256: bytes) -> bool:
-        """Tell whether a key was known until something changed, and was not looked up since: its holder does not
-        guess."""
+        """Tell whether a key was known until something changed, and was not looked up since.
+
+        The holder of such a key does not guess.
+        """
         return sha256 in self._good_before
 
     def put(self, sha256: bytes, entry: CachedKey, generation: int) -> None:

@@ -18,8 +18,10 @@ RETRY_AFTER_S = 1.0
 
 
 class LoginLine:
-    """The places of one gateway process: num_at_once logins are hashed, and MAX_WAITING wait behind them. One client
-    takes at most half of the places."""
+    """The places of one gateway process: num_at_once logins are hashed, and MAX_WAITING wait behind them.
+
+    One client takes at most half of the places.
+    """
 
     def __init__(self, num_at_once: int) -> None:
         self._num_places = num_at_once + MAX_WAITING

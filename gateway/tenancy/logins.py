@@ -1,7 +1,8 @@
-"""Logins of people: password and one-time code in, token out; and back from a token to who holds it.
+"""Logins of people: password and one-time code in, token out; and back from a token to its person.
 
-A login is a token of 256 random bits, stored as its SHA-256. Its CSRF token is derived from it, so that only who was
-answered by this server, and not a page that merely makes the browser send the cookie, can know both. Knows no HTTP.
+A login is a token of 256 random bits, stored as its SHA-256. Its CSRF token is derived from it, so that only a client
+that was answered by this server, and not a page that merely makes the browser send the cookie, can know both. Knows no
+HTTP.
 """
 
 from __future__ import annotations
@@ -31,38 +32,42 @@ from gateway.tenancy.throttle import Paused, Throttle, unlock
 
 LIFETIME = datetime.timedelta(hours=12)
 DEVICE_LIFETIME = LIFETIME + datetime.timedelta(days=30)
-"""How long a device is known after its last login."""
+"""The time for which a device is known after its last login."""
 
 MAX_USER_AGENT_CHARS = 256
 MAX_KNOWN_TOKENS = 10_000
 """Tokens of logins of which one gateway remembers that they were good."""
 
 OpenSecret = Callable[[str | None, bytes, SecretColumn, str, str], bytes]
-"""Returns a secret in clear, as `gateway.support.secrets.Secrets.open`."""
+"""Returns a secret in the clear, as `gateway.support.secrets.Secrets.open`."""
 
 log = logging.getLogger(__name__)
 
 
 class Client(msgspec.Struct, frozen=True):
-    """The place from which somebody logs in. now_s: of a monotonic clock, for limits per address. device: the token
-    that an earlier login from there left. replaces: the token of a login that the same browser has."""
+    """The client of a login attempt."""
 
     address: str
     user_agent: str
     request_id: str
     now_s: float
+    """The time on a monotonic clock, for limits per address."""
     device: str | None = None
+    """The token that an earlier login from the same browser left."""
     replaces: str | None = None
+    """The token of a present login of the same browser."""
 
     def __repr__(self) -> str:
         return f"Client(address={self.address!r}, request_id={self.request_id!r})"
 
 
 class NewLogin(msgspec.Struct, frozen=True):
-    """token: for the cookie, shown once. device_token: for the cookie that outlives the login."""
+    """A login that was just made."""
 
     token: str
+    """The token for the cookie, shown once."""
     device_token: str
+    """The token for the cookie that outlives the login."""
     login: logins.LoginRow
     user: logins.Credentials
 
@@ -80,7 +85,7 @@ def csrf_matches(token: str, presented: str) -> bool:
 
 
 class Logins:
-    """One per gateway process."""
+    """The logins of people. A gateway process has one."""
 
     def __init__(
         self,
@@ -122,8 +127,10 @@ class Logins:
         return await self._succeeded(await self.prove(email, password, code, client), client)
 
     async def prove(self, email: str, password: str, code: str | None, client: Client) -> logins.Credentials:
-        """Return the user whose password and, where the user has an authenticator, code these are. Raises as `log_in`
-        does."""
+        """Return the user whose password and, where the user has an authenticator, code these are.
+
+        Raises as `log_in` does.
+        """
         user = await self.verify(email, password, client)
         if user.totp_confirmed and code is None:
             raise InvalidCredentials(
@@ -215,9 +222,11 @@ class Logins:
 
     @contextlib.contextmanager
     def _counted(self, client: Client) -> Iterator[None]:
-        """Count a failure of the client before its password is hashed, so that parallel guesses cannot overtake the
-        count. The failure is given back where the password is right, or was not looked at; a client that leaves before
-        its answer gets nothing back."""
+        """Count a failure of the client before its password is hashed.
+
+        Parallel guesses cannot overtake the count. The failure is given back where the password is right, or was not
+        looked at; a client that leaves before its answer gets nothing back.
+        """
         self._failures.count(client.address, client.now_s)
         try:
             yield
@@ -230,8 +239,10 @@ class Logins:
             self._failures.give_back(client.address)
 
     def _wrong(self, user: logins.Credentials | None, client: Client) -> InvalidCredentials:
-        """Return the refusal of a login, and have it recorded where there is such a user: beside the reply, whose time
-        would tell otherwise which addresses exist."""
+        """Return the refusal of a login, and have it recorded where there is such a user.
+
+        Recording goes on beside the reply, whose time would tell otherwise which addresses exist.
+        """
         if user is not None:
             recording = asyncio.create_task(self._record_failure(user, client))
             self._recordings.add(recording)

@@ -16,7 +16,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 MIN_CHARS = 12
 MAX_CHARS = 1024
-"""Bounds what one login may cost."""
+"""The most characters of a password, which bounds the cost of one login."""
 
 MAX_AT_ONCE = 2
 
@@ -26,7 +26,10 @@ busy machine."""
 
 
 class Passwords:
-    """One per gateway process. hasher: argon2-cffi's defaults are the RFC's parameters."""
+    """Hashes and checks passwords.
+
+    A gateway process has one. hasher: argon2-cffi's defaults are the RFC's parameters.
+    """
 
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
         self._hasher = hasher or PasswordHasher()
@@ -38,9 +41,11 @@ class Passwords:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._hasher.hash, password)
 
     async def matches(self, password_hash: str | None, password: str) -> bool:
-        """Tell whether a password matches its hash. Without a hash the answer is no and takes as long, so that time
-        tells nothing."""
-        if self._of_nobody is None:  # by whoever logs in first, so that it costs nobody's time alone
+        """Tell whether a password matches its hash.
+
+        Without a hash the answer is no and takes as long, so that time tells nothing.
+        """
+        if self._of_nobody is None:  # by the first login, so that no other one takes longer
             self._of_nobody = await self.hash("")
         if password_hash is None:
             await self._verify(self._of_nobody, f"not {password}")

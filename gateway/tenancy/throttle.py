@@ -1,7 +1,7 @@
-"""How failed logins slow down the next ones, without shutting out the person whose e-mail address is guessed at.
+"""Pauses between failed logins, without shutting out the person whose e-mail address is guessed at.
 
-An attempt counts against whoever makes it: the device, where the person has logged in with it before, and otherwise the
-pair of e-mail address and network. So guesses from elsewhere do not concern the person. Attempts at one address from
+An attempt counts against its maker: the device, where the person has logged in with it before, and otherwise the pair
+of e-mail address and network. So guesses from elsewhere do not concern the person. Attempts at one address from
 networks and devices that it has never logged in from also count together, however many networks they come from; beyond
 a number of them one is looked at every PAUSE_S seconds, and others wait for their turn. Addresses that nobody has count
 alike: nothing here tells which addresses exist.
@@ -30,8 +30,10 @@ MAX_WAITING = 64
 
 
 def lockout_s(num_failures: int) -> float:
-    """Return for how long no password is looked at after so many failures in a row: not at all, then for 1 s, doubling
-    up to 15 minutes."""
+    """Return for how long no password is looked at after so many failures in a row.
+
+    At first that is not at all, then 1 s, doubling up to 15 minutes.
+    """
     if num_failures <= FREE_FAILURES:
         return 0.0
     return min(2.0 ** min(num_failures - FREE_FAILURES - 1, 20), MAX_DELAY_S)
@@ -47,7 +49,7 @@ class Paused(TooManyAttempts):
 
 
 class Throttle:
-    """One per gateway process; the counters are in the database."""
+    """The pauses of one gateway process; the counters are in the database."""
 
     def __init__(self) -> None:
         self._waiting: set[str] = set()
@@ -67,8 +69,9 @@ class Throttle:
             self._waiting.discard(client)
 
     async def count_attempt(self, conn: Connection, email: str, address: str, device: bytes | None) -> None:
-        """Count an attempt as failed before its password is looked at, so that parallel guesses cannot overtake the
-        count. Success forgets all of them (`unlock`).
+        """Count an attempt as failed before its password is looked at.
+
+        Parallel guesses cannot overtake the count. Success forgets all failures (`unlock`).
 
         Raises TooManyAttempts: while none may be made; Paused: while none of a stranger may.
         """

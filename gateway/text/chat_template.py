@@ -25,7 +25,9 @@ class ChatTemplate:
     """The templates of one model, compiled. Rendering is thread-safe."""
 
     def __init__(self, sources: Sources, special_tokens: Mapping[str, str]) -> None:
-        """Compile chat templates. special_tokens: what templates read as `bos_token`, `eos_token` and the like.
+        """Compile chat templates.
+
+        special_tokens: the tokens that templates read as `bos_token`, `eos_token` and the like.
 
         Raises TemplateSyntaxError: when a source is no template.
         """

@@ -10,8 +10,8 @@ from gateway.text.options import USUAL, Rendering
 from gateway.text.tools.tool import ToolUse
 
 Message = dict[str, Any]
-"""A message as chat templates take it: `role`, `content`, and for calls of tools `tool_calls`, whose arguments are an
-object, or a text where they are none."""
+"""A message in the form of chat templates: `role`, `content`, and for calls of tools `tool_calls`, whose arguments are
+an object, or a text where they are no object."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -21,4 +21,4 @@ class Conversation(msgspec.Struct, frozen=True):
     tools: ToolUse | None = None
     """The tools that the completion may call, if any."""
     rendering: Rendering = USUAL
-    """How the conversation becomes a prompt."""
+    """The way in which the conversation becomes a prompt."""

@@ -16,13 +16,14 @@ from gateway.text.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """The text of one completion. All that is returned together is the text of all ids at once, cut at the first stop
-    string.
+    """The text of one completion.
 
-    A character that is split over tokens is shown once it is whole. Stop strings are not looked for within the first
-    `min_tokens` tokens; include_stop: the one that ends the text is shown as well. Special tokens have no text, unless
-    with_special. follows_prompt: the text goes on where a prompt's ended, and a space that it begins with is part of
-    it; a text of its own begins without the one that its tokenizer puts there.
+    All returned texts together are the text of all ids at once, cut at the first stop string. A character that is split
+    over tokens is shown once it is whole. Special tokens have no text, unless with_special.
+    Stop strings are not looked for within the first `min_tokens` tokens; with include_stop, the one that ends the text
+    is shown as well.
+    follows_prompt: True: the text goes on where a prompt's ended, and a space at its beginning is part of it; False: it
+    begins without the space that its tokenizer puts there.
     """
 
     def __init__(

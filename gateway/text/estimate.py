@@ -1,4 +1,4 @@
-"""The size of a prompt before any tokenizer has read it: what routes decide by."""
+"""The estimated size of a prompt before any tokenizer has read it, for routes."""
 
 from __future__ import annotations
 

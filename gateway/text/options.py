@@ -15,22 +15,23 @@ class Argument(msgspec.Struct, frozen=True):
     field: str
     """The name by which the client calls the argument."""
     is_usual: bool = False
-    """The value says what holds without it, so a template need not know it."""
+    """True: the value is the template's default, so a template need not know the argument."""
     is_optional: bool = False
-    """The argument has no effect with a template that does not read its name."""
+    """True: the argument has no effect with a template that does not read its name."""
 
 
 class Rendering(msgspec.Struct, frozen=True):
-    """How a conversation becomes a prompt. add_generation_prompt: it ends where the assistant is to speak;
-    continue_final_message: in the midst of the last message, for the model to go on with. add_special_tokens: those
-    that the tokenizer puts around a text, beside what the template writes. fits_system: system messages after the first
-    message become turns of the user where the chat template takes none there."""
+    """The way in which a conversation becomes a prompt."""
 
     add_generation_prompt: bool = True
+    """True: the prompt ends where the assistant is to speak."""
     continue_final_message: bool = False
+    """True: the prompt ends in the midst of the last message, for the model to go on with."""
     arguments: tuple[Argument, ...] = ()
     add_special_tokens: bool = False
+    """True: the tokenizer puts its special tokens around the text, beside those of the template."""
     fits_system: bool = False
+    """True: where the chat template takes no system message after the first message, it becomes a user's turn."""
 
 
 USUAL = Rendering()

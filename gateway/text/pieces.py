@@ -17,7 +17,7 @@ from itertools import chain
 from tokenizers import Tokenizer as BackendTokenizer
 
 MAX_BYTES = 32 << 20
-"""Of all pieces that one tokenizer keeps: about six million tokens."""
+"""Bytes of all pieces that one tokenizer keeps: about six million tokens."""
 
 TOKEN_BYTES, PIECE_BYTES = array("I").itemsize, 400
 """Memory for a token id, and for a piece beside its text and its ids."""
@@ -28,8 +28,10 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 
 class Pieces:
-    """The token ids of pieces, least recently used first. Each owner has pieces of its own, so that nobody learns from
-    the time a text takes that somebody else has sent it. Any thread may encode."""
+    """The token ids of pieces, least recently used first. Any thread may encode.
+
+    Each owner has pieces of its own, so that the time of a text does not tell whether somebody else has sent it.
+    """
 
     def __init__(self, encode: Encode, separators: Sequence[str], *, max_bytes: int = MAX_BYTES) -> None:
         """Remember the token ids of pieces of text.
@@ -40,14 +42,16 @@ class Pieces:
         self._encode = encode
         self._max_bytes = max_bytes
         self._separators = re.compile("|".join(map(re.escape, sorted(separators, key=len, reverse=True))))
-        self._kept: OrderedDict[tuple[str, str], array[int]] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str], array[int]] = OrderedDict()
         self._num_bytes = 0
         self._lock = threading.Lock()
 
     @classmethod
     def of(cls, backend: BackendTokenizer, encode: Encode) -> Pieces | None:
-        """Return the pieces of a tokenizer; None where it has no special tokens, or does not tokenize what lies between
-        them on its own."""
+        """Return the pieces of a tokenizer; None where it has no special tokens.
+
+        Return None as well where the tokenizer does not tokenize what lies between special tokens on its own.
+        """
         whole = [
             token.content
             for token in backend.get_added_tokens_decoder().values()
@@ -78,17 +82,17 @@ class Pieces:
         return [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True) if start < end]
 
     def _find(self, key: tuple[str, str]) -> array[int] | None:
-        ids = self._kept.get(key)
+        ids = self._cache.get(key)
         if ids is not None:
-            self._kept.move_to_end(key)
+            self._cache.move_to_end(key)
         return ids
 
     def _keep(self, key: tuple[str, str], ids: array[int]) -> None:
-        if key not in self._kept:
-            self._kept[key] = ids
+        if key not in self._cache:
+            self._cache[key] = ids
             self._num_bytes += _num_bytes(key, ids)
         while self._num_bytes > self._max_bytes:
-            self._num_bytes -= _num_bytes(*self._kept.popitem(last=False))
+            self._num_bytes -= _num_bytes(*self._cache.popitem(last=False))
 
 
 def _num_bytes(key: tuple[str, str], ids: array[int]) -> int:

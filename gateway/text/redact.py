@@ -1,7 +1,7 @@
-"""Takes out of a text what identifies people or opens doors, before it is kept: one table of rules, each of which finds
-its kind by form and, where there is one, by checksum. Pure, and linear in the text's length whatever it says.
+"""Takes personal data and secrets out of a text, before it is kept.
 
-Data without a form of its own, such as a name, an address or a password, is not found.
+One table of rules, each of which finds its kind by form and, where there is one, by checksum. Pure, and linear in the
+text's length whatever it says. Data without a form of its own, such as a name, an address or a password, is not found.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Span = tuple[int, int]
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """spans: where in a text something of the kind is, in order of their starts; they may overlap. A match shows as
-    `[name]`."""
+    """A rule for one kind of data. A match shows as `[name]`."""
 
     name: str
     spans: Callable[[str], Iterable[Span]]
+    """Returns the places of the kind in a text, in order of their starts; they may overlap."""
 
 
 def redacted(text: str, rules: Sequence[Rule] | None = None) -> str:
@@ -37,7 +37,7 @@ def _replaced(text: str, rule: Rule) -> str:
             continue
         if start >= done:
             parts += [text[done:start], f"[{rule.name}]"]
-        done = end  # of overlapping ones the whole
+        done = end  # overlapping places become one
     return "".join([*parts, text[done:]]) if parts else text
 
 
@@ -86,7 +86,7 @@ _PHONES = (
 
 _SEPARATORS = " -\u00a0\u2010\u2011\u2012\u2013\u202f"
 
-# Of each country, as SWIFT's registry of IBAN formats has them.
+# The lengths by country, as SWIFT's registry of IBAN formats has them.
 _IBAN_LENGTHS = {
     code: length
     for length, codes in {
@@ -179,7 +179,7 @@ KEY_RULES = (
     Rule("token", _matches(_JWT)),
     Rule("key", _matches(*_KEYS)),
 )
-"""The rules that find what opens doors."""
+"""The rules that find secrets."""
 
 RULES = (
     *KEY_RULES,
@@ -189,4 +189,4 @@ RULES = (
     Rule("card", _cards),
     Rule("phone", _matches(*_PHONES)),
 )
-"""In order: what one has replaced the next ones do not see."""
+"""All rules in order: a rule does not see the text that an earlier one has replaced."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 
 class StopStrings:
-    """Text that may be the beginning of a stop string is held back until that is decided. The first stop string to be
-    complete wins; of several that end together, the longest. include: it is shown, as the end of the text."""
+    """Ends a text at the first stop string that is complete; of several that end together, the longest.
+
+    Text that may be the beginning of a stop string is held back until that is decided. include: True: the stop string
+    is shown, as the end of the text.
+    """
 
     def __init__(self, stop: tuple[str, ...], *, include: bool = False) -> None:
         self._stop = stop
@@ -21,7 +24,10 @@ class StopStrings:
         return bool(self._held)
 
     def push(self, text: str, *, is_exempt: bool = False) -> str:
-        """Return the part of the text so far that is safe to show. is_exempt: no stop string is looked for yet."""
+        """Return the part of the text so far that is safe to show.
+
+        is_exempt: True: no stop string is looked for yet.
+        """
         if not self._stop:
             return text
         held, self._held = self._held + text, ""

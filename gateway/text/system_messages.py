@@ -1,7 +1,7 @@
 """System messages that follow other messages, for chat templates that take one at the beginning alone.
 
 Such a message stays where it is, as a turn of the user: in front of all others it would change the beginning of the
-prompt with each turn, and nothing of it would be found in the cache.
+prompt with each turn, and nothing of the prompt would be found in the cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LATE_SYSTEM: list[Message] = [
     {"role": "system", "content": "a-late-system-message"},
     {"role": "user", "content": "question"},
 ]
-"""A conversation by which a template shows whether it takes them."""
+"""A conversation by which a template shows whether it takes late system messages."""
 
 
 def has_late_system(messages: Sequence[Message]) -> bool:
@@ -29,7 +29,9 @@ def has_late_system(messages: Sequence[Message]) -> bool:
 
 def without_late_system(messages: Sequence[Message]) -> list[Message]:
     """Return messages among which only the first may be a system message: others are, or belong to, turns of the user.
-    Turns that come to stand side by side are one, as many templates want roles in turns."""
+
+    Turns that come to stand side by side are one, as many templates want roles in turns.
+    """
     fitted: list[Message] = []
     joins = False  # the last message is one that a system message became a part of
     for place, message in enumerate(messages):

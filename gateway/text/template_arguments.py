@@ -1,8 +1,7 @@
-"""The arguments of a request to a chat template, besides its messages: scalars, under names that the template itself
-reads.
+"""The arguments of a request to a chat template, besides its messages: scalars, under names that the template reads.
 
-Templates are the operator's, arguments any tenant's: names that mean something to whoever renders are nobody's to set.
-A name that the template does not read never reaches the template.
+Templates are the operator's, arguments any tenant's: names that the renderer uses cannot be set. A name that the
+template does not read never reaches the template.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from jinja2.utils import Namespace
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}`, around what the assistant says, which training alone asks for: a scope, and no more."""
+    """The tag `{% generation %}` around the assistant's text, which only training uses: a scope, and no more."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
 

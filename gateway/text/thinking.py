@@ -6,7 +6,7 @@ from typing import Literal
 
 BEGIN, END = "<think>", "</think>"
 ENDS_OPEN_TOKENS = 16
-"""The last tokens of a prompt among which one looks for a BEGIN: some chat templates write it themselves."""
+"""The last tokens of a prompt in which a BEGIN is looked for: some chat templates write it themselves."""
 
 Part = tuple[Literal["thinking", "text"], str]
 
@@ -48,7 +48,7 @@ class ThinkingText:
         return parts
 
     def finish(self) -> list[Part]:
-        """Return what was held back, where no text follows."""
+        """Return the text that was held back, where no more text follows."""
         held, self._held = self._held, ""
         if not held or self._state == "after":
             return []

@@ -1,5 +1,7 @@
-"""The bytes of single tokens, which need not be whole characters. Knows the vocabularies that the models here have:
-byte-level BPE, and SentencePiece's with its byte tokens and visible spaces.
+"""The bytes of single tokens, which need not be whole characters.
+
+Knows the vocabularies that the models here have: byte-level BPE, and SentencePiece's with its byte tokens and visible
+spaces.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ _VISIBLE_SPACE = "\u2581"
 
 
 class TokenText:
-    """Bytes by token id. The texts of all tokens of a text together are the text, before a decoder strips its first
-    space.
+    """Bytes by token id.
 
-    special_ids: tokens that are no text. strips_first_space: whether the decoder does.
+    The texts of all tokens of a text together are the text, before a decoder strips its first space.
+    special_ids: tokens that are no text. strips_first_space: True if the decoder strips it.
     """
 
     def __init__(self, backend: BackendTokenizer) -> None:
@@ -33,8 +35,10 @@ class TokenText:
         self.strips_first_space = any(map(_strips_first_space, steps))
 
     def to_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of a token, b"" for an id that the tokenizer does not know, as a model's padded vocabulary
-        may have."""
+        """Return the bytes of a token; b"" for an id that the tokenizer does not know.
+
+        A model's padded vocabulary may have such ids.
+        """
         raw = self._found.get(token_id)
         if raw is None:
             raw = self._found[token_id] = self._find(token_id)
@@ -80,8 +84,10 @@ def _strips_first_space(decoder: dict[str, Any]) -> bool:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return the bytes that characters stand for in byte-level BPE (Radford et al., 2019): printable Latin-1
-    characters for themselves, and those from U+0100 on for the other bytes in order."""
+    """Return the bytes that characters stand for in byte-level BPE (Radford et al., 2019).
+
+    Printable Latin-1 characters stand for themselves, and those from U+0100 on for the other bytes in order.
+    """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}

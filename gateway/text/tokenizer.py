@@ -24,7 +24,8 @@ from gateway.text.tools.formats import TemplateTools, template_tools
 from gateway.text.tools.prompt import as_plain_messages, with_call_ids
 from gateway.text.tools.tool import Tool
 
-# One prompt at a time: threads of the library's own would be woken for nothing. Read when it first encodes.
+# The library encodes one prompt at a time: threads of the library's own would be woken for nothing. Read when it first
+# encodes.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
@@ -118,8 +119,10 @@ class Tokenizer:
         return self._encode_all([text], add_special_tokens=add_special_tokens)[0]
 
     def encode_chat(self, text: str, owner: str) -> list[int]:
-        """Return the token ids of what `render_chat` returned, without any around it. owner: the one whose earlier
-        turns may be remembered for it."""
+        """Return the token ids of what `render_chat` returned, without any around it.
+
+        owner: the one whose earlier turns may be remembered for it.
+        """
         if self._pieces is None:
             return self.encode_text(text, add_special_tokens=False)
         return self._pieces.encode(owner, text)

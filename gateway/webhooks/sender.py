@@ -46,11 +46,12 @@ class Undeliverable(Exception):
 
 
 class WebhookSender:
-    """One per gateway process; works between `start` and `stop`.
+    """Sends the queued messages of webhooks, between `start` and `stop`. A gateway process has one.
 
-    Sends to each webhook one message at a time, to all of them side by side: a slow receiver delays its own alone.
-    allow_private: also to addresses that the internet cannot reach, such as the loopback. first_delay: before the
-    second attempt; each further one is twice as long. timeout_s: of a whole attempt.
+    Each webhook gets one message at a time, all webhooks side by side: a slow receiver delays its own messages alone.
+    allow_private: addresses that the internet cannot reach, such as the loopback, are sent to as well.
+    first_delay: the time before the second attempt; each further delay is twice as long.
+    timeout_s: the longest time of a whole attempt.
     """
 
     def __init__(

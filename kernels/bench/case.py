@@ -11,15 +11,15 @@ from kernels.bench.floors import Work
 
 
 class Case(NamedTuple):
-    """One case of the benchmark.
-
-    run: what is timed; work: the bytes and operations of run; error: of what run computes, relative to the reference.
-    """
+    """One case of the benchmark."""
 
     name: str
     work: Work
+    """The bytes and operations of run."""
     run: Callable[[], None]
+    """The timed work."""
     error: Callable[[], float]
+    """Returns the error of run's result, relative to the reference."""
 
 
 def relative_error(ours: Tensor, theirs: Tensor) -> float:

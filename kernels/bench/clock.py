@@ -1,4 +1,4 @@
-"""How long work takes on a GPU, and what that GPU can do. In a dry run nothing is timed."""
+"""The time of work on a GPU, and the rates of that GPU. In a dry run nothing is timed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ PRODUCT_SIZE = 8192
 
 
 class Stream(NamedTuple):
-    """A run that only moves memory. num_bytes: read and written by one run."""
+    """A run that only moves memory."""
 
     name: str
     run: Callable[[], object]
     num_bytes: int
+    """Bytes that one run reads and writes."""
 
 
 def streams(source: Tensor, target: Tensor) -> list[Stream]:

@@ -19,11 +19,12 @@ class Work(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The rates of one device. measured_by: the name of the stream that reached bytes_per_s."""
+    """The rates of one device."""
 
     bytes_per_s: float
     operations_per_s: float
     measured_by: str = ""
+    """The name of the stream that reached bytes_per_s."""
 
 
 class Floor(NamedTuple):

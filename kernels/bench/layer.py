@@ -1,5 +1,7 @@
-"""Everything else of a layer, and sampling. A run goes through several copies of its memory, so that no cache holds it
-from one to the next."""
+"""All other operations of a layer, and sampling.
+
+A run goes through several copies of its memory, so that no cache holds it from one to the next.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Adapters: all groups of projections of all layers as one run, so that weights come from memory, not from a cache. As
-in the engine, gate's and up's expand does the activation too."""
+"""Adapters: all groups of projections of all layers as one run, so that weights come from memory, not from a cache.
+
+As in the engine, gate's and up's expand does the activation too.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ SMALLEST_SPLIT = 512
 
 
 class Adapters:
-    """One adapter in each slot, on every projection of the shape. ranks[slot] is the adapter's rank."""
+    """Adapters in slots, one in each, on every projection of the shape. ranks[slot] is the adapter's rank."""
 
     def __init__(self, shape: Shape, ranks: Sequence[int]) -> None:
         self.shape, self.ranks = shape, tuple(ranks)

@@ -35,16 +35,16 @@ Sizes = Mapping[str, int]
 
 
 class Question(NamedTuple):
-    """The question of which sizes of blocks are the fastest.
-
-    key: in the table of `kernels.gpu.tuning`; choices: of each field; launches: with these sizes and the others as they
-    are; result: the tensor that the launches write to, after which it is no zero any more.
-    """
+    """The question which sizes of blocks are the fastest."""
 
     key: str
+    """The key in the table of `kernels.gpu.tuning`."""
     choices: Mapping[str, Sequence[int]]
+    """The choices of each field."""
     launches: Callable[[Sizes], Iterable[Launch]]
+    """Returns the launches with some sizes, the others as they are."""
     result: Tensor
+    """The tensor that the launches write to, which is not zero afterwards."""
 
     def sizes(self) -> Iterator[dict[str, int]]:
         """Yield every combination of the choices of all fields."""

@@ -9,12 +9,7 @@ from torch import Tensor
 
 
 class Shape(NamedTuple):
-    """The model's sizes, and those of the batches that are measured.
-
-    num_layers: the number of layers measured together, each with weights of its own. num_copies: copies of the memory
-    that other operations go through in a run, so that no cache holds this memory from one run to the next. context: of
-    a decode.
-    """
+    """The model's sizes, and those of the batches that are measured."""
 
     hidden: int
     intermediate: int
@@ -23,12 +18,16 @@ class Shape(NamedTuple):
     head_dim: int
     vocab_size: int
     num_layers: int
+    """The number of layers measured together, each with weights of its own."""
     num_copies: int
+    """Copies of the memory that other operations go through in a run, so that no cache holds this memory from one run
+    to the next."""
     num_adapters: int
     ranks: tuple[int, ...]
     mixed_ranks: tuple[int, int]
     num_decodes: int
     context: int
+    """The context of a decode, in tokens."""
     prefill_rows: int
     dtype: torch.dtype
     device: torch.device

@@ -89,7 +89,7 @@ class DecoderShape(NamedTuple):
 
 
 class NativeDecoder:
-    """All layers of a model with their cache. The tensors given to it are kept."""
+    """All layers of a model with their cache. The tensors given to it are held until it is freed."""
 
     def __init__(
         self,
@@ -102,7 +102,9 @@ class NativeDecoder:
     ) -> None:
         """Make the decoder and its cache.
 
-        embed: the matrix [V, H] whose rows tokens become; norm [H] float32, the last one; path: as in `Int8Linear`.
+        embed: the matrix [V, H] whose rows tokens become.
+        norm: the last norm, [H] float32.
+        path: as for `Int8Linear`.
 
         Raises ValueError: when the kernels do not compute a model of this shape.
         """
@@ -137,8 +139,8 @@ class NativeDecoder:
         self._decoder = self._functions.lorikeet_decoder_new(ctypes.byref(model), structs, index)
         if self._decoder is None:
             raise ValueError(f"the native kernels do not compute a model of {shape}")
-        kept = (embed, list(layers), norm, caches)
-        weakref.finalize(self, _free, self._functions, self._decoder, kept)
+        tensors = (embed, list(layers), norm, caches)
+        weakref.finalize(self, _free, self._functions, self._decoder, tensors)
 
     def forward(
         self,
@@ -151,8 +153,8 @@ class NativeDecoder:
         """Compute a step of N rows, and write the hidden states of output_rows to hidden [W, H] float32.
 
         token_ids [N]; chunks [C, CHUNK_FIELDS], of consecutive positions of one sequence each, in the order of their
-        rows; blocks: those of all chunks, one after the other; output_rows [W]. Factors that the chunks name, and the
-        matrices that the factors name, must stay until the next call of `forward` has returned.
+        rows; blocks: the blocks of all chunks, one after the other; output_rows [W]. Factors that the chunks name, and
+        the matrices that the factors name, must stay until the next call of `forward` has returned.
 
         Raises MemoryError: when there is no memory for the step.
         """
@@ -171,8 +173,8 @@ class NativeDecoder:
             raise MemoryError(f"no memory for a step of {len(token_ids)} rows")
 
 
-def _free(functions: ctypes.CDLL, decoder: int, kept: object) -> None:
-    """Free a decoder. kept: what the decoder's threads may read until then."""
+def _free(functions: ctypes.CDLL, decoder: int, tensors: object) -> None:
+    """Free a decoder. kept: the tensors that the decoder's threads may read until then."""
     functions.lorikeet_decoder_free(decoder)
 
 

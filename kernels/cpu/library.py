@@ -41,7 +41,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 class NativeLibrary:
     """The functions of one shared object, with their types.
 
-    all_paths: what this processor can run, the slowest first; paths: those of them that are in use.
+    all_paths: the paths that this processor can run, the slowest first. paths: those of them that are in use.
     """
 
     def __init__(self, path: Path) -> None:

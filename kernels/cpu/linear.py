@@ -28,17 +28,17 @@ are not these kernels' figures."""
 GROUP = 32
 NUM_SCALES = 8
 LEAST = 1e-30
-"""A group whose largest number is below this is zeros."""
+"""The largest number below which all of a group are zeros."""
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
 class Int8Linear:
-    """A matrix of 8-bit integers, with the calls of `kernels.linear.Linear`. weight [out, in], not kept; bias [out] or
-    None.
+    """A matrix of 8-bit integers, with the calls of `kernels.linear.Linear`. As many threads compute as PyTorch has.
 
-    path: the one of `library.paths` to use, None for the fastest. As many threads compute as PyTorch has.
-    matrix: the address of the quantized matrix; bias: in float32.
+    weight: [out, in], not kept. bias: [out] or None; afterwards in float32.
+    path: one of `library.paths`; None: the fastest.
+    matrix: the address of the quantized matrix.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Int8Linear:
 
 
 class Int8Embedding:
-    """The rows of a quantized matrix, with the calls of `kernels.linear.Embedding`. table: this matrix, [V, H]."""
+    """The rows of a quantized matrix, with the calls of `kernels.linear.Embedding`. table: the matrix, [V, H]."""
 
     def __init__(self, table: Int8Linear, dtype: torch.dtype) -> None:
         self.table = table

@@ -1,5 +1,7 @@
-"""A kernel with all that its launch needs, as data: operations make it, and run it; `kernels.compile` builds it for a
-GPU that is not there; benches time it."""
+"""A kernel with all arguments of its launch, as data.
+
+Operations make it, and run it; `kernels.compile` builds it for a GPU that is not there; benches time it.
+"""
 
 from __future__ import annotations
 

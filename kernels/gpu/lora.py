@@ -47,17 +47,16 @@ TABLE_DTYPES = (torch.int64, torch.int64, torch.int32, torch.float32)  # of `Slo
 
 
 class SlotTable(NamedTuple):
-    """The adapters in all slots, by layer and projection: [L, P, S].
-
-    a, b: int64, device addresses of A [rank, in] and of B, transposed, [rank, out]: contiguous, in the dtype of the
-    inputs, at multiples of 16 bytes. ranks: int32, 0 where a slot adapts nothing (addresses are not looked at then).
-    scalings: fp32.
-    """
+    """The adapters in all slots, by layer and projection: [L, P, S]."""
 
     a: Tensor
+    """int64, device addresses of A [rank, in]: contiguous, in the dtype of the inputs, at multiples of 16 bytes."""
     b: Tensor
+    """int64, device addresses of B, transposed, [rank, out], like those of A."""
     ranks: Tensor
+    """int32, 0 where a slot adapts nothing (addresses are not read then)."""
     scalings: Tensor
+    """fp32."""
 
     @classmethod
     def empty(cls, num_layers: int, num_projections: int, num_slots: int, device: torch.device) -> SlotTable:
@@ -66,7 +65,7 @@ class SlotTable(NamedTuple):
         return cls(*(torch.zeros(shape, dtype=dtype, device=device) for dtype in TABLE_DTYPES))
 
     def of_chunks(self, work: WorkList) -> ChunkTable:
-        """Return what the step's chunks need of the slots, looked up once for all layers."""
+        """Return the fields of the step's chunks, looked up once for all layers."""
         num_layers, num_projections, _ = self.ranks.shape
         table = ChunkTable.empty(num_layers, num_projections, len(work.chunks), self.ranks.device)
         resolve_launch(table, self, work).run()
@@ -140,10 +139,7 @@ def workspace_elements(
 
 
 class Shrink(NamedTuple):
-    """The product of x [N, in] and the A's of one group of projections, table [P, C].
-
-    sums: how x's width is split; all_at_once: one program sums all splits, which changes no bit.
-    """
+    """The product of x [N, in] and the A's of one group of projections, table [P, C]."""
 
     x: Tensor
     table: ChunkTable
@@ -151,7 +147,9 @@ class Shrink(NamedTuple):
     work: WorkList
     workspace: Tensor
     sums: ShrinkSums
+    """The split of x's width."""
     all_at_once: bool
+    """True: one program sums all splits, which changes no bit."""
 
     @classmethod
     def of(

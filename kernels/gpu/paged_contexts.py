@@ -1,4 +1,4 @@
-"""Where the sequences of a batch keep their keys and values, as attention on a GPU reads it. Knows no kernel."""
+"""The keys and values of a batch's sequences, in the form that attention on a GPU reads. Knows no kernel."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from kernels.gpu.query_tiles import QueryTiles
 
 
 class PagedContexts(NamedTuple):
-    """B sequences in a paged cache.
-
-    block_tables [B, M] int32, any number where a sequence has no block; context_lens [B] int32: all positions, those of
-    the queries included, 0 for a row that is padding; query_starts [B + 1] int32: rows [query_starts[b],
-    query_starts[b + 1]) of q are the sequence's newest positions. max_context_len: known to the host, a bound over all
-    b, which shapes the grid of decodes. tiles: of the queries; None where every sequence has one.
-    """
+    """B sequences in a paged cache."""
 
     block_tables: Tensor
+    """[B, M] int32, any number where a sequence has no block."""
     context_lens: Tensor
+    """[B] int32: all positions, those of the queries included; 0 for a row that is padding."""
     query_starts: Tensor
+    """[B + 1] int32: rows [query_starts[b], query_starts[b + 1]) of q are the sequence's newest positions."""
     max_context_len: int
+    """A bound over all b that the host knows, which shapes the grid of decodes."""
     block_size: int
     tiles: QueryTiles | None = None
+    """The tiles of the queries; None where every sequence has one query."""

@@ -21,16 +21,16 @@ BLOCK = 256
 
 
 class TokenPairs(NamedTuple):
-    """K pairs of a row and a token, none twice.
-
-    rows [K] int32, -1 for padding; token_ids [K] int32; counts [K] int32, -1 where the text does not hold the token at
-    all, 0 where only the prompt does; biases [K] fp32.
-    """
+    """K pairs of a row and a token, none twice."""
 
     rows: Tensor
+    """[K] int32, -1 for padding."""
     token_ids: Tensor
+    """[K] int32."""
     counts: Tensor
+    """[K] int32, -1 where the text does not hold the token at all, 0 where only the prompt does."""
     biases: Tensor
+    """[K] fp32."""
 
 
 def penalize_reference(

@@ -22,10 +22,12 @@ Ints = NDArray[np.int64]
 
 
 class QueryTiles(NamedTuple):
-    """Tiles of a batch: tiles [T, 2] int32; queries_at_once: the most queries of a tile."""
+    """The tiles of a batch."""
 
     tiles: Tensor
+    """[T, 2] int32."""
     queries_at_once: int
+    """The most queries of a tile."""
 
 
 def max_tiles(num_queries: int, num_sequences: int, queries_at_once: int) -> int:
@@ -56,7 +58,7 @@ def query_tiles(
 ) -> QueryTiles:
     """Return the tiles of sequences as in `kernels.gpu.paged_contexts`, for which the host waits.
 
-    num_tiles: how many tiles to make room for, instead of the most.
+    num_tiles: the number of tiles to make room for; None: the most.
     """
     lengths, starts = (tensor.cpu().numpy().astype(np.int64) for tensor in (context_lens, query_starts))
     most = max_tiles(int(starts[-1] - starts[0]), len(lengths), queries_at_once)

@@ -102,7 +102,7 @@ def _rope_kv_kernel(
     angle = tl.load(positions + row) * half + i
     c = tl.load(cos + angle, mask=rotating, other=0.0)
     s = tl.load(sin + angle, mask=rotating, other=0.0)
-    rotated_first = tl.where(rotating, first * c - second * s, first)  # not by 1 and 0: an infinity would become NaN
+    rotated_first = tl.where(rotating, first * c - second * s, first)  # not times 1 and 0: infinity would become NaN
     rotated_second = tl.where(rotating, second * c + first * s, second)
 
     dtype = qkv.dtype.element_ty

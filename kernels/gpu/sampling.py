@@ -25,18 +25,20 @@ from kernels.gpu.launch import Arguments, Launch
 
 
 class SamplingRows(NamedTuple):
-    """The sampling parameters of N rows.
-
-    temperature [N] fp32, 0: the most likely token; top_k [N] int32, 0 is off; top_p [N] fp32 in [0, 1], 1 is off; min_p
-    [N] fp32 in [0, 1], 0 is off; seeds, positions [N] int64.
-    """
+    """The sampling parameters of N rows."""
 
     temperature: Tensor
+    """[N] fp32, 0: the most likely token."""
     top_k: Tensor
+    """[N] int32, 0 is off."""
     top_p: Tensor
+    """[N] fp32 in [0, 1], 1 is off."""
     min_p: Tensor
+    """[N] fp32 in [0, 1], 0 is off."""
     seeds: Tensor
+    """[N] int64."""
     positions: Tensor
+    """[N] int64."""
 
 
 BLOCK = 4096  # logits at a time: each costs what sums over all threads cost

@@ -1,8 +1,8 @@
 """Sizes of the blocks that kernels work in: rules for any shape, and a table of what was measured to be better.
 
 The table is `blocks.json`, which `python -m kernels.tune` rewrites on a GPU: {device: {kernel, shape, dtype: fields}}.
-Nothing here depends on a batch's contents. What shapes a sum (`ShrinkSums`, the splits of decodes) does not depend on
-the batch's size either, but for `lora_block_m`: chunks of pairs of rows are summed in an order of their own.
+Nothing here depends on a batch's contents. The sizes that shape a sum (`ShrinkSums`, the splits of decodes) do not
+depend on the batch's size either, but for `lora_block_m`: chunks of pairs of rows are summed in an order of their own.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ Table = dict[str, dict[str, dict[str, int]]]
 
 
 class ShrinkSums(NamedTuple):
-    """The order in which the products of a row are added.
-
-    split_length: numbers of `in` in one program; block_k: how many of these at a time.
-    """
+    """The order in which the products of a row are added."""
 
     split_length: int
+    """Numbers of `in` in one program."""
     block_k: int
+    """Numbers of these at a time."""
 
 
 class ShrinkBlocks(NamedTuple):
-    """Sizes of a shrink. block_r: ranks at a time."""
+    """Sizes of a shrink."""
 
     block_r: int
+    """Ranks at a time."""
     num_warps: int
     num_stages: int
 
 
 class ExpandBlocks(NamedTuple):
-    """Sizes of an expand. block_n: columns of the output at a time; tiles: how many of these one program computes."""
+    """Sizes of an expand."""
 
     block_n: int
+    """Columns of the output at a time."""
     tiles: int
+    """Blocks of columns that one program computes."""
     num_warps: int
     num_stages: int
 
 
 class DecodeBlocks(NamedTuple):
-    """Sizes of decode attention.
-
-    split_length: positions of the context for one program; block_n: how many of these at a time.
-    """
+    """Sizes of decode attention."""
 
     split_length: int
+    """Positions of the context for one program."""
     block_n: int
+    """Positions at a time."""
     num_warps: int
     num_stages: int
 
 
 class PrefillBlocks(NamedTuple):
-    """Sizes of prefill attention.
-
-    block_m: rows of one program, a group's heads for each query; block_n: positions at a time.
-    """
+    """Sizes of prefill attention."""
 
     block_m: int
+    """Rows of one program, a group's heads for each query."""
     block_n: int
+    """Positions at a time."""
     num_warps: int
     num_stages: int
 
@@ -128,13 +128,16 @@ def shrink_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: to
 
 
 def expand_blocks(out_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
-    """Return the blocks of an expand. out_features: of all projections of the group together."""
+    """Return the blocks of an expand. out_features: the outputs of all projections of the group together."""
     rule = ExpandBlocks(256, 1, 1, 1) if block_m == 2 else ExpandBlocks(128, 4, num_warps=4, num_stages=2)
     return rule._replace(**_measured(device, expand_key(out_features, block_m, dtype)))
 
 
 def activate_blocks(width: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
-    """Return the blocks of an expand that is followed by the gated activation. width: of the activation's result."""
+    """Return the blocks of an expand that is followed by the gated activation.
+
+    width: the size of the activation's result.
+    """
     rule = ExpandBlocks(256, 1, 1, 1) if block_m == 2 else ExpandBlocks(64, 4, num_warps=4, num_stages=2)
     return rule._replace(**_measured(device, activate_key(width, block_m, dtype)))
 

@@ -1,9 +1,10 @@
-"""Which rows of a batch use which adapter, as work for `kernels.gpu.lora`: chunks of at most block_m rows of one slot.
+"""The rows of a batch by their adapter, as work for `kernels.gpu.lora`: chunks of at most block_m rows of one slot.
 
 Semantics:
-    rows   = the batch's rows in a stable order by slot, those without an adapter last
-    chunks = (slot, first place in `rows`, count) for each slot's rows cut every block_m, in the order of the slots,
-             then for the rows without an adapter, whose slot is -1; (0, 0, 0) beyond the last one
+
+    rows    = the batch's rows in a stable order by slot, those without an adapter last
+    chunks  = (slot, first place in `rows`, count) for each slot's rows cut every block_m, in the order of the slots,
+              then for the rows without an adapter, whose slot is -1; (0, 0, 0) beyond the last one
 
 An engine makes it on the host, with a step's other integers (`engine.cuda.fill`); `build_work_list` makes it on the
 device, whose host does not know how long it is: there are as many chunks as the worst case needs (`max_chunks`), and
@@ -19,11 +20,14 @@ from torch import Tensor
 
 
 class WorkList(NamedTuple):
-    """Chunks of a batch's rows: rows [N] int32; chunks [C, 3] int32; block_m: the most rows of a chunk."""
+    """Chunks of a batch's rows."""
 
     rows: Tensor
+    """[N] int32."""
     chunks: Tensor
+    """[C, 3] int32."""
     block_m: int
+    """The most rows of a chunk."""
 
 
 def max_chunks(num_rows: int, num_slots: int, block_m: int) -> int:
@@ -35,7 +39,7 @@ def max_chunks(num_rows: int, num_slots: int, block_m: int) -> int:
 
 
 def work_list_reference(slots: Tensor, num_slots: int, block_m: int) -> WorkList:
-    """Return what `build_work_list` does, by the definition."""
+    """Return the result of `build_work_list`, by the definition."""
     by_slot = {slot: [n for n, s in enumerate(slots.tolist()) if s == slot] for slot in range(-1, num_slots)}
     rows: list[int] = []
     chunks: list[tuple[int, int, int]] = []

@@ -47,7 +47,7 @@ from gateway.experiments.keys import ProjectKeys
 from gateway.files.content import FileContent
 from gateway.files.pieces import FolderPieces
 from gateway.files.service import Files
-from gateway.http.disconnect import telling_protocol
+from gateway.http.disconnect import disconnect_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
 from gateway.metering.journal import JournalState
@@ -310,7 +310,7 @@ async def serve_admin(
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
         app,
-        http=telling_protocol(HttpToolsProtocol),
+        http=disconnect_protocol(HttpToolsProtocol),
         lifespan="off",
         log_config=None,
         proxy_headers=False,

@@ -43,16 +43,21 @@ LARGEST_MB = 600.0
 
 class Options(msgspec.Struct, frozen=True):
     blocks: Annotated[str, about("blocks of llama.cpp's file: Q4_1, Q8_0")] = "Q4_1"
-    threads: Annotated[int, about("of each side, 0 for one for each processor")] = 0
-    rank: Annotated[int, about("of the adapters")] = 16
+    threads: Annotated[int, about("threads of each side, 0 for one for each processor")] = 0
+    rank: Annotated[int, about("rank of the adapters")] = 16
     streams: Annotated[tuple[int, ...], about("requests at once, beside busy processes")] = (1, 8, 32)
     many: Annotated[int, about("streams, each with its own adapter")] = 8
     prompts: Annotated[tuple[int, ...], about("tokens of lone prompts")] = (32, 64, 128, 256, 512)
-    prompt_tokens: Annotated[int, about("of each prompt of streams")] = 65
-    new_tokens: Annotated[int, about("of each completion")] = 64
-    requests: Annotated[int, about("before memory is read")] = 100
+    prompt_tokens: Annotated[int, about("tokens of each prompt of streams")] = 65
+    new_tokens: Annotated[int, about("tokens of each completion")] = 64
+    requests: Annotated[int, about("requests before memory is read")] = 100
     repeat: Annotated[int, about("rounds of each pair")] = 5
-    parts: Annotated[tuple[str, ...], about("of linears, peer, busy, memory")] = ("linears", "peer", "busy", "memory")
+    parts: Annotated[tuple[str, ...], about("parts to run, of linears, peer, busy, memory")] = (
+        "linears",
+        "peer",
+        "busy",
+        "memory",
+    )
 
 
 class _Rig(NamedTuple):
@@ -104,7 +109,8 @@ def _beside_peer(rig: _Rig) -> Iterator[Row]:
             for num_tokens in options.prompts:
                 found = rounds(lambda: turns.prefill_beside(peer, num_tokens), options.repeat)  # noqa: B023
                 yield ratio_row("5", f"ms of a prompt of {num_tokens}, beside llama.cpp", found, Bound(1.2))
-            # One after the other, as llama.cpp computes requests of different adapters, here without their own cost.
+            # The requests run one after the other, as llama.cpp computes requests of different adapters, here without
+            # their own cost.
             found = rounds(lambda: turns.rates_beside(peer, options.many, digests), options.repeat)
             yield ratio_row("3", f"{many}, one by one", found, Bound(2.0, is_least=True))
         found = rounds(lambda: Pair(token_ms(turns.ours(1, digests[:1])), token_ms(turns.ours(1, []))), options.repeat)

@@ -1,4 +1,4 @@
-"""This engine beside llama.cpp, which computes the same model on the same processors, in turns.
+"""Lorikeet's engine beside llama.cpp, which computes the same model on the same processors, in turns.
 
 scenario   what is measured, and the table
 turns      one request or many of the engine, then of llama.cpp

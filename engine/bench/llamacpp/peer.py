@@ -1,4 +1,4 @@
-"""llama.cpp's server, without its HTTP, in a process of its own: prompts go in, and it tells what they took.
+"""llama.cpp's server, without its HTTP, in a process of its own: prompts go in, times come out.
 
 Its threads wait without computing while it has nothing to do.
 """
@@ -18,7 +18,7 @@ from types import TracebackType
 import msgspec
 
 CONTEXT = 1024
-"""Tokens of each stream."""
+"""The context of each stream, in tokens."""
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Peer:
-    """Use as a context. streams: the most requests at once."""
+    """llama.cpp in a process of its own, used as a context. streams: the most requests at once."""
 
     def __init__(self, file: Path, num_threads: int, streams: int) -> None:
         context = multiprocessing.get_context("spawn")

@@ -31,10 +31,10 @@ class Options(msgspec.Struct, frozen=True):
     formats: Annotated[tuple[str, ...], about("blocks of llama.cpp's file: Q4_1, Q8_0")] = FORMATS
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8)
     prompts: Annotated[tuple[int, ...], about("tokens of lone prompts")] = (32, 64, 128, 256, 512)
-    prompt_tokens: Annotated[int, about("of each prompt of streams")] = 65
-    new_tokens: Annotated[int, about("of each completion of streams")] = 64
-    threads: Annotated[int, about("of each side, 0 for one for each processor")] = 0
-    rank: Annotated[int, about("of the adapters, of which each stream has its own")] = 16
+    prompt_tokens: Annotated[int, about("tokens of each prompt of streams")] = 65
+    new_tokens: Annotated[int, about("tokens of each completion of streams")] = 64
+    threads: Annotated[int, about("threads of each side, 0 for one for each processor")] = 0
+    rank: Annotated[int, about("rank of the adapters, of which each stream has its own")] = 16
     repeat: Annotated[int, about("rounds of each row")] = 5
 
 

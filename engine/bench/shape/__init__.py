@@ -1,5 +1,7 @@
-"""What the engine does on a GPU with a model of random weights: `python -m engine.bench --shape llama-3.1-8b
---random-weights`. No downloads, no tokenizer, no sockets; `--dry` runs all of it on a CPU and claims no figures.
+"""The engine's speed on a GPU with a model of random weights.
+
+To be run as `python -m engine.bench --shape llama-3.1-8b --random-weights`. No downloads, no tokenizer, no sockets;
+`--dry` runs all of it on a CPU and claims no figures.
 
 command     arguments, checks first, then the table
 sizes       shapes of models, and how large each scenario is

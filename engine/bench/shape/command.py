@@ -85,7 +85,7 @@ def _name(accelerator: Accelerator) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine.bench", description=__doc__)
-    parser.add_argument("--shape", required=True, choices=SHAPES, help="whose matrices have what sizes")
+    parser.add_argument("--shape", required=True, choices=SHAPES, help="the model whose matrices have these sizes")
     parser.add_argument("--random-weights", required=True, action="store_true", help="the only ones there are")
     parser.add_argument("--dry", action="store_true", help="a tiny shape on a CPU, interpreted; no figures")
     parser.add_argument("--json", action="store_true", help="one JSON line per row instead of a table")

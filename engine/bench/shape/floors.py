@@ -19,10 +19,9 @@ def adapter_elements(config: ModelConfig, rank: int) -> int:
 
 
 def decode_work(config: ModelConfig, contexts: Sequence[int], ranks: Sequence[int], width: int) -> Work:
-    """Return the work of a token for each of these contexts.
+    """Return the work of a step with one token for each of these contexts.
 
-    ranks: of the distinct adapters in the step; elements of `width` bytes.
-
+    ranks: the ranks of the distinct adapters in the step; width: the bytes of an element.
     Bytes: the matrices and the head, the keys and values of all contexts, the adapters. Products are far from counting.
     """
     head = config.vocab_size * config.hidden_size

@@ -1,4 +1,4 @@
-"""What loads cost the streams that run beside them: the gaps between their tokens.
+"""The gaps between the tokens of streams while adapters are loaded beside them.
 
 Streams with an adapter each decode all the time, while short requests come at a fixed pace, each with the next adapter.
 In one run these are resident, in the other the same weights have names that are not there, so each must be loaded from
@@ -29,10 +29,11 @@ NEW_TOKENS = 8
 
 
 class Case(msgspec.Struct):
-    """What all runs of one kind saw. adapters: of their short requests, one after the other."""
+    """The figures of all runs of one kind."""
 
     name: str
     adapters: list[str]
+    """The adapters of the short requests, one after the other."""
     gaps_s: list[float] = []
     ttfts_s: list[float] = []
     adapters_by_step: list[set[str]] = []

@@ -2,10 +2,10 @@
 
 Scheduler, pool and copies to the device are the engine's own; adapters are in the host tier from the start.
 
-Of 1,000 adapters a step of many streams holds more distinct ones than of five, and each has to be read: 84 MB for an 8B
-model at rank 16. So beside the ratio of the two runs stands the one that these bytes allow: the steps of the run with
-few, as they were measured, made longer by nothing but reading the further adapters at the memory's rate. Loads, waits
-for a slot and whatever else many adapters cost count against the engine.
+A step of many streams holds more distinct adapters out of 1,000 than out of five, and each has to be read: 84 MB for an
+8B model at rank 16. So beside the ratio of the two runs stands the one that these bytes allow: the steps of the run
+with few, as they were measured, made longer by nothing but reading the further adapters at the memory's rate. Loads,
+waits for a slot and whatever else many adapters cost count against the engine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEW_TOKENS = 64
 def measure_registered(rig: Rig, engine: BenchEngine, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
     """Yield rows of two closed loops of the same requests but for their adapters.
 
-    rates: of this device, measured in this run; None runs everything and claims nothing.
+    rates: the rates of this device, measured in this run; None runs everything and claims nothing.
     """
     workload = Workload(rig.model.vocab_size)
     prompt_tokens, new_tokens = (PROMPT_TOKENS, NEW_TOKENS) if rates else (sizes.chunk_tokens, 2)

@@ -1,6 +1,6 @@
 """A device with a random model, its adapters in a real pool, and steps of plans made by hand.
 
-What is measured is the engine's own runner and pool; of scheduling there is none.
+The engine's own runner and pool are measured; there is no scheduling.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ MAX_TOKENS = 1 << 20  # that a sequence is asked for: more than any run takes
 
 
 class Rig:
-    """Every sequence gets its blocks when it starts and gives them back when all do."""
+    """A device with a model, adapters and sequences.
+
+    A sequence keeps its blocks from its start until all sequences end.
+    """
 
     def __init__(self, config: EngineConfig, model: ModelConfig, dtype: torch.dtype, accelerator: Accelerator) -> None:
         check_model(model, dtype)

@@ -56,29 +56,42 @@ SHAPES = {
 
 
 class Sizes(NamedTuple):
-    """streams: sequences that decode at once; context: tokens of each before; adapters: distinct ones among them, of
-    this rank; slots: adapters on the device. beside: tokens of a prompt in a step with decodes. chunks of chunk_tokens
-    make a prefill step. registered: adapters of the run with few slots, over requests; few: of the one it is compared
-    with. background: streams with an adapter each, beside which in each round this many loads happen, one every
-    pace_ms. steps: timed for each figure, in rounds that each begin with warm_up others."""
+    """The sizes of the scenarios."""
 
     streams: int = 64
+    """Sequences that decode at once."""
     context: int = 1024
+    """Tokens of each sequence before."""
     adapters: int = 32
+    """Distinct adapters among them."""
     rank: int = 16
+    """The rank of adapters."""
     slots: int = 64
+    """Slots for adapters on the device."""
     beside: int = 64
+    """Tokens of a prompt in a step with decodes."""
     chunks: int = 8
+    """Chunks of a prefill step."""
     chunk_tokens: int = 1024
+    """Tokens of each chunk."""
     registered: int = 1000
+    """Adapters of the run with few slots."""
     few: int = 5
+    """Adapters of the run that it is compared with."""
     requests: int = 512
+    """Requests of each of the two runs."""
     background: int = 32
+    """Streams with an adapter each, beside which loads happen."""
     loads: int = 32
+    """Loads in each round."""
     pace_ms: int = 30
+    """Milliseconds between two loads."""
     steps: int = 40
+    """Steps that are timed for each figure."""
     rounds: int = 4
+    """Rounds of the timed steps."""
     warm_up: int = 3
+    """Steps at the beginning of each round that are not timed."""
 
 
 DRY = Sizes(

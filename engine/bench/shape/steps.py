@@ -1,7 +1,7 @@
 """Decode, mixed and prefill steps beside their floors: the base, the base while adapters are loaded, and many adapters.
 
 A step is the model runner's: from a plan to tokens on the host. Decodes are launched one step ahead, as in the engine's
-loop, but for those that await each token. forward is the device's part alone, many in a row. What the scheduler adds
+loop, but for those that await each token. forward is the device's part alone, many in a row. The scheduler's time
 between steps is measured by `registered`.
 """
 
@@ -26,7 +26,7 @@ from kernels.bench.floors import Rates, Work, floor
 def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
     """Yield rows of the measured steps.
 
-    rates: of this device, measured in this run; None runs everything and claims nothing.
+    rates: the rates of this device, measured in this run; None runs everything and claims nothing.
     """
     table = _Table(rig, sizes, rates)
     base = table.streams([""])
@@ -60,7 +60,7 @@ def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
 
 
 class _Table:
-    """Makes the sequences, times their steps, and says how these stand to their floors."""
+    """Makes the sequences, times their steps, and compares the times with their floors."""
 
     def __init__(self, rig: Rig, sizes: Sizes, rates: Rates | None) -> None:
         self._rig = rig

@@ -1,4 +1,4 @@
-"""Random weights and adapters: the same tensor whenever it is asked for by the same name."""
+"""Random weights and adapters: a name always gives the same tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.config import PROJECTIONS, ModelConfig
 from engine.lora.layer import AdapterLayout, LoadedAdapter
 
-ADAPTER_SHARE = 0.3  # how large an adapter's delta is beside what it is added to
+ADAPTER_SHARE = 0.3  # the size of an adapter's delta beside the product that it is added to
 NUM_DISTINCT = 32  # sets of weights that any number of adapters share
 
 
@@ -29,7 +29,10 @@ class RandomTensors:
 
 
 class RandomAdapters:
-    """Adapters on all projections, in host memory; `load` stands for a loader's. ranks: of one after the other."""
+    """Adapters on all projections, in host memory; `load` stands for a loader's.
+
+    ranks: the ranks of adapters, one after the other.
+    """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, ranks: list[int], *, pin: bool) -> None:
         targets = config.adapter_targets()
@@ -54,7 +57,7 @@ class RandomAdapters:
         layout = self._layouts[kind % len(self._ranks)]
         generator = torch.Generator().manual_seed(kind)
         weights = torch.empty(layout.num_elements, dtype=self._dtype, pin_memory=self._pin)
-        # One stretch of random numbers for all matrices: billions of them on a CPU would take minutes.
+        # All matrices use one stretch of random numbers: billions of them on a CPU would take minutes.
         pattern = torch.randn(min(1 << 20, layout.num_elements), generator=generator).to(self._dtype)
         for first in range(0, layout.num_elements, len(pattern)):
             part = weights[first : first + len(pattern)]

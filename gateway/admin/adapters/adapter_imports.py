@@ -1,4 +1,4 @@
-"""Imports over HTTP: how every adapter came in, and uploads that go on where they stopped."""
+"""Imports over HTTP: the ways in which adapters came in, and uploads that go on where they stopped."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class AdapterImportController(Controller):
             await existing_project(conn, caller.organization_id, project_id)
             return import_wire(await _existing(conn, project_id, import_id), services.bases, caller.organization_id)
 
-    # What was announced bounds the body.
+    # The announced size bounds the body.
     @patch(
         "/{import_id:str}",
         status_code=200,

@@ -1,4 +1,4 @@
-"""An adapter's settings over HTTP: what requests get that do not say otherwise, and whether it stays on engines."""
+"""An adapter's settings over HTTP: defaults for requests, and whether it stays on engines."""
 
 from __future__ import annotations
 
@@ -124,8 +124,10 @@ def _given(wanted: SetDefaults) -> dict[str, Any]:
 
 
 def _recorded(row: adapter_settings.SettingsRow, name: str) -> AdapterSettings:
-    """Return the settings for the audit log, which outlasts the project's content: a mark of the system prompt, and
-    not its text."""
+    """Return the settings for the audit log, with a mark of the system prompt in place of its text.
+
+    The audit log outlasts the project's content.
+    """
     shown, text = _wire(row, name), row.defaults.system_prompt
     if text is None:
         return shown

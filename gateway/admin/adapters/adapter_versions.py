@@ -1,4 +1,4 @@
-"""The versions of an adapter over HTTP: what each is, and which of them is current."""
+"""The versions of an adapter over HTTP: the state of each, and the current one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project's adapters over HTTP: what comes in becomes a version, and one of the versions is current."""
+"""A project's adapters over HTTP: content becomes a version, and one of the versions is current."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import Meta
 from adapters.ref import check_adapter_name
 from gateway.adapters.cooldown import check_not_paused, import_over
 from gateway.adapters.intake import Taken
-from gateway.adapters.presence import kept_present
+from gateway.adapters.presence import heartbeats
 from gateway.adapters.verify import Verification
 from gateway.adapters.workspace import workspace
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
@@ -34,7 +34,7 @@ from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.adapters import adapter_imports, adapters, aliases
 from gateway.db.adapters.adapter_imports import ImportRow
-from gateway.db.adapters.adapter_versions import find_version, wish
+from gateway.db.adapters.adapter_versions import find_version, record_promotion
 from gateway.db.experiments.arms import experiments_of_adapter
 from gateway.db.limits.limits import most_storage
 from gateway.db.organization import audit
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_AT_WORK = 16
-"""Imports of one project that are not over: each takes room on a gateway's disk."""
+"""The most imports of one project that are not over: each takes room on a gateway's disk."""
 
 MAX_WRAPPING_BYTES = 16 << 10
-"""How much larger a form or a tar archive may be than the two files in it."""
+"""Bytes by which a form or a tar archive may be larger than the two files in it."""
 
 
 class AddFromSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -220,7 +220,7 @@ async def _receive(
             await adapter_imports.touch_import(conn, begun.id)
 
     try:
-        async with kept_present(touch):
+        async with heartbeats(touch):
             uploaded = await receive_adapter(request, folder, services.max_adapter_bytes)
             checked_name(uploaded.name)
             base_digest = digest_of_base(services, caller, begun.project_id, uploaded.base)
@@ -350,7 +350,7 @@ async def make_current(
         await adapters.confirm_current(conn, before.id)
         return Adapter(**adapter_fields(before, services.bases, caller.organization_id))
     promotion = await adapters.next_promotion(conn, before.id)
-    await wish(conn, before.id, version, promotion)
+    await record_promotion(conn, before.id, version, promotion)
     await adapters.promote(conn, before.id, version, promotion)
     after = await locked_adapter(conn, before.project_id, before.name)
     await audit.record(
@@ -366,8 +366,10 @@ async def make_current(
 
 
 def audited(row: adapters.AdapterRow) -> dict[str, Any]:
-    """Return an adapter for the audit log: its current version, and not its settings, which may hold a system
-    prompt."""
+    """Return an adapter for the audit log, without its settings, which may hold a system prompt.
+
+    The adapter's current version is part of the entry.
+    """
     return {
         "name": row.name,
         "version": row.version,

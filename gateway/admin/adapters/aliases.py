@@ -1,7 +1,8 @@
 """A project's aliases over HTTP: its own names of models, which it moves from version to version.
 
 Experiments hold names from their start until they are decided, and routes as long as they are there: these neither move
-nor go."""
+nor go.
+"""
 
 from __future__ import annotations
 

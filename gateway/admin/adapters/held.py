@@ -1,4 +1,4 @@
-"""The refusal to take away what an arm of an experiment needs."""
+"""The refusal to remove a thing that an arm of an experiment needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ SHOWN = 10
 
 
 def check_not_in_experiment(names: Sequence[str], what: str) -> None:
-    """Raise Conflict where experiments of these names need something. what: it, as a sentence begins with it."""
+    """Raise Conflict where experiments need a thing.
+
+    names: those of the experiments. what: the thing, in words for the beginning of a sentence.
+    """
     if not names:
         return
     shown = ", ".join(f"'{name}'" for name in names[:SHOWN])

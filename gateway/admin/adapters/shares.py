@@ -1,4 +1,4 @@
-"""With which other projects an adapter is shared, over HTTP: the operator decides, since these are other tenants."""
+"""The other projects that may call an adapter, over HTTP: the operator decides, since they are other tenants."""
 
 from __future__ import annotations
 

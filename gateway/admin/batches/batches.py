@@ -1,5 +1,7 @@
-"""The batches of a project over HTTP, for its people and for operators: how far each is, and why lines failed. The
-content of lines and of their results is in files, which are another matter."""
+"""The batches of a project over HTTP, for its people and for operators: progress, and the reasons of failed lines.
+
+The content of lines and of their results is in files.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from gateway.domain.errors import NotFound
 
 LIST_QUERY = ("after", "limit")
 MAX_LEFT_S = 1e9
-"""The longest time to its end that is told of a batch."""
+"""The longest time to a batch's end that is shown."""
 
 
 class CreateProjectBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The files of a project over HTTP, for the people who may read its content. The audit log says who read which."""
+"""The files of a project over HTTP, for the people who may read its content. The audit log records each reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator's adjustments over HTTP: a charge or a refund of a tenant, with its reason and what it corrects."""
+"""An operator's adjustments over HTTP: a charge or a refund of a tenant, with its reason and the corrected usage."""
 
 from __future__ import annotations
 

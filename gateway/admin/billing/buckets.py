@@ -31,7 +31,7 @@ CURSOR = "page_"
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """The bounds of one bucket width: how long a bucket is, and how many are on a page."""
+    """The bounds of one bucket width: its seconds, and the number of buckets on a page."""
 
     width: Width
     seconds: int
@@ -47,12 +47,15 @@ WIDTHS: Mapping[str, Bounds] = {
 
 
 class BucketQuery(msgspec.Struct, frozen=True):
-    """Unix seconds. start, end: of this page, on buckets' borders; next_start: of the next one, None where none is."""
+    """The buckets of a page. Times are in Unix seconds, on buckets' borders."""
 
     bounds: Bounds
     start: int
+    """The beginning of this page."""
     end: int
+    """The end of this page."""
     next_start: int | None
+    """The beginning of the next page; None where there is none."""
 
 
 ResultT = TypeVar("ResultT", bound=msgspec.Struct)
@@ -163,7 +166,7 @@ T = TypeVar("T", bound=HasBucket)
 
 
 def bucket_page(query: BucketQuery, sums: Sequence[T], wire: Callable[[T], ResultT]) -> BucketPage[ResultT]:
-    """Every bucket of the page, those without usage too, with the sums, which are in the order of their buckets."""
+    """Return every bucket of the page, those without usage too, with the sums, which are in the buckets' order."""
     seconds = query.bounds.seconds
     results: dict[int, list[ResultT]] = {start: [] for start in range(query.start, query.end, seconds)}
     for each in sums:
@@ -176,8 +179,9 @@ def bucket_page(query: BucketQuery, sums: Sequence[T], wire: Callable[[T], Resul
 
 
 def read_projects(params: MultiDict[Any], caller: Actor, permission: Permission = PERMISSION) -> list[str] | None:
-    """Return the projects that are asked for and in which the caller has the permission, None for all of the
-    organization.
+    """Return the projects that are asked for and in which the caller has the permission.
+
+    None stands for all projects of the organization.
 
     Another organization's project is as one that was never used.
     """

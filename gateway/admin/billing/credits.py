@@ -1,4 +1,4 @@
-"""A project's credits over HTTP, and whether it pays in advance: then its balance is a limit like any other."""
+"""A project's credits over HTTP, and its mode of payment: a prepaid balance is a limit like any other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["prepaid", "postpaid"]
 Reason = Annotated[str, Meta(min_length=1, max_length=500)]
-"""Goes through `check_name` as well."""
+"""The reason for a credit. It goes through `check_name` as well."""
 
 
 class GrantCredit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Scheduled deliveries of exports over HTTP: what goes where, and how that went. Secrets go in and never come out."""
+"""Scheduled deliveries of exports over HTTP: their destinations and runs. Secrets go in and never come out."""
 
 from __future__ import annotations
 

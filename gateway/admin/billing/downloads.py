@@ -1,6 +1,6 @@
-"""Bounds how many exports one gateway makes at once: each takes a connection and a share of its processor.
+"""A bound on the exports that one gateway makes at once: each takes a connection and a share of its processor.
 
-One at a time for each project or organization, so that a reader who is slow holds up nobody but itself.
+One at a time for each project or organization, so that a slow reader holds up nobody but itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ up."""
 
 
 class Downloads:
-    """clock: monotonic seconds."""
+    """The exports under way in one gateway. clock: seconds on a monotonic clock."""
 
     def __init__(self, max_running: int = MAX_RUNNING, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_running = max_running

@@ -79,7 +79,7 @@ def _wanted(request: Request[Any, Any, Any], organization_id: str, project_id: s
 
 async def _download(services: AdminServices, wanted: ExportRequest) -> Stream:
     body = _body(services, wanted)
-    # What is wrong from the start is still an answer of its own.
+    # An error before the first bytes still has a reply of its own.
     first = await anext(body)
     name = f"{wanted.file_name}.zip"
     headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}

@@ -32,8 +32,11 @@ Label = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^(\*|[A-Za-z0
 
 
 class PriceIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The price of tokens that match the model, adapter class and service tier. Where several entries match, the
-    entry that names most counts; a model counts more than a class, a class more than a tier."""
+    """The price of tokens that match the model, adapter class and service tier.
+
+    Where several entries match, the entry that names most counts; a model counts more than a class, a class more than a
+    tier.
+    """
 
     input_nanos_per_million: Nanos
     """The price of a million input tokens, in billionths of the currency."""

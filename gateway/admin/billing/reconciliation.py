@@ -1,5 +1,7 @@
-"""Reconciliation: whether the ledger has all that engines counted, and what was lost with gateways that are gone,
-until an operator writes it off."""
+"""Reconciliation: a comparison of the ledger with the engines' counts, and the journals of gateways that are gone.
+
+A lost journal is listed until an operator writes it off.
+"""
 
 from __future__ import annotations
 

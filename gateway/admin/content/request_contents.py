@@ -1,4 +1,4 @@
-"""The logged content of requests, over HTTP, where a project logs it. The audit log says who read which content."""
+"""The logged content of requests, over HTTP, where a project logs it. The audit log records each reading."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The stored responses and conversations of projects, over HTTP, for the people who may read a project's content. The
-audit log says who read which."""
+"""The stored responses and conversations of projects, over HTTP, for the people who may read a project's content.
+
+The audit log records each reading.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Experiments of projects over HTTP: definitions, their life, results, and what they are made of."""
+"""Experiments of projects over HTTP: definitions, their life, results, and the sums behind them."""

@@ -42,7 +42,7 @@ def check_text(body: wire.CreateExperiment | wire.ModifyExperiment) -> None:
 def experiment_wire(
     row: ExperimentRow, pinned: Sequence[PinnedArm], now: datetime.datetime | None = None
 ) -> wire.Experiment:
-    """Return an experiment as replies show it. pinned: what its arms serve; empty for a draft."""
+    """Return an experiment as replies show it. pinned: the targets of its arms; empty for a draft."""
     defined = row.definition
     shown = msgspec.convert(
         msgspec.to_builtins(defined, builtin_types=(float,)),
@@ -84,8 +84,10 @@ def days_of(row: ExperimentRow, now: datetime.datetime | None = None) -> int:
 
 
 def audited(shown: wire.Experiment) -> wire.Experiment:
-    """Return an experiment for the audit log, which outlasts the project's content: a mark of each system prompt, and
-    not its text."""
+    """Return an experiment for the audit log, with a mark of each system prompt in place of its text.
+
+    The audit log outlasts the project's content.
+    """
     shadow = shown.shadow
     if shadow is not None:
         shadow = msgspec.structs.replace(shadow, target=_marked(shadow.target))

@@ -105,8 +105,11 @@ class ExperimentController(Controller):
         services: Services,
         caller: Caller,
     ) -> wire.Experiment:
-        """Change an experiment. Of a draft everything may change; after the start coverage may grow, weights change for
-        units that were not exposed yet, an arm end, guardrails be added, and the shadow arm get another share."""
+        """Change an experiment. Every field of a draft may change.
+
+        After the start, coverage may grow, weights change for units that were not exposed yet, an arm end, guardrails
+        be added, and the shadow arm get another share.
+        """
         body = await read_body(request, wire.ModifyExperiment)
         check_text(body)
         async with services.database.transaction() as conn:

@@ -59,7 +59,7 @@ class ExperimentExportController(Controller):
         except WrongExport as error:
             raise wrong_value(error.field, error.reason) from None
         body = _body(services, wanted)
-        first = await anext(body)  # what is wrong from the start is still an answer of its own
+        first = await anext(body)  # an error before the first bytes still has a reply of its own
         disposition = f'attachment; filename="{wanted.file_name}.zip"'
         headers = {"content-disposition": disposition, "cache-control": "no-store"}
         return Stream(_joined(first, body), media_type=MEDIA_TYPE, headers=headers)

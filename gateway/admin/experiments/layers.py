@@ -1,4 +1,4 @@
-"""Layers and holdouts over HTTP: which units can be in one experiment at most, and which in none."""
+"""Layers and holdouts over HTTP: units that can be in one experiment at most, and units that are in none."""
 
 from __future__ import annotations
 

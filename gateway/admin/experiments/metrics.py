@@ -1,4 +1,4 @@
-"""Feedback metrics over HTTP: what votes about requests and units may say."""
+"""Feedback metrics over HTTP: the values that votes about requests and units may have."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def _check(wanted: wire.CreateFeedbackMetric) -> None:
     for field in ("least", "most"):
         if getattr(wanted, field) is not None and wanted.type != "number":
             raise wrong_value(field, "bounds are for the type `number` alone")
-        if not _is_kept_whole(getattr(wanted, field)):
+        if not _is_exact(getattr(wanted, field)):
             raise wrong_value(field, DECIMALS)
     if wanted.least is not None and wanted.most is not None and wanted.least >= wanted.most:
         raise wrong_value("most", "it must be above `least`")
     if (wanted.labels is not None) != (wanted.type == "label"):
         raise wrong_value("labels", "the type `label`, and no other, needs the value of each label")
     for label, value in (wanted.labels or {}).items():
-        if not _is_kept_whole(value):
+        if not _is_exact(value):
             raise wrong_value("labels", f"{DECIMALS} (the wrong entry is '{shortened(label)}')")
     if any("\0" in label for label in wanted.labels or ()):
         raise wrong_value("labels", "labels must not hold a NUL character")
@@ -118,7 +118,7 @@ def _check(wanted: wire.CreateFeedbackMetric) -> None:
         raise wrong_value("description", "it must not hold a NUL character")
 
 
-def _is_kept_whole(value: float | None) -> bool:
+def _is_exact(value: float | None) -> bool:
     """Tell whether a number has no more decimals than are kept of it."""
     return value is None or float(f"{value:.{NUM_DECIMALS}f}") == value
 

@@ -22,7 +22,7 @@ from gateway.experiments.past import NOT_IN_LEDGER, past_units, past_votes
 
 
 class LearntFrom(msgspec.Struct, frozen=True):
-    """Units of the past, and what counted as one."""
+    """Units of the past, and the rule by which requests became units."""
 
     units: list[PastUnit]
     past: Past
@@ -57,9 +57,10 @@ def check_metric(metric: str, own: Sequence[MetricRow], past: Past | None) -> Ki
 async def learn(
     services: AdminServices, caller: Actor, project_id: str, metric: str, past: Past | None, days: int
 ) -> LearntFrom:
-    """Return what the units of the last days contributed to a metric.
+    """Return the contributions of the units of the last days to a metric.
 
-    Raises InvalidRequest: for a metric of which the past does not tell. Raises NotFound: for an unknown project.
+    Raises InvalidRequest: for a metric without data of the past.
+    Raises NotFound: for an unknown project.
     """
     since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
     async with services.database.transaction() as conn:

@@ -1,5 +1,7 @@
-"""Previews of an experiment over HTTP: the arm of a unit, the units and days that an effect needs, and how often
-experiments on the project's own traffic would be wrong."""
+"""Previews of an experiment over HTTP: the arm of a unit, the units and days that an effect needs, and calibrations.
+
+A calibration shows how often experiments on the project's own traffic would be wrong.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +81,10 @@ class PreviewController(Controller):
     async def calibrate_experiment(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> wire.ExperimentCalibration:
-        """Split the project's past units at random, again and again, and tell how often that would have looked like an
-        effect, and which effects some days of such traffic can find."""
+        """Split the project's past units at random many times, and count what would have looked like an effect.
+
+        The reply also says which effects some days of such traffic can find.
+        """
         wanted = await read_body(request, wire.CalibrateExperiment)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -193,8 +197,10 @@ async def _size(
 
 
 def _times(wanted: wire.PreviewExperiment, row: ExperimentRow | None) -> tuple[int, int]:
-    """Return the outcome window in seconds and the declared days of a question: its own, else the experiment's, else
-    none."""
+    """Return the outcome window in seconds and the declared days of a question.
+
+    Both are the question's own, else the experiment's, else None.
+    """
     analysis = row.definition.analysis if row is not None else None
     window_s, min_days = wanted.outcome_window_seconds, wanted.min_days
     if window_s is None:

@@ -1,4 +1,4 @@
-"""Changes of an experiment that has started, as changes of who gets what: no unit that was exposed ever moves."""
+"""Changes of an experiment that has started, as changes of its split: no unit that was exposed ever moves."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ async def reshape(conn: Connection, row: ExperimentRow, wanted: Experiment) -> N
     if ended or more:
         await set_split(conn, row.id, split)
     if are_new:
-        reweighted(split, weights, exposed_units({}))  # refuses now what the bookkeeper could not do later
+        reweighted(split, weights, exposed_units({}))  # refuses a change now that the bookkeeper could not make later
         await close_enrolment(conn, row.id, weights)

@@ -1,4 +1,4 @@
-"""Findings of an experiment over HTTP: results, the days so far, exposures, and whether it works as declared."""
+"""Findings of an experiment over HTTP: results, the days so far, exposures, and health."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _read_time(text: str | None) -> datetime.datetime | None:
 
 
 async def _shadow(conn: Connection, row: ExperimentRow) -> wire.ShadowResult | None:
-    """Return what the shadow arm of an experiment came to, where it has one."""
+    """Return the results of an experiment's shadow arm; None where it has none."""
     shadow = row.definition.shadow
     if shadow is None or row.started_at is None:
         return None
@@ -290,7 +290,7 @@ def _health(row: ExperimentRow, found: Health, names: Mapping[str, str]) -> wire
 def _problems(
     defined: Experiment, found: Health, arms: list[wire.ArmHealth], segments: list[wire.SegmentSplit]
 ) -> list[str]:
-    """Return what is wrong, in words, the worst first."""
+    """Return the faults of an experiment in words, the worst first."""
     problems = []
     if found.is_srm:
         problems.append("Units are not split as declared: the results are not to be believed.")

@@ -50,7 +50,7 @@ def arms_shown(defined: Experiment, results: Results) -> list[wire.ArmResult]:
 
 
 def comparisons_shown(defined: Experiment, results: Results, scale: Mapping[str, float]) -> list[wire.ComparisonResult]:
-    """Return what results say of each metric and arm."""
+    """Return the results of each metric and arm."""
     return [
         _comparison(defined, each, scale.get(each.metric, 1.0), is_discovery=at in results.discoveries)
         for at, each in enumerate(results.comparisons)
@@ -58,17 +58,17 @@ def comparisons_shown(defined: Experiment, results: Results, scale: Mapping[str,
 
 
 def judged_shown(defined: Experiment, results: Results, scale: Mapping[str, float]) -> list[wire.JudgedResult]:
-    """Return what results say of each metric by which people and a judge voted."""
+    """Return the results of each metric by which people and a judge voted."""
     return [_judged(defined, each, scale.get(each.metric, 1.0)) for each in results.judged]
 
 
 def quantiles_shown(defined: Experiment, results: Results) -> list[wire.QuantileResult]:
-    """Return what results say of each quantile and arm."""
+    """Return the results of each quantile and arm."""
     return [_quantile(defined, each) for each in results.quantiles]
 
 
 def guardrails_shown(defined: Experiment, results: Results) -> list[wire.GuardrailResult]:
-    """Return what each guardrail says of each arm."""
+    """Return the verdict of each guardrail about each arm."""
     actions = {each.metric: each.action for each in defined.metrics.guardrails}
     return [
         wire.GuardrailResult(
@@ -84,7 +84,7 @@ def guardrails_shown(defined: Experiment, results: Results) -> list[wire.Guardra
 
 
 def age_shown(defined: Experiment, each: AgeEffects, scale: Mapping[str, float]) -> wire.AgeResult:
-    """Return what results say of one metric and arm by days since exposure."""
+    """Return the results of one metric and arm by days since exposure."""
     days = [
         (age, _comparison(defined, found, scale.get(each.metric, 1.0), is_discovery=False)) for age, found in each.days
     ]
@@ -111,7 +111,7 @@ def age_shown(defined: Experiment, each: AgeEffects, scale: Mapping[str, float])
 
 
 def split_shown(defined: Experiment, split: SegmentSplit, names: Mapping[str, str]) -> wire.SegmentSplit:
-    """Return how a segment is split. names: of API keys by their ids."""
+    """Return the split of a segment. names: the names of API keys by their ids."""
     return wire.SegmentSplit(
         kind=split.kind,
         value=split.value,
@@ -128,7 +128,7 @@ def split_shown(defined: Experiment, split: SegmentSplit, names: Mapping[str, st
 def segment_shown(
     defined: Experiment, found: SegmentResults, scale: Mapping[str, float], names: Mapping[str, str], metric: str | None
 ) -> wire.SegmentResult:
-    """Return what a look at a segment shows. metric: the only one that is shown."""
+    """Return the results of a look at a segment. metric: the only one to show; None: all."""
     comparisons = [
         _comparison(
             defined,

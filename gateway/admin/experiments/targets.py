@@ -1,5 +1,7 @@
-"""Settles at the start what the arms of an experiment serve: model strings to pools and to versions of the project's
-own adapters."""
+"""Settles the targets of an experiment's arms at its start: from model strings to pools and versions of adapters.
+
+Adapters are the project's own.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,11 @@ class Unfit(Exception):
 async def resolve_arms(
     conn: Connection, organization_id: str, project_id: str, experiment: Experiment
 ) -> list[PinnedArm]:
-    """Return what the arms of an experiment serve now, in their order, the shadow arm last.
+    """Return the present targets of an experiment's arms, in their order, the shadow arm last.
 
     Versions stay ready until the transaction ends; the caller keeps the pools (`keep_pools`).
-    Raises Conflict: naming the first arm that cannot be served.
+
+    Raises Conflict: when an arm cannot be served; the message names the first one.
     """
     found: list[PinnedArm] = []
     each_arm = await resolve_each(conn, organization_id, project_id, experiment, lock=True)
@@ -44,9 +47,9 @@ async def resolve_arms(
 async def resolve_each(
     conn: Connection, organization_id: str, project_id: str, experiment: Experiment, *, lock: bool = False
 ) -> list[PinnedArm | Unfit]:
-    """Return what each arm of an experiment serves now, or the reason why it cannot be served, the shadow arm last.
+    """Return the present target of each arm, or the reason why it cannot be served, the shadow arm last.
 
-    lock: whether versions stay ready until the transaction ends.
+    lock: True: versions stay ready until the transaction ends.
     """
     pools = await arms.usable_pools(conn, organization_id, project_id)
     found: list[PinnedArm | Unfit] = []
@@ -59,7 +62,10 @@ async def resolve_each(
 
 
 def unfit(place: str, name: str, model: str, reason: str) -> Conflict:
-    """Return the refusal of an arm's target. place: of the target in the definition. name: of the arm."""
+    """Return the refusal of an arm's target.
+
+    place: the path of the target in the definition. name: the arm's name.
+    """
     return Conflict(
         f"The arm '{name}' cannot be served by `{shortened(model)}`: {reason}.",
         param=f"{place}.model",
@@ -70,7 +76,10 @@ def unfit(place: str, name: str, model: str, reason: str) -> Conflict:
 async def _resolve(
     conn: Connection, project_id: str, target: Target, pools: Sequence[UsablePool], *, lock: bool
 ) -> PinnedArm:
-    """Return what a target stands for. Raises Unfit."""
+    """Return the target that a model string names.
+
+    Raises Unfit: when it cannot be served.
+    """
     by_name = {pool.name: pool for pool in pools}
     if target.model in by_name:
         return _pinned(by_name[target.model], None, _treatment(None, target))
@@ -130,7 +139,7 @@ def _pinned(pool: UsablePool, own: arms.OwnVersion | None, treatment: Treatment 
 
 
 def _treatment(of_alias: Treatment | None, target: Target) -> Treatment | None:
-    """Return what an arm changes in requests: its own values over those of the alias that it names, if that has any."""
+    """Return an arm's changes to requests: its own values over those of the alias that it names, if that has any."""
     if of_alias is None:
         return Treatment(target.defaults, target.mode) if target.defaults != NO_DEFAULTS else None
     merged = msgspec.to_builtins(of_alias.defaults) | msgspec.to_builtins(target.defaults)

@@ -1,4 +1,4 @@
-"""Warnings about an experiment: what would refuse its start, and what would make its results say nothing.
+"""Warnings about an experiment: reasons that would refuse its start, or that would make its results empty.
 
 None of them refuses anything: a draft may be made before its adapters are there, and two arms that serve the same are
 an A/A test.
@@ -80,8 +80,10 @@ def _alike(defined: Experiment, pinned: Sequence[PinnedArm | None]) -> list[Expe
 
 
 def _is_same(is_written_alike: bool, one: PinnedArm | None, other: PinnedArm | None) -> bool:
-    """Tell whether two arms serve the same: by what their targets stand for, or by how they are written where that is
-    not known."""
+    """Tell whether two arms serve the same.
+
+    Arms are compared by what their targets stand for, or by how the targets are written where that is not known.
+    """
     return is_written_alike if one is None or other is None else one == other
 
 

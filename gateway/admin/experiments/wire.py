@@ -1,7 +1,7 @@
 """Bodies and replies about experiments, layers, holdouts and feedback metrics: the shapes, and no meaning.
 
-Bodies become `gateway.domain.experiments.definition.Experiment`, which has the same fields. What results, health and
-previews look like is in `wire_results` and `wire_previews`.
+Bodies become `gateway.domain.experiments.definition.Experiment`, which has the same fields. Results, health and
+previews are in `wire_results` and `wire_previews`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Bodies and replies about what an experiment would do: a unit's arm, the units that an effect needs, and what the
-project's own traffic says. Shapes, and no meaning."""
+"""Bodies and replies about previews of an experiment: a unit's arm, the units that an effect needs, and calibrations.
+
+Shapes, and no meaning.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,11 @@ MAX_RUNS = 2_000
 MAX_PAST_DAYS = 90
 
 Past = Literal["unit", "api_key", "request"]
-"""What counts as one unit of the past. unit: the units of the project's experiments. The ledger alone knows no units:
-there each API key, or each request, is taken for one. Of feedback: each unit, or each request, with a vote."""
+"""The things that count as one unit of the past.
+
+unit: the units of the project's experiments. The ledger alone knows no units: there each API key, or each request, is
+taken for one. In feedback, each unit or request with a vote is one.
+"""
 PastDays = Annotated[int, Meta(ge=1, le=MAX_PAST_DAYS)]
 Id = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""Replies about what an experiment found: results, health, exposures and the days so far. Shapes, and no meaning.
+"""Replies about the findings of an experiment: results, health, exposures and the days so far. Shapes, and no meaning.
 
 A number that nothing bounds yet is null. ln E: an effect is proven once it reaches ln(1 / alpha).
 """
@@ -82,7 +82,8 @@ class JudgedEstimate(msgspec.Struct, frozen=True, kw_only=True):
 class JudgedResult(msgspec.Struct, frozen=True, kw_only=True):
     """A feedback metric of an arm beside the control, from people's votes about some units and a judge's about many.
 
-    It decides nothing, and holds only where the units about which people voted were drawn at random."""
+    It decides nothing, and holds only where the units about which people voted were drawn at random.
+    """
 
     metric: str
     role: Role

@@ -1,4 +1,7 @@
-"""What results mean, in words: what may be concluded from a look, and what not yet. Pure text, no I/O."""
+"""The meaning of results in words: the conclusions that a look allows, and those that it does not.
+
+Pure text, no I/O.
+"""
 
 from __future__ import annotations
 
@@ -124,32 +127,32 @@ def conclusion(
         )
     if not units:
         return "No unit has taken part yet." if chosen is None else f"No unit took part. {chosen} was chosen."
-    said = []
+    sentences = []
     shown: list[ComparisonResult | QuantileResult] = [*comparisons, *quantiles]
     primary = [each for each in shown if each.role == "primary"]
     harmed = [each for each in guardrails if each.verdict == "harmed"]
-    said += [each.text for each in harmed]
+    sentences += [each.text for each in harmed]
     if all(_is_unknown(each) for each in primary):
-        said.append(
+        sentences.append(
             f"Nothing may be concluded about the primary metrics yet: outcomes count once a unit's window of "
             f"{duration(window_seconds)} is over."
         )
-    said += [each.text for each in primary if not _is_unknown(each)]
+    sentences += [each.text for each in primary if not _is_unknown(each)]
     if chosen is not None:
-        said.append(f"{chosen} was chosen.")
+        sentences.append(f"{chosen} was chosen.")
     elif days < min_days:
-        said.append(
+        sentences.append(
             f"It was stopped after {days} of {days_declared(min_days)}: what shows may be of some weekdays alone."
             if is_stopped
             else f"Do not decide yet: {days} of {days_declared(min_days)} are over."
         )
     elif any(each.verdict in ("better", "worse") for each in primary):
-        said.append("It may be decided. Read the interval, and not the point: at a stop the point is too large.")
+        sentences.append("It may be decided. Read the interval, and not the point: at a stop the point is too large.")
     elif is_stopped:
-        said.append("No more units come, and the question stays open.")
+        sentences.append("No more units come, and the question stays open.")
     else:
-        said.append("More units make the intervals narrower; stopping now leaves the question open.")
-    return " ".join(said)
+        sentences.append("More units make the intervals narrower; stopping now leaves the question open.")
+    return " ".join(sentences)
 
 
 def finite(value: float) -> float | None:

@@ -137,7 +137,7 @@ class WebhookController(Controller):
 def _check_url(text: str, *, allow_private: bool) -> None:
     """Check the form of a URL and an address written in the URL.
 
-    What a name stands for is looked at each time a message is sent.
+    The addresses of a name are checked each time a message is sent.
     """
     try:
         url = httpx.URL(text)

@@ -29,8 +29,11 @@ AdminScope = Literal["admin_read", "admin_write"]
 
 
 class CreateAdminKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A new operator's key. The key belongs to the person who creates it and may never do more than this person. A
-    key that is created with another key ends no later than that key and works from no other networks."""
+    """A new operator's key.
+
+    The key belongs to the person who creates it and may never do more than this person. A key that is created with
+    another key ends no later than that key and works from no other networks.
+    """
 
     name: Name
     scopes: Annotated[tuple[AdminScope, ...], msgspec.Meta(min_length=1, max_length=2)] = ("admin_read", "admin_write")
@@ -120,7 +123,7 @@ async def _existing(conn: Connection, organization_id: str, key_id: str) -> keys
 async def _effective(
     conn: Connection, organization_id: str, scopes: Iterable[Scope], owner_user_id: str | None
 ) -> frozenset[Permission]:
-    """Return what a key with these scopes may do: no more than its owner."""
+    """Return the permissions of a key with these scopes: no more than its owner's."""
     permissions = of_scopes(scopes)
     if owner_user_id is None:
         return permissions

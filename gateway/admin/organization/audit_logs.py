@@ -1,4 +1,4 @@
-"""The audit log over HTTP, in OpenAI's shape, newest first; and whether its chain of hashes holds."""
+"""The audit log over HTTP, in OpenAI's shape, newest first, and the check of its chain of hashes."""
 
 from __future__ import annotations
 
@@ -118,8 +118,10 @@ def _time(params: MultiDict[Any], name: str) -> float | None:
 
 
 def _for_members(row: audit.AuditRow, insiders: frozenset[str]) -> audit.AuditRow:
-    """Return what members of a project may see of a change of it. Numbers and hashes are the organization's, and would
-    tell how much happens in other projects."""
+    """Return what members of a project may see of a change of it.
+
+    Numbers and hashes are the organization's, and would tell how much happens in other projects.
+    """
     address = row.address if row.actor_id in insiders else ""
     return msgspec.structs.replace(row, address=address, sequence=0, hash=b"")
 

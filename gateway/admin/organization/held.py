@@ -1,7 +1,7 @@
-"""What a key that is held to networks or to a date may give to others: nothing that is not held to the same.
+"""The rights that a key which is restricted to networks or to a date may give to others: equally restricted ones.
 
-Else whoever got hold of such a key would make themselves a password, a role or a key that works from anywhere, for
-ever. Keys that are not held, such as the operator's own on the server, and people are not concerned.
+Else a thief of such a key would make themselves a password, a role or a key that works from anywhere, for ever. Keys
+without restrictions, such as the operator's own on the server, and people are not concerned.
 """
 
 from __future__ import annotations

@@ -378,8 +378,10 @@ async def _check_password(
 
 
 def _is_form(request: Request[Any, Any, Any]) -> bool:
-    """Tell whether a body has a type that a page may have a browser send anywhere, unasked (Fetch, "CORS-safelisted
-    request-header")."""
+    """Tell whether a body has a type that a page may have a browser send to any site without asking.
+
+    See Fetch, "CORS-safelisted request-header".
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
 

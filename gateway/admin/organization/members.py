@@ -1,4 +1,4 @@
-"""Members of a project over HTTP: which users of the organization have which role in it."""
+"""Members of a project over HTTP: users of the organization with their role in the project."""
 
 from __future__ import annotations
 

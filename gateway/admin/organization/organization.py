@@ -39,8 +39,10 @@ class OrganizationController(Controller):
     async def suspend_organization(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Organization:
-        """Refuse the API keys of all projects, in every gateway within a second. Operators' keys and logins keep
-        working."""
+        """Refuse the API keys of all projects, in every gateway within a second.
+
+        Operators' keys and logins keep working.
+        """
         await read_body(request, Nothing)
         return await _set_suspended(services, caller, True)
 

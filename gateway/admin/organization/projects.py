@@ -188,8 +188,9 @@ class ProjectController(Controller):
 async def existing_project(
     conn: Connection, organization_id: str, project_id: str, *, lock: bool = False
 ) -> projects.ProjectRow:
-    """Return a project of the organization. With lock, nobody else changes it, or what belongs to it, until the
-    transaction ends.
+    """Return a project of the organization.
+
+    With lock, nobody else changes it, or what belongs to it, until the transaction ends.
 
     Raises NotFound, alike for another organization's project and for none.
     """

@@ -1,5 +1,6 @@
-"""Finds tenants, keys, adapters, experiments, pools, people, requests and refusals by a part of what is known of them,
-as far as the caller may see them.
+"""Finds tenants, keys, adapters, experiments, pools, people, requests and refusals by a part of their names or ids.
+
+The caller finds only objects that it may see.
 """
 
 from __future__ import annotations

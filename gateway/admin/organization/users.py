@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 Email = Annotated[str, msgspec.Meta(min_length=3, max_length=254)]
-"""Goes through `check_email` and `check_address` as well."""
+"""An e-mail address. It goes through `check_email` and `check_address` as well."""
 
 NewPassword = Annotated[str, msgspec.Meta(min_length=MIN_CHARS, max_length=MAX_CHARS)]
 PersonName = Annotated[str, msgspec.Meta(max_length=128)]
@@ -235,13 +235,15 @@ async def existing_user(conn: Connection, organization_id: str, user_id: str, *,
 
 
 def check_new_password(password: str, param: str, *about: str) -> None:
-    """Check that a new password is none that guessers try early. about: what is known of its user.
+    """Check that a new password is none that guessers try early.
+
+    about: facts about its user, such as the name.
 
     Raises InvalidRequest: when it is one.
     """
     if is_common(password, *about):
         raise InvalidRequest(
-            f"Invalid value for '{param}': this password is common, or made of what is known of its user. Choose one "
+            f"Invalid value for '{param}': this password is common, or made of the user's own data. Choose one "
             "that is hard to guess, for example four words that have nothing to do with each other.",
             param=param,
             code="common_password",

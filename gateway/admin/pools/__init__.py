@@ -1,3 +1,4 @@
-"""Pools over HTTP: what operators say shall run and who may use it, the hosts and replicas there are, and the bases
-that a project may use. Changes are rows alone: agents make them true.
+"""Pools over HTTP: pools and who may use them, hosts, replicas, and the bases of a project.
+
+Changes are rows alone: agents make them true.
 """

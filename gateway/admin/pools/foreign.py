@@ -1,4 +1,4 @@
-"""Pools whose replicas are servers of another maker: what such a pool needs, and how it comes to serve."""
+"""Pools whose replicas are servers of another maker: the checks of such a pool, and its way to its first replica."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_NAMED = 5
 def check_engine(wanted: CreatePool, settings: Mapping[str, str]) -> list[str]:
     """Return the addresses of the servers of a new pool; none for engines of our own.
 
-    settings: of the driver, whose values are good.
+    settings: the driver's settings, whose values are good.
 
     Raises InvalidRequest: where the model, the number of replicas or the addresses do not go with the engine.
     """
@@ -61,8 +61,10 @@ def starts_servers(wanted: CreatePool) -> bool:
 
 
 def check_started(driver: Driver, model: str, settings: Mapping[str, str], *, starts: bool) -> None:
-    """Raise InvalidRequest where the model or the settings do not go with servers that agents start, or with those that
-    run already. starts: whether agents start them."""
+    """Raise InvalidRequest where the model or the settings do not go with the servers.
+
+    starts: True if agents start the servers; False if the servers run already.
+    """
     if driver == OWN_DRIVER:
         return
     try:
@@ -93,8 +95,10 @@ def check_adapters(driver: Driver, model: str, settings: Mapping[str, str]) -> N
 
 
 def check_alone(wanted: UpdatePool) -> None:
-    """Raise InvalidRequest for a model that no pool may have, or settings that are none of any driver, whatever pool is
-    to be changed."""
+    """Raise InvalidRequest for a model that no pool may have, or settings that no driver has.
+
+    The pool that is to be changed does not matter.
+    """
     if wanted.model is not UNSET and wanted.model:
         check_model(wanted.model)
     if wanted.settings is not UNSET:
@@ -119,8 +123,10 @@ def check_change(wanted: UpdatePool, present: RevisionRow) -> None:
 
 
 def urls_of(pool: ServedPool, wanted: UpdatePool | None = None, settings: Mapping[str, str] | None = None) -> list[str]:
-    """Return the addresses of a pool's servers of another maker, after a change if there is one; none of a pool of our
-    own engines. settings: of the driver, after the change.
+    """Return the addresses of a pool's servers of another maker, after a change if there is one.
+
+    There are none for a pool of our own engines.
+    settings: the driver's settings, after the change.
 
     Raises InvalidRequest: where an address is wrong, or is private and may not be.
     """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PREFIX = "lkjoin_"
 LASTS = datetime.timedelta(hours=1)
-KEPT = datetime.timedelta(days=1)
+RETENTION = datetime.timedelta(days=1)
 MAX_LABELS = 32
 MAX_SKEW_S = 60.0
 """The most seconds between the clocks of a host and of the gateway: people compare times that hosts write."""
@@ -102,7 +102,7 @@ async def create_host_token(request: Request[Any, Any, Any], services: Services,
     token = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
     async with services.database.transaction() as conn:
         await check_operator(conn, caller)
-        await host_tokens.forget_tokens(conn, KEPT)
+        await host_tokens.forget_tokens(conn, RETENTION)
         made = await host_tokens.create_token(
             conn,
             new_id("hosttoken"),
@@ -172,8 +172,10 @@ async def join_host(request: Request[Any, Any, Any], services: Services) -> Join
 
 
 async def check_operator(conn: Connection, caller: Actor) -> None:
-    """Raise PermissionDenied where the caller is of another organization than the installation's first, which has the
-    machines."""
+    """Raise PermissionDenied unless the caller is of the installation's first organization.
+
+    That organization has the machines.
+    """
     first = await first_organization(conn)
     if first is None or first.id != caller.organization_id:
         raise PermissionDenied("Only the organization that operates this installation can manage hosts.")

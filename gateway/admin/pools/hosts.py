@@ -112,8 +112,11 @@ class HostController(Controller):
     async def set_host(
         self, request: Request[Any, Any, Any], host_id: FromPath[str], services: Services, caller: Caller
     ) -> Host:
-        """Drain a host or use it again, or replace its labels. Replicas go from a drained host as soon as others are
-        ready in their place; those for which no other host has room stay."""
+        """Drain a host or use it again, or replace its labels.
+
+        Replicas go from a drained host as soon as others are ready in their place; those for which no other host has
+        room stay.
+        """
         wanted = await read_body(request, SetHost)
         async with services.database.transaction() as conn:
             await check_operator(conn, caller)
@@ -132,8 +135,11 @@ class HostController(Controller):
     async def remove_host(
         self, request: Request[Any, Any, Any], host_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedHost:
-        """Remove a host for good: its keys open no engine any more, and its agent ends. A host with replicas is refused
-        unless `force` is true: then its replicas count as lost, whether or not they still run."""
+        """Remove a host for good: its keys open no engine any more, and its agent ends.
+
+        A host with replicas is refused unless `force` is true: then its replicas count as lost, whether or not they
+        still run.
+        """
         force = request.query_params.get("force", "false")
         if force not in ("true", "false"):
             raise wrong_value("force", "it is `true` or `false`")

@@ -1,4 +1,4 @@
-"""The adapters of pools whose servers take them at their start alone: which they have, and a start with all of them."""
+"""The adapters of pools whose servers take them at their start alone: those that they have, and a start with all."""
 
 from __future__ import annotations
 
@@ -71,8 +71,11 @@ class PoolAdapterController(Controller):
 
     @post("/{pool_id:str}/adapters", status_code=200, opt=needs("pools.write"))
     async def load_pool_adapters(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolAdapters:
-        """Start the servers of a pool anew with the adapters that tenants have now: a new revision of the same model
-        and settings, which serves once its replicas are ready. Nothing happens where the servers have all of them."""
+        """Start the servers of a pool anew with the adapters that tenants have now.
+
+        This makes a new revision of the same model and settings, which serves once its replicas are ready. Nothing
+        happens where the servers have all adapters.
+        """
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)
             await lock_whole_pool(conn, caller.organization_id, pool_id)
@@ -130,7 +133,10 @@ def _adapter(content: LiveContent) -> PoolAdapter:
 
 
 async def _rollout(conn: Connection, pool: ServedPool, serving: RevisionRow) -> How | None:
-    """Raises NotFound: where the pool was removed since it was read."""
+    """Return the way in which a new revision would replace a pool's replicas; None where no host has room.
+
+    Raises NotFound: when the pool was removed since it was read.
+    """
     world = await read_world(conn)
     if not any(each.id == pool.row.id for each in world[0]):
         raise NotFound(f"There is no pool with the id '{pool.row.id}'.", param="pool_id")

@@ -94,7 +94,7 @@ class CreatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UpdatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A change of a pool. What is left out stays as it is."""
+    """A change of a pool. A field that is left out stays as it is."""
 
     model: str | UnsetType = UNSET
     """Another base model, which becomes a new revision of the pool."""
@@ -167,8 +167,10 @@ def check_model(model: str) -> None:
 
 
 def read_settings(settings: dict[str, str | bool | int | float], driver: Driver) -> dict[str, str]:
-    """Return the settings of engines, or of another driver, as texts. Raises InvalidRequest naming the one that is
-    wrong."""
+    """Return the settings of engines, or of another driver, as texts.
+
+    Raises InvalidRequest naming the one that is wrong.
+    """
     texts = {name: _text_of(value) for name, value in settings.items()}
     try:
         if driver == OWN_DRIVER:
@@ -181,9 +183,11 @@ def read_settings(settings: dict[str, str | bool | int | float], driver: Driver)
 
 
 def read_urls(urls: Sequence[str], settings: Mapping[str, str]) -> list[str]:
-    """Return the addresses of servers of another maker; settings: of their driver, whose values are good.
+    """Return the addresses of servers of another maker.
 
-    Raises InvalidRequest naming the one that is wrong.
+    settings: the settings of their driver, whose values are good.
+
+    Raises InvalidRequest: for a wrong address, which the message names.
     """
     if not urls:
         raise wrong_value("urls", "a pool of servers of another maker needs the address of at least one")
@@ -240,14 +244,16 @@ class SetBackendKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def check_access(access: Access, grants: Sequence[PoolGrantIn | Grant]) -> None:
     """Raise InvalidRequest where an access and its grants do not go together."""
     if access == "listed" and not grants:
-        raise wrong_value("grants", "a pool whose access is 'listed' needs somebody who may use it")
+        raise wrong_value("grants", "a pool whose access is 'listed' needs one grant at least")
     if access == "all" and grants:
         raise wrong_value("grants", "they belong to the access 'listed', and the access is 'all'")
 
 
 async def check_aliases(conn: Connection, name: str, access: Access, grants: Sequence[Grant]) -> None:
-    """Raise Conflict where a project that may use a pool of this name has an alias of the same name, or its
-    organization a route: requests of that project would get the pool instead."""
+    """Raise Conflict where the pool's name is an alias or a route for a project that may use the pool.
+
+    Requests of that project would get the pool instead.
+    """
     if await has_alias(conn, name, access, grants):
         raise Conflict(f"A tenant that may use the pool has an alias or a route named '{name}'.", param="name")
 

@@ -37,17 +37,17 @@ class PoolKeyController(Controller):
                 raise Conflict("Agents start the engines of this pool, and make what keys they need.", param="pool_id")
             before = await find_backend_key(conn, pool_id)
             await services.backend_keys.keep(conn, pool_id, wanted.key)
-            kept = await find_backend_key(conn, pool_id)
-            assert kept is not None
+            key_row = await find_backend_key(conn, pool_id)
+            assert key_row is not None
             await audit.record(
                 conn,
                 author(caller),
                 "pool.key_set",
                 pool_id,
                 before=None if before is None else {"hint": before.hint},
-                after={"hint": kept.hint},
+                after={"hint": key_row.hint},
             )
-        return PoolKey(pool_id, kept.hint, seconds(kept.created_at))
+        return PoolKey(pool_id, key_row.hint, seconds(key_row.created_at))
 
     @delete("/{pool_id:str}/key", status_code=200, opt=needs("pools.write"))
     async def remove_pool_key(self, pool_id: FromPath[str], services: Services, caller: Caller) -> DeletedPoolKey:

@@ -217,7 +217,7 @@ Healths = Mapping[str, Health]
 
 
 def pool_wire(pool: ServedPool, shortage: str, healths: Healths) -> Pool:
-    """shortage: as `condition_of` takes it."""
+    """Return a pool as lists show it. shortage: as for `condition_of`."""
     return Pool(**_fields(pool, shortage, healths))
 
 
@@ -233,7 +233,10 @@ def detail_wire(
     key_hint: str | None,
     outlook: str | None,
 ) -> PoolDetail:
-    """shortage: as `condition_of` takes it. hosts: their names by id. outlook: as of `PoolScaling`."""
+    """Return a pool with its revisions and replicas.
+
+    shortage: as for `condition_of`. hosts: the names of hosts by id. outlook: as in `PoolScaling`.
+    """
     return PoolDetail(
         **_fields(pool, shortage, healths, outlook),
         rollout=rollout,
@@ -245,7 +248,10 @@ def detail_wire(
 
 
 def replica_wire(row: ReplicaRow, pool: str, hosts: Mapping[str, str], healths: Healths) -> Replica:
-    """pool: the name of its pool. hosts: their names by id."""
+    """Return a replica as replies show it.
+
+    pool: the name of its pool. hosts: the names of hosts by id.
+    """
     state, why = _standing(row, healths)
     return Replica(
         id=row.id,
@@ -274,7 +280,7 @@ def _server(health: Health | None) -> ReplicaServer | None:
     return ReplicaServer(
         trust.breaker,
         round(trust.open_for_s, 1),
-        trust.num_lies,
+        trust.num_false_usages,
         round(trust.distrusted_for_s, 1),
         version=trust.version or None,
         is_tried_version=trust.is_tried,
@@ -284,7 +290,7 @@ def _server(health: Health | None) -> ReplicaServer | None:
 
 
 def terms(pool: ServedPool) -> dict[str, Any]:
-    """Return what operators decide about a pool, for the audit log."""
+    """Return the fields of a pool that operators decide, for the audit log."""
     shown = _fields(pool)
     for name in ("id", "created_at", "num_ready", "num_wanted", "state", "why", "replica_bytes"):
         del shown[name]
@@ -302,7 +308,7 @@ def _standing(row: ReplicaRow, healths: Healths) -> tuple[ReplicaState, str]:
         return row.state, row.why
     health = healths.get(row.id)
     if health is None:
-        return "loading", "it was not asked yet"
+        return "loading", "this gateway has not asked the server yet"
     return ("ready", health.reason or row.why) if health.ready else ("loading", health.reason or health.detail)
 
 

@@ -1,4 +1,4 @@
-"""Pools over HTTP: made, changed, scaled, drained and removed. A change of what a pool serves is a new revision."""
+"""Pools over HTTP: made, changed, scaled, drained and removed. A change of the served model is a new revision."""
 
 from __future__ import annotations
 
@@ -81,8 +81,11 @@ class PoolController(Controller):
 
     @post(status_code=200, opt=needs("pools.write", body=CreatePool))
     async def create_pool(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> PoolDetail:
-        """Make a pool. The agents of hosts prepare the model and start the replicas. Servers of another maker at `urls`
-        run already, and serve at once where their model needs no preparation."""
+        """Make a pool.
+
+        The agents of hosts prepare the model and start the replicas. Servers of another maker at `urls` run already,
+        and serve at once where their model needs no preparation.
+        """
         wanted = await read_body(request, CreatePool)
         check_name(wanted.name)
         settings = read_settings(wanted.settings, wanted.engine)
@@ -137,8 +140,11 @@ class PoolController(Controller):
     async def update_pool(
         self, pool_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> PoolDetail:
-        """Change how many replicas run, who may use the pool, or what it serves. Another model or other settings are a
-        new revision, which serves as soon as its replicas are ready; the present ones serve until then."""
+        """Change how many replicas run, who may use the pool, or what it serves.
+
+        Another model or other settings are a new revision, which serves as soon as its replicas are ready; the present
+        ones serve until then.
+        """
         wanted = await read_body(request, UpdatePool)
         check_alone(wanted)
         async with services.database.transaction() as conn:
@@ -343,8 +349,10 @@ async def _give_up(conn: Connection, before: ServedPool, why: str) -> None:
 
 
 async def _check_free(conn: Connection, pool: ServedPool) -> None:
-    """Raise Conflict, saying what holds the pool. Replicas on a host without an agent hold nothing: nobody could stop
-    them, and the next agent there does."""
+    """Raise Conflict, saying what holds the pool.
+
+    Replicas on a host without an agent hold nothing: nobody could stop them, and the next agent there does.
+    """
     alive = {each.id for each in await list_hosts(conn) if each.is_alive}
     running = [
         each for each in pool.replicas if each.state != "failed" and (each.host_id is None or each.host_id in alive)

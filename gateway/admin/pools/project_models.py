@@ -1,5 +1,7 @@
-"""The base models that a project may use, over HTTP: how long a context they take, what they cost, and whether they
-answer."""
+"""The base models that a project may use, over HTTP.
+
+Each is shown with the length of its context, its prices, and whether it answers.
+"""
 
 from __future__ import annotations
 

@@ -80,8 +80,10 @@ class ProviderKeyController(Controller):
     async def set_provider_key(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> ProviderKey:
-        """Set a project's own key for the servers behind a model, in place of the one before. Requests use it within a
-        second, and are charged for no tokens from then on."""
+        """Set a project's own key for the servers behind a model, in place of the one before.
+
+        Requests use it within a second, and are charged for no tokens from then on.
+        """
         wanted = await read_body(request, SetProviderKey)
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -91,25 +93,27 @@ class ProviderKeyController(Controller):
             await active_project(conn, caller.organization_id, project_id)
             before = await provider_key_of_pool(conn, project_id, base.id)
             await services.provider_keys.keep(conn, project_id, base.id, wanted.key)
-            kept = await provider_key_of_pool(conn, project_id, base.id)
-            assert kept is not None
+            key_row = await provider_key_of_pool(conn, project_id, base.id)
+            assert key_row is not None
             await audit.record(
                 conn,
                 author(caller),
                 "provider_key.set",
-                kept.id,
+                key_row.id,
                 project_id=project_id,
                 before=None if before is None else _terms(before),
-                after=_terms(kept),
+                after=_terms(key_row),
             )
-        return _wire(kept)
+        return _wire(key_row)
 
     @delete("/{provider_key_id:str}", status_code=200, opt=needs("keys.write"))
     async def remove_provider_key(
         self, project_id: FromPath[str], provider_key_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedProviderKey:
-        """Forget a project's own key. Its requests get the operator's key, and are charged, or are refused where the
-        model needs a key of the project."""
+        """Forget a project's own key.
+
+        Its requests get the operator's key, and are charged, or are refused where the model needs a key of the project.
+        """
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await find_provider_key(conn, project_id, provider_key_id)
@@ -130,8 +134,10 @@ class ProviderKeyController(Controller):
 
 
 async def _base(conn: Connection, organization_id: str, project_id: str, model: str) -> UsableBase:
-    """Return the base model of a name that the project may bring a key for. Raises InvalidRequest: where there is none,
-    alike for one that the project may not use."""
+    """Return the base model of a name that the project may bring a key for.
+
+    Raises InvalidRequest: where there is none, alike for one that the project may not use.
+    """
     for each in await list_usable(conn, organization_id, project_id):
         if each.name == model and each.own_keys != "none":
             return each

@@ -1,4 +1,4 @@
-"""What a request by a model's name would meet now, and why: the plan of a route, or the one model. Nothing runs."""
+"""The plan for a request by a model's name, and the reasons for it: a route's plan, or the one model. Nothing runs."""
 
 from __future__ import annotations
 
@@ -55,8 +55,11 @@ class ExplainController(Controller):
     async def explain_model(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> ModelExplanation:
-        """Explain what a request to a model of a project would meet now, without running it: a base model, an adapter,
-        an alias, an experiment, or a route of the project or of the organization."""
+        """Explain what a request to a model of a project would meet now, without running it.
+
+        The model is a base model, an adapter, an alias, an experiment, or a route of the project or of the
+        organization.
+        """
         wanted = await read_body(request, ExplainModel)
         asked, minute = read_request_body(wanted), _minute(wanted.time)
         allowed = None
@@ -74,20 +77,20 @@ class ExplainController(Controller):
             document, version = found.document, asked.version or found.version
             if version != found.version:
                 async with services.database.acquire() as conn:
-                    document = await _kept(conn, found.named.owner_id, found.id, version)
+                    document = await _stored_document(conn, found.named.owner_id, found.id, version)
         facts = _facts(asked, found.id, minute)
         planned = await services.planner.plan(project_id, caller.organization_id, document, facts)
-        told = _explained(wanted.model, version or 0, planned, project_id, caller)
+        explained = _explained(wanted.model, version or 0, planned, project_id, caller)
         return ModelExplanation(
             wanted.model,
             kind,
             version,
             found.is_in(allowed),
-            told.request_id,
+            explained.request_id,
             asked.prompt_tokens,
-            told.steps,
-            told.trace,
-            told.targets,
+            explained.steps,
+            explained.trace,
+            explained.targets,
         )
 
     @post("/routes/{name:str}/explain", status_code=200, opt=needs("routes.read", body=ExplainRoute))
@@ -99,8 +102,10 @@ class ExplainController(Controller):
         services: Services,
         caller: Caller,
     ) -> RouteExplanation:
-        """Explain what a route would do with a request of a project, without running it. A route of the organization is
-        explained where the project has no name of its own like it."""
+        """Explain what a route would do with a request of a project, without running it.
+
+        A route of the organization is explained where the project has no name of its own like it.
+        """
         wanted = await read_body(request, ExplainRoute)
         return await _explain(services, caller, project_id, name, wanted, _minute(wanted.time))
 
@@ -116,13 +121,13 @@ async def _explain(
         if row is None:
             raise NotFound(f"The project has no route named '{name}'.", param="name")
         version = wanted.version or row.version
-        document = await _kept(conn, owner_id, row.id, version)
+        document = await _stored_document(conn, owner_id, row.id, version)
     facts = _facts(wanted, row.id, minute)
     planned = await services.planner.plan(project_id, caller.organization_id, document, facts)
     return _explained(name, version, planned, project_id, caller)
 
 
-async def _kept(conn: Connection, owner_id: str, route_id: str, version: int) -> Document:
+async def _stored_document(conn: Connection, owner_id: str, route_id: str, version: int) -> Document:
     """Return the document of a version of a route. Raises InvalidRequest: where that is not kept."""
     row = await routes.find_route_version(conn, owner_id, route_id, version)
     if row is None:
@@ -131,7 +136,7 @@ async def _kept(conn: Connection, owner_id: str, route_id: str, version: int) ->
 
 
 def _facts(wanted: ExplainRoute, route_id: str, minute: int) -> Facts:
-    """Return the facts of a request to explain. minute: of the day in UTC."""
+    """Return the facts of a request to explain. minute: the minute of the day in UTC."""
     return Facts(
         route_id=route_id,
         request_id=wanted.request_id or new_id("req"),

@@ -1,4 +1,4 @@
-"""What the body of a request says that routes decide by, as far as anybody can tell without running it.
+"""The facts in the body of a request that routes decide by, as far as they are known without running the request.
 
 Knows the few fields of chat completions and completions that matter here, and judges none of the others.
 """

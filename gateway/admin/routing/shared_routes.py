@@ -117,8 +117,10 @@ class SharedRouteController(Controller):
     async def update_organization_route(
         self, name: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> RoutingPolicy:
-        """Let a new version of a route answer in all projects. Requests within the next second may still get the
-        version before."""
+        """Let a new version of a route answer in all projects.
+
+        Requests within the next second may still get the version before.
+        """
         wanted = await read_body(request, UpdateRoute)
         document = await checked_shared_document(services, wanted, caller)
         organization_id = caller.organization_id

@@ -1,5 +1,4 @@
-"""The parts that run: the engines that this gateway talks to, with what is in them, and the gateways of the
-installation."""
+"""The running parts: the engines that this gateway talks to, with their requests and adapters, and all gateways."""
 
 from __future__ import annotations
 
@@ -146,7 +145,10 @@ def only_adapters_of(engine: Engine, project_ids: Collection[str] | None) -> Eng
 
 
 def engine_wire(snapshot: EngineSnapshot, contents: Sequence[NamedContent], names: dict[str, str]) -> Engine:
-    """Return the reply about an engine. contents: what its adapters may be. names: of the projects shown, by id."""
+    """Return the reply about an engine.
+
+    contents: the contents that its adapters may be. names: the names of the shown projects, by id.
+    """
     stats, limits, rates = snapshot.stats, snapshot.limits, snapshot.rates
     resident = set(stats.resident_adapters) if stats else set()
     return Engine(

@@ -1,7 +1,7 @@
-"""The present, as server-sent events: engines each second, traffic every two, and what has changed as it does.
+"""The present, as server-sent events: engines each second, traffic every two, and changes as they come.
 
-Looked up once for all who watch, as far as they see the same. A stream ends with its login, or when what its caller may
-do changes: who opens it anew gets what counts then.
+Data is read once for all streams that show the same. A stream ends with its login, or when its caller's permissions
+change: one that is opened anew has the new ones.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TOPICS = {
     "projects": "projects",
     "users": "users",
 }
-"""By the table that a change is in."""
+"""The topic of a change, by its table."""
 RIGHTS = frozenset({"api_keys", "logins", "organizations", "project_members", "projects", "users"})
 """The tables that say what a caller may do: after a change there a stream looks whether it may go on."""
 
@@ -69,7 +69,7 @@ class EnginesNow(msgspec.Struct, frozen=True):
 
 
 class TrafficNow(msgspec.Struct, frozen=True):
-    """`event: traffic`: of the last `seconds`, one or two minutes, what the ledger has; *_per_s: divided by them."""
+    """`event: traffic`: the ledger's requests of the last `seconds`, one or two minutes; *_per_s: divided by that."""
 
     seconds: float
     num_requests: int
@@ -82,13 +82,13 @@ class TrafficNow(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """`event: changed`: what to ask for anew."""
+    """`event: changed`: the topics whose data the client should read again."""
 
     topics: list[str]
 
 
 class _Watcher:
-    """One stream. check: whether it may go on."""
+    """One live stream. check: tells whether the stream may go on."""
 
     def __init__(self, services: AdminServices, caller: Actor, check: Callable[[], Awaitable[bool]]) -> None:
         self.caller = caller
@@ -102,14 +102,14 @@ class _Watcher:
         self._has_to_check = False
 
     def changed(self, change: Change | None) -> None:
-        """None: anything may have."""
+        """Note a change that the stream may have to show. None: anything may have changed."""
         if change is None or change.table in RIGHTS:
             self._has_to_check = True
             self.wake()
         if change is None:
             self._topics.update(TOPICS.values())
         elif change.table == "logins":
-            pass  # who is signed in is shown nowhere
+            pass  # the list of signed-in people is shown nowhere
         elif "organization.read" in self.caller.permissions or change.project_id in self.caller.project_permissions:
             self._topics.add(TOPICS.get(change.table, change.table))
         if self._topics:
@@ -150,18 +150,18 @@ class _Watcher:
         except TimeoutError:
             pass
         else:
-            await asyncio.sleep(0.05)  # several changes of one moment are told together
+            await asyncio.sleep(0.05)  # several changes of one moment are sent together
         self._woken.clear()
 
     async def _engines(self) -> EnginesNow:
         organization_id = self.caller.organization_id
 
-        async def look() -> list[Engine]:
+        async def read() -> list[Engine]:
             async with self._services.database.acquire() as conn:
                 return await named_engines(conn, self._services, organization_id)
 
         adapters_of = projects_with(self.caller, "adapters.read")
-        all_engines = await self._all.once(("engines", organization_id), ENGINES_EVERY_S, look)
+        all_engines = await self._all.once(("engines", organization_id), ENGINES_EVERY_S, read)
         engines = [only_adapters_of(each, adapters_of) for each in all_engines]
         if "organization.read" in self.caller.permissions:
             return EnginesNow(engines)
@@ -183,7 +183,7 @@ class _Watcher:
     async def _traffic(self, projects: list[str] | None) -> TrafficNow:
         organization_id = self.caller.organization_id
 
-        async def look() -> TrafficNow:
+        async def read() -> TrafficNow:
             now = datetime.datetime.now(datetime.UTC)
             start = now.replace(second=0, microsecond=0) - datetime.timedelta(minutes=1)
             query = TrafficQuery(
@@ -205,7 +205,7 @@ class _Watcher:
             return TrafficNow(seconds, requests, errors, input_tokens, output_tokens, *rates)
 
         key = ("traffic", organization_id, None if projects is None else tuple(sorted(projects)))
-        return await self._all.once(key, TRAFFIC_EVERY_S, look)
+        return await self._all.once(key, TRAFFIC_EVERY_S, read)
 
 
 def _event(name: str, data: msgspec.Struct) -> bytes:

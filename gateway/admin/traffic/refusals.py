@@ -1,4 +1,4 @@
-"""Refused requests over HTTP: which limit, rule or fault it was, and what to do about it."""
+"""Refused requests over HTTP: the limit, rule or fault, and advice."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ _ADVICE = {
 
 
 def advice(refusal: Refusal) -> str:
-    """Return what helps, in one plain sentence."""
+    """Return advice for a refused request in one plain sentence."""
     if refusal.limit is not None:
         return _limit_advice(refusal.limit)
     if (known := _ADVICE.get(refusal.code or "")) is not None:

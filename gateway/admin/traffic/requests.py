@@ -37,8 +37,11 @@ Status = Literal["completed", "cancelled", "error"]
 
 
 class RequestOut(msgspec.Struct, frozen=True):
-    """A request that was run. Tokens and cost count all prompts and attempts; model, adapter and times come from the
-    first prompt's last attempt, times as the gateway saw them."""
+    """A request that was run.
+
+    Tokens and cost count all prompts and attempts; model, adapter and times come from the first prompt's last attempt,
+    times as the gateway saw them.
+    """
 
     id: str
     """The `x-request-id` of the reply."""
@@ -85,8 +88,10 @@ class RequestList(msgspec.Struct, frozen=True):
 
 
 class PriceLine(msgspec.Struct, frozen=True):
-    """A part of a request's price: tokens at nanos_per_million, less the project's discount, rounded within the
-    request."""
+    """A part of a request's price.
+
+    The part is tokens at nanos_per_million, less the project's discount, rounded within the request.
+    """
 
     item: Literal["input", "cached input", "output"]
     tokens: int

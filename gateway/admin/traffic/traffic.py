@@ -79,8 +79,10 @@ class TrafficNumbers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrafficResult(TrafficNumbers, frozen=True, kw_only=True):
-    """The traffic of one group within a bucket of time. An id is null unless group_by names it, and where a request
-    has none."""
+    """The traffic of one group within a bucket of time.
+
+    An id is null unless group_by names it, and where a request has none.
+    """
 
     project_id: str | None
     model: str | None
@@ -154,8 +156,10 @@ class TrafficController(Controller):
     async def traffic(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> BucketPage[TrafficResult]:
-        """Return the traffic of all projects by bucket of time, a second or two after the ledger. Tenants see their
-        own."""
+        """Return the traffic of all projects by bucket of time, a second or two after the ledger.
+
+        Tenants see their own.
+        """
         project_ids = read_projects(request.query_params, caller)
         return await _buckets(request, services, caller.organization_id, project_ids)
 

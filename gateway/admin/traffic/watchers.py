@@ -1,5 +1,7 @@
-"""The watchers of live streams in one gateway process: how many streams each may have, and what is looked up once for
-all of them. Knows nothing of what they show."""
+"""The watchers of live streams in one gateway process: a bound on streams, and data that is read once for all of them.
+
+Knows nothing of the data.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ MAX_STREAMS = 8
 
 
 class Watcher(Protocol):
-    """One stream. who: the login or key that it counts for."""
+    """A live stream. who: the login or key that it counts for."""
 
     @property
     def who(self) -> str: ...
@@ -36,14 +38,14 @@ class Watchers:
         self.is_closing = False
         self._num_streams: Counter[str] = Counter()
         self._watchers: list[Watcher] = []
-        self._kept: dict[object, tuple[float, asyncio.Task[Any]]] = {}
+        self._results: dict[object, tuple[float, asyncio.Task[Any]]] = {}
 
     def changed(self, change: Change | None) -> None:
         for watcher in self._watchers:
             watcher.changed(change)
 
     def close(self) -> None:
-        """End every stream: they would hold up who stops."""
+        """End every stream: an open one would hold up the gateway's stop."""
         self.is_closing = True
         for watcher in self._watchers:
             watcher.wake()
@@ -51,7 +53,7 @@ class Watchers:
     def join(self, watcher: Watcher) -> None:
         """Count a stream until `leave`.
 
-        Raises LimitReached.
+        Raises LimitReached: when the login or key has too many streams.
         """
         if self._num_streams[watcher.who] >= MAX_STREAMS:
             raise LimitReached(f"At most {MAX_STREAMS} live streams may be open at a time.", retry_after_s=5.0)
@@ -64,15 +66,15 @@ class Watchers:
         if not self._num_streams[watcher.who]:
             del self._num_streams[watcher.who]
         if not self._watchers:
-            self._kept.clear()
+            self._results.clear()
 
     async def once(self, key: object, seconds: float, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of work, hardly older than that, for everybody who asks for the same."""
         now_s = time.monotonic()
-        kept = self._kept.get(key)
-        if kept is None or now_s - kept[0] >= 0.9 * seconds:
-            self._kept[key] = kept = (now_s, asyncio.ensure_future(_begun(work)))
-        found: T = await asyncio.shield(kept[1])  # whoever leaves meanwhile, others wait for it
+        result = self._results.get(key)
+        if result is None or now_s - result[0] >= 0.9 * seconds:
+            self._results[key] = result = (now_s, asyncio.ensure_future(_begun(work)))
+        found: T = await asyncio.shield(result[1])  # others wait for it, even if this client leaves meanwhile
         return found
 
 

@@ -52,8 +52,8 @@ def num_file_bytes(files: Iterable[Path]) -> int:
     return sum(each.stat().st_size for each in files if each.is_file())
 
 
-def remove_files(data_dir: Path, kept: Collection[str]) -> None:
+def remove_files(data_dir: Path, remaining: Collection[str]) -> None:
     """Remove the files of all adapters but these, which are named by their digests: their content may be gone."""
     for path in (data_dir / FOLDER).glob("*/*.gguf"):
-        if path.stem not in kept:
+        if path.stem not in remaining:
             path.unlink(missing_ok=True)

@@ -23,10 +23,12 @@ ALL_LAYERS = 999
 
 
 class ServerPlan(msgspec.Struct, frozen=True):
-    """All that the command of a server says but where it listens."""
+    """The facts from which the command of a server is made, but for the address."""
 
     driver: Driver
+    """The kind of the server."""
     program: tuple[str, ...]
+    """The program and its first arguments."""
     model: str
     """The file, or the folder, of the base model."""
     served_model: str
@@ -34,17 +36,20 @@ class ServerPlan(msgspec.Struct, frozen=True):
     length: int
     """The longest prompt and completion together, in tokens."""
     settings: ForeignSettings
+    """The pool's settings for servers of other makers."""
     num_threads: int
     """Threads that compute; 0: as many as the server chooses."""
     gpu: str | None
-    """What CUDA calls the only accelerator that the server may see; None: it computes on processors."""
+    """The only accelerator that the server may see, by CUDA's name for it; None: it computes on processors."""
     adapters: Sequence[str] = ()
     """Files of adapters with which it is started."""
 
 
 def socket_path(run_dir: Path, replica_id: str, generation: int) -> Path:
-    """Return the socket of one start of a replica. Its name is short, for the path of a socket is; llama.cpp knows a
-    socket by the ending."""
+    """Return the path of the socket of one start of a replica.
+
+    The name is short, since the path of a socket has to be; llama.cpp knows a socket by the ending `.sock`.
+    """
     name = hashlib.sha256(replica_id.encode()).hexdigest()[:_NAME_DIGITS]
     path = run_dir / f"{name}-{generation:x}.sock"
     assert len(str(path).encode()) <= MAX_SOCKET_PATH_BYTES, path
@@ -73,8 +78,10 @@ def server_command(plan: ServerPlan, socket: Path) -> list[str]:
 
 
 def server_environ(plan: ServerPlan, key: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a server: the agent's, without settings and secrets of Lorikeet. So variables by which
-    the server itself is set, such as LLAMA_ARG_FLASH_ATTN, reach it from the agent."""
+    """Return the environment of a server: the agent's, without settings and secrets of Lorikeet.
+
+    So variables by which the server itself is set, such as LLAMA_ARG_FLASH_ATTN, reach it from the agent.
+    """
     found = engine_environ(environ, plan.gpu)
     if plan.driver == "vllm":
         found |= {"VLLM_API_KEY": key, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}

@@ -1,6 +1,6 @@
-"""The agent's look at one server of another maker that it started: is it there, does it answer well, is it idle?
+"""The agent's connection to one server of another maker that the agent started, by repeated questions.
 
-What a probe uses is billed to nobody.
+They find out whether the server is there, answers well, and is idle. Tokens of a probe are billed to nobody.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from gateway.db.pools.revisions import RevisionRow
 from gateway.domain.pools.addresses import key_file_of, socket_of
 from gateway.domain.pools.foreign_settings import parse_foreign_settings
 
-LOOK_EVERY_S = 0.5
-"""Seconds between two looks at a server."""
+POLL_EVERY_S = 0.5
+"""Seconds between two questions whether a server is there."""
 
-LOOK_WITHIN_S = 5.0
+ANSWER_WITHIN_S = 5.0
+"""The most seconds for an answer."""
 CONNECT_S = 2.0
 ADAPTER_WAIT_S = 60.0
 
@@ -37,20 +38,26 @@ _RUNNING = re.compile(
     r"^(?:llamacpp:requests_(?:processing|deferred)|vllm:num_requests_(?:running|waiting))(?:\{[^}]*\})? ([0-9.e+]+)$",
     re.MULTILINE,
 )
-"""The metrics that count the requests which a server has, llama.cpp's and vLLM's."""
+"""The metrics of llama.cpp and vLLM that count the requests which a server has."""
 
 
 class _Usage(msgspec.Struct, frozen=True):
+    """The usage of a completion, as far as it is read."""
+
     completion_tokens: int = 0
 
 
 class _Completion(msgspec.Struct, frozen=True):
+    """A completion of llama.cpp or vLLM, as far as it is read."""
+
     tokens_predicted: int = 0
+    """The tokens of the completion, as llama.cpp reports them."""
     usage: _Usage = _Usage()
+    """The usage, as vLLM reports it."""
 
 
 class ServerFollower:
-    """Looks at one server from its making until `stop`. It has what `gateway.agent.follower.Follower` has.
+    """Asks one server for its state from its making until `stop`, as `gateway.agent.follower.Follower` does an engine.
 
     changed: called when the server comes or goes.
     """
@@ -73,11 +80,11 @@ class ServerFollower:
         self._key_file = Path(key_file_of(socket))
         self._server = Server(address, _itself, ssl.create_default_context, connect_s=CONNECT_S)
         self._changed = changed
-        self._task = asyncio.create_task(self._look())
+        self._task = asyncio.create_task(self._poll())
 
     @property
     def is_connected(self) -> bool:
-        """Whether the server is there and answers."""
+        """True if the server is there and answers."""
         return self.silent_since_s is None
 
     @property
@@ -134,7 +141,7 @@ class ServerFollower:
         except ServerRefused as refused:
             raise ProbeFailed(f"adapter {digest[:12]} does not work with it: {refused}") from None
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while True:
             is_there = await self._is_there()
             if is_there:
@@ -143,13 +150,13 @@ class ServerFollower:
                 self.silent_since_s = None if is_there else asyncio.get_running_loop().time()
                 self.was_connected = self.was_connected or is_there
                 self._changed()
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
 
     async def _is_there(self) -> bool:
         """Tell whether the server says that it is well, which it answers whatever it computes."""
         try:
             self._server.key = self._server.key or self._read_key()
-            return (await self._server.whole("GET", "/health", within_s=LOOK_WITHIN_S)).status == 200
+            return (await self._server.whole("GET", "/health", within_s=ANSWER_WITHIN_S)).status == 200
         except (OSError, ServerGone):
             return False
 
@@ -158,7 +165,7 @@ class ServerFollower:
 
     async def _has_nothing_to_do(self) -> bool:
         with contextlib.suppress(ServerGone, ValueError):
-            reply = await self._server.whole("GET", "/metrics", within_s=LOOK_WITHIN_S)
+            reply = await self._server.whole("GET", "/metrics", within_s=ANSWER_WITHIN_S)
             counts = _RUNNING.findall(reply.body.decode(errors="replace")) if reply.status == 200 else []
             return bool(counts) and sum(float(each) for each in counts) == 0.0
         return False

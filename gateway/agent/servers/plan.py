@@ -1,4 +1,4 @@
-"""The start of a server of another maker, put together from a revision and what this host has."""
+"""The start of a server of another maker, put together from a revision and this host's hardware."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ def plan_of_server(
     num_threads: int,
     gpu: str | None,
 ) -> ServerPlan:
-    """Return all that the command of a server says but where it listens; its adapters are written first.
+    """Return the plan of a server's start, whose adapters are written first.
 
-    settings: of the host. pool: the name of the pool. folder: of the prepared model. num_threads, gpu: as of
-    `ServerPlan`. Blocks. Raises OSError or ValueError: where the program or the model is not there.
+    settings: the host's settings.
+    pool: the name of the pool.
+    folder: the folder of the prepared model.
+    num_threads, gpu: as of `ServerPlan`.
+    Blocks.
+    Raises OSError or ValueError: where the program or the model is not there.
     """
     driver, own = revision.driver, parse_foreign_settings(revision.settings)
     if driver not in programs:
@@ -55,6 +59,6 @@ def plan_of_server(
 
 
 def store_of(settings: Settings) -> Callable[[], AdapterStore]:
-    """Return what opens the adapter store of this host."""
+    """Return a function that opens the adapter store of this host."""
     engine = settings.engine
     return partial(open_store, engine.adapter_store, settings.adapter_cache_dir, engine.adapter_cache_bytes)

@@ -1,5 +1,6 @@
-"""The deltas that an engine has sent of a stream and that nobody has taken yet, in little memory. Pure: knows neither
-streams nor engines.
+"""The deltas that an engine has sent of a stream and that nobody has taken yet, in little memory.
+
+Pure: knows neither streams nor engines.
 
 A reader that keeps up takes each delta by itself. Behind one that does not, deltas of one choice are joined and
 encoded: log-probabilities take a sixth of the memory so, and one joined delta is less work for the one who comes back.
@@ -25,7 +26,7 @@ _decoder = msgspec.msgpack.Decoder(list[Delta])
 
 
 class Backlog:
-    """Deltas of one stream, in order. num_bytes: the size of those that are encoded."""
+    """The unread deltas of one stream, in order. num_bytes: the size of the encoded ones."""
 
     def __init__(self, num_choices: int = 1) -> None:
         self.num_bytes = 0
@@ -56,8 +57,9 @@ class Backlog:
 
 
 def joined(deltas: Sequence[Delta]) -> list[Delta]:
-    """Return one delta of each choice, as if the engine had sent all its tokens at once, in the order of the choices'
-    first deltas.
+    """Return one delta of each choice, as if the engine had sent all its tokens at once.
+
+    Deltas come in the order of the choices' first deltas.
     """
     of_choice: dict[int, list[Delta]] = {}
     for delta in deltas:

@@ -77,7 +77,10 @@ class EngineBackend:
         full_for_s: float = FULL_FOR_S,
         peer: Peer | None = None,
     ) -> None:
-        """context, peer: as of `EngineLink`."""
+        """Make the backend of an engine, with no connection yet.
+
+        context, peer: as for `EngineLink`.
+        """
         self._link = EngineLink(
             endpoint, database_id=database_id, model_digest=model.digest, listener=self, context=context, peer=peer
         )
@@ -101,7 +104,7 @@ class EngineBackend:
 
     async def stop(self) -> None:
         """End the conversation; what still runs fails."""
-        self._tell_durable()
+        self._acknowledge_durable()
         await self._link.stop()
         self._recorder.stop()
 
@@ -109,7 +112,7 @@ class EngineBackend:
 
     @property
     def num_in_flight(self) -> int:
-        """How many requests of this gateway are on the engine."""
+        """The requests of this gateway that are on the engine."""
         return self._requests.window.num_taken
 
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
@@ -153,10 +156,10 @@ class EngineBackend:
         return self._requests.oldest_wait_s()
 
     def take_used(self) -> list[Used]:
-        """Return what this gateway's requests used on the engine since the last call."""
+        """Return the amounts that this gateway's requests used on the engine since the last call."""
         return self._requests.take_used()
 
-    def tell_used(self, elsewhere: dict[str, Service]) -> None:
+    def report_used(self, elsewhere: dict[str, Service]) -> None:
         """Tell the engine what this gateway's requests used on other engines of the pool, by tenant."""
         with contextlib.suppress(EngineGone):  # then nobody is served there
             self._link.send(Heartbeat(0, elsewhere=elsewhere))
@@ -164,10 +167,10 @@ class EngineBackend:
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
         """Tell the engine soon that usage is durable, as `Acknowledged.acknowledge`."""
         if not self._durable:
-            asyncio.get_running_loop().call_later(ACKNOWLEDGE_EVERY_S, self._tell_durable)
+            asyncio.get_running_loop().call_later(ACKNOWLEDGE_EVERY_S, self._acknowledge_durable)
         self._durable += keys
 
-    def _tell_durable(self) -> None:
+    def _acknowledge_durable(self) -> None:
         keys, self._durable = self._durable, []
         # Without an engine there is nobody to tell: one that comes back hands its records over again.
         with contextlib.suppress(EngineGone):
@@ -238,7 +241,7 @@ class EngineBackend:
         """Return the state as the dashboard shows it. model: the public name of the base model."""
         return self._condition.snapshot(model)
 
-    # what the link tells
+    # calls of the link
 
     def connected(self, welcome: Welcome) -> None:
         """Take requests for an engine that has come."""

@@ -19,7 +19,7 @@ from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
 
 
 class EngineCondition:
-    """What is known of one engine. It is told what comes over the link, and what this gateway decides."""
+    """The facts about one engine: told by its link as messages come, and by this gateway when it decides."""
 
     def __init__(self, model: EngineModel, link: EngineLink) -> None:
         """link: the connection to the engine, which says why an engine is not there."""
@@ -38,7 +38,7 @@ class EngineCondition:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the engine takes new requests of this gateway."""
+        """True if the engine takes new requests of this gateway."""
         return self._is_connected and not self._is_draining
 
     @property
@@ -99,7 +99,10 @@ class EngineCondition:
         self.resident = frozenset()
 
     def heartbeat(self, stats: EngineStats, now_s: float) -> None:
-        """Take the engine's latest picture of itself. now_s: of a monotonic clock."""
+        """Take the engine's latest snapshot of itself.
+
+        now_s: the time on a monotonic clock.
+        """
         self._stats = stats
         self._trend.add(now_s, stats)
         self.resident = frozenset(stats.resident_adapters)

@@ -1,4 +1,4 @@
-"""What an engine says went wrong, as the errors that clients get."""
+"""The engine's failures as the errors that clients get."""
 
 from __future__ import annotations
 

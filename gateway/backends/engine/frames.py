@@ -20,7 +20,7 @@ _READABLE = int(zmq.POLLIN)
 
 
 class Frames:
-    """Over a connected or connecting socket, which stays its owner's to close, after `stop`. One task may `take`."""
+    """Reads and writes a connected or connecting socket, which its owner closes after `stop`. One task may `take`."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
@@ -28,7 +28,7 @@ class Frames:
         self._waiter: asyncio.Future[None] | None = None
         self._came: list[bytes] = []  # read for the waiter, which has yet to run
         self._is_full = False
-        self._loop.add_reader(socket.FD, self._look)
+        self._loop.add_reader(socket.FD, self._poll)
 
     def stop(self) -> None:
         """Before the socket is closed."""
@@ -40,10 +40,13 @@ class Frames:
         Raises zmq.Again where the high-water mark is reached, and zmq.ZMQError.
         """
         self._socket.send(frame, zmq.NOBLOCK)
-        self._look()
+        self._poll()
 
     async def take(self) -> list[bytes]:
-        """All that has come, in order; waits for the first. Raises zmq.ZMQError."""
+        """Return all messages that have come, in order; wait for the first.
+
+        Raises zmq.ZMQError: when the socket fails.
+        """
         if self._is_full:
             await asyncio.sleep(0)
         while not (frames := self._came or self._drain()):
@@ -59,9 +62,9 @@ class Frames:
         self._is_full = len(frames) == MAX_AT_ONCE
         return frames
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._waiter is None or self._waiter.done():
-            return  # nobody waits: whoever takes next reads first
+            return  # nobody waits: the next call of `take` reads first
         self._came = self._drain()
         if self._came:
             self._waiter.set_result(None)

@@ -72,7 +72,7 @@ class EngineListener(Protocol):
 class EngineLink:
     """Keeps one gateway connected to one engine from `start` to `stop`.
 
-    detail: the state of the connection in words that clients may see, so never with the endpoint in it.
+    detail: the state of the connection in words that clients may see, so never with the endpoint.
     """
 
     def __init__(
@@ -85,8 +85,11 @@ class EngineLink:
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
         peer: Peer | None = None,
     ) -> None:
-        """context: shared with other links, which costs them one thread in all; None: of this link alone. peer: the
-        keys for an endpoint that is guarded by them."""
+        """Prepare the link; `start` connects.
+
+        context: shared with other links, which costs them one thread in all; None: of this link alone.
+        peer: the keys for an endpoint that is guarded by them.
+        """
         self.detail = "not started"
         self.endpoint = endpoint
         self._database_id = database_id
@@ -97,7 +100,7 @@ class EngineLink:
         self._owns_context = context is None
         self._frames: Frames | None = None
         self._engine_id: str | None = None
-        self._heard_at_s = 0.0
+        self._last_message_s = 0.0
         self._linger_ms = 0
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -147,12 +150,15 @@ class EngineLink:
                 await asyncio.sleep(pause_s)
 
     async def _session(self) -> None:
-        """One socket's life. A new one has a new identity, so nothing of the old conversation can reach the new."""
+        """Talk to the engine over one socket, from its hello until the engine is gone.
+
+        Each socket has a new identity, so nothing of an old conversation can reach a new one.
+        """
         assert self._context is not None
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, uuid.uuid4().hex.encode())
         socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
-        socket.setsockopt(zmq.RCVHWM, 0)  # what the engine may owe us is bounded by its window
+        socket.setsockopt(zmq.RCVHWM, 0)  # the frames that the engine may send are bounded by its window
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         socket.setsockopt(zmq.IPV6, "[" in self.endpoint)
         if self._peer is not None:
@@ -196,22 +202,22 @@ class EngineLink:
         if answer.model_digest != self._model_digest:
             raise _RefusedHello("the engine serves another base model than this gateway")
         self._engine_id = answer.engine_id
-        self._heard_at_s = asyncio.get_running_loop().time()
+        self._last_message_s = asyncio.get_running_loop().time()
         self.detail = "ready"
         log.info("engine_connected", endpoint=self.endpoint, engine_id=answer.engine_id, credits=answer.credits)
         self._listener.connected(answer)
         for message in more:
-            self._hear(message)
+            self._handle(message)
 
     async def _receive(self, frames: Frames) -> None:
         loop = asyncio.get_running_loop()
         while True:
             came = await frames.take()
-            self._heard_at_s = loop.time()
+            self._last_message_s = loop.time()
             for frame in came:
-                self._hear(_decode(frame))
+                self._handle(_decode(frame))
 
-    def _hear(self, message: EngineMessage) -> None:
+    def _handle(self, message: EngineMessage) -> None:
         if isinstance(message, Refused):
             raise EngineGone(f"the engine ended the session: {message.reason}")
         if isinstance(message, Welcome):
@@ -226,12 +232,12 @@ class EngineLink:
             _put(frames, Heartbeat(sequence))
             sequence += 1
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
-            if loop.time() - self._heard_at_s > DEAD_AFTER_S:
+            if loop.time() - self._last_message_s > DEAD_AFTER_S:
                 raise EngineGone(f"the engine missed {HEARTBEATS_MISSED} heartbeats")
 
 
 class _RefusedHello(EngineGone):
-    """The engine refuses this gateway, so it is of no use to try again soon."""
+    """The engine refuses this gateway, so that trying again soon is of no use."""
 
 
 async def _watch(events: Frames) -> None:

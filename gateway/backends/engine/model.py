@@ -24,7 +24,10 @@ class EngineModel:
     """`Model` of a prepared folder."""
 
     def __init__(self, digest: str, config: ModelConfig, tokenizer: Tokenizer) -> None:
-        """digest: as `engine.config.model_digest` computes it."""
+        """Make the model of a prepared folder's parts.
+
+        digest: as `engine.config.model_digest` computes it.
+        """
         self.digest = digest
         self.config = config
         self.tokenizer = tokenizer

@@ -16,11 +16,18 @@ from gateway.backends.usage import Acknowledged, UsageSink
 
 
 class UsageRecorder:
-    """Records for one engine. The attempts of an engine that was lost are recorded as far as this gateway saw them."""
+    """Records the usage of one engine's requests.
+
+    Attempts at a lost engine are recorded as far as this gateway saw them.
+    """
 
     def __init__(self, sink: UsageSink, source: Acknowledged, give_up_s: float) -> None:
-        """source: acknowledges usage to the engine. give_up_s: how long an engine that is there again, or that this
-        gateway has left, may take to hand over what it knows of lost requests."""
+        """Make the recorder of one engine.
+
+        source: acknowledges usage to the engine.
+        give_up_s: seconds that an engine which is there again, or which this gateway has left, may take to hand over
+        the usage of lost requests.
+        """
         self.lost_ids: list[str] = []
         """Requests whose engine was lost, and may come back with a better count."""
         self._sink = sink
@@ -45,8 +52,10 @@ class UsageRecorder:
         return final
 
     def unanswered(self, stream: EngineStream, final: Final) -> Unanswered:
-        """Return what the reader of a stream catches where its engine died, failed or had no room: who catches it says
-        what is recorded."""
+        """Return the error for the reader of a stream whose engine died, failed or had no room.
+
+        The catcher of the error decides what is recorded, by calling `settle` or `supersede`.
+        """
         assert final.error is not None
         has_died = stream.lost
 
@@ -63,8 +72,11 @@ class UsageRecorder:
         return Unanswered(failure(final.error), kind, was_sent=True, settle=settle, supersede=supersede)
 
     def give_up_later(self) -> None:
-        """Wait no more, after a while, for the engine's own count of lost requests: it is there again and would have
-        told, or this gateway has nothing more to do with it."""
+        """Stop waiting, after a while, for the engine's own count of lost requests.
+
+        By then the engine is there again and would have reported, or this gateway has nothing more to do with the
+        engine.
+        """
         if self.lost_ids:
             lost_ids, self.lost_ids = self.lost_ids, []
             asyncio.get_running_loop().call_later(self._give_up_s, self._sink.given_up, lost_ids)

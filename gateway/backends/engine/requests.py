@@ -30,7 +30,7 @@ there."""
 
 
 class EngineRequests:
-    """All requests on one engine that have begun and whose usage is not recorded yet."""
+    """All requests of this gateway on one engine that have begun and whose usage is not recorded yet."""
 
     def __init__(
         self,
@@ -41,8 +41,11 @@ class EngineRequests:
         *,
         full_for_s: float,
     ) -> None:
-        """send: hands a message to the link, and raises EngineGone. full_for_s: how long more than `MAX_UNREAD_BYTES`
-        may wait for the reader of a stream."""
+        """Make the requests of one engine, of which there are none yet.
+
+        send: hands a message to the link, and raises EngineGone.
+        full_for_s: seconds for which more than `MAX_UNREAD_BYTES` may wait for the reader of a stream.
+        """
         self.window = Window()
         """Bounds how many requests are in flight."""
         self._send = send
@@ -84,16 +87,16 @@ class EngineRequests:
         """End a choice whose text is complete after num_kept_tokens of its tokens; discard the rest."""
         stream = self._streams.get(request_id)
         if stream is not None:
-            stream.kept[index] = num_kept_tokens
+            stream.kept_tokens[index] = num_kept_tokens
             self._abort(stream, Abort(request_id, num_kept_tokens, index))
 
     def oldest_wait_s(self) -> float:
         """Return the age of the oldest request that has no token yet; 0 where none waits. Any thread may ask."""
         waiting = [each.submitted_s for each in self._streams.values() if each.first_token_s is None and not each.lost]
-        return max(time.monotonic() - min(waiting), 0.0) if waiting else 0.0  # which the loop's clock is
+        return max(time.monotonic() - min(waiting), 0.0) if waiting else 0.0  # as the loop's clock is
 
     def take_used(self) -> list[Used]:
-        """Return what the requests used on the engine since the last call."""
+        """Return the amounts that the requests used on the engine since the last call."""
         return self._used.take(self._streams.values())
 
     def cut_off(self, error: GatewayError) -> None:
@@ -102,7 +105,7 @@ class EngineRequests:
             stream.cut_off = error
             stream.wake()
 
-    # what the engine tells
+    # messages of the engine
 
     def deliver(self, deltas: Iterable[Delta]) -> None:
         """Give each delta to its stream."""
@@ -124,8 +127,9 @@ class EngineRequests:
     # one request
 
     async def _wait_for_earlier(self, request_id: str) -> None:
-        """Wait for the end of an earlier attempt at the same request, which was aborted: an engine knows requests by
-        their ids alone.
+        """Wait for the end of an earlier attempt at the same request, which was aborted.
+
+        An engine knows requests by their ids alone.
 
         Raises Unanswered: when the engine has not ended it in time.
         """

@@ -1,4 +1,4 @@
-"""One request on an engine, as its gateway sees it: what came and waits for its reader, and what it has used.
+"""One request on an engine, as its gateway sees it: the deltas that wait for their reader, and the tokens used.
 
 Knows neither the link nor who records usage.
 """
@@ -22,20 +22,23 @@ class EngineStream(msgspec.Struct, eq=False):
     engine_id: str
     """The process that the request was sent to."""
     submitted_s: float
+    """When the request was sent."""
     counts: list[int]
     """The last cumulative count of tokens that was seen of each choice."""
     first_token_s: float | None = None
+    """When the first token came; None before."""
     final_s: float | None = None
-    kept: dict[int, int] = msgspec.field(default_factory=dict)
-    """How many tokens count, for each choice that a stop string has ended."""
+    """When the final came; None before."""
+    kept_tokens: dict[int, int] = msgspec.field(default_factory=dict)
+    """The number of tokens that count, for each choice that a stop string has ended."""
     abandoned: bool = False
-    """Whether nobody reads the stream any more."""
+    """True if nobody reads the stream any more."""
     full_since_s: float | None = None
-    """Since when more waits for the reader than is kept for long."""
+    """When the deltas that wait for the reader became more than may wait for long; None while they are not."""
     unread: bool = False
-    """Whether that has lasted too long: nothing more is kept."""
+    """True if too much has waited for the reader for too long; further deltas are dropped."""
     lost: bool = False
-    """Whether the engine is gone, so that the final was made up here."""
+    """True if the engine is gone, so that the final was made up here."""
     cut_off: GatewayError | None = None
     """The error that the reader gets once it has read what came."""
     backlog: Backlog = msgspec.field(default_factory=Backlog)
@@ -43,10 +46,13 @@ class EngineStream(msgspec.Struct, eq=False):
     waiter: asyncio.Future[None] | None = None
     """Set while the reader waits for something to come."""
     num_used: int = 0
-    """Completion tokens that other engines of the pool were told of."""
+    """Completion tokens that were reported to the other engines of the pool."""
 
     def add(self, delta: Delta, now_s: float, *, full_for_s: float) -> None:
-        """Take what is new of a choice. full_for_s: how long too much may wait for the reader."""
+        """Add the new tokens of a choice.
+
+        full_for_s: seconds for which more than `MAX_UNREAD_BYTES` may wait for the reader.
+        """
         if self.first_token_s is None:
             self.first_token_s = now_s
         self.counts[delta.index] = delta.num_completion_tokens
@@ -78,7 +84,7 @@ class EngineStream(msgspec.Struct, eq=False):
 
     @property
     def count(self) -> Count:
-        """Return what the request has used by now."""
+        """Return the tokens that the request has used by now."""
         request = self.request
         return Count(request.request_id, request.attempt, len(request.prompt_token_ids), self._num_kept_tokens)
 
@@ -95,15 +101,15 @@ class EngineStream(msgspec.Struct, eq=False):
         the engine would have done.
         """
         usage, reason = final.usage, final.finish_reason
-        kept = self._num_kept_tokens
-        if self.kept and kept < usage.completion_tokens:
+        kept_tokens = self._num_kept_tokens
+        if self.kept_tokens and kept_tokens < usage.completion_tokens:
             usage = msgspec.structs.replace(
                 usage,
-                completion_tokens=kept,
-                discarded_tokens=usage.discarded_tokens + usage.completion_tokens - kept,
-                accepted_draft_tokens=min(usage.accepted_draft_tokens, kept),
+                completion_tokens=kept_tokens,
+                discarded_tokens=usage.discarded_tokens + usage.completion_tokens - kept_tokens,
+                accepted_draft_tokens=min(usage.accepted_draft_tokens, kept_tokens),
             )
-        if len(self.kept) == self.request.n and reason == "length":
+        if len(self.kept_tokens) == self.request.n and reason == "length":
             reason = "stop"
         return msgspec.structs.replace(final, finish_reason=reason, usage=usage)
 
@@ -114,9 +120,9 @@ class EngineStream(msgspec.Struct, eq=False):
     @property
     def _num_kept_tokens(self) -> int:
         """Return the number of tokens seen of all choices, without what follows the stop strings."""
-        if not self.kept:
+        if not self.kept_tokens:
             return sum(self.counts)
-        return sum(min(count, self.kept.get(index, count)) for index, count in enumerate(self.counts))
+        return sum(min(count, self.kept_tokens.get(index, count)) for index, count in enumerate(self.counts))
 
     def _watch_size(self, now_s: float, full_for_s: float) -> None:
         """Notice whether too much has waited for the reader for too long: its client does not read then.

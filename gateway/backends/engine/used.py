@@ -1,4 +1,4 @@
-"""What the requests of one gateway used on one engine, to be told to the other engines of the pool.
+"""The amounts that the requests of one gateway used on one engine, for the other engines of the pool.
 
 Knows neither the link nor other engines; `gateway.domain.balancing.service` says what the amounts are for.
 """
@@ -20,7 +20,10 @@ class UseCounter:
         self._ended: list[Used] = []
 
     def ended(self, stream: EngineStream, usage: Usage) -> None:
-        """Count what a request used beyond what was taken already; usage: as the engine says, or what was seen."""
+        """Count the amounts that a request used beyond those that were taken already.
+
+        usage: the engine's own count, or the one that this gateway saw.
+        """
         if self._is_asked:
             request = stream.request
             generated = usage.completion_tokens + usage.discarded_tokens
@@ -36,7 +39,7 @@ class UseCounter:
             stream.num_used = max(generated, sum(stream.counts))
 
     def take(self, running: Iterable[EngineStream]) -> list[Used]:
-        """Return what was used since the last call, by running requests and by those that have ended."""
+        """Return the amounts used since the last call, by running requests and by those that have ended."""
         used, self._ended, self._is_asked = self._ended, [], True
         for stream in running:
             count = sum(stream.counts)

@@ -1,7 +1,7 @@
-"""The adapters of one server: loaded when they are asked for, tried before they answer, unloaded when others need room.
+"""The adapters of one server: loaded when requests need them, tried before they answer, unloaded when others need room.
 
-A server learns the digests of contents, and nothing of tenants. What it holds, its own list says; what may answer,
-this gateway decides, once it has seen the adapter answer. Knows neither requests nor usage.
+A server learns the digests of contents, and nothing of tenants. The server's own list shows the adapters that it holds;
+this gateway decides which of them may answer, once it has seen the adapter answer. Knows neither requests nor usage.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from gateway.backends.foreign.server import Server
 from gateway.domain.errors import ENGINE_UNAVAILABLE, BackendFailed, GatewayError, InvalidRequest, Overloaded
 
 LOAD_WITHIN_S = 60.0
-"""Longest time of loading an adapter, and of trying it."""
+"""The most seconds for loading an adapter, and for trying it."""
 
 UNLOAD_WITHIN_S = 20.0
-"""Longest time of unloading one: a server that is stuck there still answers others."""
+"""The most seconds for unloading an adapter: a server that hangs there still answers other requests."""
 
 FAILED_FOR_S = 10.0
 """Seconds for which an adapter that could not be loaded is not tried again."""
@@ -65,10 +65,15 @@ class ServerAdapters:
         changed: Callable[[], None],
         ask_soon: Callable[[], None],
     ) -> None:
-        """way: returns the way of the server's version. info: returns the facts of its last answer. max_loaded: the
-        most adapters that this gateway has loaded there. restarted: called where the list of the server shows that it
-        was started anew. changed: called when another adapter answers, or one does no more. ask_soon: has the server
-        asked how it is now."""
+        """Begin without adapters.
+
+        way: returns how servers of this version hold adapters.
+        info: returns the facts of the server's last answer.
+        max_loaded: the most adapters that this gateway has loaded there.
+        restarted: called where the list of the server shows that the server was started anew.
+        changed: called when another adapter answers, or an adapter no longer does.
+        ask_soon: has the server asked for its condition.
+        """
         self._server = server
         self._way_now = way
         self._way = way()
@@ -113,8 +118,9 @@ class ServerAdapters:
                 del self._num_running[digest]
 
     async def ensure(self, key: str) -> None:
-        """Return once an adapter answers at the server; key: of its content, "" for the base.
+        """Return once an adapter answers at the server.
 
+        key: the key of the adapter's content; "" for the base.
         Raises InvalidRequest: when the server does not have the adapter, or refuses it.
         Raises Overloaded, BackendFailed: when that is not known now.
         """
@@ -172,8 +178,10 @@ class ServerAdapters:
         self._fault_until_s = time.monotonic() + FAULT_FOR_S
 
     def listed(self) -> None:
-        """Take the server's new list: adapters that it lists no more went with a restart, or somebody unloaded them. A
-        server of another version than before has to show each anew."""
+        """Take the server's new list: adapters that it lists no more went with a restart, or somebody unloaded them.
+
+        A server of another version than before has to show each anew.
+        """
         if (way := self._way_now()) is not self._way:
             self._way = way
             self._start_over()
@@ -266,7 +274,10 @@ class ServerAdapters:
             await self._unload(oldest)
 
     async def _unload(self, digest: str) -> None:
-        """Raises ServerRefused, ServerGone: where the server does not unload it, which keeps it from being used."""
+        """Unload an adapter.
+
+        Raises ServerRefused, ServerGone: where the server does not unload the adapter, which keeps it from being used.
+        """
         assert self._way is not None
         self._ready.pop(digest, None)
         self._keys.pop(digest, None)
@@ -304,8 +315,10 @@ class ServerAdapters:
 
 
 def _refusal(refused: ServerRefused) -> GatewayError:
-    """Return the error of an adapter that the server refuses. A content that it does not find is the operator's fault,
-    and a failure says nothing about the adapter."""
+    """Return the error of an adapter that the server refuses.
+
+    A content that it does not find is the operator's fault, and a failure says nothing about the adapter.
+    """
     if refused.status in (400, 413, 422):
         return InvalidRequest("The server that runs this model refuses the adapter.", param="model")
     if refused.status >= 500:

@@ -13,13 +13,16 @@ from gateway.backends.foreign.driver import ReplicaName
 from gateway.backends.foreign.reply import Part, ReportedUsage
 from gateway.backends.generation import Generation
 from gateway.backends.usage import Acknowledged, Count, UsageSink
-from gateway.domain.routing.foreign_usage import Seen, Settled, own_completion, own_of_text, own_prompt, settle
+from gateway.domain.routing.foreign_usage import Evidence, Settled, own_completion, own_of_text, own_prompt, settle
 
 log = structlog.get_logger(__name__)
 
 Outcome = Literal["whole", "left", "failed"]
-"""whole: the reply came to its end. left: the client left, or this gateway stopped, before. failed: the server refused
-the request, or failed at it, also after a part of the reply had come."""
+"""whole: the reply came to its end.
+
+left: the client left, or this gateway stopped, before the end. failed: the server refused the request, or failed at it,
+also after a part of the reply had come.
+"""
 
 
 class Attempt:
@@ -35,8 +38,10 @@ class Attempt:
         *,
         is_exact: bool,
     ) -> None:
-        """source: gets nothing to keep, but says that no other count will come. is_exact: whether the reply has token
-        ids."""
+        """source: gets nothing to keep, but says that no other count will come.
+
+        is_exact: whether the reply has token ids.
+        """
         self.request: GenerateRequest = generation.request
         self.reported: ReportedUsage | None = None
         """The last usage that the server reported."""
@@ -46,7 +51,7 @@ class Attempt:
         """The choices that have ended, each with its reason."""
         self.is_cut_off = False
         """True once this gateway aborts the request because it stops."""
-        self.is_lie = False
+        self.is_false = False
         """True if the server reported counts that cannot be true."""
         self.is_recorded = False
         """True once the usage has reached the sink."""
@@ -122,8 +127,10 @@ class Attempt:
         self.reported, self._has_come_since, self._settled_now = usage, False, None
 
     def add(self, parts: list[Part]) -> list[Part]:
-        """Count the parts of one event; return them without those of choices that had ended before. Nobody reads them
-        before `so_far` is noted."""
+        """Count the parts of one event; return them without those of choices that had ended before.
+
+        Nobody reads them before `so_far` is noted.
+        """
         if self.finished:
             parts = [part for part in parts if part.index not in self.finished]
         if not parts:
@@ -164,8 +171,8 @@ class Attempt:
         self.is_recorded = True
         settled = self._settled()
         usage = self.usage = self._usage(settled)
-        if settled.is_lie:
-            self.is_lie = True
+        if settled.is_false:
+            self.is_false = True
             log.warning(
                 "usage_not_believed",
                 **self._name.fields,
@@ -198,7 +205,7 @@ class Attempt:
         return UsageRecord(request.request_id, request.attempt, reason, usage, request.meter)
 
     def _settled(self) -> Settled:
-        """Return what is billed were the request to end now."""
+        """Return the usage that is billed if the request ends now."""
         if self._settled_now is None:
             self._settled_now = self._settle()
         return self._settled_now
@@ -206,7 +213,7 @@ class Attempt:
     def _settle(self) -> Settled:
         reported = self.reported
         if not self.has_begun and reported is None:
-            return Settled(0, 0, 0, is_ours=True, is_lie=False)
+            return Settled(0, 0, 0, is_ours=True, is_false=False)
         if reported is None:
             return settle(self._all, None)
         completion = reported.completion_tokens
@@ -229,8 +236,8 @@ class Attempt:
         return sum(self.count(index) for index in range(self.request.n))
 
     @property
-    def _all(self) -> Seen:
-        return Seen(
+    def _all(self) -> Evidence:
+        return Evidence(
             num_choices=self.request.n,
             max_tokens=self._max_tokens,
             prompt_tokens=self._prompt_tokens,

@@ -96,7 +96,10 @@ class ForeignBackend:
         return items_of(deltas, generation, self._pooled.model.tokenizer, self.stop_at)
 
     async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:
-        """Raises InvalidRequest: no driver asks for embeddings, which the preparation of requests says first."""
+        """Refuse embeddings, which no driver asks for.
+
+        Raises InvalidRequest: always; the preparation of requests refuses them before.
+        """
         raise InvalidRequest("This model makes no embeddings.", code="unsupported_parameter")
 
     async def stop_at(self, request_id: str, index: int, num_kept_tokens: int) -> None:
@@ -120,7 +123,7 @@ class ForeignBackend:
         """Return nothing: other servers do not learn what this one did for whom."""
         return []
 
-    def tell_used(self, elsewhere: dict[str, Service]) -> None:
+    def report_used(self, elsewhere: dict[str, Service]) -> None:
         """Tell nothing: the server knows no tenants."""
 
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:

@@ -33,15 +33,16 @@ from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
 from gateway.domain.routing.breaker import Admitted, Breaker
 
 INSPECT_WITHIN_S = 20.0
-"""Longest time of a server's answer that it is well: SGLang generates a token for that, beside what it has to do."""
+"""The most seconds for a server's answer that it is well: SGLang generates a token for the answer, beside its other
+work."""
 
 KEY_REFUSED = frozenset({401, 403})
-"""Statuses by which a server refuses to say how it is for want of a good key."""
+"""Statuses by which a server refuses to show its condition without a good key."""
 
-MAX_LIES = 10
-"""Usages that cannot be true, of the last LIES_AMONG, from which on a server gets no requests for DISTRUST_S."""
+MAX_FALSE_USAGES = 10
+"""False usages of the last FALSE_USAGES_AMONG from which on a server gets no requests for DISTRUST_S."""
 
-LIES_AMONG = 50
+FALSE_USAGES_AMONG = 50
 DISTRUST_S = 60.0
 
 SHARED_CACHE = "tenants would share its prompt cache, as far as is known, which 'separate_caches' forbids"
@@ -80,9 +81,13 @@ class ServerCondition:
         listed: Callable[[], None] = _nothing,
         distrust_s: float = DISTRUST_S,
     ) -> None:
-        """authorize: returns the key that the server asks for, "" for none. changed: called when the condition has.
-        listed: called when the server has listed its adapters anew. distrust_s: time for which a server whose counts
-        are never true gets no requests."""
+        """Begin with a server that has not answered yet.
+
+        authorize: returns the key that the server asks for, "" for none.
+        changed: called when the condition has changed.
+        listed: called when the server has listed its adapters anew.
+        distrust_s: seconds for which a server whose counts are never true gets no requests.
+        """
         self.info: ServerInfo | None = None
         """The server as it was seen last; None before it was ever seen."""
         self.capabilities: Capabilities = capabilities_of(pooled, driver, None)
@@ -91,7 +96,7 @@ class ServerCondition:
         self.engine_id = new_engine_id()
         """The id of the server's process, as far as this gateway can tell one from another; in no log line."""
         self.note = ""
-        """What operators ought to know of a server that is ready all the same."""
+        """A remark for operators about a server that is ready; "" for none."""
         self.choice = DriverChoice(driver, name)
         """The driver by which the server is asked."""
         self._server = server
@@ -107,8 +112,8 @@ class ServerCondition:
         self._since = int(time.time())
         self._task: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()
-        self._told: tuple[bool, str] | None = None  # the condition as it was when watchers were told last
-        self._truths: list[bool] = []
+        self._notified: tuple[bool, str] | None = None  # the condition as it was when watchers were last notified
+        self._are_true: list[bool] = []
         self._distrusted_until_s = 0.0
         self._full_s = FIRST_FULL_S
         self._full_until_s = 0.0
@@ -182,21 +187,27 @@ class ServerCondition:
         code = SHUTTING_DOWN if self._is_draining else ENGINE_UNAVAILABLE
         return Unanswered(not_ready(self.detail, code), "absent")
 
-    def succeeded(self, admitted: Admitted, *, is_lie: bool) -> None:
-        """Note that the server answered a request. is_lie: whether its counts cannot be true."""
+    def succeeded(self, admitted: Admitted, *, is_false: bool) -> None:
+        """Note that the server answered a request.
+
+        is_false: True if the reported counts cannot be true.
+        """
         self.breaker.succeeded(admitted, _now_s())
         self._full_s, self._full_until_s = FIRST_FULL_S, 0.0
-        self._truths = [*self._truths[1 - LIES_AMONG :], not is_lie]
-        if self._truths.count(False) >= MAX_LIES:
-            self._truths = []
+        self._are_true = [*self._are_true[1 - FALSE_USAGES_AMONG :], not is_false]
+        if self._are_true.count(False) >= MAX_FALSE_USAGES:
+            self._are_true = []
             self._distrusted_until_s = _now_s() + self._distrust_s
             log.error("server_distrusted", **self._name.fields, seconds=self._distrust_s)
-            asyncio.get_running_loop().call_later(self._distrust_s + TICK_S, self._tell)
-        self._tell()
+            asyncio.get_running_loop().call_later(self._distrust_s + TICK_S, self._notify)
+        self._notify()
 
     def full(self, admitted: Admitted, retry_after_s: float | None) -> None:
-        """Note that the server had no room for a request. Each time that it has none again, it counts as full for twice
-        as long. retry_after_s: the time that it names itself, if any."""
+        """Note that the server had no room for a request.
+
+        Each time that it has none again, it counts as full for twice as long. retry_after_s: the time that it names
+        itself, if any.
+        """
         self.breaker.gave_up(admitted)
         if not self.is_full:
             self._full_until_s = _now_s() + min(MAX_FULL_S, max(self._full_s, retry_after_s or 0.0))
@@ -207,8 +218,8 @@ class ServerCondition:
         was_ready = self.is_ready
         self.breaker.failed(admitted, _now_s())
         if self.is_ready != was_ready:
-            self._tell()
-            asyncio.get_running_loop().call_later(self.breaker.open_for_s(_now_s()) + TICK_S, self._tell)
+            self._notify()
+            asyncio.get_running_loop().call_later(self.breaker.open_for_s(_now_s()) + TICK_S, self._notify)
 
     def begin_draining(self) -> None:
         """Take no new request from now on."""
@@ -227,7 +238,7 @@ class ServerCondition:
         return ServerState(
             state,
             open_for_s,
-            self._truths.count(False),
+            self._are_true.count(False),
             max(0.0, self._distrusted_until_s - now_s),
             version=self.choice.version,
             is_tried=not self.choice.note,
@@ -263,7 +274,7 @@ class ServerCondition:
         before, could, had_answered = self.info, self.capabilities, self._has_answered
         try:
             self._server.key = await self._authorize()
-            await self.choice.look(self._server, is_new=not had_answered)
+            await self.choice.check_version(self._server, is_new=not had_answered)
             self.info = await self.choice.driver.inspect(self._server, INSPECT_WITHIN_S)
             self.capabilities = capabilities_of(self._pooled, self.choice.driver, self.info)
             self._listed()
@@ -290,17 +301,23 @@ class ServerCondition:
             self._unready(f"the server is not what it should be: {bad}")
         except Exception as error:  # the database is away, a key is unreadable, or the address may not be connected to
             self._unready("the server cannot be asked", f"{type(error).__name__}: {error}")
-        self._tell(has_news=self.info != before or self.capabilities != could)
+        self._notify(has_news=self.info != before or self.capabilities != could)
 
-    def _tell(self, *, has_news: bool = False) -> None:
-        """Tell watchers where the condition is another one than they were told last. has_news: also where it is not."""
+    def _notify(self, *, has_news: bool = False) -> None:
+        """Notify watchers where the condition is another one than at their last notice.
+
+        has_news: True: notify in any case.
+        """
         now = self.is_ready, self.reason
-        if now != self._told or has_news:
-            self._told = now
+        if now != self._notified or has_news:
+            self._notified = now
             self._changed()
 
     def _answered(self, note: str = "") -> None:
-        """Take requests for the server from now on. note: what operators ought to know all the same."""
+        """Take requests for the server from now on.
+
+        note: a remark for operators.
+        """
         if not self._has_answered:
             self._since = int(time.time())
         self._has_answered, self._reason, self.note = True, note or "ready", note or self.choice.note
@@ -309,7 +326,10 @@ class ServerCondition:
         return "the server refuses the pool's key" if self._server.key else "the server asks for a key"
 
     def _unready(self, reason: str, text: str = "") -> None:
-        """Take no requests for the server. text: for the log alone."""
+        """Take no requests for the server.
+
+        text: the server's own words, for the log alone.
+        """
         if self._has_answered or reason != self._reason:
             words = {"server_text": text} if text else {}
             log.warning("server_not_ready", **self._name.fields, why=reason, **words)

@@ -20,21 +20,26 @@ MAX_UNREAD_BYTES = 256 << 10
 """Bytes of a body that wait for their reader before the server is no longer read from."""
 
 MAX_FRAMING_BYTES = 128 << 10
-"""Bytes of a response that are none of its body, beside one for each byte of it: its head, and the sizes and extensions
-of its chunks."""
+"""Bytes of a response beside its body: its head, and the sizes and extensions of its chunks.
+
+Each byte of the body allows one more.
+"""
 
 FED_BYTES = 64 << 10
-"""Bytes that are parsed before the bounds are looked at."""
+"""Bytes that are parsed between two checks of the bounds."""
 
 READ_BYTES = 16 << 10
 """Bytes of a body that are read at once, so that no reader works on more before others have their turn."""
 
 UNREAD_FOR_S = 5.0
-"""Seconds for which the server is not read from before the response is given up, as with engines of our own."""
+"""Seconds for which the server may wait until more is read. Then the response is given up, as with our own engines."""
 
 
 class ServerGone(Exception):
-    """A connection that could not be opened, was lost, timed out or is no HTTP; the message is for operators alone."""
+    """The error for a connection that could not be opened, was lost, timed out or is no HTTP.
+
+    The message is for operators alone.
+    """
 
     def __init__(self, why: str, *, has_begun: bool = False, was_lost: bool = False) -> None:
         super().__init__(why)
@@ -45,18 +50,25 @@ class ServerGone(Exception):
 
 
 class ServerChanged(ServerGone):
-    """A connection behind which another server is than the one that was asked how it is."""
+    """The error for a connection behind which another server is than the one whose condition is known."""
 
 
 class ReaderTooSlow(ServerGone):
-    """A connection that ended since its reader left too much unread for too long, which says nothing of the server."""
+    """The error for a connection that ended since its reader left too much unread for too long.
+
+    The error says nothing about the server.
+    """
 
 
 class Connection(asyncio.Protocol):
     """A connection to one server, from `connection_made` to `close`."""
 
     def __init__(self, lost: Callable[[Connection], None], unread_s: float = UNREAD_FOR_S) -> None:
-        """lost: called when the connection is gone. unread_s: as UNREAD_FOR_S."""
+        """Prepare a connection that `connection_made` opens.
+
+        lost: called when the connection is gone.
+        unread_s: as UNREAD_FOR_S.
+        """
         self.status = 0
         """The status of the present response; 0 before its head has come."""
         self.headers: dict[str, str] = {}
@@ -116,9 +128,10 @@ class Connection(asyncio.Protocol):
             await self.wait(until_s)
 
     async def read(self, until_s: float) -> bytes:
-        """Return what has come of the body since the last call, at most READ_BYTES of it, b"" at its end.
+        """Return what has come of the body since the last call, at most READ_BYTES of it, b"" at the body's end.
 
-        Raises ServerGone: where the body is cut off, or nothing comes until until_s by the loop's clock.
+        until_s: the time by the loop's clock until which something has to come.
+        Raises ServerGone: where the body is cut off, or nothing comes in time.
         """
         if self.has_left_over:
             await asyncio.sleep(0)  # others have their turn
@@ -127,8 +140,11 @@ class Connection(asyncio.Protocol):
         return data
 
     def take(self) -> bytes | None:
-        """Return what has come of the body since the last call, at most READ_BYTES of it, b"" at its end, None where
-        nothing has come. Raises ServerGone: where the body is cut off."""
+        """Return what has come of the body since the last call, at most READ_BYTES of it.
+
+        Return b"" at the body's end, and None where nothing has come.
+        Raises ServerGone: where the body is cut off.
+        """
         if not self._buffer:
             if self._is_whole:
                 return b""
@@ -149,8 +165,11 @@ class Connection(asyncio.Protocol):
         return data
 
     async def wait(self, until_s: float, came: Callable[[], bool] | None = None) -> None:
-        """Wait until something has come, or the body is cut off, or until until_s by the loop's clock, which cuts it
-        off. came: called each time, and the wait goes on where it returns False."""
+        """Wait until something has come, the body is cut off, or a time is reached.
+
+        until_s: the time by the loop's clock; reaching it cuts the body off.
+        came: called each time something comes; the wait goes on where it returns False.
+        """
         loop = asyncio.get_running_loop()
         self._came, self._until_s = came or _always, until_s
         if self._timer is None or self._timer_s > until_s:
@@ -206,7 +225,10 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
     def _wake(self, num_bytes: int = 0) -> None:
-        """Let the reader go on. num_bytes: that have just come; many are read in a turn of their own."""
+        """Let the reader go on.
+
+        num_bytes: bytes that have just come; a large number is read in a turn of its own.
+        """
         waiter = self._waiter
         if waiter is not None and not waiter.done() and (num_bytes > READ_BYTES or self._came()):
             waiter.set_result(None)

@@ -26,6 +26,7 @@ class ReplicaName(msgspec.Struct, frozen=True):
     """The names by which an operator knows a server."""
 
     pool: str
+    """The name of the pool."""
     replica: str
     """The id of the replica, as lists of replicas have it."""
 
@@ -41,11 +42,11 @@ class ServerInfo(msgspec.Struct, frozen=True):
     served_model: str = ""
     """The name by which requests ask for the model."""
     max_model_len: int | None = None
-    """The longest prompt and completion together, where the server says it."""
+    """The longest prompt and completion together; None where the server does not report it."""
     max_running: int | None = None
-    """The number of choices that it computes at once, where it says so."""
+    """The number of choices that the server computes at once; None where it does not report it."""
     adapters: frozenset[str] | None = frozenset()
-    """Digests of the adapters that it lists; None where it lists none, whatever it has."""
+    """Digests of the adapters that the server lists; None where it lists none, whatever it has."""
     inputs: frozenset[str] = frozenset()
     """The names of the inputs that its model takes, where models differ in that."""
     places: tuple[str, ...] = ()
@@ -56,7 +57,9 @@ class Request(msgspec.Struct, frozen=True):
     """A request to a server that generates."""
 
     path: str
+    """The path of the route."""
     body: bytes
+    """The body as JSON."""
     proof: Proof | None = None
     """A question that a new connection must answer before the request is sent over it."""
 
@@ -78,11 +81,14 @@ class EndReader(Protocol):
     """A `Reader` of a protocol in which a reply may end without an event that says so."""
 
     def end(self) -> Event:
-        """Return what the end of the stream means, which has come whole."""
+        """Return the event that the end of a whole stream stands for."""
 
 
 class AdapterWay(Protocol):
-    """The way in which one kind of server holds adapters. It names them by the digests of their contents."""
+    """The way in which one kind of server holds adapters.
+
+    The server knows adapters by the digests of their contents.
+    """
 
     can_load: bool
     """True where adapters are loaded and unloaded while the server runs."""
@@ -93,7 +99,8 @@ class AdapterWay(Protocol):
     way was not tried with the server's version."""
 
     missing: re.Pattern[str] | None
-    """The errors that say that the server does not have an adapter, where its status does not; None: 404 does."""
+    """The errors by which the server says that it does not have an adapter, where the status does not say so; None:
+    status 404 does."""
 
     async def load(self, server: Server, digest: str, within_s: float) -> None:
         """Load an adapter; one that is loaded already stays.
@@ -117,11 +124,11 @@ MAX_CHOICES = 128
 """The most choices of one request where the server has no bound of its own, as of `ForeignSettings.max_choices`."""
 
 Framing = Literal["events", "lines"]
-"""The parts of a stream: server-sent events, or lines of JSON."""
+"""The form of a stream: server-sent events, or lines of JSON."""
 
 
 class Driver(Protocol):
-    """One kind of server."""
+    """The way in which one kind of server is asked and read."""
 
     takes_ids: bool
     """True where requests of this pool hold token ids, and replies too; else both are text."""
@@ -132,7 +139,7 @@ class Driver(Protocol):
 
     @property
     def generic(self) -> Driver | None:
-        """The driver of servers of other versions than those; None: this one is theirs as well."""
+        """The driver of servers of other versions; None where this driver is for them as well."""
 
     @property
     def separates_caches(self) -> bool:
@@ -151,26 +158,27 @@ class Driver(Protocol):
         """The way in which adapters answer; None where the server has the base alone."""
 
     def features(self) -> frozenset[Feature]:
-        """Return what requests of this pool may ask for beyond text."""
+        """Return the features beyond text that requests of this pool may ask for."""
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
         """Return the request for a generation."""
 
     def reader(self, generation: Generation) -> Reader:
-        """Return what reads the reply to a generation."""
+        """Return a reader for the reply to a generation."""
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
-        """Ask a server how it is.
+        """Ask a server for its facts.
 
-        Raises ServerGone or ServerRefused: where it does not serve.
+        Raises ServerGone or ServerRefused: where the server does not serve.
         Raises BadReply: where it is another kind of server.
         """
 
 
 Content = Callable[[str], AbstractContextManager[Path]]
-"""Gives the folder of an adapter's content by its digest, as `AdapterStore.reading`.
+"""Returns the folder of an adapter's content by the content's digest, as `AdapterStore.reading`.
 
-Raises AdapterRejected, StoreFailure or OSError: where the store does not have it, or cannot be read."""
+Raises AdapterRejected, StoreFailure or OSError: where the store does not have it, or cannot be read.
+"""
 
 
 class Pooled(msgspec.Struct, frozen=True):
@@ -181,7 +189,7 @@ class Pooled(msgspec.Struct, frozen=True):
     has_tokenizer: bool
     """True where the model's tokenizer is known here."""
     content: Content | None = None
-    """The adapter store, for servers that adapters are sent to."""
+    """Reads the adapter store, for servers that adapters are sent to; None for other servers."""
 
     def without_adapters(self) -> Pooled:
         """Return the same, of a pool whose servers have the base alone."""

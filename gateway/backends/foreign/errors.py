@@ -1,6 +1,6 @@
 """The errors that a server sends, read within bounds: for the gateway to act on, and for the operator's log to show.
 
-Of the server's own words nothing goes to clients: `failures` has what they get.
+The server's own words never go to clients: `failures` has what they get.
 """
 
 from __future__ import annotations
@@ -19,26 +19,30 @@ MAX_SHOWN_CHARS = 400
 """Characters of an error that the log shows."""
 
 ECHO_CHARS = 32
-"""Characters in a row that an error and the request have in common from which on they count as the request's."""
+"""The least number of characters in a row, in common between an error and the request, that count as the request's."""
 
 ECHO_STEP = 8
-"""Characters between two places of an error that are looked for in the request."""
+"""Characters between two places of an error that are searched for in the request."""
 
 ECHO_BYTES = 128 << 10
-"""Bytes of the request in which its words are looked for."""
+"""Bytes of the request in which an error's words are searched for."""
 
 ECHO = "[of the request]"
 
 
 NO_ERROR = msgspec.Raw(b"null")
-"""The field `error` of an event that has none."""
+"""The field `error` of an event without one."""
 
 
 class _ErrorBody(msgspec.Struct, frozen=True):
+    """The body of an error, as far as it is read."""
+
     error: _Error | str | None = None
 
 
 class _Error(msgspec.Struct, frozen=True):
+    """An error in OpenAI's form, as far as it is read."""
+
     code: str | int | None = None
     type: str | None = None
 

@@ -13,7 +13,7 @@ from gateway.domain.errors import (
 )
 
 NOT_READY = "the server is not ready"
-"""The reason that anybody may read; operators get `ServerCondition.reason`."""
+"""The reason that clients may read; operators read `ServerCondition.reason`."""
 
 RETRY_AFTER_S = 1.0
 MAX_RETRY_AFTER_S = 60.0

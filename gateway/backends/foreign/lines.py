@@ -1,4 +1,7 @@
-"""Lines of JSON from bytes as they come, bounded, as servers send them that know no server-sent events."""
+"""Lines of JSON out of bytes as they come, bounded, for servers without server-sent events.
+
+Knows nothing of what the lines say.
+"""
 
 from __future__ import annotations
 

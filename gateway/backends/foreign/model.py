@@ -20,14 +20,18 @@ MESSAGE_TOKENS = 16
 """Tokens that a chat template puts around one message, at most."""
 
 LONGEST_TOKEN_BYTES = 32
-"""Bytes of text in a token that a prompt may consist of: one with more bytes than the context times this is refused."""
+"""Bytes of a token of which a prompt may consist: a prompt with more bytes than the context times this number is
+refused."""
 
 
 class OpaqueModel:
-    """`Model` of which only a server knows the files."""
+    """The `Model` whose files only a server knows."""
 
     def __init__(self, digest: str, settings: ForeignSettings) -> None:
-        """digest: as of `opaque_digest`."""
+        """Make the model from a pool's settings.
+
+        digest: as of `opaque_digest`.
+        """
         self.digest = digest
         self.capabilities = Capabilities(
             max_model_len=settings.max_model_len or UNKNOWN_LEN,

@@ -10,7 +10,7 @@ from gateway.backends.usage import UsageSink
 
 
 class NotedCounts:
-    """The attempts of which something came that is not noted yet."""
+    """The attempts whose new counts are not noted yet."""
 
     def __init__(self, sink: UsageSink) -> None:
         self._sink = sink

@@ -34,12 +34,16 @@ class KeyInUse(msgspec.Struct, frozen=True):
     owner: str
     """The id of the project."""
     key: ProviderKey
+    """The key itself."""
     breaker: Breaker | None
-    """The breaker of a key that the server refused before; None of one that it takes, as far as is known."""
+    """The breaker of a key that the server refused before; None for a key that the server takes, as far as is known."""
     admitted: Admitted | None = None
+    """The breaker's permit for the request."""
 
 
 class _Refused(msgspec.Struct):
+    """A key that the server has refused."""
+
     key: ProviderKey
     breaker: Breaker
 

@@ -9,7 +9,7 @@ from engine.protocol import FinishReason, TokenLogprobs
 from gateway.text.tools.parser import CallDelta
 
 MAX_OBJECTS = 1 << 15
-"""Objects of a piece of JSON: each takes time and memory, however short it is."""
+"""The most objects of a piece of JSON: each takes time and memory, however short it is."""
 
 
 class Part(msgspec.Struct):
@@ -32,7 +32,7 @@ class Part(msgspec.Struct):
 
 
 class ReportedUsage(msgspec.Struct, frozen=True):
-    """The usage of the whole request as the server counts it by now."""
+    """The usage of the whole request so far, as the server counts it."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -42,32 +42,37 @@ class ReportedUsage(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct):
-    """One event of a stream, read."""
+    """The content of one event of a stream."""
 
     parts: list[Part] = []
+    """The new parts, of any choices."""
     usage: ReportedUsage | None = None
-    """The usage that the event reports, its own parts included."""
+    """The usage that the event reports, the event's own parts included."""
     is_end: bool = False
     """True if the server says that nothing follows."""
 
 
 class BadReply(Exception):
-    """A reply that is not what the server's protocol says; the message is for operators alone."""
+    """The error for a reply that breaks the server's protocol; the message is for operators alone."""
 
 
 class AnotherModel(BadReply):
-    """A reply of another model than the one that was asked for, such as the base in place of an adapter."""
+    """The error for a reply of another model than the requested one, such as the base in place of an adapter."""
 
 
 class ReplyRefused(Exception):
-    """A reply that nobody may get, and that a request can bring about at a server that is well, such as a filtered one.
+    """The error for a reply that nobody may get, such as a filtered one, from a server that is well.
 
-    It says nothing of the server, and another one would most likely reply the same; the message is for operators alone.
+    The error says nothing about the server, and another server would most likely reply the same. The message is for
+    operators alone.
     """
 
 
 class ServerRefused(Exception):
-    """The server refused a request, or failed at it, with an error of its own; the message is for operators alone."""
+    """The error of a server that refused a request, or failed at it, in its own words.
+
+    The message is for operators alone.
+    """
 
     def __init__(self, status: int, code: str = "", *, text: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(f"status {status} {code}".strip())

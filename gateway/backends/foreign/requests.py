@@ -60,12 +60,16 @@ class ForeignRequests:
         source: Acknowledged,
         own_key: OwnKey,
     ) -> None:
-        """source: as of `Attempt`. own_key: finds the keys of projects."""
+        """Begin without requests.
+
+        source: as of `Attempt`.
+        own_key: finds the keys of projects.
+        """
         self.window = Window()
         """The places for requests at the server."""
         self.window.set_limit(pooled.settings.max_in_flight)
         self._times = AnswerTimes()
-        self._looked_s = 0.0
+        self._checked_s = 0.0
         self._server = server
         self._settings = pooled.settings
         self._sink = sink
@@ -87,10 +91,10 @@ class ForeignRequests:
 
         Not by now: where this process stood still for a moment, all of them wait for that long.
         """
-        before_s, self._looked_s = self._looked_s, asyncio.get_running_loop().time()
+        before_s, self._checked_s = self._checked_s, asyncio.get_running_loop().time()
         attempts = [each.attempt for each in self._streams.values()]
         waits_ms = [(before_s - each.began_s) * 1e3 for each in attempts if not each.has_begun]
-        return self._times.usual_ms(self._looked_s, [each for each in waits_ms if each > 0])
+        return self._times.usual_ms(self._checked_s, [each for each in waits_ms if each > 0])
 
     def cut_off(self) -> None:
         """Cut all requests off: their readers get ShuttingDown."""
@@ -98,11 +102,11 @@ class ForeignRequests:
             stream.cut()
 
     async def items(self, generation: Generation, driver: Driver, shown: Shown[T]) -> AsyncGenerator[T]:
-        """Yield what is shown of the parts of the reply that came since the last item, then what ends it, once its
-        usage is recorded.
+        """Yield what is shown of the reply's new parts, then what ends the reply.
 
-        driver: the way in which the server is asked and read. Closing the generator cuts the connection off; what was
-        used by then is recorded all the same.
+        The parts are those that came since the last item. The reply's usage is recorded before the last item. Closing
+        the generator cuts the connection off; tokens used by then are recorded all the same.
+        driver: the way in which the server is asked and read.
         Raises as `Backend.generate`.
         Raises ReadTooSlowly: when more waited for the reader than may wait.
         """
@@ -160,7 +164,7 @@ class ForeignRequests:
             attempt.record("whole")
             is_judged = True
             self._times.answered(asyncio.get_running_loop().time(), *attempt.times_ms())
-            self._condition.succeeded(admitted, is_lie=attempt.is_lie)
+            self._condition.succeeded(admitted, is_false=attempt.is_false)
             if own is not None:
                 self._own_keys.accepted(own)
         except ServerRefused as refused:
@@ -230,8 +234,10 @@ class ForeignRequests:
             raise Unanswered(error, "failed") from None
 
     async def _begun(self, stream: ReplyStream) -> list[Part] | None:
-        """Return as `ReplyStream.take` of a reply that has not begun; an adapter that the server does not know is
-        loaded again, once."""
+        """Return the next parts of a reply that has not begun, as `ReplyStream.take` does.
+
+        An adapter that the server does not know is loaded again, once.
+        """
         try:
             return await stream.take()
         except ServerRefused as refused:
@@ -261,7 +267,7 @@ class ForeignRequests:
     def _refused(
         self, stream: ReplyStream, admitted: Admitted, refused: ServerRefused, own: KeyInUse | None
     ) -> Unanswered:
-        """Return what the reader catches where the server refused a request or failed at it."""
+        """Return the exception for a reader where the server refused a request or failed at it."""
         attempt, error = stream.attempt, refusal(refused)
         sent_key = self._server.key if stream.key is None else stream.key.secret
         text = shown(refused.text, key=sent_key, request=stream.sent)
@@ -273,7 +279,7 @@ class ForeignRequests:
             return _unanswered(attempt, self._of_key(stream), "failed")
         if is_the_clients(refused) and not attempt.has_begun:
             self._log("request_refused", stream, str(refused), text)
-            self._condition.succeeded(admitted, is_lie=False)
+            self._condition.succeeded(admitted, is_false=False)
             return _unanswered(attempt, error, "failed")
         if stream.adapter and refused.status == 404:  # it was unloaded there, and could not be loaded again
             self._log("adapter_not_there", stream, str(refused), text)
@@ -300,7 +306,10 @@ class ForeignRequests:
 
 
 def _unanswered(attempt: Attempt, error: GatewayError, kind: Literal["full", "died", "failed"] = "died") -> Unanswered:
-    """Return what the reader catches where another server or model may be asked; it says what is recorded."""
+    """Return the exception for a reader where another server or model may be asked.
+
+    The reader's call of `settle` or `supersede` decides how the attempt is recorded.
+    """
 
     def record() -> None:
         attempt.record("failed")

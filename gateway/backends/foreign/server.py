@@ -20,27 +20,33 @@ MAX_IDLE = 64
 """Connections that stay open for later requests."""
 
 END_WITHIN_S = 1.0
-"""Longest time of a response's end after its last event, so that the connection is used again."""
+"""The most seconds from the last event to the response's end, so that the connection is used again."""
 
 LOST_WITHIN_S = 1.0
-"""Longest time until an idle connection is lost for a request to be sent again: later, the server may have begun."""
+"""The most seconds from sending a request to the loss of an idle connection, so that the request is sent again: later,
+the server may have begun."""
 
 MAX_REPLY_BYTES = 1 << 20
 """Bytes of a whole reply that is no stream."""
 
 AddressOf = Callable[[str], Awaitable[str]]
-"""Returns the address to connect to for a URL. Raises OSError or UnicodeError: where it has none. Raises ServerGone:
-where it may not be connected to."""
+"""Returns the address to connect to for a URL.
+
+Raises OSError or UnicodeError: where the URL has no address. Raises ServerGone: where connections to the address are
+not allowed.
+"""
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """A question whose answer tells that the server behind a connection is the one that was asked how it is.
+    """A question whose answer shows that the server behind a connection is the one whose condition is known.
 
-    A connection leads to one process, so that one answer holds for all requests of the same proof over it. For another
-    proof it is asked anew: a server that ends may go on with its connections while the next one runs at its address.
+    A connection leads to one process, so that one answer holds for all requests with the same proof over it. For
+    another proof the question is asked anew: a server that ends may go on with its connections while the next one runs
+    at its address.
     """
 
     path: str
+    """The path of the question."""
     of: Hashable
     """The value that the answer has to have."""
     read: Callable[[bytes], Hashable]
@@ -51,11 +57,12 @@ class Reply(msgspec.Struct, frozen=True):
     """A whole reply."""
 
     status: int
+    """The HTTP status."""
     body: bytes
 
 
 class Server:
-    """One server, by its URL."""
+    """The connections to one server, by its URL."""
 
     def __init__(
         self,
@@ -66,8 +73,13 @@ class Server:
         connect_s: float,
         unread_s: float = UNREAD_FOR_S,
     ) -> None:
-        """address_of: judges where the URL leads; not that of a socket. tls: gives the authorities that are trusted.
-        connect_s: the longest time to connect. unread_s: as UNREAD_FOR_S."""
+        """Prepare without connections.
+
+        address_of: returns the address of the URL, if a connection there is allowed; not called for a socket.
+        tls: returns the authorities that are trusted.
+        connect_s: the most seconds for connecting.
+        unread_s: as UNREAD_FOR_S.
+        """
         self._socket = socket_of(url)
         parts = urllib.parse.urlsplit(url if self._socket is None else "http://localhost")
         assert parts.hostname is not None
@@ -99,12 +111,13 @@ class Server:
         proof: Proof | None = None,
         key: str | None = None,
     ) -> Connection:
-        """Send a request, and return the connection once the head of its response is there; `give` it back.
+        """Send a request, and return the connection once the head of its response is there; `give` takes it back.
 
-        until_s: when the head has to be there, by the loop's clock. sent: called with each connection over which the
-        request is sent, before the head is there; there are two where the first had been closed while it was idle.
-        proof: of a connection that was not proved yet. key: in place of the key that the server usually gets.
-
+        until_s: the time, by the loop's clock, until which the head has to be there.
+        sent: called with each connection over which the request is sent, before the head is there; there are two where
+        the first had been closed while it was idle.
+        proof: asked over a connection that was not proved yet.
+        key: sent in place of the key that the server usually gets.
         Raises ServerGone: where the server cannot be reached, or does not answer in time.
         Raises ServerChanged: where a proof fails.
         """
@@ -172,9 +185,9 @@ class Server:
             raise ServerGone("nothing came in time") from None
 
     def give(self, connection: Connection, *, has_ended: bool = False) -> None:
-        """Keep a connection for the next request, where its response was read whole; else cut it off.
+        """Keep a connection for the next request, where its response was read whole; else close it.
 
-        has_ended: what is left of the response says nothing, and comes in a moment.
+        has_ended: True if the rest of the response holds nothing, and comes in a moment.
         """
         if has_ended and not connection.is_done and connection.is_open:
             task = asyncio.create_task(self._give_once_done(connection))

@@ -20,10 +20,10 @@ class Shown(Protocol[T_co]):
     """The form in which one reply is read."""
 
     def parts(self, attempt: Attempt, parts: list[Part]) -> T_co | None:
-        """Return what is shown of parts that have just come; None where there is nothing to show yet."""
+        """Return what is shown of parts that have just come; None where nothing is to be shown yet."""
 
     def end(self, usage: Usage) -> T_co:
-        """Return what ends the reply."""
+        """Return the item that ends the reply."""
 
 
 class ShownIds:
@@ -75,7 +75,10 @@ class ShownText:
 
 
 class _Choice:
-    """One completion on its way to its client. The server was asked to stop too; a server that does not is cut here."""
+    """One completion on its way to its client.
+
+    The server was asked to stop at stop strings too; the completion of a server that does not is cut here.
+    """
 
     def __init__(self, index: int, stop: tuple[str, ...]) -> None:
         self.is_stopped = False
@@ -85,9 +88,10 @@ class _Choice:
         self._has_ended = False
 
     def push(self, part: Part, num_tokens: int, prompt_tokens: int | None) -> Piece | None:
-        """Take a part; return what it adds, None where there is nothing to show yet.
+        """Take a part, and return the piece that it adds; None where nothing is to be shown yet.
 
-        num_tokens: of the choice so far. prompt_tokens: as of `Piece`.
+        num_tokens: the tokens of the choice so far.
+        prompt_tokens: as of `Piece`.
         """
         if self._has_ended:
             return None
@@ -114,8 +118,10 @@ class _Choice:
 
 
 def _joined(parts: list[Part]) -> list[Part]:
-    """Return parts with those in one that follow each other, are of one choice and bring nothing but text; the last of
-    them may end the choice."""
+    """Return parts, with those joined that follow each other in one choice and bring nothing but text.
+
+    The last of the joined parts may end the choice.
+    """
     found: list[Part] = []
     texts: list[str] = []
     for part, following in zip(parts, [*parts[1:], None], strict=True):

@@ -7,7 +7,7 @@ MAX_EVENT_BYTES = 1 << 20
 
 
 class EventTooLarge(ValueError):
-    """An event has more than MAX_EVENT_BYTES."""
+    """The error for an event of more than MAX_EVENT_BYTES."""
 
 
 class EventReader:

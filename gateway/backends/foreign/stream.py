@@ -65,8 +65,12 @@ class ReplyStream:
         noted: NotedCounts,
         key: ProviderKey | None = None,
     ) -> None:
-        """attempt: counts what comes; the generation's own request is the one that is sent. noted: has the counts
-        noted. key: of the project that asks, where the server is not asked with the pool's."""
+        """Prepare the reply to a generation's own request, which the first `take` sends.
+
+        attempt: counts what comes.
+        noted: has the counts noted.
+        key: the key of the project that asks; None where the server is asked with the pool's key.
+        """
         self.key = key
         """The project's own key; None: the server is asked with the pool's."""
         self.attempt = attempt
@@ -112,8 +116,9 @@ class ReplyStream:
             self._connection.cut("this gateway stops")
 
     async def take(self) -> list[Part] | None:
-        """Return the parts of the reply that came since the last call, whose counts are noted; None at its end. The
-        request is sent first. The time for which a reader keeps the parts is no time of the server's.
+        """Return the parts of the reply that came since the last call, whose counts are noted; None at its end.
+
+        The request is sent first. The time for which a reader keeps the parts is no time of the server's.
 
         Raises ServerGone, ServerRefused, BadReply, ReplyRefused or EventTooLarge.
         """
@@ -229,7 +234,7 @@ class ReplyStream:
         if self._num_bytes_left < 0:
             raise BadReply("its reply has too many bytes")
         if self._num_skipped > MAX_SKIPPED_BYTES or self._num_lines_left < 0:
-            raise BadReply("its reply has too much beside its events")
+            raise BadReply("its reply has too many bytes outside of events")
 
     async def _asked(self, info: ServerInfo, head_until_s: float) -> Connection:
         """Send the request; return the connection once the head of a stream is there. Raises as `take`."""

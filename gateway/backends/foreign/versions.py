@@ -1,4 +1,7 @@
-"""The versions of servers with which drivers were tried. Knows nothing of what becomes of a server of another one."""
+"""The versions of servers with which drivers were tried.
+
+Knows nothing of what becomes of a server of another version.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,16 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """The versions of one kind of server with which its driver was tried, and how a server tells its own."""
+    """The versions of one kind of server with which its driver was tried, and how a server reports its own."""
 
     path: str
     """The path of a reply that is a JSON object."""
     field: str
-    """The field of the version."""
+    """The name of the version's field in the reply."""
     least: tuple[int, ...]
+    """The oldest version."""
     last: tuple[int, ...] = ()
-    """The newest one, as far as its numbers go: (0, 32) stands for all of 0.32. () where builds come daily."""
+    """The newest version, as far as its numbers go: (0, 32) stands for all of 0.32. () where builds come daily."""
 
     def note(self, version: str) -> str:
         """Return a sentence about a version that is not one of these; "" for one of them, or where it has no number."""

@@ -1,6 +1,6 @@
-"""A choice whose completion may call tools: the engine's token ids to content, calls and ends.
+"""A choice whose completion may call tools: the engine's token ids become content, calls and ends.
 
-What `choices` does for text alone. Stop strings and log-probabilities are of the content; of calls neither is known.
+`choices` does the same for text alone. Stop strings and log-probabilities belong to the content; calls have neither.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from gateway.backends.generation import Piece, Token
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.options import PLAIN, TextStyle
 from gateway.text.tokenizer import Tokenizer
+from gateway.text.tools.content_text import ContentText
 from gateway.text.tools.parser import CallDelta, CallParser, Parsed
-from gateway.text.tools.said import Said
 from gateway.text.tools.tool import ToolUse
 
 
@@ -35,9 +35,9 @@ class _New(msgspec.Struct):
 
 
 class CallingChoice:
-    """One completion that may call tools, on its way to its client, as `choices.Choice` is without tools.
+    """A completion that may call tools, made from its token ids; `choices.Choice` is its counterpart without tools.
 
-    A stop string is not looked for within the first `min_tokens` tokens.
+    No stop string is looked for within the first `min_tokens` tokens.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class CallingChoice:
         self._trigger_id = tokenizer.tools.trigger_id
         with_special = style.with_special or self._trigger_id is not None
         self._detokenizer = Detokenizer(tokenizer, with_special=with_special, follows_prompt=style.follows_prompt)
-        self._said = Said(stop, include=style.include_stop)
+        self._content_text = ContentText(stop, include=style.include_stop)
         self._parser = CallParser(
             tokenizer.tools.format,
             tools.callable_names,
-            self._said,
+            self._content_text,
             must_call=tools.must_call,
             is_trigger_token=self._trigger_id is not None,
         )
@@ -82,9 +82,9 @@ class CallingChoice:
             if self._with_token_ids:
                 new.token_ids.append(token_id)
             text = self._detokenizer.push((token_id,))
-            self._said.is_exempt = self._detokenizer.num_tokens <= self._min_tokens
+            self._content_text.is_exempt = self._detokenizer.num_tokens <= self._min_tokens
             self._take(self._parser.push(text, is_trigger=token_id == self._trigger_id), new)
-            if self._said.is_stopped:
+            if self._content_text.is_stopped:
                 return self._stopped(new)
         self._num_tokens = delta.num_completion_tokens
         if delta.finish_reason in ("stop", "length"):
@@ -97,7 +97,7 @@ class CallingChoice:
     def _end(self, reason: FinishReason, new: _New, stop_token_id: int | None = None) -> Piece:
         self._take(self._parser.push(self._detokenizer.finish()), new)
         self._take(self._parser.finish(), new)
-        if self._said.is_stopped:
+        if self._content_text.is_stopped:
             return self._stopped(new)
         if self._with_token_ids and stop_token_id is not None:
             new.token_ids.append(stop_token_id)
@@ -120,7 +120,7 @@ class CallingChoice:
             tuple(new.calls),
             new.token_ids,
             self._num_tokens,
-            stop_string=self._said.stop_string,
+            stop_string=self._content_text.stop_string,
         )
 
     def _take(self, parsed: Parsed, new: _New) -> None:

@@ -20,7 +20,7 @@ PROMPT_TOKENS_AT_ONCE = 512
 
 
 class Choice:
-    """One completion on its way to its client. finish_reason: set once it has ended."""
+    """A completion as text, made from its token ids. finish_reason: set once the completion has ended."""
 
     def __init__(
         self, index: int, tokenizer: Tokenizer, stop: tuple[str, ...], *, min_tokens: int, style: TextStyle = PLAIN
@@ -65,8 +65,9 @@ class Choice:
         return None
 
     def end(self, reason: FinishReason, text: str = "") -> Piece:
-        """End the choice, as the engine did; return its last piece, with the text that was held back. That text may end
-        with a stop string after all.
+        """End the choice, as the engine did; return its last piece, with the text that was held back.
+
+        That text may end with a stop string after all.
         """
         text += self._detokenizer.finish()
         if self._detokenizer.finished:
@@ -156,8 +157,10 @@ def _is_at(tokenizer: Tokenizer, token_id: int, text: str, start: int) -> bool:
 
 
 def style_after(prompt_ids: list[int], tokenizer: Tokenizer, style: TextStyle) -> TextStyle:
-    """Return the style of the text that follows a prompt. A prompt of special tokens alone has no text that could be
-    followed."""
+    """Return the style of the text that follows a prompt.
+
+    A prompt of special tokens alone has no text that could be followed.
+    """
     if style.follows_prompt and all(token_id in tokenizer.special_ids for token_id in prompt_ids):
         return msgspec.structs.replace(style, follows_prompt=False)
     return style

@@ -1,4 +1,4 @@
-"""One row of the comparison: a policy over a run, what a change of membership moves, and how long a choice takes."""
+"""One row of the comparison: a policy over a run, the moves at a change of membership, and the time of a choice."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Row(msgspec.Struct, frozen=True):
     policy: str
     hit_rate: float
     of_static: float
-    """Its hit rate, to that of the best static placement."""
+    """The policy's hit rate, as a part of that of the best static placement."""
     busiest: float
     """The most requests that a replica had over the time, to the mean."""
     wait_ms_p50: float
-    """From arrival to the first step: for the adapter and a place in the batch."""
+    """The time from arrival to the first step: for the adapter and a place in the batch."""
     wait_ms_p99: float
     moved_by_one_more: float
     """Adapters whose next request goes elsewhere when a replica joins, as a share of all."""

@@ -19,7 +19,7 @@ from gateway.domain.balancing.replica import Asked, ReplicaLoad
 
 
 class World(msgspec.Struct, frozen=True):
-    """What is simulated."""
+    """The parameters of a simulation."""
 
     replicas: int = 64
     adapters: int = 10_000
@@ -35,13 +35,13 @@ class World(msgspec.Struct, frozen=True):
     step_ms: float = 15.0
     """A decode step of an empty batch."""
     step_ms_each: float = 0.25
-    """What each request in the batch adds to its steps."""
+    """The milliseconds that each request in the batch adds to its steps."""
     load_ms: float = 100.0
     """Loading an adapter; a replica loads one at a time."""
     gateways: int = 4
     """Gateways that pick by themselves, each knowing heartbeats and what it sent."""
     heartbeat_s: float = 1.0
-    """Between two pictures of a replica."""
+    """Seconds between two heartbeats of a replica."""
     requests: int = 160_000
     seed: int = 0
 
@@ -82,7 +82,7 @@ def adapter_name(number: int) -> str:
 
 
 class Policy(Protocol):
-    """How one gateway chooses."""
+    """The way in which one gateway chooses."""
 
     def update(self, picture: Picture, now_s: float) -> None: ...
 
@@ -94,7 +94,7 @@ class Policy(Protocol):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A heartbeat, with what other routers read of a model server beside what ours does."""
+    """A heartbeat, with the numbers that other routers read of a model server beside those of ours."""
 
     load: ReplicaLoad
     running_adapters: frozenset[str]
@@ -197,18 +197,18 @@ class Replica:
 
 
 class Outcome(msgspec.Struct):
-    """The second half of a run."""
+    """The results of the second half of a run."""
 
     requests: int
     loads: int
     mean_load: float
     """Requests at a replica, over time and replicas."""
     busiest: float
-    """The most that a replica had over the time, to the mean of all."""
+    """The most requests that a replica had over the time, to the mean of all."""
     busiest_requests: float
     """The most requests that a replica got, to the mean of all."""
     waits_s: list[float]
-    """From arrival to the first step, sorted."""
+    """The seconds from arrival to the first step, sorted."""
 
     @property
     def hit_rate(self) -> float:
@@ -217,7 +217,7 @@ class Outcome(msgspec.Struct):
 
 
 class Simulation:
-    """One run of a policy, `policies` having one for each gateway."""
+    """One run of a policy. policies: one policy for each gateway."""
 
     def __init__(self, world: World, policies: list[Policy]) -> None:
         self.world = world

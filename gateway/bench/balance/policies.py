@@ -1,6 +1,6 @@
-"""The policies that are compared: ours, and what other routers do, all with the same knowledge.
+"""The policies that are compared: ours, and those of other routers, all with the same knowledge.
 
-Knowledge is the last heartbeat of each replica, and what the gateway itself sent and saw end since.
+Knowledge is the last heartbeat of each replica, and the requests that the gateway itself sent and saw end since.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.domain.balancing.replica import Asked
 
 
 class Ours:
-    """`gateway.domain.balancing`."""
+    """The policy of `gateway.domain.balancing`."""
 
     name: ClassVar[str] = "bounded rendezvous (ours)"
 
@@ -44,7 +44,7 @@ class Ours:
 
 
 class Peer(ABC):
-    """What other policies know of the replicas."""
+    """A policy of another router, with its knowledge of the replicas."""
 
     name: ClassVar[str]
 
@@ -73,7 +73,7 @@ class Peer(ABC):
 
 
 class RoundRobin(Peer):
-    """Each in turn, from a place of its own."""
+    """One replica after the other, from a place of each gateway's own."""
 
     name = "round robin"
 
@@ -87,7 +87,7 @@ class RoundRobin(Peer):
 
 
 class LeastLoaded(Peer):
-    """The fewest requests running and waiting; of equal ones any."""
+    """The replica with the fewest requests running and waiting; any among equal ones."""
 
     name = "least loaded"
 
@@ -119,8 +119,11 @@ class ConsistentHashing(Peer):
 
 
 class LoraScorer(Peer):
-    """llm-d's LoRA affinity scorer alone: active 1.0, room for one more 0.8, already waiting 0.6, else 0; the highest
-    score, of equal ones any."""
+    """llm-d's LoRA affinity scorer alone.
+
+    An active adapter scores 1.0, room for one more 0.8, a waiting adapter 0.6, else 0. The highest score wins, any
+    among equal ones.
+    """
 
     name = "llm-d: LoRA scorer"
 
@@ -139,8 +142,10 @@ class LoraScorer(Peer):
 
 
 class LoraAndQueueScorers(LoraScorer):
-    """The same with its scorer of queues and of running requests, each of weight 1: 1 for the least of all replicas, 0
-    for the most."""
+    """llm-d's LoRA scorer with its scorers of queues and of running requests, each of weight 1.
+
+    These score 1 for the least of all replicas, 0 for the most.
+    """
 
     name = "llm-d: LoRA + queue + running"
 

@@ -26,8 +26,10 @@ def best_static_placement(world: World) -> float:
 
 
 def belady(world: World, requests: Sequence[Arrival]) -> float:
-    """Return the hit rate over the second half of the requests where the whole pool is one cache that evicts what is
-    asked for last (Belady, 1966): no policy can have more."""
+    """Return the hit rate of one cache for the whole pool that evicts what is asked for last (Belady, 1966).
+
+    The rate is over the second half of the requests. No policy can have more.
+    """
     never = len(requests)
     next_use = [never] * len(requests)
     seen: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What experiments cost, measured: `python -m gateway.bench.experiments` and the programs below.
+"""The cost of experiments, measured: `python -m gateway.bench.experiments` and the programs below.
 
 path         what a request has more, in process
 tables       `python -m gateway.bench.experiments.tables`: large sums, and how far they are behind the ledger

@@ -28,7 +28,7 @@ from gateway.http.envelope import Call
 from gateway.metering.tag import encode_tag
 from gateway.openai.chat.wire import ChatCompletionRequest
 from gateway.openai.shared.context import context_of
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.pipeline import Pipeline
 from gateway.routing.experiments import RoutedArm, RunningExperiment
 from gateway.routing.policies import RoutedPolicy
@@ -76,12 +76,12 @@ def _pipeline() -> Pipeline:
     )
 
 
-async def _request(pipeline: Pipeline, model: str, unit: str, *, has_wishes: bool) -> None:
+async def _request(pipeline: Pipeline, model: str, unit: str, *, has_fields: bool) -> None:
     """Take the steps of one request that experiments have a part in."""
     call = Call("req_" + "a" * 24, 0)
     body = ChatCompletionRequest(model=model, messages=[], user=unit)
-    wishes = Wishes(HEADERS, PRINCIPAL, body) if has_wishes else None
-    context = context_of(call, PRINCIPAL, model, "/v1/chat/completions", wishes=wishes)
+    fields = ExperimentFields(HEADERS, PRINCIPAL, body) if has_fields else None
+    context = context_of(call, PRINCIPAL, model, "/v1/chat/completions", experiment_fields=fields)
     placing = pipeline._placing
     found = await placing.find(context)
     assert not isinstance(found, RoutedPolicy)
@@ -108,15 +108,15 @@ async def _median_us(ask: Callable[[int], Awaitable[None]]) -> float:
 async def _path_us() -> dict[str, float]:
     pipeline = _pipeline()
 
-    def asked(model: str, *, has_wishes: bool = True, num_units: int = 1_000_000) -> Callable[[int], Awaitable[None]]:
+    def asked(model: str, *, has_fields: bool = True, num_units: int = 1_000_000) -> Callable[[int], Awaitable[None]]:
         return lambda number: _request(
             pipeline,
             model.format(number % NUM_EXPERIMENTS),
             f"user-{number % num_units}@example.com",
-            has_wishes=has_wishes,
+            has_fields=has_fields,
         )
 
-    before = await _median_us(asked("base:bot", has_wishes=False))
+    before = await _median_us(asked("base:bot", has_fields=False))
     figures = {
         "a request that names no experiment": asked("base:bot"),
         "a request to one of 1,000 experiments, of a unit that was seen": asked("model-{}", num_units=100),

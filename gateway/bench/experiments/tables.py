@@ -296,7 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--days", type=int, default=90)
     add("--looks", type=int, default=100, help="looks at results and at health, each")
     add("--rate", type=int, default=500, help="requests a second of the steady load")
-    add("--seconds", type=float, default=10.0, help="of the steady load")
+    add("--seconds", type=float, default=10.0, help="seconds of the steady load")
     add("--from-states", action="store_true", help="write units and sums without a ledger")
     add("--no-recount", action="store_true", help="leave out the recount of all rows")
     args = parser.parse_args(argv)

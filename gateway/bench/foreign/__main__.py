@@ -76,9 +76,9 @@ async def _measure(args: argparse.Namespace, installation: Installation, port: i
                 times[connection].append((time.perf_counter() - began_s) * 1e3)
     for name, connection in (("direct", direct), ("through the gateway", through)):
         cuts = quantiles(times[connection], n=100)
-        _say(f"{name:<20} p50 {cuts[49]:6.2f} ms   p99 {cuts[98]:6.2f} ms")
+        _print(f"{name:<20} p50 {cuts[49]:6.2f} ms   p99 {cuts[98]:6.2f} ms")
     added = quantiles(times[through], n=100)[49] - quantiles(times[direct], n=100)[49]
-    _say(f"{'added':<20} p50 {added:6.2f} ms")
+    _print(f"{'added':<20} p50 {added:6.2f} ms")
     seconds = {}
     for num_chunks in (1, args.chunks):
         request = post(PATH, key, _body(num_chunks, "paced", stream=True, model=POOL))
@@ -88,10 +88,10 @@ async def _measure(args: argparse.Namespace, installation: Installation, port: i
         assert await asyncio.gather(*(client.ask(request) for client in clients)) == [200] * args.streams
         seconds[num_chunks] = (installation.cpu_s() - before_s) / args.streams
     each_us = (seconds[args.chunks] - seconds[1]) / (args.chunks - 1) * 1e6
-    _say(f"processor time       {each_us:.0f} us a chunk, {seconds[1] * 1e3:.2f} ms a request of one chunk")
+    _print(f"processor time       {each_us:.0f} us a chunk, {seconds[1] * 1e3:.2f} ms a request of one chunk")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -109,7 +109,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--seconds", type=float, default=5.0, help="length of each round, a fifth of which does not count"
     )
     parser.add_argument("--rounds", type=int, default=8, help="rounds of each gateway, in turns; 0 leaves them out")
-    parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the arrivals")
     return parser.parse_args(argv)
 
 
@@ -123,9 +123,9 @@ def _compare(args: argparse.Namespace, folder: Path, installation: Installation,
     with running_peers(args.peers, folder, upstream) as peers:
         for stream in (False, True):
             kind, load = "streams" if stream else "whole replies", os.getloadavg()[0]
-            _say(f"\n{kind} at {args.rate:g} requests/s, load {load:.1f} before")
+            _print(f"\n{kind} at {args.rate:g} requests/s, load {load:.1f} before")
             for line in table(measure(args, servers_of(installation, POOL, upstream, peers, stream=stream))):
-                _say(line)
+                _print(line)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
-"""Gateways before the same server of another maker, asked in turns at one rate: what each adds to a direct call.
+"""Gateways before the same server of another maker, asked in turns at one rate: the time that each adds to it.
 
 Ours has keys, limits and the ledger on; the others are as `gateway.bench.peers` starts them, with a key at most. The
-machine is never quiet for long, so that figures of one run alone are held together.
+machine is never quiet for long, so that only figures of one run are compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Rows = dict[str, list[dict[str, Any]]]
 
 @contextmanager
 def running_peers(peers: Path, folder: Path, upstream: RunningPeer) -> Iterator[list[RunningPeer]]:
-    """Give each other gateway that is installed in the folder of peers, before the server. folder: for their logs."""
+    """Give each other gateway that is installed in the folder of peers, before the server. folder: gets their logs."""
     installed = [each for each in PEERS if (peers / each.program).exists()]
     with ExitStack() as stack:
         yield [stack.enter_context(running_peer(each, peers, folder, upstream)) for each in installed]

@@ -1,7 +1,7 @@
 """`python -m gateway.bench.foreign.server PORT`: a server with OpenAI's chat that answers at once.
 
 A reply has as many chunks as tokens are asked for. They come all at once, or each by itself where the first
-message says `paced`. Who asks for no stream gets the same in one piece. Serves until it is ended.
+message says `paced`. A request without a stream gets the same in one piece. Serves until it is ended.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ UNTRIED = ("inspected", "probed")
 """States of a version that no engine has judged."""
 
 OUTCOME_S = 60
-"""How long to wait, unless told otherwise, for an engine to have tried what came."""
+"""Seconds to wait, unless told otherwise, for an engine to try the new version."""
 
 _DESCRIPTION = """\
 Add an adapter, or a new version of it.

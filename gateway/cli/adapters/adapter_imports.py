@@ -1,4 +1,4 @@
-"""`lorikeet adapter imports | cancel-import`: how content came in, what became of it, and what is on its way."""
+"""`lorikeet adapter imports | cancel-import`: the imports of content, under way and ended."""
 
 from __future__ import annotations
 

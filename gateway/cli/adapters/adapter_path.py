@@ -1,4 +1,4 @@
-"""How the verbs of `lorikeet adapter` name a tenant, an adapter and a version."""
+"""The arguments by which the verbs of `lorikeet adapter` name a tenant, an adapter and a version."""
 
 from __future__ import annotations
 

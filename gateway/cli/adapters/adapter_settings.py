@@ -1,4 +1,4 @@
-"""`lorikeet adapter set`: what requests get that do not say otherwise, and whether an adapter stays on engines."""
+"""`lorikeet adapter set`: defaults for requests to an adapter, and whether it stays on engines."""
 
 from __future__ import annotations
 

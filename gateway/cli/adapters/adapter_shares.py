@@ -1,4 +1,4 @@
-"""`lorikeet adapter share | unshare`: which other tenants may call an adapter."""
+"""`lorikeet adapter share | unshare`: the other tenants that may call an adapter."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An adapter from this machine to the server: in one request, or in pieces that go on where a connection broke.
 
-Knows nothing of what the files hold, but that PEFT writes two of them.
+Knows nothing of the files' contents, but that PEFT writes two of them.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ MAX_WHOLE_BYTES = 16 << 20
 
 PIECE_BYTES = 8 << 20
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Before each attempt to go on after a connection broke, until one gets on."""
+"""Seconds before each attempt to go on after a connection broke, until one gets on."""
 
 PAUSED = "adapter_uploads_paused"
 MAX_PAUSED_S = 600.0
-"""How long to wait, in all, for a tenant whose adapters were refused: the longest pause, and one more."""
+"""Seconds to wait, in all, for a tenant whose adapters were refused: the longest pause, and one more."""
 
 TRANSIENT = frozenset({"wrong_offset", "import_busy"})
 """Refusals of a piece after which the next attempt may do better: the server has not noticed yet what broke."""
 
 
 def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict[str, Any]:
-    """Return what ask answers, once the tenant may add adapters; each wait is told.
+    """Return the answer of `ask` once the tenant may add adapters; `progress` shows each wait.
 
-    Raises what ask raises.
+    Raises the errors of `ask`.
     """
     waited_s = 0.0
     while True:
@@ -56,7 +56,7 @@ def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict
             waited_s += wait_s
             if error.code != PAUSED or not wait_s or waited_s > MAX_PAUSED_S:
                 raise
-            progress.say(f"waiting: {error}")
+            progress.note(f"waiting: {error}")
         time.sleep(wait_s)
 
 
@@ -133,7 +133,8 @@ class Upload:
                 except (ServerUnreachable, Refused) as error:
                     if isinstance(error, Refused) and error.code not in TRANSIENT:
                         raise
-                    num_failed = num_failed + 1 if self._reached == before else 1  # what gets on may break often
+                    # An upload that makes progress may break often.
+                    num_failed = num_failed + 1 if self._reached == before else 1
                     if num_failed > len(PAUSES_S):
                         self._give_up(str(error), path, import_id)
                 time.sleep(PAUSES_S[num_failed - 1])
@@ -168,7 +169,7 @@ class Upload:
         Raises ServerUnreachable and Refused.
         """
         known = self._client.get(imported)
-        while known["state"] == "uploaded":  # an answer was lost, and it is being worked on
+        while known["state"] == "uploaded":  # an answer was lost, and the server is working on the import
             time.sleep(PAUSES_S[0])
             known = self._client.get(imported)
         offset, size_bytes = known["received_bytes"], known["size_bytes"]

@@ -1,4 +1,4 @@
-"""`lorikeet adapter versions | promote | rollback | retire | delete-version`: which content an adapter answers with."""
+"""`lorikeet adapter versions | promote | rollback | retire | delete-version`: the versions of an adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lorikeet credit` and `lorikeet adjustment`: what a tenant has in advance, and what an operator corrects by hand."""
+"""`lorikeet credit` and `lorikeet adjustment`: a tenant's prepaid amounts, and an operator's corrections by hand."""
 
 from __future__ import annotations
 

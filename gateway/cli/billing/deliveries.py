@@ -1,4 +1,4 @@
-"""`lorikeet delivery` and `lorikeet stripe-customer`: where the running server delivers exports, and for whom."""
+"""`lorikeet delivery` and `lorikeet stripe-customer`: the destinations to which the server delivers exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lorikeet period` and `lorikeet invoice`: months that are closed once, and what they come to for each tenant."""
+"""`lorikeet period` and `lorikeet invoice`: months that are closed once, and the amount of each tenant in them."""
 
 from __future__ import annotations
 

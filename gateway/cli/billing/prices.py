@@ -1,4 +1,4 @@
-"""`lorikeet price`: what tokens cost. A change of prices is a new version of the whole book."""
+"""`lorikeet price`: the prices of tokens. A change of prices is a new version of the whole book."""
 
 from __future__ import annotations
 

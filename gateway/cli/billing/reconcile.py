@@ -1,4 +1,4 @@
-"""`lorikeet reconcile`: whether the ledger has all that engines counted, and what was lost with dead gateways."""
+"""`lorikeet reconcile`: a comparison of the ledger with the engines' counts, and the journals of dead gateways."""
 
 from __future__ import annotations
 

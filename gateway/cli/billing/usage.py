@@ -1,4 +1,4 @@
-"""`lorikeet usage` and `lorikeet costs`: what was used and what it cost, by day or hour."""
+"""`lorikeet usage` and `lorikeet costs`: used tokens and their cost, by day or hour."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(co
 
 
 class Screen:
-    """Where a session writes. styled: it is a terminal that shows styles."""
+    """The output of a session. styled: True if it is a terminal that shows styles."""
 
     def __init__(self, out: TextIO, *, styled: bool) -> None:
         self._out = out
@@ -61,7 +61,10 @@ class Screen:
 
 
 class Session:
-    """read: a line for a prompt; EOFError leaves. One is run once."""
+    """A session of questions and answers. One is run once.
+
+    read: returns a line for a prompt; EOFError ends the session.
+    """
 
     def __init__(
         self, client: InferenceClient, conversation: Conversation, screen: Screen, read: Callable[[str], str]

@@ -8,12 +8,14 @@ import msgspec
 
 
 class Conversation(msgspec.Struct):
-    """base: the base model of model. options: of every request, as they are named there."""
+    """A conversation with a model."""
 
     model: str
     base: str = ""
+    """The base model of the model."""
     system: str | None = None
     options: dict[str, Any] = {}
+    """Fields of every request, by their names there."""
     messages: list[dict[str, str]] = []
 
     def asking(self, question: str) -> dict[str, Any]:

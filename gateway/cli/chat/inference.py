@@ -16,7 +16,7 @@ from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
 from gateway.settings import API_KEY_VARIABLE, URL_VARIABLE, Settings, load_settings, resolved_secrets
 
 DEMO_KEY = "OPENAI_API_KEY"
-"""Under which name the demo's key stands in `demo.env`."""
+"""The name under which the demo's key stands in `demo.env`."""
 
 _ADVICE = {
     "invalid_api_key": f"`lorikeet key create --tenant NAME` makes a key; {API_KEY_VARIABLE} or --key names it",
@@ -36,11 +36,13 @@ class Access(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """root: the base model. parent: None for a base model."""
+    """A model that a key may call."""
 
     id: str
     root: str
+    """The base model."""
     parent: str | None
+    """None for a base model."""
 
 
 class _Models(msgspec.Struct, frozen=True):
@@ -85,8 +87,9 @@ _CHUNK = msgspec.json.Decoder(Chunk)
 
 
 def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) -> Access:
-    """Return the server and the key: of the flags, else the environment, else the data folder's server and its demo's
-    key.
+    """Return the server and the key of the flags, else of the environment.
+
+    Without both, return the data folder's server and its demo's key.
 
     Raises BadSetting, WrongUsage and ServerUnreachable. A key of the data folder goes to its own server alone.
     """
@@ -121,7 +124,10 @@ def _demo_key(settings: Settings, url: str) -> str | None:
 
 
 class InferenceClient:
-    """A context manager. Every method raises ServerUnreachable, or Refused in words that say what to do."""
+    """A client, used as a context manager.
+
+    Every method raises ServerUnreachable, or Refused with words that say what to do.
+    """
 
     def __init__(self, access: Access) -> None:
         self._url = access.url
@@ -154,11 +160,11 @@ class InferenceClient:
     def vote(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send one vote, or several as `data`, which are on disk on return."""
         with self._sent("POST", "/v1/feedback", json=body) as reply:
-            kept: dict[str, Any] = msgspec.json.decode(reply.read())
-            return kept
+            stored: dict[str, Any] = msgspec.json.decode(reply.read())
+            return stored
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """Return what a path below /v1 answers with; a parameter of the query that is None is left out."""
+        """Return the JSON reply of a path below /v1; a parameter of the query that is None is left out."""
         params = {name: value for name, value in query.items() if value is not None}
         with self._sent("GET", f"/v1{path}", params=params) as reply:
             found: dict[str, Any] = msgspec.json.decode(reply.read())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
 LIKED = (0.2, 0.8)
-"""How often made-up users of the control, and of other arms, say that they like a reply: far enough apart for
+"""The part of the replies that made-up users of the control, and of other arms, like: far enough apart for
 `NUM_REQUESTS` units to prove it."""
 NUM_REQUESTS = 100
 PARALLEL = 8

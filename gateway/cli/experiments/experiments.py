@@ -1,4 +1,4 @@
-"""`lorikeet experiment`: a tenant's A/B tests, from the draft to the decision. What they found is in `findings`."""
+"""`lorikeet experiment`: a tenant's A/B tests, from the draft to the decision. `findings` shows their results."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _answer(found: dict[str, Any]) -> str:
-    """Return what the model string of an experiment answers, as far as the experiment tells."""
+    """Return the target of an experiment's model string in words."""
     if found["decided_arm"] is not None:
         chosen = next(arm for arm in found["arms"] if arm["name"] == found["decided_arm"])
         return f"{found['model']} became an alias of {chosen['serves']['model']}"

@@ -49,9 +49,9 @@ def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.chat.inference import InferenceClient, find_access
 
     with InferenceClient(find_access(arguments.url, arguments.key, environ)) as client:
-        kept = client.vote(_body(arguments))
-    text = f"the vote {kept['id']} is kept" + ("; it replaces an earlier one" if kept["replaced"] else "")
-    return print_result(arguments, kept, text)
+        reply = client.vote(_body(arguments))
+    text = f"the vote {reply['id']} is kept" + ("; it replaces an earlier one" if reply["replaced"] else "")
+    return print_result(arguments, reply, text)
 
 
 def _body(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _value(text: str) -> bool | int | float | str:
-    """Return what a text means: true, false, a number, or itself as a label."""
+    """Return the value of a text: true, false, a number, or itself as a label."""
     try:
         value = json.loads(text, parse_constant=str)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`lorikeet experiment results` and its like: what an experiment found, whether it works, and what it would find.
+"""`lorikeet experiment results` and its like: an experiment's findings, its health, and the findings to expect.
 
 Every number has its interval, and a sentence says what may be concluded.
 """
@@ -247,14 +247,14 @@ def _preview(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if arguments.name is not None:
             body["experiment_id"] = find_experiment(client, arguments)[1]["id"]
         found = client.post(f"{base}/preview", json=body)
-    said = []
+    sentences = []
     if found["assignment"]:
-        said.append(f"the unit gets {found['assignment']['arm']} ({found['assignment']['reason']})")
+        sentences.append(f"the unit gets {found['assignment']['arm']} ({found['assignment']['reason']})")
     if found["size"]:
-        said.append(found["size"]["text"])
+        sentences.append(found["size"]["text"])
     elif found["why_no_size"]:
-        said.append(found["why_no_size"])
-    return print_result(arguments, found, "\n".join(said) + warnings_of(found))
+        sentences.append(found["why_no_size"])
+    return print_result(arguments, found, "\n".join(sentences) + warnings_of(found))
 
 
 def _calibrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

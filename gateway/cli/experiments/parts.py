@@ -1,4 +1,4 @@
-"""Arguments that commands about experiments share, and how one finds the experiment that is named."""
+"""Arguments that commands about experiments share, and the look-up of a named experiment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lorikeet limit`: what a tenant of the running server may use, or all tenants together."""
+"""`lorikeet limit`: the limits of a tenant of the running server, or of all tenants together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNITS = {
     "storage": "storage_bytes",
     "batch_tokens": "enqueued_batch_tokens",
 }
-"""Units as the command line calls them, and as the API does."""
+"""Units by their names on the command line, each with its name in the API."""
 
 AMOUNTS = ("max", "used", "reserved", "free")
 MAX_NUMBER = 2**62

@@ -1,4 +1,4 @@
-"""`lorikeet webhook`: where the organization hears of limits, experiments and background responses."""
+"""`lorikeet webhook`: URLs that the server calls about limits, experiments and background responses."""
 
 from __future__ import annotations
 

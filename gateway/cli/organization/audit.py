@@ -1,4 +1,4 @@
-"""`lorikeet audit`: who changed what on the running server, and whether the record holds."""
+"""`lorikeet audit`: the audit log of the running server, and the check of its chain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lorikeet user logins`: where a person is logged in to the running server's admin API, and an end to it."""
+"""`lorikeet user logins`: a person's logins to the running server's admin API, listed and ended."""
 
 from __future__ import annotations
 

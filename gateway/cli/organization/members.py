@@ -1,4 +1,4 @@
-"""`lorikeet member`: who has which role in a tenant of the running server."""
+"""`lorikeet member`: people and their roles in a tenant of the running server."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Verbs about pools: what base models run, how often, on which hosts, and who may use them."""
+"""Verbs about pools: their base models, replicas and hosts, and the projects that may use them."""

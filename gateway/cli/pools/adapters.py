@@ -42,7 +42,7 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _what(found: dict[str, Any]) -> str:
-    """Return what a start with all adapters does to the replicas."""
+    """Return the effect on the replicas of a start with all adapters, in words."""
     number = found["num_replicas"]
     replicas, are = (f"{number} replicas", "are") if number != 1 else ("1 replica", "is")
     match found["rollout"]:

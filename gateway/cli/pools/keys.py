@@ -21,9 +21,9 @@ def set_key(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if arguments.remove:
             gone = client.delete(f"/pools/{pool['id']}/key")
             return print_result(arguments, gone, f"pool {pool['name']} has no key any more")
-        kept = client.post(f"/pools/{pool['id']}/key", json={"key": read_key(arguments.file)})
-        hint = f" ending in {kept['hint']}" if kept["hint"] else ""
-        return print_result(arguments, kept, f"pool {pool['name']} sends its servers the key{hint}")
+        reply = client.post(f"/pools/{pool['id']}/key", json={"key": read_key(arguments.file)})
+        hint = f" ending in {reply['hint']}" if reply["hint"] else ""
+        return print_result(arguments, reply, f"pool {pool['name']} sends its servers the key{hint}")
 
 
 def read_key(file: str) -> str:

@@ -286,8 +286,8 @@ def _cancel(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     with AdminClient.of(environ) as client:
         pool = find_pool(client, arguments.name)
-        kept = client.post(f"/pools/{pool['id']}/cancel")
-    return print_result(arguments, kept, f"pool {kept['name']} stays at revision {kept['revision']}")
+        reply = client.post(f"/pools/{pool['id']}/cancel")
+    return print_result(arguments, reply, f"pool {reply['name']} stays at revision {reply['revision']}")
 
 
 def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -50,10 +50,10 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     body = {"model": arguments.model, "key": read_key(arguments.file)}
     with AdminClient.of(environ) as client:
-        kept = client.post(f"{client.tenant_path(arguments.tenant)}/provider_keys", json=body)
-    hint = f" ending in {kept['hint']}" if kept["hint"] else ""
-    text = f"requests of {arguments.tenant} to {kept['model']} are sent with its own key{hint}"
-    return print_result(arguments, kept, text)
+        reply = client.post(f"{client.tenant_path(arguments.tenant)}/provider_keys", json=body)
+    hint = f" ending in {reply['hint']}" if reply["hint"] else ""
+    text = f"requests of {arguments.tenant} to {reply['model']} are sent with its own key{hint}"
+    return print_result(arguments, reply, text)
 
 
 def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

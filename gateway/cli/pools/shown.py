@@ -10,7 +10,7 @@ from gateway.cli.pools.autoscaling import scaling_in_words
 
 
 def print_pool(pool: dict[str, Any], names: Mapping[str, str]) -> None:
-    """Print the facts of a pool, then its revisions and replicas. names: of projects, by their ids."""
+    """Print the facts of a pool, then its revisions and replicas. names: the names of projects by their ids."""
     replica_bytes, grants = pool["replica_bytes"], pool["grants"]
     serving = next((each for each in pool["revisions"] if each["revision"] == pool["revision"]), pool)
     facts = [

@@ -1,4 +1,4 @@
-"""Watches a pool until a change of it has ended, and tells how far it is."""
+"""Watches a pool until a change of it has ended, and reports the progress."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def settle(
     if not arguments.wait:
         return print_result(arguments, pool, text)
     progress = Progress("pool", quiet=arguments.json)
-    progress.say(text)
+    progress.note(text)
     try:
         pool = _watch(client, pool, progress, arguments.timeout, replaced)
     except KeyboardInterrupt:
@@ -72,10 +72,10 @@ def _watch(
         _check(pool, wanted)
         if pool["rollout"] not in (None, rollout):
             rollout = pool["rollout"]
-            progress.say(f"{pool['name']}: replicas are replaced {rollout}")
-        if (said := (pool["state"], pool["why"])) != last:
-            last = said
-            progress.say(f"{pool['name']}: {': '.join(filter(None, said))}")
+            progress.note(f"{pool['name']}: replicas are replaced {rollout}")
+        if (state := (pool["state"], pool["why"])) != last:
+            last = state
+            progress.note(f"{pool['name']}: {': '.join(filter(None, state))}")
         if _has_ended(pool, replaced) or time.monotonic() > deadline_s:
             return pool
         time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""Arguments that say what a pool serves and for whom, and what the admin API is told for them."""
+"""Arguments about a pool's model and users, and their form in the admin API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lorikeet route explain`: what a request to a model would meet now, and why."""
+"""`lorikeet route explain`: the plan for a request to a model now, and the reasons for it."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ def explain(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             path = client.key_path(arguments.key).partition("/api_keys/")[0]
         else:
             path = client.tenant_path(arguments.tenant)
-        told = client.post(f"{path}/plans/explain", json=request)
+        plan = client.post(f"{path}/plans/explain", json=request)
     if arguments.json:
-        print_json(told)
+        print_json(plan)
     else:
-        _print(told)
+        _print(plan)
     return 0
 
 
-def _print(told: Mapping[str, Any]) -> None:
-    version = f"@{told['version']}" if told["version"] is not None else ""
-    kind = {"shared_route": "route for all tenants"}.get(told["kind"], told["kind"])
-    print(f"{kind} {told['model']}{version}, request {told['request_id']}, about {told['prompt_tokens']} prompt tokens")
-    if not told["is_allowed"]:
+def _print(plan: Mapping[str, Any]) -> None:
+    version = f"@{plan['version']}" if plan["version"] is not None else ""
+    kind = {"shared_route": "route for all tenants"}.get(plan["kind"], plan["kind"])
+    print(f"{kind} {plan['model']}{version}, request {plan['request_id']}, about {plan['prompt_tokens']} prompt tokens")
+    if not plan["is_allowed"]:
         print("the key may not use this model: the request is told that there is none")
-    for edge in told["trace"]:
+    for edge in plan["trace"]:
         print(f"  {edge['path']}: {edge['reason']}")
-    targets = {each["target"]: each for each in told["targets"]}
+    targets = {each["target"]: each for each in plan["targets"]}
     rows = [
         (
             number,
@@ -76,11 +76,11 @@ def _print(told: Mapping[str, Any]) -> None:
             _also(step),
             ", ".join(f"{kind} -> {at}" for kind, at in step["then"].items()),
         )
-        for number, step in enumerate(told["steps"])
+        for number, step in enumerate(plan["steps"])
     ]
     header = ("STEP", "TARGET", "STATE", "INPUT/M", "OUTPUT/M", "FIRST TOKEN MS", "ALSO", "THEN")
     print_table(header, rows)
-    left = [each for each in targets.values() if each["target"] not in {step["target"] for step in told["steps"]}]
+    left = [each for each in targets.values() if each["target"] not in {step["target"] for step in plan["steps"]}]
     for each in left:
         print(f"not tried: {each['target']} ({_state(each)})")
 
@@ -97,15 +97,15 @@ def _money(nanos: int) -> str:
 
 
 def _also(step: Mapping[str, Any]) -> str:
-    """Return what a step does beside trying its target, in words."""
-    told = []
+    """Return a step's actions beside trying its target, in words."""
+    plan = []
     if step["wait_ms"]:
-        told.append(f"after {step['wait_ms']} ms")
+        plan.append(f"after {step['wait_ms']} ms")
     if step["hedge_ms"] is not None:
-        told.append(f"another replica after {step['hedge_ms']:.0f} ms")
+        plan.append(f"another replica after {step['hedge_ms']:.0f} ms")
     if step["has_check"]:
-        told.append("answer is checked")
-    return ", ".join([*told, *(f"copy to {copy['target']}" for copy in step["copies"])])
+        plan.append("answer is checked")
+    return ", ".join([*plan, *(f"copy to {copy['target']}" for copy in step["copies"])])
 
 
 def _request(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`lorikeet backup` and `lorikeet restore`: everything that Lorikeet keeps, to a folder and back."""
+"""`lorikeet backup` and `lorikeet restore`: all data of an installation, to a folder and back."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _backup(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     dsn = both_dsns(settings).owner
     with _failures():
-        backup = take_backup(_installation(settings), dsn, arguments.folder, version=VERSION, say=_say)
+        backup = take_backup(_installation(settings), dsn, arguments.folder, version=VERSION, report=_report)
         manifest = asyncio.run(backup)
     missing = "".join(f"\nmissing in the store: adapter {digest}" for digest in manifest.missing_digests)
     text = f"backed up {_summary(manifest)} to {arguments.folder}{missing}"
@@ -93,14 +93,16 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with _failures(), lock, marked(settings.data_dir, _key_files(settings), folder) as mark:
         manifest = check_backup(folder)
         installation = _installation(settings)
-        postgres = EmbeddedPostgres(settings.data_dir, say=_say) if settings.database_url is None else None
+        postgres = EmbeddedPostgres(settings.data_dir, report=_report) if settings.database_url is None else None
         try:
             if postgres is None:
                 dsns = both_dsns(settings)
             else:
                 owner = _started(postgres)
-                dsns = Dsns(owner, owner)  # the next start of the server makes the role of gateways and its rights
-            asyncio.run(restore_backup(folder, manifest, installation, dsns, mark, force=arguments.force, say=_say))
+                dsns = Dsns(owner, owner)  # the gateways' role is made, with its rights, by the server's next start
+            asyncio.run(
+                restore_backup(folder, manifest, installation, dsns, mark, force=arguments.force, report=_report)
+            )
         finally:
             if postgres is not None:
                 postgres.stop()
@@ -183,5 +185,5 @@ def _summary(manifest: BackupManifest) -> str:
     )
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     print(f"lorikeet: {line}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`lorikeet doctor`: what this machine offers, how an engine would compute here, and what would make it faster.
+"""`lorikeet doctor`: this machine's hardware, the way in which an engine would compute here, and advice for speed.
 
 The facts come from `python -m engine.doctor` in a process of its own, since they need PyTorch. Needs no server.
 """
@@ -59,7 +59,10 @@ def _doctor(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _report(settings: Settings, environ: Mapping[str, str], measure_s: float) -> dict[str, Any]:
-    """Return what the engine's own program says. Raises CommandFailed: when it cannot say it."""
+    """Return the report of the engine's own program.
+
+    Raises CommandFailed: when the program fails.
+    """
     from engine.config.text import whole_flag
     from gateway.agent.commands import engine_environ
     from gateway.support.model_folders import prepared_folder
@@ -79,8 +82,10 @@ def _report(settings: Settings, environ: Mapping[str, str], measure_s: float) ->
     except subprocess.TimeoutExpired:
         raise CommandFailed("the measurement did not end in time: the machine may be very busy") from None
     if done.returncode != os.EX_OK:
-        said = done.stderr.strip().splitlines()
-        raise CommandFailed(said[-1].removeprefix("engine: ") if said else "the engine's program failed without a word")
+        lines = done.stderr.strip().splitlines()
+        raise CommandFailed(
+            lines[-1].removeprefix("engine: ") if lines else "the engine's program failed without a word"
+        )
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(actions: Verbs) -> None:
-    """Add the command `gguf`. actions: of the verb `adapter`."""
+    """Add the command `gguf`. actions: the subcommands of the verb `adapter`."""
     gguf = actions.add_parser(
         "gguf",
         help="write an adapter as a file for llama.cpp",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(actions: Verbs) -> None:
-    """Add the command `merge`. actions: of the verb `adapter`."""
+    """Add the command `merge`. actions: the subcommands of the verb `adapter`."""
     merge = actions.add_parser(
         "merge",
         help="merge an adapter into the base model, as one plain model",

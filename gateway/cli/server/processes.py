@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.db.roles import Dsns
 
 MAX_GATEWAYS = 64
-"""More on one machine only compete for its processors and for the database's connections."""
+"""The most gateways on one machine: more only compete for its processors and for the database's connections."""
 
 
 def register(verbs: Verbs) -> None:

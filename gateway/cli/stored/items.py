@@ -39,11 +39,11 @@ def print_items(arguments: argparse.Namespace, client: InferenceClient, path: st
 
 
 def text_of(item: dict[str, Any]) -> str:
-    """Return what an item says."""
-    said = item.get("content") or item.get("output") or item.get("arguments") or item.get("input") or ""
-    if isinstance(said, str):
-        return said
-    return "\n".join(part.get("text") or part.get("refusal") or "" for part in said)
+    """Return the text of an item."""
+    content = item.get("content") or item.get("output") or item.get("arguments") or item.get("input") or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.get("text") or part.get("refusal") or "" for part in content)
 
 
 def _content(item: dict[str, Any]) -> str:

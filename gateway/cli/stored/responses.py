@@ -39,8 +39,8 @@ def register(verbs: Verbs) -> None:
 def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with connected(arguments, environ) as client:
         found = client.get(f"/responses/{id_part(arguments.id)}")
-    said = [text for item in found["output"] if item["type"] != "reasoning" and (text := text_of(item))]
-    return print_result(arguments, found, "\n".join([f"{found['id']}: {found['status']}, {found['model']}", *said]))
+    texts = [text for item in found["output"] if item["type"] != "reasoning" and (text := text_of(item))]
+    return print_result(arguments, found, "\n".join([f"{found['id']}: {found['status']}, {found['model']}", *texts]))
 
 
 def _items(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

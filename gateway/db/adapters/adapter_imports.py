@@ -2,8 +2,8 @@
 
     receiving (an upload) | fetching (from a source) -> uploaded -> done | rejected (reason) | failed (reason)
 
-Whoever works on one leaves signs of life; one without any has failed. A change is refused once the import has ended, so
-that of a cancellation and a success only the first one counts.
+The gateway that works on an import leaves signs of life; an import without any has failed. A change is refused once the
+import has ended, so that of a cancellation and a success only the first one counts.
 """
 
 from __future__ import annotations
@@ -25,32 +25,37 @@ ImportState = Literal["receiving", "fetching", "uploaded", "done", "rejected", "
 AT_WORK: tuple[ImportState, ...] = ("receiving", "fetching", "uploaded")
 
 MAX_FETCHED = 2
-"""The most imports of one project that are fetched at a time, about: one project's slow sources must not hold up
-other projects."""
+"""The most imports of one project that are fetched at a time, about: one project's slow sources must not hold up other
+projects."""
 
 MAX_CLAIMS = 3
-"""How many gateways may begin to fetch one content: where all of them died, it may be the reason."""
+"""The most gateways that may begin to fetch one content: where all of them died, it may be the reason."""
 
 
 class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
-    """source: 'upload', 'folder' or the address it is fetched from. size_bytes, sha256: as announced, None where nobody
-    knows; the name of an upload in one piece is empty until its bytes have come. adapter_id, version: what it became,
-    once it is done. author: whom the audit log names."""
+    """An import of content into an adapter."""
 
     id: str
     project_id: str
     name: str
+    """The adapter's name; empty for an upload in one piece until its bytes have come."""
     base_digest: str | None
     source: str
+    """'upload', 'folder' or the address that the content is fetched from."""
     state: ImportState
     reason: str | None
     size_bytes: int | None
+    """The size as it was announced; None where it was not."""
     received_bytes: int
     promote: bool
     author: Author
+    """The author of the import in the audit log."""
     adapter_id: str | None
+    """The adapter of which the content became a version, once the import is done."""
     version: int | None
+    """The number of that version."""
     sha256: str | None
+    """The digest as it was announced; None where it was not."""
     created_at: datetime.datetime
     updated_at: datetime.datetime
 
@@ -81,9 +86,19 @@ async def create_import(
     name: checked by the caller. state: 'receiving', 'fetching', or 'uploaded' where the content is there. base_digest:
     of the base model that the content is announced for, if it is.
     """
-    kept = msgspec.json.encode(author).decode()
+    encoded_author = msgspec.json.encode(author).decode()
     row = await conn.fetchrow(
-        _INSERT, new_id("imp"), project_id, name, source, state, size_bytes, promote, kept, sha256, base_digest
+        _INSERT,
+        new_id("imp"),
+        project_id,
+        name,
+        source,
+        state,
+        size_bytes,
+        promote,
+        encoded_author,
+        sha256,
+        base_digest,
     )
     assert row is not None
     return _import(row)
@@ -182,8 +197,9 @@ async def set_uploaded(
     promote: bool | None = None,
     base_digest: str | None = None,
 ) -> ImportRow | None:
-    """Record that all bytes of an import are here, so that its inspection may begin. Return None if the import is
-    over or already recorded.
+    """Record that all bytes of an import are here, so that its inspection may begin.
+
+    Return None if the import is over or already recorded.
 
     name, promote, base_digest: given where they came with the bytes; the caller checks the name.
     """
@@ -198,8 +214,10 @@ _FINISH = """
 
 
 async def finish_import(conn: Connection, import_id: str, adapter_id: str, version: int) -> bool:
-    """Finish an import in the transaction that makes the version. Return False where the import is over: no version
-    may then be made."""
+    """Finish an import in the transaction that makes the version.
+
+    Return False where the import is over: no version may then be made.
+    """
     return await conn.execute(_FINISH, import_id, adapter_id, version) != "UPDATE 0"
 
 
@@ -210,8 +228,10 @@ _FAIL = """
 
 
 async def end_import(conn: Connection, import_id: str, state: Literal["rejected", "failed"], reason: str) -> bool:
-    """End an import as rejected (its content is refused) or failed (no content came of it). Return False if it was
-    over before."""
+    """End an import as rejected (its content is refused) or failed (no content came of it).
+
+    Return False if it was over before.
+    """
     return await conn.execute(_FAIL, import_id, state, reason) != "UPDATE 0"
 
 

@@ -57,8 +57,10 @@ _PINNED = """
 
 
 async def list_pinned(conn: Connection) -> list[tuple[str | None, str]]:
-    """Return (digest of the base, content key) of the current version of each pinned adapter, and of the
-    versions that arms of running and paused experiments serve, of any tenant.
+    """Return (digest of the base, content key) of each adapter version that engines hold, of any tenant.
+
+    These are the current version of each pinned adapter, and the versions that arms of running and paused experiments
+    serve.
 
     The oldest adapter comes first.
     """

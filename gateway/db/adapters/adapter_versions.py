@@ -1,4 +1,4 @@
-"""Versions of adapters and their lives:
+"""Versions of adapters and their states.
 
     inspected -> probed -> ready -> retired -> deleted, and from the first two also -> rejected (reason) -> deleted
 
@@ -31,8 +31,7 @@ VersionState = Literal["inspected", "probed", "ready", "rejected", "retired", "d
 
 
 class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """promote: whether it was ever to become current once it is ready; a later wish for another version may have
-    overtaken that. report, probe: what inspecting and probing it found, as JSON objects. changed_at: of its state."""
+    """A version of an adapter."""
 
     adapter_id: str
     name: str
@@ -45,11 +44,16 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     source: str
     promote: bool
+    """True if the version was ever to become current once it is ready; a later wish for another version may have
+    overtaken that."""
     current: bool
     report: dict[str, Any] | None
+    """The findings of the inspection, as a JSON object."""
     probe: dict[str, Any] | None
+    """The findings of the probe, as a JSON object."""
     created_at: datetime.datetime
     changed_at: datetime.datetime
+    """The time of the latest change of the state."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -63,15 +67,17 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class PutVersion(msgspec.Struct, frozen=True):
-    """is_new: the version was made now. is_new_adapter: so was the adapter. changed: something was: a new version, or
-    what is current or will be."""
+    """The result of putting a version."""
 
     adapter_id: str
     version: int
     state: VersionState
     is_new: bool
+    """True if the version was made now."""
     is_new_adapter: bool
+    """True if the adapter was made now."""
     changed: bool
+    """True if anything changed: there is a new version, or another one is current or will be."""
 
 
 _FIND = """
@@ -120,7 +126,7 @@ _INSERT = """
     FROM adapter_versions WHERE adapter_id = $1
     RETURNING version
 """
-_WISH = "UPDATE adapter_versions SET promotion = $3 WHERE adapter_id = $1 AND version = $2"
+_RECORD_PROMOTION = "UPDATE adapter_versions SET promotion = $3 WHERE adapter_id = $1 AND version = $2"
 
 
 async def put_version(
@@ -153,15 +159,15 @@ async def put_version(
         number = await _insert(conn, adapter.id, content, source, promotion, "inspected", claimed)
         return PutVersion(adapter.id, number, "inspected", True, is_new_adapter, True)
     assert promotion is not None
-    await wish(conn, adapter.id, same["version"], promotion)
+    await record_promotion(conn, adapter.id, same["version"], promotion)
     if same["state"] == "ready":
         await promote(conn, adapter.id, same["version"], promotion)
     return PutVersion(adapter.id, same["version"], same["state"], False, False, True)
 
 
-async def wish(conn: Connection, adapter_id: str, version: int, promotion: int) -> None:
+async def record_promotion(conn: Connection, adapter_id: str, version: int, promotion: int) -> None:
     """Record that a version becomes current once it is ready, or now. promotion: a number of `next_promotion`."""
-    await conn.execute(_WISH, adapter_id, version, promotion)
+    await conn.execute(_RECORD_PROMOTION, adapter_id, version, promotion)
 
 
 async def put_adapter(

@@ -1,5 +1,7 @@
-"""Adapters of a project: their names, and which version is current. Versions have a module of their own, and requests
-find theirs through `routes`."""
+"""Adapters of a project: their names, and which version is current.
+
+Versions have a module of their own, and requests find theirs through `routes`.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,9 @@ if TYPE_CHECKING:
 
 
 class AdapterRow(msgspec.Struct, frozen=True):
-    """An adapter as its owner sees it: version, digest, rank and size_bytes are None while none was ever current.
+    """An adapter as its owner sees it.
 
-    defaults: of requests that do not say otherwise, by field.
-    base_digest: the digest of the adapter's base model; None only until a base adopts the adapter (`bases`).
+    version, digest, rank and size_bytes are None while no version was ever current.
     """
 
     id: str
@@ -33,8 +34,10 @@ class AdapterRow(msgspec.Struct, frozen=True):
     previous_version: int | None
     pinned: bool
     defaults: dict[str, Any]
+    """Values for requests that name none, by field."""
     created_at: datetime.datetime
     base_digest: str | None
+    """The digest of the adapter's base model; None only until a base adopts the adapter (`bases`)."""
 
 
 class OtherBase(Exception):
@@ -83,7 +86,7 @@ async def list_adapters(
 
 
 class TenantsAdapter(msgspec.Struct, frozen=True):
-    """An adapter and whose it is."""
+    """An adapter with the name of its project."""
 
     adapter: AdapterRow
     project_name: str
@@ -158,8 +161,8 @@ async def ensure_adapter(conn: Connection, project_id: str, name: str, base_dige
     return adapter, adapter.id == made_id
 
 
-# The schema remembers what was current before.
-_WISH = "UPDATE adapters SET last_promotion = last_promotion + 1 WHERE id = $1 RETURNING last_promotion"
+# The schema remembers the version that was current before.
+_RECORD_PROMOTION = "UPDATE adapters SET last_promotion = last_promotion + 1 WHERE id = $1 RETURNING last_promotion"
 _PROMOTE = """
     UPDATE adapters SET current_version = $2, current_promotion = $3 WHERE id = $1 AND current_promotion < $3
 """
@@ -167,7 +170,7 @@ _PROMOTE = """
 
 async def next_promotion(conn: Connection, adapter_id: str) -> int:
     """Return the number of a new wish that a version become current. The caller has locked the adapter."""
-    return int(await conn.fetchval(_WISH, adapter_id))
+    return int(await conn.fetchval(_RECORD_PROMOTION, adapter_id))
 
 
 async def promote(conn: Connection, adapter_id: str, version: int, promotion: int) -> bool:

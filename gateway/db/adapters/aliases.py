@@ -1,8 +1,9 @@
-"""Aliases: a project's own names of models. Each stands for a version of one of its adapters, for the base model of a
-pool, for an experiment, or for a routing policy (`gateway.db.routing`).
+"""Aliases: a project's own names of models.
 
-Those of an adapter are removed with the adapter (`adapters.remove_adapter`). A name stands for an experiment from its
-start on, and for what the chosen arm serves once that is decided (`gateway.db.experiments.arms`).
+Each stands for a version of one of its adapters, for the base model of a pool, for an experiment, or for a routing
+policy (`gateway.db.routing`). Aliases of an adapter's version are removed with the adapter (`adapters.remove_adapter`).
+A name stands for an experiment from its start on, and for the target of the chosen arm once that is decided
+(`gateway.db.experiments.arms`).
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class AliasRow(msgspec.Struct, frozen=True):
     experiment: str | None
     """The name of the experiment; None for other kinds."""
     has_treatment: bool
-    """Whether requests get the defaults of an experiment's arm that was chosen."""
+    """True if requests get the defaults of an experiment's arm that was chosen."""
     created_at: datetime.datetime
     moved_at: datetime.datetime
-    """When the alias last came to stand for what it stands for."""
+    """The time at which the alias got its present target."""
 
 
 _HAS_ADAPTER = "SELECT EXISTS (SELECT FROM adapters WHERE project_id = $1 AND name = $2 AND removed_at IS NULL)"

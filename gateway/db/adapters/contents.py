@@ -1,7 +1,7 @@
-"""Which of the store's content the tables refer to, and the lock that keeps both in agreement.
+"""The store's contents that the tables refer to, and the lock that keeps both in agreement.
 
 A version refers to its content until it is rejected or deleted, or its adapter is removed. Content is shared between
-tenants who bring the same bytes, so what is unused is asked for over all of them.
+tenants who bring the same bytes, so unused content is looked for over all of them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ _REFERRED_TO = """
 
 
 async def owners(conn: Connection, digests: Collection[str]) -> dict[str, set[str]]:
-    """Return the ids of the projects that refer to each content, by digest, without contents that no project refers
-    to."""
+    """Return the ids of the projects that refer to each content, by digest.
+
+    Contents that no project refers to are left out.
+    """
     found: dict[str, set[str]] = {}
     for row in await conn.fetch(_REFERRED_TO, list(digests)):
         found.setdefault(row["digest"], set()).add(row["project_id"])

@@ -1,5 +1,8 @@
-"""Versions that wait for an engine to probe them, and who does: a gateway claims one, leaves signs of life while it
-probes, and writes down what became of it. A probe that a gateway claimed which died is claimed again soon."""
+"""Versions that wait for an engine to probe them, and the gateways that do.
+
+A gateway claims a version, leaves signs of life while it probes, and writes down the result. A version whose gateway
+died is claimed again soon.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_PROBES = 10
-"""How often a probe may begin and come to no end: an adapter that takes engines or gateways down with it is refused."""
+"""The most times that a probe may begin and come to no end: an adapter that takes engines or gateways down with it is
+refused."""
 
 
 class ToProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that waits. num_probes: begun so far, this one included. base_digest: of the adapter's base model."""
+    """A version that waits for its probe."""
 
     organization_id: str
     project_id: str
@@ -27,17 +31,21 @@ class ToProbe(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     digest: str
     base_digest: str | None
+    """The digest of the adapter's base model."""
     num_probes: int
+    """Probes that were begun so far, this one included."""
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """A version answers now. before: what was current before, where it became current itself."""
+    """A version that answers now."""
 
     promoted: bool
+    """True if it became the current version."""
     before: int | None
+    """The version that was current before, where it became current itself."""
 
 
-# Whoever claims holds no other lock, and waits for none.
+# A transaction that claims holds no other lock, and waits for none.
 _CLAIM_OLDEST = """
     UPDATE adapter_versions v SET claimed_at = now(), num_probes = v.num_probes + 1
     FROM adapters a JOIN projects p ON p.id = a.project_id
@@ -132,8 +140,10 @@ _READY = """
 
 
 async def set_ready(conn: Connection, adapter_id: str, version: int, probe: str) -> Ready | None:
-    """Note that a version was seen to work (probe: JSON text), and make it current if that was wished and nothing
-    else since; in the caller's transaction. Return None where the probe has ended otherwise."""
+    """Note that a version was seen to work, and make it current if that was wished and nothing else since.
+
+    probe: JSON text. Runs in the caller's transaction. Return None where the probe has ended otherwise.
+    """
     adapter = await conn.fetchrow(_LOCK, adapter_id)
     if adapter is None:
         return None

@@ -1,8 +1,8 @@
-"""How many of a project's adapters were refused in a row, and whose inspection may begin: exact over all gateways.
+"""The number of a project's adapters that were refused in a row, and the right to begin an inspection.
 
-An adapter is refused by its inspection, by a storage limit that only an inspection can tell, or by an engine. One that
-was canceled while it was inspected counts as refused: it cost as much. An adapter that failed through no fault of its
-own does not count, nor do files of the watched folder that were not read.
+Exact over all gateways. An adapter is refused by its inspection, by a storage limit that only an inspection can tell,
+or by an engine. One that was canceled while it was inspected counts as refused: it cost as much. An adapter that failed
+through no fault of its own does not count, nor do files of the watched folder that were not read.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The adapters' versions that a project may call: its own, what its own names stand for, and what
-others share with it.
+"""The adapters' versions that a project may call: its own, those that its names stand for, and those shared with it.
 
 Read by every gateway's resolver; nothing here writes. A version that is not ready is not there.
 """
@@ -16,25 +15,26 @@ if TYPE_CHECKING:
 
 
 class RouteRow(msgspec.Struct, frozen=True):
-    """A version to serve. project_id: of its owner. alias: the name it is known by, where that is one. base_digest: the
-    digest of the adapter's base model; None only until a base adopts the adapter (`bases`).
-
-    created_at: of what the project knows it by, be that an adapter, an alias or a share. defaults: JSON text.
-    """
+    """A version that a project may call."""
 
     adapter_id: str
     project_id: str
+    """The project that owns the adapter."""
     name: str
     version: int
     digest: str
     defaults: str
+    """The adapter's defaults, as JSON text."""
     created_at: datetime.datetime
+    """The time at which the project's adapter, alias or share was made."""
     alias: str | None
+    """The alias by which the project knows the version, if there is one."""
     is_shared: bool
     base_digest: str | None
+    """The digest of the adapter's base model; None only until a base adopts the adapter (`bases`)."""
 
 
-# A project's own adapter of the name wins once it has a version to serve. What an archived project shared has ended.
+# A project's own adapter of the name wins once it has a version to serve. The shares of an archived project have ended.
 _CURRENT = """
     SELECT a.id AS adapter_id, a.project_id, a.name, v.version, v.digest, a.defaults, a.created_at,
            NULL AS alias, false AS is_shared, a.base_digest
@@ -64,20 +64,22 @@ _VERSION = """
 
 
 async def find_version(conn: Connection, project_id: str, name: str, version: int) -> RouteRow | None:
-    """Return a version of the project's own adapter. Versions of a shared adapter are not found: their numbers are
-    its owner's."""
+    """Return a version of the project's own adapter.
+
+    Versions of a shared adapter are not found: their numbers are its owner's.
+    """
     row = await conn.fetchrow(_VERSION, project_id, name, version)
     return RouteRow(**row) if row else None
 
 
 class NamedTarget(msgspec.Struct, frozen=True):
-    """What a project's own name stands for: one of a version, the base model of a pool, an experiment, and a policy."""
+    """The target of a project's own name: one of a version, the base model of a pool, an experiment, and a policy."""
 
     name: str
     created_at: datetime.datetime
     """When the name was made."""
     treatment: str | None
-    """What requests by the name get beside the model, as JSON (`treatment.Treatment`)."""
+    """The changes to requests by the name, beside the model, as JSON (`treatment.Treatment`)."""
     version: RouteRow | None = None
     pool: str | None = None
     """The name of the pool; of a version, the one that is to serve it if it can, or None for any."""
@@ -113,7 +115,7 @@ _NAMES = """
 
 
 async def find_named(conn: Connection, project_id: str, name: str) -> NamedTarget | None:
-    """Return what a project's own name stands for; None where there is no such name, or nothing that can be served."""
+    """Return the target of a project's own name; None where there is no such name, or nothing that can be served."""
     row = await conn.fetchrow(_NAMES, project_id, name)
     return None if row is None else _named(row)
 

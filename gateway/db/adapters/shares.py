@@ -1,4 +1,4 @@
-"""Which projects may call an adapter of another one of their organization, under its name.
+"""The projects that may call an adapter of another one of their organization, under its name.
 
 A share of a removed adapter, or of an archived project, has ended, and its name is free for another.
 """
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class ShareRow(msgspec.Struct, frozen=True):
-    """project_id: of whom it is shared with."""
+    """A share of an adapter."""
 
     id: str
     project_id: str
+    """The project that may call the adapter."""
     created_at: datetime.datetime
 
 
@@ -61,8 +62,10 @@ _CREATE = """
 
 
 async def create_share(conn: Connection, adapter_id: str, name: str, project_id: str) -> ShareRow | None:
-    """Share an adapter with a project. Return None if the project has a share of this name or of this adapter
-    already."""
+    """Share an adapter with a project.
+
+    Return None if the project has a share of this name or of this adapter already.
+    """
     await conn.execute(_FREE_NAME, project_id, name)
     row = await conn.fetchrow(_CREATE, new_id("share"), adapter_id, project_id, name)
     return ShareRow(**row) if row else None

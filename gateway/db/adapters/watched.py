@@ -1,4 +1,4 @@
-"""The watched folder's memory: whose each tenant's folder is, and what of each adapter's files was taken in last."""
+"""The watched folder's memory: the tenant of each folder, and the files of each adapter that were taken in last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BOUND = """
     SELECT p.id AS project_id, p.organization_id, p.archived_at IS NOT NULL AS is_archived
     FROM watched_tenants w JOIN projects p ON p.id = w.project_id WHERE w.folder = $1
 """
-# An id means one project, so whoever gives a project of his another's id as its name gets nothing.
+# An id means one project, so naming a project with another project's id gains nothing.
 _FIND = """
     SELECT id AS project_id, organization_id FROM projects
     WHERE archived_at IS NULL AND (id = $1 OR (name = $1 AND NOT EXISTS (SELECT FROM projects WHERE id = $1)))

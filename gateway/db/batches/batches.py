@@ -1,4 +1,4 @@
-"""Batches as their projects see them, and what becomes of their rows. Those of a purged project are not shown."""
+"""Batches as their projects see them, and the ends of their rows. Batches of a purged project are not shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-KEPT_DAYS = 30
+RETENTION_DAYS = 30
 """Days after its end for which a batch is shown."""
 
 DROP_AT_ONCE = 200
@@ -44,9 +44,9 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     sealed_metadata: bytes
     sealed_errors: bytes | None
     failures: str
-    """A JSON object: how many lines failed, by the code of the error."""
+    """A JSON object: the number of failed lines by the code of the error."""
     lines_per_s: float
-    """The pace of the last minute."""
+    """The lines per second of the last minute."""
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +162,7 @@ _DROP_OF_PROJECT = "DELETE FROM batches WHERE project_id = $1"
 
 async def drop_old_batches(conn: Connection) -> int:
     """Delete some that ended long ago; returns how many."""
-    return len(await conn.fetch(_DROP_OLD, KEPT_DAYS, DROP_AT_ONCE))
+    return len(await conn.fetch(_DROP_OLD, RETENTION_DAYS, DROP_AT_ONCE))
 
 
 async def drop_batches_of(conn: Connection, project_id: str) -> int:

@@ -1,4 +1,4 @@
-"""Batches as gateways work on them: one gateway at a time, which a lease and a fencing number say.
+"""Batches as gateways work on them: one gateway at a time, by a lease and a fencing number.
 
 Every change is made under the number that its gateway got with the lease. A gateway that lost the lease, and does not
 know it yet, changes nothing any more.
@@ -66,7 +66,7 @@ class LineRow(msgspec.Struct, frozen=True):
 
 
 class LineResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one attempt at a line."""
+    """The result of one attempt at a line."""
 
     number: int
     attempt: int
@@ -295,7 +295,7 @@ _FINALIZE = """
 
 
 async def finalize_batch(conn: Connection, batch: LeasedBatch, ending: str) -> None:
-    """Have a locked batch, whose lines run no more, write its files. ending: what it becomes then."""
+    """Have a locked batch, whose lines run no more, write its files. ending: the state that it gets then."""
     await conn.execute(_FINALIZE, batch.project_id, batch.id, ending)
 
 

@@ -1,4 +1,4 @@
-"""Rows of the ledger that an operator writes: cost without tokens, with its reason, and what it corrects."""
+"""Rows of the ledger that an operator writes: cost without tokens, with its reason and the usage that it corrects."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.db.ids import new_id
-from gateway.db.pool import plan_anew
+from gateway.db.pool import replan
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 
 class Adjustment(msgspec.Struct, frozen=True):
-    """cost_nanos < 0 is in the tenant's favor. period: the month that bills it; corrects_period: a closed one that it
-    is about."""
+    """A cost without tokens."""
 
     id: str
     project_id: str
     cost_nanos: int
+    """The cost; below 0 it is in the tenant's favor."""
     reason: str
     created_at: datetime.datetime
     period: datetime.date
+    """The month that bills the cost."""
     corrects_period: datetime.date | None
+    """The closed month that the cost is about."""
     corrects_request_id: str | None
 
 
@@ -97,7 +99,7 @@ async def period_of_request(
     conn: Connection, organization_id: str, project_id: str, request_id: str
 ) -> datetime.date | None:
     """Return the month that bills a request of the project, or None where the ledger has no such request."""
-    await plan_anew(conn)
+    await replan(conn)
     for row in await conn.fetch(_MONTHS, organization_id, project_id):  # the latest first: only its days are locked
         period: datetime.date | None = await conn.fetchval(
             _PERIOD_OF, request_id, organization_id, project_id, row["month"]
@@ -132,7 +134,7 @@ async def list_adjustments(
     since: datetime.datetime | None = await conn.fetchval(_SINCE, organization_id, project_id, period)
     if since is None:
         return []
-    await plan_anew(conn)
+    await replan(conn)
     return [Adjustment(*row) for row in await conn.fetch(_LIST, organization_id, project_id, period, since)]
 
 
@@ -155,7 +157,7 @@ class Carried(msgspec.Struct, frozen=True):
     nanos: int
 
 
-# What an adjustment may be; what is beyond it stays on the invoice.
+# The largest adjustment; an amount beyond it stays on the invoice.
 _BELOW_ZERO = """
     SELECT project_id, saturated(-sum(cost_nanos)) AS nanos FROM period_sums
     WHERE organization_id = $1 AND period = $2 GROUP BY project_id HAVING sum(cost_nanos) < 0 ORDER BY project_id
@@ -177,10 +179,10 @@ _CARRY = """
 
 
 async def carry_over(conn: Connection, organization_id: str, period: datetime.date) -> list[Carried]:
-    """Charge every project whose month comes to less than 0 so much that it comes to 0.
+    """Charge every project whose month comes to less than 0 so much that it comes to 0, and return the amounts.
 
-    It is done in the transaction that closes the month, which has its sums complete. What the month came to has to be
-    granted as credit.
+    Called in the transaction that closes the month, which has its sums complete. The amounts have to be granted as
+    credit.
     """
     found = [Carried(**row) for row in await conn.fetch(_BELOW_ZERO, organization_id, period)]
     if found:

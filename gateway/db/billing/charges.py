@@ -30,10 +30,9 @@ class ChargeRow(msgspec.Struct, frozen=True):
     adapter_class: str
     service_tier: str
     line_item: str
-    """input (uncached), cached_input or output, in tokens. adjustment and credit have no tokens and stand by
-    themselves."""
+    """input (uncached), cached_input or output, in tokens. adjustment and credit have no tokens."""
     corrects_period: str | None
-    """A closed month for which this came too late, or which an adjustment corrects."""
+    """The closed month that the charge came too late for, or that an adjustment corrects."""
     reference: str | None
     """The request that an adjustment corrects, or the grant from which a credit was taken."""
     reason: str | None
@@ -121,7 +120,7 @@ _CREDITS = """
 async def credits_drawn(
     conn: Connection, organization_id: str, project_id: str | None, month: datetime.date, currency: str
 ) -> list[ChargeRow]:
-    """Return what credits paid of a closed month, each as a charge below zero; nothing before the month is closed."""
+    """Return the parts of a closed month that credits paid, each as a charge below zero; nothing for an open month."""
     rows = await conn.fetch(_CREDITS, organization_id, project_id, month)
     return [ChargeRow(**_NO_USAGE, **row, currency=currency) for row in rows]
 

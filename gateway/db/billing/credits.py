@@ -1,7 +1,7 @@
 """Credits of projects, and the prepaid balance that they make: a hard limit of a project's cost without a window.
 
-Whatever changes credits computes the balance anew from the rows, in one statement: that sees of each row of usage both
-what it cost and that the limit's account has it, or neither. Writers of usage need not wait for it.
+Every change of credits computes the balance anew from the rows, in one statement. For each row of usage that statement
+sees both its cost and its place in the limit's account, or neither. Writers of usage need not wait for it.
 """
 
 from __future__ import annotations
@@ -124,14 +124,14 @@ async def set_prepaid(conn: Connection, organization_id: str, project_id: str, p
         return False
     if limit_id is not None:
         return await remove_limit(conn, organization_id, project_id, limit_id)
-    await hold_ledger(conn)  # before the limit, as who makes any other does: its account has all that is written later
+    await hold_ledger(conn)  # before the limit, as for every other limit: its account has all that is written later
     limit = Limit("", organization_id, project_id, None, None, "cost_nanos", "none", 0, True, (80, 100))
     await set_limit(conn, limit)
     await refresh_balances(conn, organization_id, project_id)
     return True
 
 
-# Oldest first: `before` is what older ones have left.
+# Oldest first: `before` is the amount that older credits have left.
 _DRAW = """
     INSERT INTO credit_draws (grant_id, period, amount_nanos)
     SELECT g.id, $2, least(g.remaining, g.cost_nanos - g.before)
@@ -176,7 +176,7 @@ _DUE = """
 """
 _LOCK_LIMIT = "SELECT id FROM limits WHERE id = $1 FOR NO KEY UPDATE"
 
-# In one statement: usage that is written moves from what is reserved to what was spent.
+# In one statement: usage that is written moves from the reserved amount to the spent one.
 _PENDING = """
     SELECT coalesce((SELECT cost_nanos FROM open_costs($1, $2)), 0)
          + coalesce((SELECT sum(amount) FROM limit_leases WHERE limit_id = $3 AND window_start = 'epoch'), 0)
@@ -197,7 +197,7 @@ async def lapse_due(conn: Connection) -> bool:
         if due is None:
             return False
         owner = (due["organization_id"], due["project_id"])
-        await lock_organization(conn, owner[0])  # as who closes a period, and draws credits
+        await lock_organization(conn, owner[0])  # the same lock as for closing a period, which draws credits
         limit_id = await find_balance_limit(conn, *owner)
         if limit_id is not None:
             await conn.execute(_LOCK_LIMIT, limit_id)

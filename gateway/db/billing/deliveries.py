@@ -1,7 +1,7 @@
-"""Deliveries of exports: what goes where, which periods are due, and Stripe's customers.
+"""Deliveries of exports: their destinations, the periods that are due, and Stripe's customers.
 
 One session at a time delivers: it holds an advisory lock, and the state of a delivery is written on that very session,
-so that one who lost the lock cannot say that it delivered.
+so that one that lost the lock cannot say that it delivered.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ async def stop_delivering(conn: Connection) -> None:
 
 
 class DeliveryRow(msgspec.Struct, frozen=True):
-    """destination: as it may be shown. secret: never shown, and encrypted with the content key of the id content_key,
-    or in clear where that is None."""
+    """A delivery of exports."""
 
     id: str
     organization_id: str
@@ -54,19 +53,24 @@ class DeliveryRow(msgspec.Struct, frozen=True):
     format: str
     schedule: str
     destination: dict[str, Any]
+    """The destination in the form that may be shown."""
     content_key: str | None
+    """The id of the content key that the secret is encrypted with; None: it is in the clear."""
     secret: bytes | None
+    """The secret for the destination, which is never shown."""
     from_period: datetime.date
     created_at: datetime.datetime
 
 
 class DueRun(msgspec.Struct, frozen=True):
-    """One period to deliver now. attempts: that failed before. sums: of a day, as the ledger has them by now."""
+    """A period to deliver now."""
 
     delivery: DeliveryRow
     period: str
     attempts: int
+    """The number of attempts that failed before."""
     sums: str | None
+    """The present sums of a day in the ledger."""
 
 
 class RunRow(msgspec.Struct, frozen=True):
@@ -226,8 +230,10 @@ async def note_delivered(conn: Connection, run: DueRun) -> None:
 async def note_failed(
     conn: Connection, run: DueRun, error: str, *, first_delay: datetime.timedelta = FIRST_DELAY
 ) -> None:
-    """Note a failed run. It is due again after a pause that doubles with each attempt, up to LONGEST_DELAY; it is
-    never given up."""
+    """Note a failed run.
+
+    It is due again after a pause that doubles with each attempt, up to LONGEST_DELAY; it is never given up.
+    """
     await conn.execute(_FAILED, run.delivery.id, run.period, error, first_delay, LONGEST_DELAY)
 
 
@@ -260,8 +266,10 @@ _CUSTOMERS = """
 
 
 async def stripe_customers(conn: Connection, organization_id: str, month: datetime.date) -> dict[str, str]:
-    """Return the ids of Stripe customers by project, as they were when the month was closed, or as they are while it
-    is open."""
+    """Return the ids of Stripe customers by project.
+
+    Return those as of the month's close, or those of now while the month is open.
+    """
     return {row["project_id"]: row["customer_id"] for row in await conn.fetch(_CUSTOMERS, organization_id, month)}
 
 
@@ -284,8 +292,10 @@ _WITHOUT_CUSTOMER = """
 async def projects_without_customer(
     conn: Connection, organization_id: str, month: datetime.date
 ) -> list[tuple[str, str]]:
-    """Return (id, name) of the projects with usage in the month for which its meter events name no customer. None are
-    returned where no project has a customer, since Stripe is then not what bills them."""
+    """Return (id, name) of the projects with usage in the month for which its meter events name no customer.
+
+    None are returned where no project has a customer, since Stripe is then not what bills them.
+    """
     return [(row["id"], row["name"]) for row in await conn.fetch(_WITHOUT_CUSTOMER, organization_id, month)]
 
 

@@ -1,5 +1,6 @@
-"""The queries with which exports read the ledger: rows and sums of one period, in one snapshot, and the names that go
-with them.
+"""The queries with which exports read the ledger.
+
+They read rows and sums of one period, in one snapshot, and the names that go with them.
 
 Rows come in a total order through a cursor of the server, a batch at a time. Text is ordered by its bytes
 (COLLATE "C"), so that the order is the same in every database.
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 ROWS_PER_BATCH = 250
-"""Few, since a gateway that exports serves requests in between."""
+"""Rows that are read at once: few, since a gateway that exports serves requests in between."""
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The rows of an export: those billed in `month`, given by its first day, and, unless these are None, created in
-    [start, end).
+    """The rows of an export: those that one month bills and, with start and end, those created between the two.
 
     A row that came late was created before the month in which it is billed.
     """
@@ -33,25 +33,27 @@ class Scope(msgspec.Struct, frozen=True):
     organization_id: str
     project_id: str | None
     month: datetime.date
+    """The first day of the month."""
     start: datetime.datetime | None
+    """The first instant; None: any."""
     end: datetime.datetime | None
+    """The instant after the last; None: any."""
     currency: str
 
 
 class LedgerRow(msgspec.Struct, frozen=True):
-    """One row of the ledger. Times in ms, money in nanos of the currency, months as 2026-10.
-
-    kind: usage or adjustment. revision above 0: the difference to a better count that came later, so its numbers may be
-    negative. corrects_period: the month of created_at, where that was closed before the row came.
-    """
+    """One row of the ledger. Times are in ms, money in nanos of the currency, months as 2026-10."""
 
     created_at: datetime.datetime
     request_id: str
     attempt: int
     revision: int
+    """0, or above 0 for the difference to a better count that came later, whose numbers may be negative."""
     kind: str
+    """usage or adjustment."""
     period: str
     corrects_period: str | None
+    """The month of created_at, where it was closed before the row came."""
     corrects_request_id: str | None
     reason: str | None
     project_id: str
@@ -114,10 +116,11 @@ async def ledger_rows(conn: Connection, scope: Scope) -> AsyncIterator[list[Ledg
 
 
 class LedgerSums(msgspec.Struct, frozen=True):
-    """The sums of the ledger's rows; input_tokens are without the cached ones."""
+    """The sums of the ledger's rows."""
 
     num_rows: int
     input_tokens: int
+    """Prompt tokens without the cached ones."""
     cached_input_tokens: int
     output_tokens: int
     cost_nanos: int
@@ -143,14 +146,15 @@ async def ledger_sums(conn: Connection, scope: Scope) -> LedgerSums:
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """The rest of what an export says. now: of the snapshot. currency: of all the organization's amounts; something
-    stands there as well before prices were set, while everything costs nothing."""
+    """The facts that an export states beside its rows."""
 
     is_closed: bool
     now: datetime.datetime
+    """The instant of the snapshot."""
     installation_id: str
     organization_name: str
     currency: str
+    """The currency of all the organization's amounts; before prices were set everything costs nothing in it."""
 
 
 _SETTING = """

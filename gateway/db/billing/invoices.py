@@ -1,4 +1,4 @@
-"""Invoices: of a closed period issued once and kept as they were, of an open one a draft of what the sums have."""
+"""Invoices: a closed period's is issued once and never changes, an open one's is a draft from the present sums."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DRAWN = """
 
 
 async def draft_invoice(conn: Connection, organization_id: str, project_id: str, start: datetime.date) -> Invoice:
-    """Return what the project's invoice of a month would be now. Credits are drawn when the month is closed."""
+    """Return the project's invoice of a month as it would be now. Credits are drawn when the month is closed."""
     (draft,) = await _drafts(conn, organization_id, [project_id], start)
     return draft
 
@@ -119,8 +119,10 @@ _NOW = "SELECT date_trunc('second', clock_timestamp())"
 
 
 async def issue_invoices(conn: Connection, organization_id: str, start: datetime.date) -> list[Invoice]:
-    """Issue an invoice to every project that has something in a closed month, in the caller's transaction, which holds
-    the organization's lock. The month must not have been invoiced."""
+    """Issue an invoice to every project that has something in a closed month.
+
+    Runs in the caller's transaction, which holds the organization's lock. The month must not have been invoiced.
+    """
     now: datetime.datetime = await conn.fetchval(_NOW)
     issued = []
     numbers = await invoice_numbers(conn, organization_id, start)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 LEAD = datetime.timedelta(seconds=20)
-"""Between setting prices and their effect, once there is usage. Every gateway has heard of them by then: one that does
-not hear of the database for 15 s reserves nothing any more."""
+"""The time between setting prices and their effect, once there is usage.
+
+Every gateway knows the prices by then: one that does not hear of the database for 15 s reserves nothing any more.
+"""
 
 
 class StoredVersion(msgspec.Struct, frozen=True):
@@ -32,7 +34,7 @@ class StoredVersion(msgspec.Struct, frozen=True):
 
 
 class Refused(Exception):
-    """The version cannot be what it should; field: what is wrong with it."""
+    """The version of the price book is wrong. field: the wrong part."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(reason)
@@ -71,7 +73,7 @@ async def version_exists(conn: Connection, organization_id: str, version_id: str
 
 
 class PriceLoader:
-    """`PriceCache` loads with this. Raises what asking the database raises."""
+    """Loads prices for `PriceCache`. Raises the errors of a query."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -130,7 +132,7 @@ async def add_version(
 
     Raises Refused, and one of `CONFLICTS`.
     """
-    await hold_ledger(conn)  # what was priced has an instant before the new version's
+    await hold_ledger(conn)  # usage that was priced has an instant before the new version's
     latest = await conn.fetchrow(_LATEST, organization_id)
     assert latest is not None
     if latest["currency"] not in (None, currency):
@@ -189,6 +191,7 @@ class PricedAdapter(msgspec.Struct, frozen=True):
 
     adapter_id: str
     price_class: str
+    """The name of the adapter's class in entries of the price book."""
 
 
 _FIND_ADAPTER = """

@@ -1,4 +1,4 @@
-"""Responses that run in the background, and the events of their streams, encrypted but for what finds and runs them.
+"""Responses that run in the background, and the events of their streams, encrypted but for ids, models and numbers.
 
 The gateway that runs a response holds a lease with a fencing number: each statement of its run names the number, and
 one that another gateway has taken over from changes nothing. Times are the database's.
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 DROP_AT_ONCE = 1000
 """Rows that one transaction deletes at most."""
 
-EVENTS_KEPT_MINUTES = 60
+EVENT_RETENTION_MINUTES = 60
 """The minutes for which the events of a response that has ended are kept."""
 
 TABLE = "background_responses"
-"""The name by which gateways are told of a change."""
+"""The name by which gateways are informed of a change."""
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -73,7 +73,7 @@ class ClaimedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackgroundRow(msgspec.Struct, frozen=True):
-    """A response by now."""
+    """The present state of a response."""
 
     status: Status
     num_events: int
@@ -207,7 +207,7 @@ _END = """
 
 
 # OpenAI's event, with the time as Standard Webhooks have it.
-_TELL = """
+_NOTIFY = """
     INSERT INTO webhook_deliveries (id, webhook_id, body)
     SELECT 'msg_' || told.id, w.id, json_build_object(
         'id', 'evt_' || told.id, 'object', 'event', 'type', $3::text,
@@ -227,7 +227,7 @@ async def end_background(
     values = (*msgspec.structs.astuple(turn), status, content_key, sealed_response)
     if not await conn.fetchval(_END, *values):
         return False
-    await conn.execute(_TELL, turn.project_id, turn.id, f"response.{status}")
+    await conn.execute(_NOTIFY, turn.project_id, turn.id, f"response.{status}")
     return True
 
 
@@ -316,8 +316,8 @@ async def delete_background(
 
 async def _announce(conn: Connection, project_id: str, response_id: str) -> None:
     """Tell gateways that listen; those that do not hear it look again by themselves."""
-    told = json.dumps({"version": 0, "table": TABLE, "id": response_id, "project_id": project_id})
-    await conn.execute("SELECT pg_notify('lorikeet_changes', $1)", told)
+    event = json.dumps({"version": 0, "table": TABLE, "id": response_id, "project_id": project_id})
+    await conn.execute("SELECT pg_notify('lorikeet_changes', $1)", event)
 
 
 def _listed(allowed: Collection[str] | None) -> list[str] | None:
@@ -352,7 +352,7 @@ _DROP_EVENTS = """
 
 async def drop_old_events(conn: Connection) -> int:
     """Delete some of the events of responses that ended a while ago; returns how many rows."""
-    return len(await conn.fetch(_DROP_EVENTS, DROP_AT_ONCE, EVENTS_KEPT_MINUTES))
+    return len(await conn.fetch(_DROP_EVENTS, DROP_AT_ONCE, EVENT_RETENTION_MINUTES))
 
 
 _DROP_OF_PROJECT = """

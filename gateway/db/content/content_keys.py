@@ -1,4 +1,4 @@
-"""Which keys gateways encrypt kept content with: their ids, never the keys."""
+"""The ids of the keys that gateways encrypt kept content with, never the keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_COUNTED = 100_000
 
 
 class UnreadableRow(msgspec.Struct, frozen=True):
-    """How much is encrypted with a key; MAX_COUNTED: so much at least."""
+    """The number of things that are encrypted with a key; MAX_COUNTED: so many at least."""
 
     id: str
     num_replies: int

@@ -1,7 +1,7 @@
-"""Conversations and their items, encrypted but for what finds them: project, ids, times, models, sizes.
+"""Conversations and their items, encrypted but for the columns that find them: project, ids, times, models, sizes.
 
 A conversation that was not changed for its project's days, or of a purged project, is not shown, whether it is deleted
-yet or not. Nor is it to a key that is held to models, if another model has added items.
+yet or not. Nor is it shown to a key that is restricted to models, if another model has added items.
 """
 
 from __future__ import annotations
@@ -116,10 +116,11 @@ async def append_items(
     items: Sequence[NewItem],
     model: str | None,
 ) -> int | None:
-    """Add items behind the others, together, and return how many bytes the conversation has now.
+    """Add items behind the others, together, and return the bytes of the conversation.
 
-    None where there is no such conversation. In a transaction, to be rolled back where that is too much. model: that
-    made some of the items.
+    None where there is no such conversation. Called in a transaction, to be rolled back where the conversation is too
+    large.
+    model: the model that made some of the items.
     """
     num_bytes = sum(item.num_bytes for item in items)
     grown = await conn.fetchrow(_GROW, project_id, conversation_id, _listed(allowed), len(items), num_bytes, model)
@@ -205,7 +206,7 @@ def _listed(allowed: Collection[str] | None) -> list[str] | None:
     return None if allowed is None else sorted(allowed)
 
 
-# Of each project, by the index of its oldest; without the lateral join all that is stored would be read.
+# The rows of each project, by the index of its oldest; without the lateral join all rows would be read.
 _DROP_OLD = """
     DELETE FROM conversations WHERE ctid = ANY (ARRAY (
         SELECT old.ctid FROM projects p CROSS JOIN LATERAL (

@@ -1,4 +1,4 @@
-"""Requests with an Idempotency-Key: who executes each, how far it is, and its encrypted reply. Never the key itself.
+"""Requests with an Idempotency-Key: the executing request, its state, and its encrypted reply. Never the key itself.
 
 A reply that its project does not allow, or of a purged project, is not shown, whether it is deleted yet or not.
 """
@@ -28,16 +28,20 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class SlotRow(msgspec.Struct, frozen=True):
-    """request_id: of the request that executes or executed. num_bytes: of the reply that is kept, encrypted. One whose
-    reply was kept, but is not in this database, as after a restore, is `lost`."""
+    """The state of a client's key.
+
+    A slot whose reply was stored, but is not in this database, as after a restore, is `lost`.
+    """
 
     fingerprint: bytes
     request_id: str
+    """The id of the request that executes, or that executed."""
     state: State
     num_bytes: int
+    """The size of the stored reply, encrypted."""
 
 
-class KeptRow(msgspec.Struct, frozen=True):
+class ReplyRow(msgspec.Struct, frozen=True):
     content_key: str
     sealed: bytes
 
@@ -88,10 +92,10 @@ _LOAD = """
 """
 
 
-async def load_kept(conn: Connection, slot: Slot, request_id: str) -> KeptRow | None:
+async def load_reply(conn: Connection, slot: Slot, request_id: str) -> ReplyRow | None:
     """Return the reply that is kept for a slot, or None where it is not kept any more, or not to be shown."""
     row = await conn.fetchrow(_LOAD, slot.project_id, slot.key_sha256, request_id)
-    return KeptRow(**row) if row else None
+    return ReplyRow(**row) if row else None
 
 
 _IS_ALIVE = """

@@ -1,7 +1,7 @@
-"""The logged content of requests, encrypted but for what finds it: project, request and times.
+"""The logged content of requests, encrypted but for the columns that find it: project, request and times.
 
-Content that has expired, is older than its project's days, was logged before logging was turned off, or is of a purged
-project, is not shown, whether it is deleted yet or not.
+Content is not shown, whether it is deleted yet or not, if it has expired, is older than its project's days, was logged
+before logging was turned off, or is of a purged project.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _GET = """
 
 
 async def get_content(conn: Connection, project_id: str, request_id: str) -> ContentRow | None:
-    """Return the content of a request. expires_at: when it is not shown any more, as the project's days are now."""
+    """Return the content of a request. expires_at: the end of its time by the project's present days."""
     row = await conn.fetchrow(_GET, project_id, request_id)
     return ContentRow(**row) if row else None
 
@@ -72,7 +72,7 @@ async def drop_expired_contents(conn: Connection) -> int:
     return len(await conn.fetch(_DROP_EXPIRED, DROP_AT_ONCE))
 
 
-# Of each project, by the index of its oldest; without the lateral join all that is logged would be read.
+# The rows of each project, by the index of its oldest; without the lateral join all rows would be read.
 _DROP_FORBIDDEN = """
     DELETE FROM request_contents WHERE ctid = ANY (ARRAY (
         SELECT old.ctid FROM projects p CROSS JOIN LATERAL (

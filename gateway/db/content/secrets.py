@@ -19,7 +19,7 @@ class SecretRow(msgspec.Struct, frozen=True):
     id: str
     organization_id: str
     owner: str
-    """What the secret is sealed for beside its organization."""
+    """The id of the owner that the secret is sealed for, beside its organization."""
     content_key: str | None
     """The id of the content key that it was encrypted with; None: it is in clear."""
     secret: bytes

@@ -1,4 +1,4 @@
-"""How much encrypted content of a project is stored."""
+"""The size of the encrypted content that a project has stored."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Stored chat completions, encrypted but for what finds them: project, id, time, model, tags of their metadata.
+"""Stored chat completions, encrypted but for the columns that find them: project, id, time, model, tags of metadata.
 
 A chat that is older than its project's days, or of a purged project, is not shown, whether it is deleted yet or not.
-Nor is it to a key that is held to other models: `allowed` are the names of models that chats may have been asked of,
-without or with a version; None stands for all.
+Nor is it shown to a key that is restricted to other models: `allowed` has the names of models, without or with a
+version, whose chats may be shown; None: all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from gateway.db.pool import plan_anew
+from gateway.db.pool import replan
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -21,7 +21,7 @@ DROP_AT_ONCE = 1000
 """Rows that one transaction deletes at most."""
 
 MAX_PAGE_BYTES = 16 << 20
-"""A page ends before its replies are more than this; it has one at least."""
+"""Bytes of replies that a page holds at most, unless its only reply is larger."""
 
 Order = Literal["asc", "desc"]
 
@@ -170,7 +170,7 @@ async def list_chats(
     No chat is encrypted with other keys. tags: by each of these keys in turn; each has num_tags of them. Call it in a
     transaction, for a plan of these values.
     """
-    await plan_anew(conn)
+    await replan(conn)
     values = (project_id, after, model, list(content_keys), limit + 1)
     if num_tags:
         values_tagged = (*values, tags, num_tags, _listed(allowed))
@@ -240,7 +240,7 @@ def _listed(allowed: Collection[str] | None) -> list[str] | None:
     return None if allowed is None else sorted(allowed)
 
 
-# Of each project, by the index of its oldest; without the lateral join all that is stored would be read.
+# The rows of each project, by the index of its oldest; without the lateral join all rows would be read.
 _DROP_OLD = """
     DELETE FROM stored_chats WHERE ctid = ANY (ARRAY (
         SELECT old.ctid FROM projects p CROSS JOIN LATERAL (

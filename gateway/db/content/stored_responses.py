@@ -1,7 +1,7 @@
-"""Stored responses, encrypted but for what finds them: project, id, time, model, and the response that each follows.
+"""Stored responses, encrypted but for the columns that find them: project, id, time, model, and the response before.
 
 A response that is older than its project's days, or of a purged project, is not shown, whether it is deleted yet or
-not. Nor is it to a key that is held to other models, as in `stored_chats`.
+not. Nor is it shown to a key that is restricted to other models, as in `stored_chats`.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Chain(msgspec.Struct, frozen=True):
     rows: list[ItemsRow]
     """The oldest one comes first."""
     is_whole: bool
-    """Whether the first row follows no other response."""
+    """True if the first row follows no other response."""
     is_cut: bool
-    """Whether the chain was not read to its beginning because it is too long."""
+    """True if the chain was not read to its beginning because it is too long."""
 
 
 # The project is locked, so that nothing is stored after it was forbidden. Only a write that is tried again conflicts.
@@ -141,7 +141,7 @@ async def get_items(
     return [ItemsRow(**row) for row in rows]
 
 
-# Links are followed by their sizes alone: content is read of what the bounds let through.
+# Links are followed by their sizes alone: content is read only of responses that the bounds let through.
 _CHAIN = """
     WITH RECURSIVE chain AS (
         SELECT s.id, s.parent_id, 1 AS link,
@@ -209,7 +209,7 @@ def _listed(allowed: Collection[str] | None) -> list[str] | None:
     return None if allowed is None else sorted(allowed)
 
 
-# Of each project, by the index of its oldest; without the lateral join all that is stored would be read.
+# The rows of each project, by the index of its oldest; without the lateral join all rows would be read.
 _DROP_OLD = """
     DELETE FROM stored_responses WHERE ctid = ANY (ARRAY (
         SELECT old.ctid FROM projects p CROSS JOIN LATERAL (

@@ -1,6 +1,6 @@
-"""What the arms of experiments serve: settled when an experiment starts, and held until it is decided.
+"""The targets of experiments' arms: settled when an experiment starts, and held until it is decided.
 
-Held: no version and no pool goes away that an arm needs, and no alias that stands for the experiment.
+Held: no version and no pool that an arm needs goes away, and no alias that stands for the experiment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TREATMENT = msgspec.json.Decoder(Treatment)
 
 
 class PinnedArm(msgspec.Struct, frozen=True, kw_only=True):
-    """What one arm serves."""
+    """The target of one arm."""
 
     pool_id: str
     pool: str
@@ -35,7 +35,7 @@ class PinnedArm(msgspec.Struct, frozen=True, kw_only=True):
     base_digest: str | None = None
     """The digest of the base that the adapter was made for."""
     treatment: Treatment | None = None
-    """What the arm changes in requests; None: nothing."""
+    """The changes of the arm to requests; None: no changes."""
 
 
 _INSERT = """
@@ -64,8 +64,10 @@ _LIST = """
 
 
 async def list_arms(conn: Connection, experiment_ids: Sequence[str]) -> dict[str, list[PinnedArm]]:
-    """Return what the arms of experiments serve, by the experiment's id and in the arms' order, the shadow arm last;
-    drafts have none."""
+    """Return the targets of experiments' arms, by the experiment's id and in the arms' order, the shadow arm last.
+
+    Drafts have none.
+    """
     found: dict[str, list[PinnedArm]] = {}
     for row in await conn.fetch(_LIST, list(experiment_ids)):
         fields = dict(row)
@@ -141,7 +143,7 @@ async def usable_pools(conn: Connection, organization_id: str, project_id: str) 
 
 
 class AliasTarget(msgspec.Struct, frozen=True):
-    """What an alias of the project stands for."""
+    """The target of a project's alias."""
 
     target_kind: str
     adapter: str | None
@@ -160,7 +162,7 @@ _ALIAS = """
 
 
 async def find_alias_target(conn: Connection, project_id: str, name: str) -> AliasTarget | None:
-    """Return what the project's alias of this name stands for."""
+    """Return the target of a project's alias; None where there is no such alias."""
     row = await conn.fetchrow(_ALIAS, project_id, name)
     if row is None:
         return None
@@ -176,7 +178,7 @@ _HOLD_NAME = """
 
 
 async def hold_name(conn: Connection, alias_id: str, project_id: str, name: str, experiment_id: str) -> None:
-    """Let a model string stand for an experiment, whatever it stood for. alias_id: of a new alias."""
+    """Let a model string stand for an experiment, whatever it stood for. alias_id: the id for a new alias."""
     await conn.execute(_HOLD_NAME, alias_id, project_id, name, experiment_id)
 
 

@@ -1,4 +1,4 @@
-"""What waits to be added to units and sums: rows of the ledger, refusals and votes, each taken once.
+"""Events that wait to be added to units and sums: rows of the ledger, refusals and votes, each taken once.
 
 Only one transaction at a time takes events and changes units and sums: the one that has the lock. The transaction that
 deletes an event adds it.
@@ -30,19 +30,21 @@ class Request(msgspec.Struct, frozen=True):
 
     request_id: str
     at_us: int
-    """When it was admitted or refused, in microseconds of Unix time."""
+    """The time at which the request was admitted or refused, in microseconds of Unix time."""
     epoch: int
     arm: int
     is_delivered: bool
     num_refused: int
-    """How many requests alike were refused; 0: the request ran."""
+    """The number of alike requests that were refused; 0: the request ran."""
     segments: Values = ()
     """The segments of the request; empty where they are not known."""
 
 
 class UsageRow(msgspec.Struct, frozen=True):
-    """What experiments read of a row of the ledger. A row of a later revision holds differences, but for its times to
-    the first and to the last token."""
+    """The columns of a row of the ledger that experiments read.
+
+    A row of a later revision holds differences, but for its times to the first and to the last token.
+    """
 
     attempt: int
     revision: int
@@ -58,13 +60,13 @@ class UsageRow(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """An event, with what is known of its request."""
+    """An event, with the facts about its request."""
 
     kind: Literal["usage", "refusal", "feedback"]
     experiment_id: str
     feedback_id: str | None
     digest: bytes | None
-    """The unit of the request; None for a vote, and for a request of a unit that was forgotten."""
+    """The digest of the request's unit; None for a vote, and for a request of a unit that was forgotten."""
     request: Request | None
     usage: UsageRow | None
 
@@ -123,7 +125,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
     num: int
     lag_s: float
-    """Age of the oldest one in seconds; 0 where none waits."""
+    """The age of the oldest waiting event in seconds; 0 where none waits."""
 
 
 MAX_COUNTED = 1_000_000
@@ -152,9 +154,9 @@ _BEHIND = """
 
 
 async def behind_s(conn: Connection, grace: datetime.timedelta) -> float:
-    """Return how many seconds the oldest event has waited, or the oldest outcome window has been due to be closed.
+    """Return the seconds for which the oldest event has waited, or the oldest outcome window has been due to be closed.
 
-    grace: how long after its end a window is due.
+    grace: the time after a window's end at which it is due.
     """
     seconds: float = await conn.fetchval(_BEHIND, grace)
     return seconds
@@ -171,12 +173,12 @@ _DROP_REQUESTS = """
         LIMIT $3)
 """
 
-KEPT_REQUESTS = datetime.timedelta(days=90)
-"""How long after the end of its outcome window a unit's requests are known."""
+REQUEST_RETENTION = datetime.timedelta(days=90)
+"""The time after the end of a unit's outcome window for which its requests are known."""
 
 MAX_DROPPED = 10_000
 
 
 async def drop_old_requests(conn: Connection, default_window_s: int) -> None:
     """Delete requests of units whose outcome windows ended long ago, some at a time."""
-    await conn.execute(_DROP_REQUESTS, KEPT_REQUESTS, default_window_s, MAX_DROPPED)
+    await conn.execute(_DROP_REQUESTS, REQUEST_RETENTION, default_window_s, MAX_DROPPED)

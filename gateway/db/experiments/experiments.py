@@ -1,8 +1,8 @@
-"""Experiments of projects: their definitions, states and splits. What arms serve, layers and holdouts have modules of
-their own.
+"""Experiments of projects: their definitions, states and splits.
 
-Every change is made under the lock of the project's row, so that experiments of one project change one after another;
-whoever changes a split locks the experiment's row as well (`lock_experiment`).
+The targets of arms, layers and holdouts have modules of their own. Every change is made under the lock of the project's
+row, so that experiments of one project change one after another; a change of a split locks the experiment's row as well
+(`lock_experiment`).
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class ExperimentRow(msgspec.Struct, frozen=True, kw_only=True):
     """None: the experiment has no holdout."""
     holdout_size: int | None
     slots: bytes | None
-    """Of `assignment.Split`; None before the start, and in lists."""
+    """The `slots` of `assignment.Split`; None before the start, and in lists."""
     tables: Sequence[bytes] | None
+    """The `tables` of `assignment.Split`."""
     ended: Sequence[int]
     """The indexes of arms that have ended."""
     enrolling: bool
@@ -56,7 +57,7 @@ class ExperimentRow(msgspec.Struct, frozen=True, kw_only=True):
     exposed_at: datetime.datetime | None
     """Units that were noted up to this instant keep the epoch of their first exposure."""
     why: dict[str, Any] | None
-    """What paused or stopped the experiment where it was not a person."""
+    """The guardrail's finding that paused or stopped the experiment; None where a person did."""
     decided_arm: int | None
     created_at: datetime.datetime
     started_at: datetime.datetime | None
@@ -135,7 +136,7 @@ async def list_experiments(
 ) -> list[ExperimentRow]:
     """Return experiments without seeds and splits, oldest first, that follow the one with the id `after`.
 
-    state: of this state alone.
+    state: the only state to return; None: all.
     """
     return [_experiment(row) for row in await conn.fetch(_LIST, project_id, after, limit, state)]
 
@@ -230,8 +231,10 @@ _CLOSE = """
 
 
 async def close_enrolment(conn: Connection, experiment_id: str, weights: Sequence[int]) -> None:
-    """Give units that are not exposed yet the control until the bookkeeper has the exposed ones, and then these weights
-    to all others."""
+    """Give the control to units that are not exposed yet until the bookkeeper has the exposed ones.
+
+    From then on the new weights hold for all other units.
+    """
     await conn.execute(_CLOSE, experiment_id, list(weights))
 
 
@@ -245,8 +248,10 @@ _SET_STATE = """
 
 
 async def set_state(conn: Connection, experiment_id: str, state: State) -> None:
-    """Let an experiment that has started run, pause, stop, or be archived. One that a guardrail paused and that runs
-    again is not paused for the same harm any more."""
+    """Let an experiment that has started run, pause, stop, or be archived.
+
+    One that a guardrail paused and that runs again is not paused for the same harm any more.
+    """
     await conn.execute(_SET_STATE, experiment_id, state)
 
 

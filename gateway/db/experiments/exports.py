@@ -23,17 +23,17 @@ class ExposureRow(msgspec.Struct, frozen=True):
     """A unit that was exposed, as warehouse tools read assignments."""
 
     timestamp: datetime.datetime
-    """Its first exposure; where the ledger has none yet, the time at which a gateway noted it."""
+    """The time of the first exposure; where the ledger has none yet, the time at which a gateway noted it."""
     experiment_id: str
     variation_id: str
     """The name of the arm."""
     unit_digest: str
-    """In hexadecimal. The unit itself is stored nowhere."""
+    """The digest of the unit in hexadecimal. The unit itself is stored nowhere."""
     epoch: int
 
 
 class OutcomeRow(msgspec.Struct, frozen=True):
-    """What a unit has done within its outcome window. Sums over its requests; times in microseconds."""
+    """The outcomes of a unit within its window, as sums over its requests. Times are in microseconds."""
 
     experiment_id: str
     unit_digest: str
@@ -42,9 +42,9 @@ class OutcomeRow(msgspec.Struct, frozen=True):
     first_exposure: datetime.datetime
     closes_at: datetime.datetime
     is_closed: bool
-    """Whether the window has ended, and the outcomes are in the results."""
+    """True if the window has ended, and the outcomes are in the results."""
     is_delivered: bool
-    """Whether all requests got the arm's whole treatment."""
+    """True if all requests got the arm's whole treatment."""
     num_requests: int
     num_errors: int
     num_refusals: int
@@ -60,8 +60,8 @@ class OutcomeRow(msgspec.Struct, frozen=True):
     engine_us: int
     num_votes: int
     votes: str
-    """JSON: by metric the sum of the votes, in the metric's integers, and how many there are; a judge's are by the
-    metric and `:judge`."""
+    """JSON: by metric, the sum of the votes in the metric's integers, and their number; a judge's are by the metric and
+    `:judge`."""
 
 
 class FeedbackRow(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class FeedbackRow(msgspec.Struct, frozen=True):
     request_id: str | None
     unit_digest: str
     is_in_window: bool
-    """Whether the vote was cast within the unit's outcome window."""
+    """True if the vote was cast within the unit's outcome window."""
     occurred_at: datetime.datetime
     received_at: datetime.datetime
 

@@ -1,4 +1,4 @@
-"""Which unit each analysed request was of: written in the transaction that writes the request to the ledger, before it.
+"""The unit of each analysed request: written in the transaction that writes the request to the ledger, before it.
 
 The ledger itself never has a unit, since its rows cannot be removed.
 """
@@ -29,15 +29,15 @@ class ExposedRequest(msgspec.Struct, frozen=True):
     is_delivered: bool
     created_at: datetime.datetime
     num_refused: int = 0
-    """How many requests alike were refused; 0: the request ran."""
+    """The number of alike requests that were refused; 0: the request ran."""
     origin: Origin | None = None
-    """None: not known."""
+    """The facts about the request that its arm could not change; None where they are not known."""
 
 
 _UNKNOWN = (None,) * len(Origin.__struct_fields__)
 
-# Of an experiment that was removed meanwhile nothing is kept: the usage is written all the same. The lock keeps those
-# that are still there until the transaction ends. In one order, so that no two gateways wait for each other.
+# Exposures of an experiment that was removed meanwhile are dropped: the usage is written all the same. The lock keeps
+# those that are still there until the transaction ends. In one order, so that no two gateways wait for each other.
 _WRITE = """
     WITH live AS (SELECT id, project_id FROM experiments WHERE id = ANY ($3::text[]) ORDER BY id FOR KEY SHARE)
     INSERT INTO experiment_requests

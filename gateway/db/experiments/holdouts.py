@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class HoldoutRow(msgspec.Struct, frozen=True):
     name: str
     size: int
-    """In parts of 10,000."""
+    """The part of the units, in parts of 10,000."""
     created_at: datetime.datetime
 
 

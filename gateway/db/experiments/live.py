@@ -1,5 +1,4 @@
-"""Experiments as gateways serve them: their names, the split, what each arm serves, and which units keep an earlier
-epoch."""
+"""Experiments as gateways serve them: names, splits, the targets of arms, and units that keep an earlier epoch."""
 
 from __future__ import annotations
 
@@ -13,8 +12,10 @@ if TYPE_CHECKING:
 
 
 class LiveArm(msgspec.Struct, frozen=True):
-    """What one arm serves, as it was pinned at the start. An arm whose version or pool is gone has no digest or no
-    pool."""
+    """The target of one arm, as it was pinned at the start.
+
+    An arm whose version or pool is gone has no digest or no pool.
+    """
 
     arm: int
     pool_name: str
@@ -30,7 +31,7 @@ class LiveArm(msgspec.Struct, frozen=True):
     defaults: str | None
     """The defaults of the adapter, as JSON."""
     fits: bool
-    """Whether the pool serves the base model that the adapter is for."""
+    """True if the pool serves the base model that the adapter is for."""
     treatment: str | None
     """The treatment of the arm, as JSON; None: that of the definition."""
 
@@ -55,7 +56,7 @@ class LiveExperiment(msgspec.Struct, frozen=True):
     enrolling: bool
     exposed_at: datetime.datetime | None
     arms: list[LiveArm]
-    """In the order of their indexes, the shadow arm last."""
+    """The arms in the order of their indexes, the shadow arm last."""
 
 
 # A version of somebody else, or of an adapter that was removed, is not there.
@@ -103,8 +104,11 @@ _EXPOSED = """
 
 
 async def exposed_digests(conn: Connection, experiment_id: str) -> tuple[bytes, bytes]:
-    """Return the first eight bytes of the digest of each unit that keeps an earlier epoch, one after the other, and
-    that epoch, a byte each; while enrolment is closed, those of all units that were exposed."""
+    """Return the units that keep an earlier epoch, and that epoch, a byte for each unit.
+
+    A unit is the first eight bytes of its digest, one unit after the other. While enrolment is closed, return all units
+    that were exposed.
+    """
     row = await conn.fetchrow(_EXPOSED, experiment_id)
     assert row is not None
     return row["keys"] or b"", row["epochs"] or b""
@@ -118,5 +122,5 @@ _FLAGS = """
 
 
 async def list_flags(conn: Connection, project_id: str, name: str | None) -> list[str]:
-    """Return the model strings of a project's experiments that have started, by name. name: of the only one wanted."""
+    """Return the model strings of a project's experiments that have started, by name. name: the only one wanted."""
     return [row["model"] for row in await conn.fetch(_FLAGS, project_id, name)]

@@ -1,5 +1,8 @@
-"""Results as they were shown: what was seen when. At most one a minute of each experiment, none that shows what the one
-before showed, and one at each change of state."""
+"""Results as they were shown, with the times of the looks.
+
+For each experiment there is at most one look a minute, none that shows the same as the one before, and one at each
+change of state.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 EVERY = datetime.timedelta(minutes=1)
-KEPT_FOR = datetime.timedelta(days=400)
+RETENTION = datetime.timedelta(days=400)
 MAX_DROPPED = 1_000
 
 
@@ -48,8 +51,8 @@ async def keep_look(
 
     always: whether to keep them also then, as when the state changes.
     """
-    kept = {"days": days, "results": _finite(msgspec.to_builtins(results))}
-    await conn.execute(_KEEP, experiment_id, version, msgspec.json.encode(kept).decode(), always, EVERY)
+    stored = {"days": days, "results": _finite(msgspec.to_builtins(results))}
+    await conn.execute(_KEEP, experiment_id, version, msgspec.json.encode(stored).decode(), always, EVERY)
 
 
 _FIND = """
@@ -61,7 +64,7 @@ _FIND = """
 async def find_look(conn: Connection, experiment_id: str, as_of: datetime.datetime) -> LookRow | None:
     """Return the latest look that was kept up to an instant."""
     row = await conn.fetchrow(_FIND, experiment_id, as_of)
-    return None if row is None else _look(row)
+    return None if row is None else _look_of(row)
 
 
 _LIST = """
@@ -74,7 +77,7 @@ async def list_looks(
     conn: Connection, experiment_id: str, after: datetime.datetime, most: int = 1_000
 ) -> list[LookRow]:
     """Return looks in the order of their times, from the one that follows `after`."""
-    return [_look(row) for row in await conn.fetch(_LIST, experiment_id, after, most)]
+    return [_look_of(row) for row in await conn.fetch(_LIST, experiment_id, after, most)]
 
 
 _DROP_OLD = """
@@ -86,13 +89,13 @@ _DROP_OLD = """
 
 async def drop_old_looks(conn: Connection) -> None:
     """Delete looks of long ago, some at a time."""
-    await conn.execute(_DROP_OLD, KEPT_FOR, MAX_DROPPED)
+    await conn.execute(_DROP_OLD, RETENTION, MAX_DROPPED)
 
 
-def _look(row: Any) -> LookRow:
-    kept = msgspec.json.decode(row["results"])
-    results = msgspec.convert(kept["results"], Results, strict=False)
-    return LookRow(row["looked_at"], row["version"], kept["days"], results)
+def _look_of(row: Any) -> LookRow:
+    stored = msgspec.json.decode(row["results"])
+    results = msgspec.convert(stored["results"], Results, strict=False)
+    return LookRow(row["looked_at"], row["version"], stored["days"], results)
 
 
 def _finite(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""What gateways note of requests to experiments each second: units, refusals, and requests that are not analysed.
+"""The notes of gateways about requests to experiments, written each second: units, refusals, and unanalysed requests.
 
-A gateway says up to when all its notes are written: new weights wait for that, so that no unit that has seen an arm
-moves. Its batches have numbers, so that one that is sent again is not written twice.
+A gateway states the time up to which all its notes are written: new weights wait for that, so that no unit that has
+seen an arm moves. Its batches have numbers, so that one that is sent again is not written twice.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class NewUnit(msgspec.Struct, frozen=True):
     exposed_at: datetime.datetime
 
 
-# What of an experiment that was removed meanwhile is noted has no place any more. In one order, so that no two gateways
-# wait for each other. The earliest epoch stays: a note of it may come later than others. Not so where a gateway had
-# not heard of new weights for so long that the unit was exposed under these before.
+# A note of an experiment that was removed meanwhile is dropped. In one order, so that no two gateways wait for each
+# other. The earliest epoch stays: a note of it may come later than others. Not so where a gateway had not heard of new
+# weights for so long that the unit was exposed under these before.
 _UNITS = """
     WITH live AS (SELECT id FROM experiments WHERE id = ANY ($1::text[]) ORDER BY id FOR KEY SHARE)
     INSERT INTO experiment_units AS known (experiment_id, digest, epoch, arm, noted_at)
@@ -66,8 +66,11 @@ async def write_notes(
     refused: Sequence[ExposedRequest],
     reasons: Mapping[tuple[str, datetime.date, str], int],
 ) -> set[tuple[str, int]]:
-    """Write what one gateway noted, in the caller's transaction, and return the experiments and epochs of units that
-    nobody had noted. reasons: how many requests were not analysed, by experiment, day in UTC and reason."""
+    """Write the notes of one gateway, and return the experiments and epochs of units that no gateway had noted.
+
+    Runs in the caller's transaction.
+    reasons: the number of requests that were not analysed, by experiment, day in UTC and reason.
+    """
     written: set[tuple[str, int]] = set()
     if units:
         columns = zip(*(msgspec.structs.astuple(each) for each in units), strict=True)
@@ -83,8 +86,10 @@ async def write_notes(
 
 
 SILENT_FOR = datetime.timedelta(minutes=10)
-"""How long new weights wait for a gateway that does not write: it was killed or cut off. What it noted and writes later
-is heeded from then on (`tell_of_late_units`)."""
+"""The time for which new weights wait for a gateway that does not write: it was killed or cut off.
+
+Its later notes are heeded once they are written (`note_late_units`).
+"""
 
 _BEGIN_BATCH = """
     INSERT INTO experiment_gateways AS g (id, batch, noted_until) VALUES ($1, $2, clock_timestamp() - $3::interval)
@@ -97,8 +102,9 @@ _BEGIN_BATCH = """
 async def begin_batch(conn: Connection, gateway_id: str, batch: int, age: datetime.timedelta) -> bool:
     """Tell whether a gateway's batch of notes has to be written: False where it was, unknown to the gateway.
 
-    In the transaction that writes the batch, before it. batch: its number, higher than those before. age: since when at
-    most notes may be missing in it.
+    Called in the transaction that writes the batch, before it.
+    batch: the number of the batch, higher than those before.
+    age: the longest time for which notes may be missing in the batch.
     """
     return bool(await conn.fetchval(_BEGIN_BATCH, gateway_id, batch, age))
 
@@ -146,9 +152,11 @@ _LATE = """
 """
 
 
-async def tell_of_late_units(conn: Connection, units: Collection[tuple[str, int]]) -> None:
-    """Let all gateways read the list of exposed units again where units were written after the weights that assigned
-    them had been replaced. units: the experiment and the epoch of each new one, committed by now."""
+async def note_late_units(conn: Connection, units: Collection[tuple[str, int]]) -> None:
+    """Let all gateways read the list of exposed units again where units got weights that had been replaced.
+
+    units: the experiment and the epoch of each new unit, committed by now.
+    """
     if units:
         pairs = sorted(set(units))
         await conn.execute(_LATE, [each for each, _ in pairs], [epoch for _, epoch in pairs])

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gateway.db.experiments.events import UsageRow
-from gateway.db.pool import plan_anew
+from gateway.db.pool import replan
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_ROWS = 50_000
-"""Rows of the ledger that are read at most, the newest ones."""
+"""The most rows of the ledger that are read: the newest ones."""
 
 Past = Literal["unit", "api_key", "request"]
 
@@ -47,7 +47,7 @@ _BY_UNIT = """
     WHERE l.project_id = $1 AND l.created_at >= $2 AND l.kind = 'usage' AND l.experiment_epoch > 0
     ORDER BY l.created_at DESC LIMIT $3
 """
-# By the newest request of each experiment, which an index has: else all requests of all projects might be read.
+# Read by the newest request of each experiment, which an index has: else all requests of all projects might be read.
 _HAS_UNITS = """
     SELECT EXISTS (SELECT FROM experiments e CROSS JOIN LATERAL (
         SELECT created_at FROM experiment_requests WHERE experiment_id = e.id ORDER BY created_at DESC LIMIT 1) r
@@ -62,7 +62,7 @@ async def has_units(conn: Connection, project_id: str, since: datetime.datetime)
 
 async def load_past(conn: Connection, project_id: str, since: datetime.datetime, past: Past) -> list[PastRow]:
     """Return rows of the project's usage since an instant, the newest first, in the caller's transaction."""
-    await plan_anew(conn)
+    await replan(conn)
     if past == "unit":
         rows = await conn.fetch(_BY_UNIT, project_id, since, MAX_ROWS)
     else:
@@ -71,17 +71,18 @@ async def load_past(conn: Connection, project_id: str, since: datetime.datetime,
 
 
 MAX_VOTES = 50_000
-"""Votes that are read at most, the newest ones."""
+"""The most votes that are read: the newest ones."""
 
 
 class PastVotes(msgspec.Struct, frozen=True):
     """The votes of one unit by one metric."""
 
     at: datetime.datetime
-    """The first of them."""
+    """The time of the first of the votes."""
     total: int
     """The sum of the votes, in the metric's integers."""
     num: int
+    """The number of votes."""
 
 
 # A vote is received after it was cast, so that only those received since then are read.
@@ -102,7 +103,9 @@ _VOTES = """
 async def load_past_votes(
     conn: Connection, project_id: str, metric: str, since: datetime.datetime, *, by_unit: bool
 ) -> list[PastVotes]:
-    """Return what each unit, or each request, was voted by a feedback metric since an instant, in the order of first
-    votes. Votes about units alone are about no request."""
+    """Return the votes of each unit, or of each request, by a feedback metric since an instant, by their first votes.
+
+    Votes about units alone are about no request.
+    """
     rows = await conn.fetch(_VOTES, project_id, metric, since, MAX_VOTES, by_unit)
     return [PastVotes(*row) for row in rows]

@@ -1,4 +1,4 @@
-"""What the bookkeeper needs to know of an experiment, and what it changes of it."""
+"""The facts about experiments that the bookkeeper needs, and its changes of them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Scope(msgspec.Struct, frozen=True):
     overruled: frozenset[tuple[str, str]]
     """Guardrails and the names of arms that they paused the experiment for before a person started it again."""
     own: Mapping[str, Kind]
-    """How each metric of the project's own is made of votes."""
+    """The kind of each metric of the project's own."""
     has_alike: bool
-    """Whether other experiments of the project that have started take their units from the same place."""
+    """True if other experiments of the project that have started take their units from the same place."""
 
     @property
     def window_us(self) -> int:
@@ -83,7 +83,7 @@ async def pause(conn: Connection, experiment_id: str, why: object) -> bool:
     return bool(await conn.fetchval(_PAUSE, experiment_id, msgspec.json.encode(why).decode()))
 
 
-_TELL = """
+_NOTIFY = """
     INSERT INTO webhook_deliveries (id, webhook_id, body)
     SELECT 'msg_' || replace(gen_random_uuid()::text, '-', ''), w.id, json_build_object(
         'type', $2::text, 'timestamp', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
@@ -92,9 +92,9 @@ _TELL = """
 """
 
 
-async def tell_webhooks(conn: Connection, organization_id: str, event: str, data: object) -> None:
+async def notify_webhooks(conn: Connection, organization_id: str, event: str, data: object) -> None:
     """Queue a message for the webhooks of an organization that are called for this event."""
-    await conn.execute(_TELL, organization_id, event, msgspec.json.encode(data).decode())
+    await conn.execute(_NOTIFY, organization_id, event, msgspec.json.encode(data).decode())
 
 
 class Reweighting(msgspec.Struct, frozen=True):
@@ -123,10 +123,11 @@ _REWEIGHTING = """
 async def next_reweighting(
     conn: Connection, closed_for: datetime.timedelta, known_after: datetime.timedelta
 ) -> Reweighting | None:
-    """Return an experiment whose enrolment has been closed for long enough, locked until the transaction ends: all
-    exposures are written that gateways noted, and the ledger has, up to a time after it closed. known_after: that time.
+    """Return an experiment whose enrolment has been closed for long enough, locked until the transaction ends.
 
-    Gateways that are silent for long are not waited for.
+    By then all exposures are written that gateways noted, and the ledger has, up to a time after the closing. Gateways
+    that are silent for long are not waited for.
+    known_after: that time after the closing.
     """
     row = await conn.fetchrow(_REWEIGHTING, closed_for, known_after, SILENT_FOR)
     return None if row is None else Reweighting(**row)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 UnitsOf = dict[tuple[str, SegmentKey], tuple[int, int, int]]
-"""By experiment, all segments of a unit, epoch and arm: units, those delivered whole, and their requests."""
+"""Units, wholly treated units, and their requests, by experiment, all segments of a unit, epoch and arm."""
 SumsOf = dict[tuple[str, SegmentKey, str], Sums]
-"""By experiment, all segments of a unit, epoch, arm and metric."""
+"""Sums by experiment, all segments of a unit, epoch, arm and metric."""
 
 Place = tuple[str, Kind, str, int, int]
 """An experiment, a kind of segments, a value of it, an epoch and the index of an arm."""
 Known = dict[str, dict[Kind, set[str]]]
-"""By experiment the values of each kind that are counted apart."""
+"""The values of each kind that are counted apart, by experiment."""
 
 
 class SegmentTotal(msgspec.Struct):
@@ -161,7 +161,7 @@ _ALL_SUMS = """
 
 
 async def load_segments(conn: Connection, experiment_id: str) -> SegmentTotal:
-    """Return what is in the tables of an experiment, to export it or to compare it with a recount."""
+    """Return the segments in the tables of an experiment, to export them or to compare them with a recount."""
     total = SegmentTotal({}, {})
     for kind, value, epoch, arm, units, delivered, requests in await conn.fetch(_ALL_UNITS, experiment_id):
         total.units[experiment_id, kind, value, epoch, arm] = units, delivered, requests

@@ -1,4 +1,4 @@
-"""What copies of requests for an experiment's shadow arm came to, read from the ledger and from gateways' notes."""
+"""The results of copies of requests for an experiment's shadow arm, read from the ledger and from gateways' notes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _SUMS = """
 
 
 async def load_shadow_sums(conn: Connection, experiment_id: str, since: datetime.datetime) -> ShadowSums:
-    """Return what the copies for an experiment's shadow arm came to, of the latest `MAX_ROWS` since an instant."""
+    """Return the sums of the copies for an experiment's shadow arm, of the latest `MAX_ROWS` since an instant."""
     row = await conn.fetchrow(_SUMS, experiment_id, since, MAX_ROWS)
     assert row is not None
     return ShadowSums(**row)

@@ -1,4 +1,4 @@
-"""Units of experiments: what is known of each, when its outcome window ends, and all rows that it is made of."""
+"""Units of experiments: the state of each, the end of its outcome window, and all rows that it is made of."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class UnitRow(msgspec.Struct, frozen=True):
     """A unit that was exposed."""
 
     state: UnitState | None
-    """None: a gateway noted the unit, and the ledger has nothing of it yet."""
+    """The state of the unit; None: a gateway noted the unit, and the ledger has no row of it yet."""
     is_closed: bool
-    """Whether its outcomes are in the sums."""
+    """True if the unit's outcomes are in the sums."""
 
 
 _LOAD = """
@@ -43,7 +43,7 @@ async def load_units(conn: Connection, ids: Collection[UnitId]) -> dict[UnitId, 
     return _units(await conn.fetch(_LOAD, *_columns(ids)))
 
 
-# By an index alone, and no further than it matters.
+# Read by an index alone, and no further than it matters.
 _NUM_REQUESTS = """
     SELECT a.experiment_id, a.digest, (
                SELECT count(*) FROM (SELECT FROM experiment_requests r
@@ -54,8 +54,10 @@ _NUM_REQUESTS = """
 
 
 async def numbers_of_requests(conn: Connection, ids: Collection[UnitId], most: int) -> dict[UnitId, int]:
-    """Return how many requests each of some units has, counted up to a number; units with votes of their own, which
-    are about no request, are left out."""
+    """Return how many requests each of some units has, counted up to a number.
+
+    Units with votes of their own, which are about no request, are left out.
+    """
     rows = await conn.fetch(_NUM_REQUESTS, *_columns(ids), most) if ids else []
     return {(row["experiment_id"], row["digest"]): row["num"] for row in rows}
 
@@ -69,11 +71,11 @@ _OF_PROJECT = """
 
 
 async def units_of_digest(conn: Connection, project_id: str, digest: bytes) -> dict[UnitId, UnitRow]:
-    """Return what a project's experiments know of one unit, locked until the transaction ends."""
+    """Return the rows of one unit in a project's experiments, locked until the transaction ends."""
     return _units(await conn.fetch(_OF_PROJECT, project_id, digest))
 
 
-# Of the project's experiments that take their units from the same place.
+# The project's experiments that take their units from the same place.
 _ALIKE = """
     SELECT DISTINCT u.experiment_id, u.digest, u.state, u.is_closed
     FROM unnest($1::text[], $2::bytea[]) AS a (experiment_id, digest)
@@ -85,7 +87,7 @@ _ALIKE = """
 
 
 async def units_alike(conn: Connection, ids: Collection[UnitId]) -> dict[UnitId, UnitRow]:
-    """Return what all experiments of a unit's project that have the same source of units know of it, of each unit."""
+    """Return the rows of units in all experiments of their project that have the same source of units."""
     return _units(await conn.fetch(_ALIKE, *_columns(ids))) if ids else {}
 
 
@@ -97,13 +99,15 @@ _DUE = """
 
 
 async def units_to_close(conn: Connection, grace: datetime.timedelta, most: int) -> dict[UnitId, UnitRow]:
-    """Return units whose outcome window ended some time ago and whose outcomes are not in the sums, the oldest first,
-    in a transaction that has the lock of units and sums."""
+    """Return units whose outcome window ended some time ago and whose outcomes are not in the sums.
+
+    The oldest comes first. Runs in a transaction that has the lock of units and sums.
+    """
     return _units(await conn.fetch(_DUE, grace, most))
 
 
 class UnitWrite(msgspec.Struct, frozen=True):
-    """What a unit's row becomes."""
+    """The new row of a unit."""
 
     id: UnitId
     state: UnitState
@@ -153,7 +157,7 @@ async def write_units(conn: Connection, writes: Iterable[UnitWrite]) -> set[tupl
 
 
 def encode_state(state: UnitState) -> bytes:
-    """Return a state as rows have it. Its sums of votes, of which each may have 50 bits, have no bound."""
+    """Return a state as rows have it. The sums of votes have no bound: each vote may have 50 bits."""
     sums = [total for total, _ in state.votes.values()] + list(state.before.values())
     sums += [total for did in state.days.values() for total, _ in did.votes.values()]
     if all(abs(total) <= _MAX_PACKED for total in sums):
@@ -177,9 +181,9 @@ class Vote(msgspec.Struct, frozen=True):
     metric: str
     value: int
     at_us: int
-    """When it was cast, in microseconds of Unix time."""
+    """The time at which the vote was cast, in microseconds of Unix time."""
     is_by_judge: bool
-    """Whether a model cast the vote, whose source is 'judge' then."""
+    """True if a model cast the vote, whose source is 'judge' then."""
 
 
 class UnitRows(msgspec.Struct, frozen=True):
@@ -187,7 +191,7 @@ class UnitRows(msgspec.Struct, frozen=True):
 
     requests: list[Request] = []
     usage: dict[str, list[UsageRow]] = {}
-    """By request, in the order of attempts and revisions."""
+    """The rows of the ledger by request, in the order of attempts and revisions."""
     votes: list[Vote] = []
 
 
@@ -242,7 +246,7 @@ _decode_votes: _Decode = msgspec.json.Decoder(list[tuple[int, str, str, int, int
 
 _MARGIN = datetime.timedelta(days=1)
 ROWS_TIMEOUT_S = 120.0
-"""A unit may have millions of requests."""
+"""Seconds for reading the rows of units: a unit may have millions of requests."""
 
 
 MAX_RECOUNTED = 2_000_000
@@ -250,7 +254,7 @@ MAX_RECOUNTED = 2_000_000
 
 
 class OlderRequest(Exception):
-    """A request of days ago was written just now. Asking again finds it."""
+    """A request of days ago was written just now. A second query finds it."""
 
 
 class UnitsTooLarge(Exception):

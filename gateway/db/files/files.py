@@ -1,5 +1,7 @@
-"""Files: whose they are, for how long, and their encrypted names. A file that was deleted or has expired, or of a
-purged project, is not shown, whether its row is still there or not."""
+"""Files: their projects, their expiry, and their encrypted names.
+
+A file that was deleted or has expired, or of a purged project, is not shown, whether its row is still there or not.
+"""
 
 from __future__ import annotations
 

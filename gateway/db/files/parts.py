@@ -1,8 +1,10 @@
-"""Parts: what the file store holds. A row is there before the first piece of its part is written, and stays until the
-last one is deleted, so that nothing lies in the store that no row names.
+"""Parts: the contents of the file store.
+
+A row is there before the first piece of its part is written, and stays until the last one is deleted, so that nothing
+lies in the store that no row names.
 
     coming -> whole -> removed
-    coming ----------> removed   what came of a request that ended early
+    coming ----------> removed    the pieces of a request that ended early
 """
 
 from __future__ import annotations

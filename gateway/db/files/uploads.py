@@ -13,17 +13,18 @@ import msgspec
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-KEPT_DAYS = 1
+RETENTION_DAYS = 1
 """Days after its time for which an upload is shown."""
 
 
 class UploadRow(msgspec.Struct, frozen=True):
-    """An upload as it is shown; state: `expired` where it is pending after its time."""
+    """An upload as it is shown."""
 
     id: str
     created_at: datetime.datetime
     expires_at: datetime.datetime
     state: str
+    """The state; `expired` where the upload is pending after its time."""
     purpose: str
     num_bytes: int
     keep_seconds: int | None
@@ -125,5 +126,5 @@ _DROP_OLD = """
 async def drop_old_uploads(conn: Connection) -> int:
     """Have the parts of expired uploads removed, and forget old uploads. Returns 0: nothing is left to do."""
     await conn.execute(_DROP_PARTS)
-    await conn.execute(_DROP_OLD, KEPT_DAYS)
+    await conn.execute(_DROP_OLD, RETENTION_DAYS)
     return 0

@@ -10,7 +10,7 @@
   503. A new limit counts the past out of roll-ups and their queue.
 - Partitions. There is one for each day, and planning a query over all of them locks each with its indexes. So queries
   say between which instants their rows were created (`span_of_period` tells it of a month, late rows included) and
-  are planned anew (`plan_anew`). The rest, such as backups, needs `max_locks_per_transaction` of 1024, which the
+  are planned anew (`replan`). The rest, such as backups, needs `max_locks_per_transaction` of 1024, which the
   embedded server has and a gateway asks of any other in a warning at its start.
 - Sums. The transaction that writes rows leaves what they add in `rollup_queue`; whoever deletes it there adds it to
   `usage_rollups` (minute, hour, day) and `period_sums` in one transaction: exact whatever commits when. One

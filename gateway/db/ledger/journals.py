@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.db.pool import plan_anew
+from gateway.db.pool import replan
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 LOST_AFTER = datetime.timedelta(seconds=60)
-"""A journal that is not heard of for so long counts as lost until it is: its gateway reports every few seconds."""
+"""The time without a report after which a journal counts as lost until the next report: its gateway reports every few
+seconds."""
 
 LIVING_FOR = datetime.timedelta(seconds=30)
 
@@ -23,10 +24,11 @@ KEEP_ENGINE_EVERY = datetime.timedelta(days=1)
 
 
 class LostJournal(msgspec.Struct, frozen=True):
-    """open_requests: sent to an engine, and in no row since."""
+    """A journal whose gateway does not report any more."""
 
     id: str
     open_requests: int
+    """Requests that were sent to an engine and have no row."""
     heard_at: datetime.datetime
 
 
@@ -40,17 +42,21 @@ _REPORT = """
 
 
 async def report_journal(conn: Connection, journal_id: str, open_requests: int, *, version: str | None = None) -> None:
-    """Report a living gateway's own journal. version: of the gateway; it counts as started when this was first
-    reported."""
+    """Report a living gateway's own journal.
+
+    version: the gateway's version. The gateway counts as started when the version was first reported.
+    """
     await conn.execute(_REPORT, journal_id, open_requests, version)
 
 
 class LivingGateway(msgspec.Struct, frozen=True):
-    """version, started_at: None of gateways that do not tell."""
+    """A gateway that reports."""
 
     id: str
     version: str | None
+    """The gateway's version; None where it does not tell."""
     started_at: datetime.datetime | None
+    """The time of its first report; None where it does not tell its version."""
     heard_at: datetime.datetime
     open_requests: int
 
@@ -92,8 +98,10 @@ _LOST = """
 
 
 async def lost_journals(conn: Connection) -> list[LostJournal]:
-    """Return the journals that nobody has heard of, with requests that nobody can bill unless the journal's folder
-    turns up."""
+    """Return the journals that nobody has heard of, with their requests.
+
+    Nobody can bill these requests unless the journal's folder turns up.
+    """
     return [LostJournal(**row) for row in await conn.fetch(_LOST, LOST_AFTER)]
 
 
@@ -120,11 +128,11 @@ _CORRECTED = """
 async def corrected_here(
     conn: Connection, attempts: Sequence[tuple[str, int, datetime.datetime]]
 ) -> set[tuple[str, int]]:
-    """Return which of these (request_id, attempt, created_at) got a better count in this transaction.
+    """Return the attempts that got a better count in this transaction.
 
-    attempts: not empty.
+    attempts: (request_id, attempt, created_at) of each; not empty.
     """
-    await plan_anew(conn)
+    await replan(conn)
     request_ids, numbers, instants = map(list, zip(*attempts, strict=True))
     rows = await conn.fetch(_CORRECTED, request_ids, numbers, instants, min(instants), max(instants))
     return {(row["request_id"], row["attempt"]) for row in rows}
@@ -169,7 +177,9 @@ _FORGET_ENGINES = """
 
 
 async def forget_old_engines(conn: Connection, connected: Collection[str]) -> None:
-    """Delete the engines that no gateway has been connected to for long. connected: those of this gateway, however
-    idle."""
+    """Delete the engines that no gateway has been connected to for long.
+
+    connected: the engines of this gateway, however idle.
+    """
     await conn.execute(_KEEP_ENGINES, list(connected), KEEP_ENGINE_EVERY)
     await conn.execute(_FORGET_ENGINES, FORGET_ENGINE_AFTER)

@@ -1,4 +1,4 @@
-"""Why requests were refused before they ran: written in batches, kept for a week, so many of each project."""
+"""The refusals of requests before they ran: written in batches, kept for a week, a bounded number for each project."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ import msgspec
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-KEPT_FOR = datetime.timedelta(days=7)
+RETENTION = datetime.timedelta(days=7)
 MAX_PER_PROJECT = 1000
 MAX_REQUEST_IDS = 50
-"""The most requests, of those that were refused alike, that are found by their id."""
+"""The most requests of alike refusals that are found by their id."""
 
 
 class NewRefusal(msgspec.Struct, frozen=True):
-    """Alike refusals of one minute; num: how many. kind: digest of what makes them alike.
-
-    key_sha256: of a key that was refused itself, by which its project is found where there is one; else project_id and
-    organization_id are given. limited_by: a limit as a refusal explains it, as JSON.
-    """
+    """Alike refusals of one minute."""
 
     organization_id: str
     project_id: str
     api_key_id: str
     key_sha256: bytes | None
+    """The SHA-256 of a key that was refused itself, by which its project is found where there is one; None: project_id
+    and organization_id are given."""
     minute: datetime.datetime
     kind: bytes
+    """The digest of the fields that make refusals alike."""
     request_ids: list[str]
     endpoint: str
     model: str
@@ -39,11 +38,13 @@ class NewRefusal(msgspec.Struct, frozen=True):
     param: str
     message: str
     limited_by: str | None
+    """The limit that refused the requests, as JSON."""
     num: int
+    """The number of refusals."""
 
 
 class RefusalRow(msgspec.Struct, frozen=True):
-    """created_at: of the first of those that were alike. limited_by: as an explained refusal has it."""
+    """Alike refusals of one minute, as they are shown."""
 
     id: str
     organization_id: str
@@ -58,8 +59,10 @@ class RefusalRow(msgspec.Struct, frozen=True):
     param: str
     message: str
     limited_by: dict[str, Any] | None
+    """The limit that refused the requests, as an explained refusal has it."""
     num: int
     created_at: datetime.datetime
+    """The time of the first of the alike refusals."""
 
 
 _WRITE = """
@@ -106,7 +109,7 @@ async def write_refusals(conn: Connection, refusals: Sequence[NewRefusal]) -> No
 
 
 async def drop_old_refusals(conn: Connection) -> None:
-    await conn.execute(_DROP_OLD, KEPT_FOR)
+    await conn.execute(_DROP_OLD, RETENTION)
 
 
 _PLACE = """
@@ -142,7 +145,7 @@ async def list_refusals(
 ) -> list[RefusalRow]:
     """Return refusals, newest first, those whose place is below `before`. project_ids None: all of the organization."""
     only = None if project_ids is None else list(project_ids)
-    return [_row(row) for row in await conn.fetch(_LIST, organization_id, only, before, limit, KEPT_FOR)]
+    return [_row(row) for row in await conn.fetch(_LIST, organization_id, only, before, limit, RETENTION)]
 
 
 _FIND = """
@@ -155,7 +158,7 @@ _FIND = """
 
 
 async def find_refusal(conn: Connection, organization_id: str, request_id: str) -> RefusalRow | None:
-    row = await conn.fetchrow(_FIND, organization_id, request_id, KEPT_FOR)
+    row = await conn.fetchrow(_FIND, organization_id, request_id, RETENTION)
     return None if row is None else _row(row)
 
 

@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 OF_EACH_KEY = (4, 20)
-"""Requests of a project that are looked at for one of a key's, of which roll-ups do not tell: first so many, then so
-many where these are not enough."""
+"""Requests of a project that are read for each wanted request of a key, of which roll-ups do not tell: at first, and
+where these are not enough."""
 
 
 class RequestKey(msgspec.Struct, frozen=True):
-    """Where a request stands in the order of all."""
+    """The place of a request in the order of all."""
 
     created_at: datetime.datetime
     request_id: str
 
 
 class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Created from start up to end, and after `after` in the order of the list. project_ids None: the whole
-    organization; other lists: empty ones do not filter. finish_reasons: as the last record of its last attempt
-    has it, which is what is shown.
+    """The requests of a page: created from start up to end, and after `after` in the order of the list.
 
-    With project_ids no row of another project is looked at: neither a page's end nor its length tells of one."""
+    Empty lists do not filter.
+
+    With project_ids no row of another project is read: neither a page's end nor its length tells of one.
+    """
 
     organization_id: str
     start: datetime.datetime
@@ -44,10 +45,12 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
     after: RequestKey | None
     limit: int
     project_ids: Sequence[str] | None = None
+    """The projects; None: the whole organization."""
     models: Sequence[str] = ()
     api_key_ids: Sequence[str] = ()
     adapter_ids: Sequence[str] = ()
     finish_reasons: Sequence[str] = ()
+    """Finish reasons as the last record of a request's last attempt has them, which is the one that is shown."""
 
     @property
     def is_filtered(self) -> bool:
@@ -55,10 +58,11 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestsFound(msgspec.Struct, frozen=True):
-    """next_key: after which a next page begins, None where there is none."""
+    """A page of requests."""
 
     rows: list[RequestRow]
     next_key: RequestKey | None
+    """The key after which the next page begins; None where there is none."""
 
 
 # A row is billed in the month in which it was created or, where that was closed, in a later one: by their index, each
@@ -88,7 +92,7 @@ _OF_ORGANIZATION = """
     ) e LEFT JOIN found f ON true
     ORDER BY f.created_at DESC, f.request_id DESC
 """
-# What is older than the last row looked at of some project may have newer ones beside it: it is for a next page.
+# A row that is older than the last one read of some project may have newer ones beside it: it is for a next page.
 _OF_PROJECTS = """
     WITH looked_at AS MATERIALIZED (
         SELECT c.*, row_number() OVER (PARTITION BY c.project_id ORDER BY c.created_at DESC, c.request_id DESC) AS place
@@ -120,8 +124,8 @@ _OF_PROJECTS = """
     ORDER BY f.created_at DESC, f.request_id DESC
 """
 
-# Newest first, of each piece as many as a page takes. Only what ended in an error may have ended otherwise after all:
-# at another attempt, or by a better count that came late.
+# Newest first, of each piece as many as a page takes. Only a request that ended in an error may have ended otherwise
+# after all: at another attempt, or by a better count that came late.
 _FITTING = """
     SELECT c.created_at, c.request_id, c.project_id
     FROM unnest($2::timestamptz[], $3::timestamptz[], $4::text[]) AS p (since, until, project_id) CROSS JOIN LATERAL (
@@ -185,8 +189,10 @@ async def list_requests(conn: Connection, query: RequestQuery, *, scan_limit: in
 
 
 async def _all(conn: Connection, query: RequestQuery, scan_limit: int) -> tuple[list[RequestPlace], RequestKey | None]:
-    """Return places, up to one more than the limit, and after which key the next page begins where there is no such
-    one."""
+    """Return places, up to one more than the limit, and the key after which the next page begins.
+
+    The key is None unless the scan was cut off at its limit.
+    """
     after = query.after or RequestKey(query.end, "")
     window = (query.organization_id, query.start, query.end, after.created_at, after.request_id)
     limits = (scan_limit, query.limit + 1)
@@ -202,7 +208,7 @@ async def _all(conn: Connection, query: RequestQuery, scan_limit: int) -> tuple[
 async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestPlace], RequestKey | None]:
     """Return the requests of `_all` that fit the filters."""
     after = query.after or RequestKey(query.end, "")
-    # Others of the very instant come before `after` where it has an id; no key is before one without.
+    # Requests of the same instant come before `after` where it has an id; no key is before one without.
     until = min(query.end, after.created_at + datetime.timedelta(microseconds=1 if after.request_id else 0))
     filters = Filters(
         organization_id=query.organization_id,

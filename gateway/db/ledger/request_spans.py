@@ -1,7 +1,7 @@
-"""Where the ledger holds what a list of requests asks for, told by the roll-ups of traffic: days first, then hours of
-these, then minutes of those, and whose requests they are. However rare a request is, few rows are looked at for it.
+"""The places of the ledger that hold the requests of a list, by the roll-ups of traffic.
 
-Roll-ups tell no keys apart: of a key's requests those of its project are looked at.
+Days are looked at first, then hours of these, then minutes of those, with their projects. However rare a request is,
+few rows are read for it. Roll-ups tell no keys apart: for a key's requests those of its project are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_LOOKED_AT = 20_000
-"""Requests in the minutes of one page, unless one minute alone has more."""
+"""The most requests in the minutes of one page, unless one minute alone has more."""
 
 Level = Literal["organization", "project", "model", "full"]
 Span = tuple[datetime.datetime, datetime.datetime]
@@ -34,10 +34,11 @@ _WIDTHS: dict[Width, datetime.timedelta] = {
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
-    """Empty lists do not filter; project_ids None: all of the organization."""
+    """The filters of a list of requests. Empty lists do not filter."""
 
     organization_id: str
     project_ids: Sequence[str] | None = None
+    """The projects; None: all of the organization."""
     models: Sequence[str] = ()
     adapter_ids: Sequence[str] = ()
     finish_reasons: Sequence[str] = ()
@@ -59,18 +60,21 @@ class Piece(msgspec.Struct, frozen=True, order=True):
 
 
 class Pieces(msgspec.Struct, frozen=True):
-    """Newest first. back_to: nothing before it was looked for; None where that was everything."""
+    """The pieces of a page, newest first."""
 
     pieces: list[Piece]
     back_to: datetime.datetime | None
+    """The instant before which nothing was looked for; None where everything was."""
 
 
 async def pieces_with(
     conn: Connection, filters: Filters, start: datetime.datetime, until: datetime.datetime, num_needed: int
 ) -> Pieces:
-    """Return, for the projects that have any, the newest minutes between two instants that hold so many requests
-    together, or all minutes."""
-    # First: what is rolled up between the questions is in both answers rather than in none.
+    """Return the newest minutes between two instants that hold so many requests together, by project.
+
+    A project with fewer has all minutes; one that has none is left out.
+    """
+    # Read first: rows that are rolled up between the two queries are in both answers rather than in none.
     waiting = await conn.fetch(_WAITING, filters.organization_id, start, until, *_names(filters))
     spans, back_to = [(start, until)], None
     minutes: list[datetime.datetime] = []
@@ -79,14 +83,14 @@ async def pieces_with(
         if is_cut:
             back_to = minutes[-1]
         spans = [(max(start, bucket), min(until, bucket + size)) for bucket in minutes]
-    whose, is_cut = await _whose(conn, filters, minutes, num_needed)
+    pairs, is_cut = await _projects_of(conn, filters, minutes, num_needed)
     if is_cut:
-        back_to = min(minute for minute, _ in whose)
-    whose.update((minute, project_id) for minute, project_id in waiting if back_to is None or minute >= back_to)
+        back_to = min(minute for minute, _ in pairs)
+    pairs.update((minute, project_id) for minute, project_id in waiting if back_to is None or minute >= back_to)
     pieces = [
         Piece(max(start, minute), min(until, minute + _WIDTHS["minute"]), project_id)
-        for minute, project_id in whose
-        if not project_id or (minute, "") not in whose
+        for minute, project_id in pairs
+        if not project_id or (minute, "") not in pairs
     ]
     return Pieces(sorted(pieces, reverse=True), back_to)
 
@@ -132,7 +136,7 @@ def _floor(instant: datetime.datetime, size: datetime.timedelta) -> datetime.dat
 
 
 # num_beside: with those that the filters leave out.
-_WHOSE = """
+_PROJECTS_OF = """
     SELECT r.bucket, r.project_id, sum(n.num)::bigint AS num, sum(r.num_requests)::bigint AS num_beside
     FROM traffic_rollups r CROSS JOIN LATERAL (
         SELECT CASE WHEN ($4::text[] = '{}' OR r.model = ANY ($4)) AND ($5::text[] = '{}' OR r.adapter_id = ANY ($5))
@@ -148,7 +152,7 @@ _SIZES = """
     WHERE r.organization_id = $1 AND r.level = 'organization' AND r.width = 'minute' AND r.project_id = ''
       AND r.bucket = ANY ($2::timestamptz[])
 """
-# What the roll-ups do not have yet; of a queue that is behind, its newest part.
+# The rows that the roll-ups do not have yet; of a queue that is behind, its newest part.
 _WAITING = """
     SELECT DISTINCT q.minute, q.project_id
     FROM (
@@ -162,7 +166,7 @@ _WAITING = """
 """
 
 
-async def _whose(
+async def _projects_of(
     conn: Connection, filters: Filters, minutes: list[datetime.datetime], num_needed: int
 ) -> tuple[set[tuple[datetime.datetime, str]], bool]:
     """Return whose requests some minutes have, newest first, and whether these are fewer than were asked for.
@@ -172,18 +176,18 @@ async def _whose(
     """
     level = "full" if filters.models or filters.adapter_ids else "project"
     asked = (filters.organization_id, level, *_names(filters), list(filters.finish_reasons), minutes)
-    rows = await conn.fetch(_WHOSE, *asked)
+    rows = await conn.fetch(_PROJECTS_OF, *asked)
     sizes: dict[datetime.datetime, int] = {}
     if filters.project_ids is None:
         sizes = dict(tuple(row) for row in await conn.fetch(_SIZES, filters.organization_id, minutes))
     num, num_beside = (sum(row[name] for row in rows) for name in ("num", "num_beside"))
     is_for_everybody = filters.project_ids is None and num_needed * sum(sizes.values()) < num * num_beside
-    whose: set[tuple[datetime.datetime, str]] = set()
+    pairs: set[tuple[datetime.datetime, str]] = set()
     num_left = MAX_LOOKED_AT
     for minute, group in groupby(rows, lambda row: row["bucket"]):
-        theirs = {row["project_id"]: row["num_beside"] for row in group}
-        num_left -= sizes.get(minute, 0) if is_for_everybody else sum(theirs.values())
-        if num_left < 0 and whose:
-            return whose, True
-        whose.update((minute, project_id) for project_id in ([""] if is_for_everybody else theirs))
-    return whose, False
+        by_project = {row["project_id"]: row["num_beside"] for row in group}
+        num_left -= sizes.get(minute, 0) if is_for_everybody else sum(by_project.values())
+        if num_left < 0 and pairs:
+            return pairs, True
+        pairs.update((minute, project_id) for project_id in ([""] if is_for_everybody else by_project))
+    return pairs, False

@@ -1,5 +1,6 @@
-"""Requests one by one, out of the ledger: their counts, times and cost, and nothing of their content. A row of the
-ledger is an attempt, or one prompt of several; what they come to together is the request.
+"""Requests one by one, out of the ledger: their counts, times and cost, and nothing of their content.
+
+A row of the ledger is an attempt, or one prompt of several; their sum is the request.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 LOOK_BACK = datetime.timedelta(days=92)
-"""How far back a request is found by its id alone."""
+"""The time back to which a request is found by its id alone."""
 
 
 class RequestRow(msgspec.Struct, frozen=True):
-    """A request, summed over its attempts and prompts. Model, adapter and times in ms are those of the first prompt's
-    last attempt, which had timed_tokens come out of it."""
+    """A request, summed over its attempts and prompts.
+
+    Model, adapter and times in ms are those of the first prompt's last attempt, whose completion has timed_tokens.
+    """
 
     request_id: str
     project_id: str
@@ -46,7 +49,7 @@ class RequestRow(msgspec.Struct, frozen=True):
 
 
 class RequestPlace(msgspec.Struct, frozen=True):
-    """Where the ledger has a request."""
+    """The place of a request in the ledger."""
 
     request_id: str
     project_id: str
@@ -107,8 +110,10 @@ _FIND = """
 
 
 async def find_request(conn: Connection, organization_id: str, request_id: str) -> RequestRow | None:
-    """Return a request of the last LOOK_BACK, by its own id or one of its prompts', or None where the organization
-    had none."""
+    """Return a request of the last LOOK_BACK, by its own id or one of its prompts'.
+
+    Return None where the organization had none.
+    """
     request_id = request_id.partition(".")[0]
     found = await conn.fetchrow(_FIND, organization_id, request_id, LOOK_BACK)
     if found is None:
@@ -119,8 +124,10 @@ async def find_request(conn: Connection, organization_id: str, request_id: str) 
 
 
 class AttemptRow(msgspec.Struct, frozen=True):
-    """One record of the ledger: of an attempt at one prompt or, of a revision above 0, what a better count that came
-    late has beyond it. Prices in nanos per million tokens, None where there were none."""
+    """One record of the ledger: an attempt at one prompt or, with a revision above 0, the difference to a better count.
+
+    Prices are in nanos per million tokens; None where there were none.
+    """
 
     request_id: str
     attempt: int

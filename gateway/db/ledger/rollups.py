@@ -19,7 +19,8 @@ _LOCK = "SELECT pg_advisory_xact_lock($1)"
 MAX_BATCH = 5000
 DAYS_AHEAD = 7
 
-# Takes the lock itself, where it is free. What another transaction took that has ended meanwhile is not taken again.
+# Takes the lock itself, where it is free. Rows that another transaction took, which has ended meanwhile, are not taken
+# again.
 _ROLL_UP = """
     WITH taken AS (
         DELETE FROM rollup_queue WHERE id IN (

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-# Whoever waits for a lock holds up all writers that come after: behind a slow one it gives up instead.
-_PATIENCE = "SET LOCAL lock_timeout = '1s'"
+# A transaction that waits for this lock holds up all later writers: behind a slow writer it gives up instead.
+_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '1s'"
 
 _HOLD = "SELECT hold_ledger()"
 
@@ -20,5 +20,5 @@ async def hold_ledger(conn: Connection) -> None:
 
     Raises asyncpg.LockNotAvailableError, one of `CONFLICTS`.
     """
-    await conn.execute(_PATIENCE)
+    await conn.execute(_LOCK_TIMEOUT)
     await conn.execute(_HOLD)

@@ -1,7 +1,7 @@
-"""How many requests there were, how they ended and how long they took, in buckets of time: from roll-ups alone.
+"""The numbers, ends and times of requests in buckets of time: from roll-ups alone.
 
 Times are counted in buckets (see `time_bucket` in the schema), so that percentiles of any sum of rows are within a
-tenth of what all the times would give. By key there are sums of `usage_rollups`, which know neither ends nor times.
+tenth of the exact ones. By key there are sums of `usage_rollups`, which know neither ends nor times.
 """
 
 from __future__ import annotations
@@ -38,21 +38,23 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class TrafficQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Buckets from start up to end; whole: all of them as one, that begins at start. project_ids None: the whole
-    organization; other lists: empty ones do not filter. group_by: names of fields of the sums. with_times: read them,
-    which costs more than all the rest."""
+    """Sums over buckets from start up to end. Empty lists do not filter."""
 
     organization_id: str
     width: Width
     start: datetime.datetime
     end: datetime.datetime
     project_ids: Sequence[str] | None
+    """The projects; None: the whole organization."""
     models: Sequence[str] = ()
     adapter_ids: Sequence[str] = ()
     api_key_ids: Sequence[str] = ()
     group_by: Sequence[str] = ()
+    """Names of fields of the sums."""
     whole: bool = False
+    """True: all buckets are one, which begins at start."""
     with_times: bool = True
+    """True: the times are read too, which costs more than all the rest."""
 
     @property
     def is_by_key(self) -> bool:
@@ -69,7 +71,11 @@ class TrafficQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrafficSum(msgspec.Struct, frozen=True, gc=False):
-    """None: what group_by does not name, what is not known by key, and percentiles of nothing."""
+    """The requests of one group in one bucket.
+
+    None stands for a field that group_by does not name, for a number that is not known by key, and for percentiles of
+    nothing.
+    """
 
     bucket: datetime.datetime
     project_id: str | None
@@ -90,8 +96,9 @@ class TrafficSum(msgspec.Struct, frozen=True, gc=False):
     tpot_ms: Percentiles | None = None
 
 
-# Of an order ($11) the first ($12); without one in the order of their buckets. The first of the two alternatives leaves
-# models and adapters to the indexes that begin with them. Times ($13) are of the very row: no join finds them sooner.
+# The first ($12) by an order ($11); without one, all in the order of their buckets. The first of the two alternatives
+# leaves models and adapters to the indexes that begin with them. Times ($13) are of the very row: no join finds them
+# sooner.
 _SUMS = """
     SELECT CASE WHEN $9 THEN $4 ELSE r.bucket END AS bucket,
            CASE WHEN 'project_id' = ANY ($8) THEN r.project_id END AS project_id,
@@ -172,7 +179,7 @@ _LIST_OF = {"project_id": "project_ids", "model": "models", "adapter_id": "adapt
 def _query_values(query: TrafficQuery) -> tuple[object, ...]:
     start, end, projects, *rest = _window(query)
     if query.level in ("organization", "model"):
-        projects = [""]  # as rows have it that tell no projects apart
+        projects = [""]  # the id in rows that tell no projects apart
     return (query.organization_id, query.level, query.width, start, end, projects, *rest, list(query.adapter_ids))
 
 

@@ -1,9 +1,8 @@
 """The ledger of usage: each (request, attempt) once, priced as it is written, and only ever added to.
 
-The fields of `UsageEvent` are columns of the table `ledger`, by name; no statement repeats them.
-
-A row that ended in "error" may be what a gateway saw before it lost its engine: what the engine's own count has beyond
-it, should that come, becomes a row beside it. `write_usage` in the schema does all of this in one transaction.
+The fields of `UsageEvent` are columns of the table `ledger`, by name; no statement repeats them. A row that ended in
+"error" may be the count that a gateway saw before it lost its engine: the difference to the engine's own count, should
+that come, becomes a row beside it. `write_usage` in the schema does all of this in one transaction.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ SUPERSEDED = "superseded"
 
 
 class UsageEvent(msgspec.Struct, frozen=True):
-    """One attempt as a gateway tells of it. Times in ms; ttft_ms is None when no token came or its gateway died.
-    created_at: the instant of its meter tag, the same in every copy of it. experiment_*, own_key: as in the tag."""
+    """One attempt as a gateway reports it. Times are in ms. experiment_*, own_key: as in the meter tag."""
 
     request_id: str
     attempt: int
@@ -46,9 +44,11 @@ class UsageEvent(msgspec.Struct, frozen=True):
     prefill_ms: float
     decode_ms: float
     ttft_ms: float | None
+    """The time to the first token; None where no token came or the gateway died."""
     latency_ms: float | None
     adapter_load_bytes: int
     created_at: datetime.datetime
+    """The instant of the attempt's meter tag, the same in every copy of it."""
     finished_at: datetime.datetime
     service_tier: str = "default"
     experiment_id: str | None = None
@@ -59,7 +59,8 @@ class UsageEvent(msgspec.Struct, frozen=True):
     own_key: bool | None = None
 
 
-# One JSON text: a quarter of the time that an array for each column takes to encode, and less on the server, too.
+# Sent as one JSON text: a quarter of the time that an array for each column takes to encode, and less on the server,
+# too.
 _WRITE = """
     SELECT new_request_id, new_attempt FROM write_usage(ARRAY(
         SELECT e FROM json_populate_recordset(NULL::ledger, $1::json) e))
@@ -69,8 +70,8 @@ _WRITE = """
 async def write_usage_events(conn: Connection, events: Sequence[UsageEvent]) -> set[tuple[str, int]]:
     """Write events, no (request_id, attempt) twice among them. Return the events that had no row yet.
 
-    Of two events of one attempt the ledger keeps the one that did not end in "error", with the larger counts: no
-    client has seen more than its row says. An attempt that was superseded counts for nothing, in whatever order
+    If two events are about one attempt, the ledger keeps the one that did not end in "error", with the larger counts:
+    no client has seen more than its row says. An attempt that was superseded counts for nothing, in whatever order
     events come.
     """
     if not events:
@@ -79,7 +80,8 @@ async def write_usage_events(conn: Connection, events: Sequence[UsageEvent]) -> 
     return {(row["new_request_id"], row["new_attempt"]) for row in rows}
 
 
-# As the view usage_attempts has them, which would put together every attempt of the ledger before it filters.
+# The columns are those of the view usage_attempts, which would put together every attempt of the ledger before it
+# filters.
 _LIST = """
     SELECT (k.whole).*
     FROM (

@@ -18,19 +18,20 @@ Width = Literal["minute", "hour", "day"]
 
 
 class SumQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Buckets from start up to end. project_ids None: the whole organization; other lists: empty ones do not filter.
-    group_by: names of fields of the sums; what is not among them is None there."""
+    """Sums over buckets from start up to end. Empty lists do not filter."""
 
     organization_id: str
     width: Width
     start: datetime.datetime
     end: datetime.datetime
     project_ids: Sequence[str] | None
+    """The projects; None: the whole organization."""
     api_key_ids: Sequence[str] = ()
     user_ids: Sequence[str] = ()
     models: Sequence[str] = ()
     batch: bool | None = None
     group_by: Sequence[str] = ()
+    """Names of fields of the sums; all other fields are None there."""
 
 
 class UsageSum(msgspec.Struct, frozen=True, gc=False):
@@ -80,7 +81,7 @@ async def usage_sums(conn: Connection, query: SumQuery, *, embeddings: bool) -> 
 
 
 class CostSum(msgspec.Struct, frozen=True, gc=False):
-    """quantity: tokens of the line item, None for adjustments and where items are not told apart."""
+    """The cost of one line item in one bucket."""
 
     bucket: datetime.datetime
     project_id: str | None
@@ -88,6 +89,7 @@ class CostSum(msgspec.Struct, frozen=True, gc=False):
     line_item: str | None
     cost_nanos: int
     quantity: int | None
+    """Tokens of the line item; None for adjustments and where items are not told apart."""
 
 
 _COSTS = """

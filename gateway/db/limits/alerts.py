@@ -1,4 +1,4 @@
-"""The parts of the database's state at which somebody should look now."""
+"""The parts of the database's state that need an operator's attention now."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ DEFAULT_PERCENT = 80
 
 
 class FullLimit(msgspec.Struct, frozen=True):
-    """A limit of which its first threshold is used or reserved, or more. project_id None: of the organization."""
+    """A limit whose first threshold is reached by the used and reserved amount."""
 
     id: str
     project_id: str | None
+    """The project; None for a limit of the organization."""
     project_name: str | None
     model: str | None
     unit: str
@@ -34,7 +35,7 @@ class FullLimit(msgspec.Struct, frozen=True):
     taken: int
 
 
-# Each table is read once for all limits. `stored` is what stored_bytes() says, of all projects at a time.
+# Each table is read once for all limits. `stored` is the result of stored_bytes(), for all projects at a time.
 _LIMITS = """
     WITH windows AS MATERIALIZED (
         SELECT period, limit_window(period, now()) AS start FROM unnest('{day,month,none}'::text[]) AS period
@@ -102,12 +103,13 @@ async def ending_keys(conn: Connection, organization_id: str, project_ids: Seque
 
 
 class RejectedVersion(msgspec.Struct, frozen=True):
-    """version None: it was rejected before it became one."""
+    """A version of an adapter that was rejected."""
 
     project_id: str
     project_name: str
     name: str
     version: int | None
+    """The number of the version; None: it was rejected before it got one."""
     reason: str | None
     rejected_at: datetime.datetime
 
@@ -143,7 +145,7 @@ class PausedExperiment(msgspec.Struct, frozen=True):
     project_id: str
     project_name: str
     why: str | None
-    """What the guardrail found, in words."""
+    """The guardrail's finding, in words."""
     paused_at: datetime.datetime
 
 
@@ -165,12 +167,14 @@ async def paused_experiments(
 
 
 class Failing(msgspec.Struct, frozen=True):
-    """name: a webhook's URL, or a delivery's name. failed_at: None where only the next attempt is known."""
+    """A webhook or a delivery whose last attempt failed."""
 
     id: str
     name: str
+    """The webhook's URL, or the delivery's name."""
     error: str | None
     failed_at: datetime.datetime | None
+    """The time of the failure; None where only the next attempt is known."""
 
 
 _WEBHOOKS = """

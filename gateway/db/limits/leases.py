@@ -1,6 +1,6 @@
-"""Leases of limits: how much of what is left each gateway holds. All times are this database's.
+"""Leases of limits: the part of each limit that each gateway holds. All times are this database's.
 
-A lease counts for as long as its row is there. A gateway that is not heard of is suspected first, and forgotten some
+A lease counts for as long as its row is there. A gateway without signs of life is suspected first, and forgotten some
 time after that, so no lease ends because the database itself was away.
 """
 
@@ -59,8 +59,10 @@ _DELETE = """
 
 
 async def write_leases(conn: Connection, gateway_id: str, amounts: Mapping[Key, int]) -> None:
-    """Set this gateway's leases; 0 is none. Leases of limits that are gone, or of a gateway that was forgotten, are
-    left out."""
+    """Set this gateway's leases; 0 is none.
+
+    Leases of limits that are gone, or of a gateway that was forgotten, are left out.
+    """
     some = [(limit_id, at(start), amount) for (limit_id, start), amount in amounts.items() if amount > 0]
     none = [(limit_id, at(start)) for (limit_id, start), amount in amounts.items() if amount <= 0]
     if some:
@@ -69,17 +71,17 @@ async def write_leases(conn: Connection, gateway_id: str, amounts: Mapping[Key, 
         await conn.execute(_DELETE, gateway_id, *map(list, zip(*none, strict=True)))
 
 
-# Nobody was heard for long: this server was away, or its clock has jumped, and what it suspected has to be seen again.
+# No gateway has written for long: this server was away, or its clock has jumped, so that a silence has to be seen anew.
 _SUSPECT_ANEW = """
     UPDATE limit_gateways SET suspected_at = clock_timestamp()
     WHERE suspected_at IS NOT NULL AND (SELECT max(heard_at) FROM limit_gateways) < clock_timestamp() - $1::interval
 """
-_HEARD = """
+_RENEW = """
     UPDATE limit_gateways SET heard_at = clock_timestamp(), suspected_at = NULL WHERE id = $1
     RETURNING heard_at, (SELECT count(*) FROM limit_gateways WHERE suspected_at IS NULL) AS num_gateways
 """
 # A gateway's own row comes first and the others' rows are not waited for, so that no two gateways wait for each other.
-# After a long silence nobody is forgotten: what was suspected before it is suspected anew.
+# After a long silence no gateway is forgotten: a gateway that was suspected before is suspected anew.
 _BEAT = """
     WITH silence AS MATERIALIZED (
         SELECT max(heard_at) < clock_timestamp() - $2::interval AS is_long FROM limit_gateways
@@ -142,7 +144,7 @@ class PostgresLeases:
             await conn.execute(_SUSPECT_ANEW, SUSPECT_AFTER)
             await conn.execute(_CLAIM, gateway_id)
             await write_leases(conn, gateway_id, amounts)
-            row = await conn.fetchrow(_HEARD, gateway_id)
+            row = await conn.fetchrow(_RENEW, gateway_id)
             assert row is not None
             return Beat(unix_ns(row["heard_at"]), row["num_gateways"])
 

@@ -1,4 +1,4 @@
-"""Limits of an organization, its projects and their keys, with what is used and reserved of each."""
+"""Limits of an organization, its projects and their keys, with the used and the reserved amount of each."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A limit in its current window. used is in the ledger, reserved is held by gateways for what runs, or is about to.
-    window_end: Unix seconds, None without a window."""
+    """A limit in its current window."""
 
     limit: Limit
     used: int
+    """The amount in the ledger."""
     reserved: int
+    """The amount that gateways hold for requests that run, or are about to."""
     window_end: int | None
+    """Unix seconds; None without a window."""
 
     @property
     def free(self) -> int:
@@ -46,7 +48,7 @@ LOAD_TIMEOUT_S = 5.0
 
 
 class LimitLoader:
-    """`Rules` loads with this. Raises what asking the database raises, TimeoutError included."""
+    """Loads limits for `Rules`. Raises the errors of a query, TimeoutError included."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -56,7 +58,7 @@ class LimitLoader:
             return await load_limits(conn, organization_id, project_id)
 
 
-# What is stored is the sum over the project's distinct adapters' versions: the same content counts once.
+# The stored bytes are the sum over the project's distinct adapters' versions: the same content counts once.
 _LIST = """
     SELECT l.id, l.organization_id, l.project_id, l.api_key_id, l.model, l.unit, l.period, l.max, l.hard,
            l.alert_percents,
@@ -96,7 +98,7 @@ _FIND = """
     WHERE organization_id = $1 AND project_id IS NOT DISTINCT FROM $2 AND api_key_id IS NOT DISTINCT FROM $3
         AND model IS NOT DISTINCT FROM $4 AND unit = $5 AND period = $6 AND hard = $7
 """
-# Shares of another max are other thresholds, which this window has yet to tell of.
+# Shares of another max are other thresholds, of which this window has announced none yet.
 _UPDATE = """
     WITH forgotten AS (DELETE FROM limit_alerts a USING limits l WHERE l.id = $1 AND l.max <> $2
                        AND a.limit_id = l.id AND a.window_start = limit_window(l.period, now()))
@@ -157,8 +159,10 @@ _STORED = "SELECT stored_bytes($1, $2)"
 
 
 async def lock_storage(conn: Connection, organization_id: str, project_id: str) -> None:
-    """Lock the storage limits until the transaction ends. Storing comes before anything that the schema announces:
-    changes of limits wait for the two in this order, too."""
+    """Lock the storage limits until the transaction ends.
+
+    Storing comes before anything that the schema announces: changes of limits wait for the two in this order, too.
+    """
     await conn.execute(_STORAGE, organization_id, project_id)
 
 
@@ -186,8 +190,10 @@ _NUM_ENQUEUED = "SELECT enqueued_batch_tokens($1, $2, $3)"
 
 
 async def exceeded_enqueued(conn: Connection, project_id: str) -> tuple[Limit, int] | None:
-    """Return a limit of enqueued batch tokens that is exceeded now, and how many there are. In the transaction in which
-    a batch begins: its lines already count."""
+    """Return a limit of enqueued batch tokens that is exceeded now, and how many there are.
+
+    In the transaction in which a batch begins: its lines already count.
+    """
     organization_id = await conn.fetchval(_ORGANIZATION, project_id)
     for row in await conn.fetch(_ENQUEUED, organization_id, project_id):
         found: int = await conn.fetchval(_NUM_ENQUEUED, organization_id, row["project_id"], row["model"])

@@ -1,4 +1,4 @@
-"""Webhooks of an organization, and what waits to be delivered to them."""
+"""Webhooks of an organization, and the messages that wait to be delivered to them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_ATTEMPTS = 46
-"""Over three days. Statements have the number as it is, since the index of what is due is used where both name it."""
+"""Attempts at one message, over three days.
+
+Statements have the number itself, since the index of due messages is used where both name it.
+"""
 FIRST_DELAY = datetime.timedelta(seconds=15)
-"""Longer than one attempt may take, so that no other gateway sends what this one is still sending."""
+"""The time before the second attempt: longer than an attempt takes, so that no gateway sends a message that another one
+still sends."""
 LONGEST_DELAY = datetime.timedelta(hours=2)
-KEEP = datetime.timedelta(days=7)
-"""Messages that were delivered, or given up."""
+RETENTION = datetime.timedelta(days=7)
+"""The time for which messages stay that were delivered or given up."""
 
 
 DEFAULT_EVENTS = ("limit.threshold_reached", "experiment.paused")
@@ -27,7 +31,7 @@ DEFAULT_EVENTS = ("limit.threshold_reached", "experiment.paused")
 
 
 class WebhookRow(msgspec.Struct, frozen=True):
-    """last_error: of the attempt at last_failed_at, which a delivery may have followed."""
+    """A webhook and its last attempts."""
 
     id: str
     organization_id: str
@@ -36,12 +40,13 @@ class WebhookRow(msgspec.Struct, frozen=True):
     last_delivered_at: datetime.datetime | None
     last_failed_at: datetime.datetime | None
     last_error: str | None
+    """The error of the attempt at last_failed_at, which a delivery may have followed."""
     events: list[str]
     """The events that the webhook is called for."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """One message to send now. now_s: the database's time, Unix seconds."""
+    """One message to send now."""
 
     id: str
     webhook_id: str
@@ -53,6 +58,7 @@ class Delivery(msgspec.Struct, frozen=True):
     body: str
     attempts: int
     now_s: int
+    """The database's time in Unix seconds."""
 
 
 _CREATE = """
@@ -112,9 +118,9 @@ async def remove_webhook(conn: Connection, organization_id: str, webhook_id: str
     return WebhookRow(**row) if row else None
 
 
-# Claimed by moving it into the future: should this gateway die, another one sends it then. One of each webhook, so that
-# a receiver that takes its time is not given more of it. The conditions are there twice: what another gateway claimed
-# meanwhile is looked at again, and is not due any more.
+# An event is claimed by moving its time into the future: should this gateway die, another one sends it then. One event
+# of each webhook is claimed, so that a slow receiver gets no second one. The conditions are there twice: an event that
+# another gateway claimed meanwhile is checked again, and is not due any more.
 _CLAIM = """
     UPDATE webhook_deliveries d
     SET attempts = d.attempts + 1, due_at = clock_timestamp() + least($3::interval, $2::interval * 2 ^ d.attempts)
@@ -168,7 +174,7 @@ _FORGET_DELIVERIES = """
     WHERE delivered_at < clock_timestamp() - $1::interval
        OR (attempts >= 46 AND due_at < clock_timestamp() - $1::interval)
 """
-# Usage may yet come to a window that is over, and must not be told of twice.
+# Usage may yet come to a window that is over, and must not be announced twice.
 _FORGET_ALERTS = """
     DELETE FROM limit_alerts a USING limits l
     WHERE l.id = a.limit_id AND a.window_start < clock_timestamp() -
@@ -178,5 +184,5 @@ _FORGET_ALERTS = """
 
 async def clean_up(conn: Connection) -> None:
     """Forget messages that were delivered or given up long ago, and what was told of windows that are long over."""
-    await conn.execute(_FORGET_DELIVERIES, KEEP)
+    await conn.execute(_FORGET_DELIVERIES, RETENTION)
     await conn.execute(_FORGET_ALERTS)

@@ -26,7 +26,7 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 class Author(msgspec.Struct, frozen=True, kw_only=True):
-    """The one who changes something."""
+    """The author of a change."""
 
     organization_id: str
     kind: str
@@ -40,7 +40,7 @@ class Author(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
-    """before, after: JSON text."""
+    """A row of the audit log."""
 
     organization_id: str
     sequence: int
@@ -55,30 +55,34 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     object_id: str
     project_id: str | None
     before: str | None
+    """The object before the change, as JSON text."""
     after: str | None
+    """The object after the change, as JSON text."""
     previous_hash: bytes
     hash: bytes
 
 
 class Link(msgspec.Struct, frozen=True):
-    """A place in the chain: the row of this number has this hash."""
+    """A place in the chain: the number of a row and its hash."""
 
     sequence: int
     hash: bytes
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """The first place where the chain does not hold. id: of the row, None where it is missing."""
+    """The first place where the chain does not hold."""
 
     sequence: int
     id: str | None
+    """The id of the row; None where it is missing."""
     reason: str
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """head: the last good link."""
+    """The result of checking the chain."""
 
     head: Link
+    """The last good link."""
     broken: Broken | None
 
 
@@ -102,7 +106,7 @@ def check_link(before: Link, row: AuditRow) -> Broken | None:
     return None
 
 
-# Both statements' time is that of the lock, so times grow with the numbers.
+# Both statements take the lock's time, so times grow with the numbers.
 _LOCK_HEAD = """
     INSERT INTO audit_heads AS head (organization_id) VALUES ($1)
     ON CONFLICT (organization_id) DO UPDATE SET sequence = head.sequence
@@ -128,7 +132,7 @@ async def record(
 ) -> None:
     """Append one row in the transaction of the change itself, as its last statement: it holds the chain's lock.
 
-    before, after: what the API shows of the object, encoded as JSON; never anything secret.
+    before, after: the object as the API shows it, encoded as JSON; never a secret.
     """
     assert conn.is_in_transaction()
     head = await conn.fetchrow(_LOCK_HEAD, author.organization_id)
@@ -181,7 +185,7 @@ async def verify(conn: Connection, organization_id: str) -> Verdict:
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Empty lists and None do not filter. Times in Unix seconds."""
+    """The filter of a list of the audit log. Empty lists and None do not filter. Times are in Unix seconds."""
 
     project_ids: Sequence[str] = ()
     events: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""Finds an organization's objects by a part of what people know of them."""
+"""Finds an organization's objects by a part of their names, ids or addresses."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Kind = Literal["project", "api_key", "adapter", "experiment", "user", "pool"]
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Something that was found."""
+    """An object that was found."""
 
     kind: Kind
     id: str
     name: str
     """The name as people call it."""
     project_id: str | None
-    """The project that it belongs to; None of users and pools."""
+    """The project of the object; None for users and pools."""
 
 
-# strpos: what is looked for is text, and no pattern. What begins with it comes first, then the shortest names.
+# strpos: the term is text, and no pattern. Names that begin with it come first, then the shortest ones.
 _PROJECTS = """
     SELECT 'project' AS kind, id, name, id AS project_id FROM projects
     WHERE organization_id = $1 AND ($2::text[] IS NULL OR id = ANY ($2)) AND archived_at IS NULL
@@ -65,7 +65,10 @@ _POOLS = """
 async def find_projects(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
 ) -> list[Found]:
-    """Return projects whose name holds a text. text: in lower case. project_ids None: all of the organization."""
+    """Return projects whose name holds a text.
+
+    text: in lower case. project_ids: the projects to look at; None: all of the organization.
+    """
     only = None if project_ids is None else list(project_ids)
     return [Found(**row) for row in await conn.fetch(_PROJECTS, organization_id, only, text, limit)]
 

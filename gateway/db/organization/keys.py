@@ -1,4 +1,4 @@
-"""API keys: their SHA-256 and public part, whom they belong to, what they may do. Never the secret itself."""
+"""API keys: their SHA-256 and public part, their owners, and their permissions. Never the secret itself."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ if TYPE_CHECKING:
 
 
 class KeyRow(msgspec.Struct, frozen=True):
-    """project_id is None for an operator's key. public: the part of the key that may be shown.
-
-    models, ip_allow: None allows all. previous_expires_at: until when the secret before the last rotation is good.
-    owner_name: of the user or the service account that owns it.
-    """
+    """An API key. models, ip_allow: None allows all."""
 
     id: str
     kind: Literal["project", "admin"]
     organization_id: str
     project_id: str | None
+    """The project; None for an operator's key."""
     name: str
     public: str
+    """The part of the key that may be shown."""
     scopes: list[Scope]
     models: list[str] | None
     ip_allow: list[Network] | None
@@ -38,10 +36,12 @@ class KeyRow(msgspec.Struct, frozen=True):
     suspended_at: datetime.datetime | None
     last_used_at: datetime.datetime | None
     previous_expires_at: datetime.datetime | None
+    """The end of the secret before the last rotation."""
     owner_user_id: str | None
     owner_service_account_id: str | None
     owner_email: str | None
     owner_name: str | None
+    """The name of the user or of the service account that owns the key."""
 
 
 class FoundKey(msgspec.Struct, frozen=True):
@@ -136,8 +136,10 @@ _FIND_USABLE = """
 
 
 async def find_usable_key(conn: Connection, sha256: bytes) -> FoundKey | None:
-    """Return the key with this digest unless it is revoked or has expired. The digest is the credential: no tenant
-    yet."""
+    """Return the key with this digest unless it is revoked or has expired.
+
+    The digest is the credential: no tenant yet.
+    """
     row = await conn.fetchrow(_FIND_USABLE, sha256)
     return FoundKey(**row) if row else None
 
@@ -249,8 +251,10 @@ async def list_owned_keys(
     after: str | None = None,
     limit: int = 100,
 ) -> list[KeyRow]:
-    """List the keys that a person owns in all projects, as `list_keys` does; with_admin adds the person's operators'
-    keys."""
+    """List the keys that a person owns in all projects, as `list_keys` does.
+
+    with_admin: adds the person's operators' keys.
+    """
     rows = await conn.fetch(_LIST_OWNED, organization_id, owner_user_id, with_admin, after, limit)
     return [KeyRow(**row) for row in rows]
 
@@ -308,8 +312,9 @@ async def revoke_admin_key(conn: Connection, organization_id: str, key_id: str) 
     await conn.execute(_REVOKE_ADMIN, organization_id, key_id)
 
 
-# Each trigger that announces a change locks the one row of `installation`. Whoever changes several rows therefore locks
-# keys first, in the order of their ids, and users and projects, locked from the start, are written last.
+# Each trigger that announces a change locks the one row of `installation`. A transaction that changes several rows
+# therefore locks keys first, in the order of their ids, and users and projects, locked from the start, are written
+# last.
 _REVOKE_ALL = """
     WITH ending AS (
         SELECT id FROM api_keys
@@ -346,7 +351,8 @@ async def announce_keys_of(conn: Connection, project_id: str, owner_user_id: str
     await conn.execute(_ANNOUNCE, project_id, owner_user_id)
 
 
-# Several gateways note the same key: the first one in a minute writes. In the order of ids, as who revokes several.
+# Several gateways note the same key: the first one in a minute writes. In the order of ids, as when several are
+# revoked.
 _TOUCH = """
     WITH due AS (
         SELECT k.id, used.at FROM api_keys k JOIN unnest($1::text[], $2::timestamptz[]) AS used (id, at) USING (id)

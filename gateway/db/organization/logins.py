@@ -1,4 +1,4 @@
-"""Proofs of who a person is: the password's hash, the one-time secret, failed attempts, and the logins that hold.
+"""Proofs of a person's identity: the password's hash, the one-time secret, failed attempts, and valid logins.
 
 All times are PostgreSQL's, so that every gateway agrees on them.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """totp_secret counts once totp_confirmed. totp_last_step: the last time step whose code was used."""
+    """The proofs of one user."""
 
     id: str
     organization_id: str
@@ -27,10 +27,12 @@ class Credentials(msgspec.Struct, frozen=True):
     role: Role | None
     password_hash: str | None
     totp_secret: bytes | None
+    """The one-time secret, which counts once totp_confirmed."""
     totp_content_key: str | None
     """The id of the content key that totp_secret is encrypted with; None: it is in clear."""
     totp_confirmed: bool
     totp_last_step: int
+    """The last time step whose code was used."""
 
     def __repr__(self) -> str:
         return f"Credentials(id={self.id!r})"
@@ -47,8 +49,7 @@ class LoginRow(msgspec.Struct, frozen=True):
 
 
 class LoggedIn(msgspec.Struct, frozen=True):
-    """The user of a login that holds; memberships: their roles in single projects. has_totp: they have an authenticator
-    that counts."""
+    """The user of a valid login."""
 
     login_id: str
     user_id: str
@@ -56,8 +57,10 @@ class LoggedIn(msgspec.Struct, frozen=True):
     email: str
     role: Role | None
     has_totp: bool
+    """True if the user has a confirmed authenticator."""
     expires_at: datetime.datetime
     memberships: dict[str, Role]
+    """The user's roles in single projects."""
 
 
 _BY_EMAIL = """
@@ -143,8 +146,10 @@ _USE_STEP = "UPDATE users SET totp_last_step = $2 WHERE id = $1 AND totp_last_st
 
 
 async def use_totp_step(conn: Connection, user_id: str, step: int) -> bool:
-    """Use a code's time step, and return whether no code of this step or a later one was used before (RFC 6238,
-    section 5.2)."""
+    """Use a code's time step, and return whether no code of this step or a later one was used before.
+
+    See RFC 6238, section 5.2.
+    """
     return (await conn.execute(_USE_STEP, user_id, step)) == "UPDATE 1"
 
 
@@ -193,10 +198,12 @@ async def forget_failures(conn: Connection, person: bytes) -> None:
 
 
 class KnownClient(msgspec.Struct, frozen=True):
-    """What is known of a client that tries to log in with an e-mail address. addresses: from which its user did."""
+    """The facts about a client that tries to log in with an e-mail address."""
 
     device: bool
+    """True if the device has logged in with it."""
     addresses: list[str]
+    """Addresses from which the user has logged in."""
 
 
 _KNOWN = """
@@ -209,8 +216,10 @@ _KNOWN = """
 
 
 async def find_known(conn: Connection, email: str, device_sha256: bytes | None) -> KnownClient:
-    """Return whether the user of an e-mail address has logged in with a device, and from where, in the last 30 days. A
-    login that was ended as a stranger's counts no longer; one that its user left does."""
+    """Return whether the user of an e-mail address has logged in with a device, and from where, in the last 30 days.
+
+    A login that was ended as a stranger's counts no longer; one that its user left does.
+    """
     row = await conn.fetchrow(_KNOWN, email, device_sha256)
     assert row is not None
     return KnownClient(**row)
@@ -279,7 +288,7 @@ _LIST = """
 
 
 async def list_logins(conn: Connection, user_id: str, idle: datetime.timedelta | None) -> list[LoginRow]:
-    """Return the user's logins that hold, oldest first. idle: as in `find_login`."""
+    """Return the user's valid logins, oldest first. idle: as for `find_login`."""
     return [LoginRow(**row) for row in await conn.fetch(_LIST, user_id, idle)]
 
 

@@ -1,4 +1,4 @@
-"""Which users have which role in a project."""
+"""The roles of users in projects."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class MemberRow(msgspec.Struct, frozen=True):
-    """id: of the user."""
+    """A user with a role in a project."""
 
     id: str
+    """The id of the user."""
     email: str
     name: str
     role: Role

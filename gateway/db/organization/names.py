@@ -38,7 +38,7 @@ async def key_names(conn: Connection, organization_id: str, ids: Collection[str]
 
 
 class NamedContent(msgspec.Struct, frozen=True):
-    """One version of an adapter, by what it consists of."""
+    """One version of an adapter, by the digest of its content."""
 
     digest: str
     adapter_id: str

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 class ProjectRow(msgspec.Struct, frozen=True):
-    """archived_name: what an archived project was called, whose name is its id. purge_after: when its content goes.
-    keep_replies: for an Idempotency-Key. store_days: how long completions are stored, log_content_days: how long
-    what requests say and get is kept to be looked at; 0: not at all."""
+    """A project."""
 
     id: str
     organization_id: str
@@ -29,10 +27,15 @@ class ProjectRow(msgspec.Struct, frozen=True):
     suspended_at: datetime.datetime | None
     archived_at: datetime.datetime | None
     archived_name: str | None
+    """The former name of an archived project, whose name is its id."""
     purge_after: datetime.datetime | None
+    """The time after which the project's content is deleted."""
     keep_replies: bool
+    """True if replies to requests with an Idempotency-Key are stored."""
     store_days: int
+    """Days for which completions are stored; 0: not at all."""
     log_content_days: int
+    """Days for which the content of requests and replies is kept to be looked at; 0: not at all."""
     service_tiers: list[ServiceTier]
     """The service tiers that requests may ask for, sorted."""
 
@@ -138,7 +141,7 @@ async def rename_project(conn: Connection, organization_id: str, project_id: str
     return True
 
 
-# The time of day, not of the transaction: of what was kept before the lock, nothing is newer.
+# The time of day, not of the transaction: nothing that was stored before the lock is newer.
 _SET_RETENTION = """
     UPDATE projects SET keep_replies = $3, store_days = $4, log_content_days = $5,
         replies_from = CASE WHEN keep_replies AND NOT $3 THEN clock_timestamp() ELSE replies_from END,
@@ -192,10 +195,10 @@ _ARCHIVE = """
 async def archive_project(
     conn: Connection, organization_id: str, project_id: str, retention: datetime.timedelta
 ) -> list[str]:
-    """End a project that the caller's transaction has locked: its name is free, its keys are dead, its content will be
-    purged.
+    """End a project that the caller's transaction has locked; return the ids of its keys, which are revoked.
 
-    Its keys are revoked one by one as well, for gateways that know nothing of archived projects; returns their ids.
+    The project's name is free, its keys are dead, and its content will be purged. Keys are revoked one by one as well,
+    for gateways that know nothing of archived projects.
     """
     revoked = await revoke_keys(conn, project_id=project_id)
     await conn.execute(_ARCHIVE, organization_id, project_id, retention)

@@ -1,5 +1,7 @@
-"""The people of an organization, with their role in it. Their logins are in
-`gateway.db.organization.logins`."""
+"""The people of an organization, with their role in it.
+
+Their logins are in `gateway.db.organization.logins`.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,15 @@ if TYPE_CHECKING:
 
 
 class UserRow(msgspec.Struct, frozen=True):
-    """role: in the organization, None for members of single projects. email: in lower case."""
+    """A person of an organization."""
 
     id: str
     organization_id: str
     email: str
+    """The address in lower case."""
     name: str
     role: Role | None
+    """The role in the organization; None for members of single projects."""
     created_at: datetime.datetime
     has_password: bool
     has_totp: bool

@@ -43,7 +43,7 @@ _SHOW = "SELECT hint, created_at FROM backend_keys WHERE pool_id = $1"
 
 
 async def find_backend_key(conn: Connection, pool_id: str) -> BackendKey | None:
-    """Return what operators see of the key of a pool's servers; None where they need none."""
+    """Return the operators' view of the key of a pool's servers; None where they need none."""
     row = await conn.fetchrow(_SHOW, pool_id)
     return None if row is None else BackendKey(row["hint"], row["created_at"])
 

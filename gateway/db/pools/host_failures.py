@@ -1,5 +1,4 @@
-"""Hosts that could not prepare the model of a revision: the planner leaves them out until an attempt of their agents
-succeeds."""
+"""Hosts that could not prepare the model of a revision: the planner leaves them out until their agents succeed."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ class HostFailure(msgspec.Struct, frozen=True):
     num_failures: int
     """Failures in a row."""
     retry_at: datetime.datetime
-    """When the host's agent tries again."""
+    """The time at which the host's agent tries again."""
 
 
 _NOTE = """
@@ -39,7 +38,7 @@ _NOTE = """
 async def note_failure(
     conn: Connection, host_id: str, pool_id: str, revision: int, why: str, retry_after: datetime.timedelta
 ) -> None:
-    """Have no replica of a revision start on a host. retry_after: when its agent tries again."""
+    """Have no replica of a revision start on a host. retry_after: the time until the host's agent tries again."""
     await conn.execute(_NOTE, host_id, pool_id, revision, why[:MAX_WHY_CHARS], retry_after)
 
 

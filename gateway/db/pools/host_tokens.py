@@ -36,7 +36,7 @@ _fields = itemgetter(*HostToken.__struct_fields__)
 
 
 def digest_of(token: str) -> bytes:
-    """Return what the database keeps of a token."""
+    """Return the digest that the database keeps of a token."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -100,6 +100,6 @@ def _token_of(row: Record) -> HostToken:
 _FORGET = "DELETE FROM host_tokens WHERE expires_at < clock_timestamp() - $1::interval"
 
 
-async def forget_tokens(conn: Connection, kept: datetime.timedelta) -> None:
+async def forget_tokens(conn: Connection, retention: datetime.timedelta) -> None:
     """Delete tokens that have been of no use for so long."""
-    await conn.execute(_FORGET, kept)
+    await conn.execute(_FORGET, retention)

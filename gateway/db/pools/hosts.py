@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HostRow(msgspec.Struct, frozen=True):
-    """A host, and whether an agent tends it."""
+    """A host, with the state of its agent's lease."""
 
     id: str
     name: str
@@ -30,17 +30,17 @@ class HostRow(msgspec.Struct, frozen=True):
     gpu_bytes: list[int]
     """The memory of each accelerator, in the order of their indices."""
     is_alive: bool
-    """Whether an agent holds the lease now."""
+    """True if an agent holds the lease now."""
     away_s: float
     """Seconds since the lease ended; 0 while it lasts, infinite where it was given back with no engine left."""
     programs: list[str]
-    """The drivers whose servers its agent can start."""
+    """The drivers whose servers the host's agent can start."""
     labels: dict[str, str]
-    """What operators say of it."""
+    """The labels that operators gave the host."""
     is_drained: bool
-    """Whether replicas go from it, and none starts on it."""
+    """True if replicas leave the host, and none starts on it."""
     is_joined: bool
-    """Whether its engines and gateways have keys for TCP."""
+    """True if the host's engines and gateways have keys for TCP."""
 
 
 _CLAIM = """
@@ -69,7 +69,8 @@ async def claim_host(
 ) -> int | None:
     """Take the lease of a host, new or known; return the host's generation. None: another agent holds the lease.
 
-    force: take it all the same, for an agent that knows the other one to be dead. programs: as of `HostRow`.
+    force: take the lease all the same, for an agent that knows the other one to be dead.
+    programs: as for `HostRow`.
     """
     generation: int | None = await conn.fetchval(
         _CLAIM, host_id, name, lease, num_processors, memory_bytes, list(gpu_bytes), force, list(programs)
@@ -132,8 +133,10 @@ _ANNOUNCE = """
 
 
 async def announce_key(conn: Connection, host_id: str, name: str, public_key: str) -> None:
-    """Let all engines take connections of the holder of a host's key, and no more of one that the host had before. A
-    removed host stays removed."""
+    """Let all engines take connections of the holder of a host's key, and no more of one that the host had before.
+
+    A removed host stays removed.
+    """
     await conn.execute(_ANNOUNCE, host_id, name, public_key)
 
 

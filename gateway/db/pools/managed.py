@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 async def list_managed(conn: Connection, organization_id: str, pool_id: str | None = None) -> list[ServedPool]:
-    """Return the organization's pools with what belongs to them, oldest first. pool_id: of this one alone.
+    """Return the organization's pools with their grants, revisions and replicas, oldest first.
 
     For a transaction that has locked the pool, or that sees one instant (`list_at_once`).
+    pool_id: the only pool to return.
     """
     ids = None if pool_id is None else [pool_id]
     return [each for each in await read_served(conn, ids, organization_id=organization_id) if not each.is_removed]
@@ -30,8 +31,9 @@ _LOCK_REPLICAS = "SELECT FROM replicas WHERE pool_id = $1 AND state <> 'stopped'
 
 
 async def lock_whole_pool(conn: Connection, organization_id: str, pool_id: str) -> PoolRow | None:
-    """Return the organization's pool with this id, which nobody else changes until the transaction ends, nor any of its
-    revisions and replicas.
+    """Return the organization's pool with this id, locked until the transaction ends.
+
+    Nobody else changes the pool, nor any of its revisions and replicas.
 
     All are locked before the first change, in the order of `planning`: a change locks the counter of changes, for which
     somebody who has one of the rows may wait.
@@ -44,7 +46,7 @@ async def lock_whole_pool(conn: Connection, organization_id: str, pool_id: str) 
 
 
 async def list_at_once(conn: Connection, organization_id: str, pool_id: str | None = None) -> list[ServedPool]:
-    """Return what `list_managed` does, as of one instant. conn: without a transaction."""
+    """Return the result of `list_managed`, as of one instant. conn: without a transaction."""
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         return await list_managed(conn, organization_id, pool_id)
 
@@ -54,7 +56,7 @@ class TakenMemory(msgspec.Struct, frozen=True):
 
     host_id: str
     gpu: int | None
-    """The index of the accelerator; None: its processors, and the memory of the host."""
+    """The index of the accelerator; None: the host's processors, and their memory."""
     num_replicas: int
     num_bytes: int
 
@@ -67,7 +69,7 @@ _TAKEN = """
 
 
 async def list_taken(conn: Connection) -> list[TakenMemory]:
-    """Return what the replicas of all organizations take on each host."""
+    """Return the memory that the replicas of all organizations take on each host."""
     return [TakenMemory(**row) for row in await conn.fetch(_TAKEN)]
 
 
@@ -99,8 +101,10 @@ _HAS_ALIAS = """
 
 
 async def has_alias(conn: Connection, name: str, access: Access, grants: Sequence[Grant]) -> bool:
-    """Tell whether a project that may use a pool with this access has an alias of this name, or its organization a
-    route."""
+    """Tell whether a pool's name is taken in a project that may use the pool with this access.
+
+    The name is taken by an alias of the project, or by a route of its organization.
+    """
     organizations, projects = [each.organization_id for each in grants], [each.project_id for each in grants]
     return bool(await conn.fetchval(_HAS_ALIAS, name, access == "all", organizations, projects))
 
@@ -131,12 +135,12 @@ class UsableBase(msgspec.Struct, frozen=True):
     """A base model that a project may use."""
 
     id: str
-    """The id of its pool."""
+    """The id of the base's pool."""
     name: str
     settings: dict[str, str]
     """The engine settings of the revision that serves."""
     own_keys: OwnKeys
-    """Whether projects bring keys of their own for the servers."""
+    """True if projects bring keys of their own for the servers."""
     num_ready: int
     """Replicas of agents that take requests."""
     unmanaged: list[str]

@@ -1,7 +1,7 @@
-"""Pools and hosts as the planner sees them, and its decisions as rows. One planner works at a time.
+"""Pools and hosts as the planner sees them, and its decisions as rows.
 
-The transaction that plans is ended by the server when its agent stops in the midst of it, and with it what it decided:
-a planner that wakes up later changes nothing.
+One planner works at a time. When its agent stops in the midst of the transaction that plans, the server ends the
+transaction, and with it its decisions: a planner that wakes up later changes nothing.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ _DEVICES: dict[str, Device] = {"cpu": "cpu", "cuda": "cuda"}
 async def plan_pools(
     conn: Connection, host_id: str, host_generation: int, fitting: Mapping[str, Set[str]] = _NOTHING
 ) -> list[Action]:
-    """Plan all pools and write down what was decided; return it, and nothing where another agent plans just now.
+    """Plan all pools, write the actions down and return them; nothing where another agent plans just now.
 
-    host_id, host_generation: of the agent that plans, which has to hold its lease. fitting: by the id of a pool, the
-    digests of adapters' contents that fit its wanted base: these adapters go with the pool when it is switched.
+    host_id, host_generation: those of the agent that plans, which has to hold its lease.
+    fitting: by the id of a pool, the digests of adapters' contents that fit its wanted base: these adapters go with the
+    pool when it is switched.
     """
     async with conn.transaction():
         if not await may_plan(conn, host_id, host_generation):
@@ -74,8 +75,10 @@ async def plan_pools(
 
 
 async def may_plan(conn: Connection, host_id: str, host_generation: int) -> bool:
-    """Keep other planners out until the transaction ends; return False where one plans just now, or the agent that asks
-    has lost its lease."""
+    """Keep other planners out until the transaction ends.
+
+    Return False where one plans just now, or the agent that asks has lost its lease.
+    """
     await conn.execute(_END_WITH_ITS_AGENT)
     is_alone = await conn.fetchval(_LOCK, _LOCK_KEY)
     return bool(is_alone and await conn.fetchval(_HOLDS, host_id, host_generation))
@@ -114,15 +117,18 @@ async def _move(conn: Connection, move: _Move, fitting: Set[str]) -> None:
 
 
 async def read_world(conn: Connection) -> tuple[list[Pool], list[Host]]:
-    """Return what `gateway.domain.pools.plan` decides about: all pools, and all hosts."""
+    """Return the pools and hosts that `gateway.domain.pools.plan` decides about: all of them."""
     hosts = [host_of(each) for each in await list_hosts(conn)]
     failures = await list_failures(conn)
     return [pool_of(each, hosts, failures) for each in await read_served(conn)], hosts
 
 
 def pool_of(served: ServedPool, hosts: Sequence[Host] = (), failures: Sequence[HostFailure] = ()) -> Pool:
-    """Return a pool as the planner sees it. Replicas go from hosts that are drained, or lack a label that the pool asks
-    for. failures: of hosts at which no replica starts."""
+    """Return a pool as the planner sees it.
+
+    Replicas leave hosts that are drained, or that lack a label which the pool asks for.
+    failures: the failures of hosts at which no replica starts.
+    """
     row = served.row
     left = {each.id for each in hosts if each.is_drained or each.lacks(row.placement)}
 
@@ -163,7 +169,7 @@ def host_of(row: HostRow) -> Host:
 
 
 def needs_of(row: RevisionRow) -> Needs:
-    """Return what a replica of a revision asks of a host; nothing is known before the revision was prepared."""
+    """Return the needs of a replica of a revision; its memory is not known before the revision was prepared."""
     device = _DEVICES.get(row.settings.get("device", ""), "auto")
     return Needs(row.num_bytes or 0, device, "" if row.is_ours else row.driver)
 

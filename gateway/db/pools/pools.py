@@ -1,6 +1,6 @@
-"""Pools as their operators know them: a name, what it serves, how many replicas, and who may use it.
+"""Pools as their operators know them: the name, the model, the number of replicas, and the projects that may use them.
 
-A pool is changed by naming another wanted revision; which revision serves is moved by the agents alone (`agents`).
+A pool is changed by naming another wanted revision; only agents move the revision that serves (`agents`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PoolRow(msgspec.Struct, frozen=True):
     """The organization whose operators manage the pool."""
     name: str
     num_replicas: int
-    """How many replicas shall run."""
+    """The number of replicas that shall run."""
     access: Access
     revision: int | None
     """The revision that serves; None before the first one is ready."""

@@ -24,7 +24,7 @@ class ProviderKeyRow(msgspec.Struct, frozen=True):
     """The last characters of the key."""
     created_at: datetime.datetime
     changed_at: datetime.datetime
-    """When the present key took the place of the one before."""
+    """The time at which the present key took the place of the one before."""
 
 
 class SealedProviderKey(msgspec.Struct, frozen=True):

@@ -34,19 +34,19 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     address: str | None
     """The ZeroMQ endpoint, or the URL of a server of another maker; None until the engine was started once."""
     gpu: int | None
-    """The index of its accelerator on the host; None where it computes on processors."""
+    """The index of the accelerator on the host; None where the replica computes on processors."""
     state: ReplicaState
     generation: int
-    """The number of its latest start; 0 before the first."""
+    """The number of the replica's latest start; 0 before the first."""
     why: str
-    """Why it is in this state, or how far it is."""
+    """The reason for the state, or the progress in it."""
     since: datetime.datetime
     num_failures: int
     """Failures in a row."""
     retry_at: datetime.datetime | None
-    """When the next start is due after a failure."""
+    """The time of the next start after a failure."""
     replace: bool
-    """Whether another replica shall take its place, ready before this one drains where both fit."""
+    """True if another replica shall take the place of this one: ready before this one drains, where both fit."""
     created_at: datetime.datetime
     public_key: str | None = None
     """The key that the engine proves where its address is on TCP."""
@@ -75,9 +75,9 @@ _CONNECT = """
 async def add_running_replica(
     conn: Connection, pool_id: str, revision: int, address: str, public_key: str | None = None
 ) -> ReplicaRow:
-    """Return a replica for an engine that somebody else runs at this ZeroMQ endpoint, or a server at this URL.
+    """Return a new replica for an engine that somebody else runs at a ZeroMQ endpoint, or for a server at a URL.
 
-    public_key: as of `ReplicaRow`.
+    public_key: as for `ReplicaRow`.
     """
     row = await conn.fetchrow(_CONNECT, new_id("replica"), pool_id, revision, address, public_key)
     assert row is not None
@@ -158,8 +158,9 @@ async def move_replica(
 ) -> bool:
     """Move a replica to another state; return whether that changed its row.
 
-    retry_after: when a failed one is started again. False: another agent has the host, the replica was started again
-    since, or its state does not lead there (a draining one does not become ready).
+    retry_after: the time until a failed replica is started again.
+    False: another agent has the host, the replica was started again since, or its state does not lead there (a draining
+    one does not become ready).
     """
     done = await conn.execute(
         _MOVE, replica_id, host_generation, generation, state, why[:500], retry_after, _MAY_FOLLOW[state]

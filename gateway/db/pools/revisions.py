@@ -1,4 +1,4 @@
-"""Revisions of pools: a base model with the settings of its engines. A revision never changes what it serves."""
+"""Revisions of pools: a base model with the settings of its engines. A revision never changes its model or settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RevisionRow(msgspec.Struct, frozen=True):
-    """A revision of a pool, and how far it has come."""
+    """A revision of a pool, and the progress of its preparation."""
 
     pool_id: str
     revision: int
@@ -34,18 +34,18 @@ class RevisionRow(msgspec.Struct, frozen=True):
     base_digest: str | None
     """The digest of the base model; None until it is prepared."""
     allow_unfit_adapters: bool
-    """Whether adapters of the present base that do not fit this one may be left behind."""
+    """True if adapters of the present base that do not fit this one may be left behind."""
     num_bytes: int | None
     """Bytes of memory that a replica takes, estimated when the model was prepared."""
     state: RevisionState
     why: str
-    """Why it failed, or how far its preparation is."""
+    """The reason for a failure, or the progress of the preparation."""
     created_at: datetime.datetime
     changed_at: datetime.datetime
     driver: Driver
     """The driver that speaks to the replicas: `lorikeet` to our own engines."""
     starts_servers: bool
-    """Whether agents start the servers of another maker."""
+    """True if agents start the servers of another maker."""
     adapters: list[str]
     """The digests of the adapters with which servers are started that take none later."""
 
@@ -87,7 +87,7 @@ async def add_revision(
 ) -> RevisionRow:
     """Return the pool's next revision, not prepared yet. The caller's transaction has locked or made the pool.
 
-    starts_servers: as of `RevisionRow`.
+    starts_servers: as for `RevisionRow`.
     """
     texts = msgspec.json.encode(settings).decode()
     row = await conn.fetchrow(_ADD, pool_id, model, texts, allow_unfit_adapters, driver, starts_servers)
@@ -134,7 +134,8 @@ async def set_prepared(
 ) -> None:
     """Note the folder, digest and estimated memory of a revision's model; the base is registered already.
 
-    folder: None where only a server of another maker knows the model's files. adapters: as of `RevisionRow`.
+    folder: None where only a server of another maker knows the model's files.
+    adapters: as for `RevisionRow`.
     """
     await conn.execute(_PREPARED, pool_id, revision, folder, base_digest, num_bytes, list(adapters))
 

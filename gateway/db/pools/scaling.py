@@ -1,4 +1,4 @@
-"""Decides, from what gateways tell of the load of pools, how many replicas these shall run.
+"""Decides the number of replicas of pools, by the load that gateways report.
 
 One agent at a time decides, as the planner does. Times are of PostgreSQL's clock, since any agent may decide next.
 """
@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.db.organization import audit
 from gateway.db.pools.planning import may_plan
-from gateway.domain.pools.scaling import Bounds, Decision, Load, Memory, Seen, combined, decide
+from gateway.domain.pools.scaling import Bounds, Decision, Load, Memory, PoolSnapshot, combined, decide
 
 if TYPE_CHECKING:
     from asyncpg import Record
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 FRESH = datetime.timedelta(seconds=10)
-"""The age from which the load that a gateway reported counts no more."""
+"""The age from which a gateway's report of its load does not count any more."""
 
 _memory = msgspec.json.Decoder(Memory | None)
 _load = msgspec.json.Decoder(Load)
@@ -38,9 +38,10 @@ class Scaled(msgspec.Struct, frozen=True):
 
 
 class _Decided(msgspec.Struct, frozen=True):
-    """A decision about one pool. row: the pool's row of `_SEEN`."""
+    """A decision about one pool."""
 
     row: Any
+    """The pool's row of `_SNAPSHOTS`."""
     decision: Decision
 
     @property
@@ -56,12 +57,12 @@ class _Decided(msgspec.Struct, frozen=True):
 
     @property
     def learns(self) -> bool:
-        """Whether there is more to remember than before."""
+        """True if there is more to remember than before."""
         return bool(self.decision.memory != _memory.decode(self.row["memory"]))
 
 
 _ANY = "SELECT EXISTS (SELECT FROM pool_scaling)"
-_SEEN = """
+_SNAPSHOTS = """
     SELECT s.pool_id, p.organization_id, p.name, s.min_replicas, s.max_replicas, s.down_after_s,
            s.memory::text AS memory, p.num_replicas, p.revision <> p.wanted_revision AS is_changing,
            (SELECT count(*) FROM replicas r WHERE (r.pool_id, r.revision) = (p.id, p.revision)
@@ -87,17 +88,17 @@ _REMEMBER = """
 
 
 async def scale_pools(conn: Connection, host_id: str, host_generation: int) -> list[Scaled]:
-    """Decide how many replicas each pool with bounds shall run, and write that down; return the changes.
+    """Decide the number of replicas of each pool with bounds, and write it down; return the changes.
 
-    host_id, host_generation: of the agent that decides. Nothing is decided where it has lost its lease, or another
-    agent plans just now.
+    host_id, host_generation: those of the agent that decides. Nothing is decided where it has lost its lease, or where
+    another agent plans just now.
     """
     if not await conn.fetchval(_ANY):
         return []
     async with conn.transaction():
         if not await may_plan(conn, host_id, host_generation):
             return []
-        decided = [_Decided(row, _decision(row)) for row in await conn.fetch(_SEEN, None, FRESH)]
+        decided = [_Decided(row, _decision(row)) for row in await conn.fetch(_SNAPSHOTS, None, FRESH)]
         writing = [each for each in decided if each.moves or each.learns]
         await _lock(conn, writing)
         changes = []
@@ -139,14 +140,16 @@ async def _scale(conn: Connection, row: Record, num_replicas: int) -> bool:
 
 
 async def present_decision(conn: Connection, pool_id: str) -> Decision | None:
-    """Return what would be decided about a pool now; None where its number of replicas does not follow its load, or it
-    has not served yet."""
-    row = await conn.fetchrow(_SEEN, pool_id, FRESH)
+    """Return the decision about a pool as it would be now.
+
+    None where its number of replicas does not follow its load, or where it has not served yet.
+    """
+    row = await conn.fetchrow(_SNAPSHOTS, pool_id, FRESH)
     return None if row is None else _decision(row)
 
 
 def _decision(row: Record) -> Decision:
-    seen = Seen(
+    seen = PoolSnapshot(
         row["num_replicas"],
         row["num_ready"],
         combined([_load.decode(each) for each in row["loads"]]),

@@ -1,4 +1,4 @@
-"""The bounds of pools whose number of replicas follows their load, and the load as gateways tell it."""
+"""The bounds of pools whose number of replicas follows their load, and the load as gateways report it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class ScalingRow(msgspec.Struct, frozen=True):
     max_replicas: int
     down_after_s: int
     decided_at: datetime.datetime | None
-    """When the number of replicas was changed last."""
+    """The time at which the number of replicas was changed last."""
     why: str
-    """The reason for that."""
+    """The reason for the last change."""
     start_s: float | None
     """Seconds that the first replica of a pool without any took to become ready, last time."""
 
     @property
     def bounds(self) -> Bounds:
-        """What the operator allows."""
+        """The bounds that the operator set."""
         return Bounds(self.min_replicas, self.max_replicas, float(self.down_after_s))
 
 
@@ -66,7 +66,7 @@ async def list_scaling(conn: Connection, pool_ids: Sequence[str]) -> dict[str, S
     return {row["pool_id"]: ScalingRow(**row) for row in await conn.fetch(_LIST, pool_ids)}
 
 
-_TELL = """
+_REPORT = """
     INSERT INTO pool_loads (pool_id, gateway_id, at, load)
     SELECT each.pool_id, $1, clock_timestamp(), each.load::jsonb
     FROM unnest($2::text[], $3::text[]) AS each (pool_id, load) ORDER BY each.pool_id
@@ -75,11 +75,15 @@ _TELL = """
 _WAKE = "SELECT pg_notify('lorikeet_changes', $1)"
 
 
-async def tell_loads(conn: Connection, gateway_id: str, loads: Mapping[str, Load], awaited: Sequence[str] = ()) -> None:
-    """Say how a gateway sees pools, by id. awaited: pools without a replica for which a request waits; agents hear of
-    these at once."""
+async def report_loads(
+    conn: Connection, gateway_id: str, loads: Mapping[str, Load], awaited: Sequence[str] = ()
+) -> None:
+    """Say how a gateway sees pools, by id.
+
+    awaited: pools without a replica for which a request waits; agents hear of these at once.
+    """
     texts = [msgspec.json.encode(each).decode() for each in loads.values()]
-    await conn.execute(_TELL, gateway_id, list(loads), texts)
+    await conn.execute(_REPORT, gateway_id, list(loads), texts)
     for pool_id in awaited:
         change = {"version": 0, "table": "pools", "id": pool_id, "project_id": None}
         await conn.execute(_WAKE, msgspec.json.encode(change).decode())

@@ -1,5 +1,6 @@
-"""All pools of the installation with their revisions and replicas, as gateways and agents read them; the switch of a
-pool to another revision.
+"""All pools of the installation with their revisions and replicas, as gateways and agents read them.
+
+Also switches a pool to another revision.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class ServedPool(msgspec.Struct, frozen=True):
 
     row: PoolRow
     grants: list[Grant]
-    """Who may use a pool whose access is "listed"."""
+    """The projects and organizations that may use a pool whose access is "listed"."""
     revisions: dict[int, RevisionRow]
     """The revision that serves, the one that is wanted, and those of running replicas, by number."""
     replicas: list[ReplicaRow]
@@ -31,7 +32,7 @@ class ServedPool(msgspec.Struct, frozen=True):
     is_removed: bool
     """A removed pool is listed while it has replicas."""
     scaling: ScalingRow | None = None
-    """How the number of its replicas follows its load; None where it is as an operator says."""
+    """The bounds by which the number of replicas follows the load; None where an operator sets the number."""
 
 
 # The ids of the pools to read and the organization that they are of; NULL is all.
@@ -59,9 +60,10 @@ async def list_served(conn: Connection, pool_ids: Collection[str] | None = None)
 async def read_served(
     conn: Connection, pool_ids: Collection[str] | None = None, *, organization_id: str | None = None
 ) -> list[ServedPool]:
-    """Return what `list_served` does, in the caller's transaction. organization_id: of this organization alone.
+    """Return the result of `list_served`, in the caller's transaction.
 
     For a transaction that has locked the pools, or that sees one instant: a pool's revisions are read after its row.
+    organization_id: the only organization whose pools are returned.
     """
     pools = await conn.fetch(_POOLS, None if pool_ids is None else list(pool_ids), organization_id)
     ids = [row["id"] for row in pools]

@@ -39,7 +39,7 @@ class PolicyRow(msgspec.Struct, frozen=True):
     document: str
     created_at: datetime.datetime
     changed_at: datetime.datetime
-    """When another version last began to answer."""
+    """The time at which another version last began to answer."""
 
 
 _FIND = """

@@ -6,8 +6,10 @@ import msgspec
 
 
 class Defaults(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Values for requests that name none; null where the same holds as without an adapter. The bounds are
-    the same as in `engine.protocol.SamplingParams`."""
+    """Values for requests that name none; null leaves a field as it is without an adapter.
+
+    The bounds are the same as in `engine.protocol.SamplingParams`.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
@@ -33,4 +35,4 @@ SAMPLING = (
     "frequency_penalty",
     "repetition_penalty",
 )
-"""The fields that are `SamplingParams`' as well."""
+"""The fields that `SamplingParams` has as well."""

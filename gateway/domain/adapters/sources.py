@@ -4,7 +4,7 @@
     https://host[:port]/path                   an archive
     s3://bucket[/prefix]                       a folder with the two files
 
-What is allowed is compared part by part, never as text: the host exactly, the path by whole segments. To keep one
+Allowed sources are compared part by part, never as text: the host exactly, the path by whole segments. To keep one
 meaning for every reader, a source has no user name, query, fragment or percent-encoded character, and no `.` or `..`.
 """
 
@@ -31,17 +31,17 @@ class WrongSource(ValueError):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A place, or in the list of those allowed all places below it.
-
-    host: of https; the bucket of s3; empty for the hub. port: of https. segments: of the path; organization and
-    repository of the hub. revision: of the hub, None for its main branch or, in the list, for every one.
-    """
+    """A place that adapters come from; in the list of allowed sources, all places below it as well."""
 
     scheme: Literal["hf", "https", "s3"]
     host: str
+    """The host of https, or the bucket of s3; empty for the hub."""
     port: int
+    """The port of https."""
     segments: tuple[str, ...]
+    """The segments of the path; for the hub, organization and repository."""
     revision: str | None = None
+    """The revision on the hub; None for its main branch or, in the list, for every revision."""
 
     def holds(self, other: Source) -> bool:
         """Tell whether another source is this place or below it."""
@@ -63,7 +63,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class AllowedSources:
-    """The operator's list. Empty: nothing is fetched from anywhere."""
+    """The operator's list of sources. With an empty list nothing is fetched."""
 
     def __init__(self, places: tuple[Source, ...]) -> None:
         self._places = places
@@ -114,8 +114,10 @@ def parse_place(text: str) -> Source:
 
 
 def _parse(text: str, *, is_place: bool) -> Source:
-    """Parse a source. is_place: it is a place of the list, which stands for all its contents, so the end of its path
-    may be left out."""
+    """Parse a source.
+
+    is_place: True for a place of the list. It stands for all its contents, so the end of its path may be left out.
+    """
     if len(text) > MAX_SOURCE_CHARACTERS:
         raise WrongSource(f"the source is longer than {MAX_SOURCE_CHARACTERS} characters")
     scheme, separator, rest = text.partition("://")

@@ -1,6 +1,6 @@
-"""Which replica of a pool takes a request, and how a tenant's weight holds over all of them. Pure, without I/O.
+"""The choice of the replica that takes a request, and a tenant's weight over all replicas. Pure, without I/O.
 
-    replica     the data: a picture of a replica, and what a request asks
+    replica     the data: a snapshot of a replica, and the needs of a request
     balancer    the choice
     state       one replica as one gateway knows it
     orders      each adapter's order of preference (rendezvous hashing)

@@ -1,8 +1,9 @@
-"""The times that a replica's answers took lately, and what a slow replica counts for beside a fast one. Pure.
+"""The times that a replica's answers took lately, and the weight of a slow replica beside a fast one. Pure.
 
-For replicas that say nothing of their load, such as servers of other makers: of a count of requests alone a slow one
-would get as many as a fast one while there are few. Medians, so that one request in many that stalls changes nothing;
-of answers that are some time apart, so that a moment in which this process itself stands still changes nothing either.
+For replicas that do not report their load, such as servers of other makers: by a count of requests alone a slow one
+would get as many as a fast one while there are few. Medians are taken, so that one request in many that stalls changes
+nothing; only answers some time apart count, so that a moment in which this process itself stands still changes nothing
+either.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-NUM_KEPT = 9
-"""Answers of which the median is taken."""
+NUM_SAMPLES = 9
+"""The number of answers whose median is taken."""
 
 APART_S = 0.2
 """Seconds between two answers that are kept, but for the first few: many come in one moment where many requests are
 under way."""
 
-LEAST_KEPT = 3
+MIN_SAMPLES = 3
 """Answers from which on there is a median."""
 
 FORGET_S = 30.0
@@ -31,7 +32,7 @@ NOISE_MS = 10.0
 """Milliseconds that are added to each time before two are compared: a difference of a few says nothing."""
 
 TOLERATED = 1.25
-"""How much slower than the fastest replica another one may be and count as much."""
+"""The factor by which a replica may be slower than the fastest one and still get as many requests."""
 
 LEAST_PACE = 0.02
 
@@ -40,11 +41,14 @@ class AnswerTimes:
     """The last answers of one replica."""
 
     def __init__(self) -> None:
-        self._last: deque[tuple[float, float, float]] = deque(maxlen=NUM_KEPT)
+        self._last: deque[tuple[float, float, float]] = deque(maxlen=NUM_SAMPLES)
 
     def answered(self, now_s: float, first_ms: float, token_ms: float) -> None:
-        """Count an answer. first_ms: until its first token. token_ms: of each further token; 0 where there was none."""
-        if len(self._recent(now_s)) < LEAST_KEPT or now_s - self._last[-1][0] >= APART_S:
+        """Count an answer.
+
+        first_ms: the time until its first token. token_ms: the time of each further token; 0 where there was none.
+        """
+        if len(self._recent(now_s)) < MIN_SAMPLES or now_s - self._last[-1][0] >= APART_S:
             self._last.append((now_s, first_ms, token_ms))
 
     def waited(self, now_s: float, waited_ms: float) -> None:
@@ -54,22 +58,23 @@ class AnswerTimes:
             self.answered(now_s, waited_ms, usual[1])
 
     def usual_ms(self, now_s: float, waits_ms: Sequence[float] = ()) -> float | None:
-        """Return the time of an answer of USUAL_TOKENS; None where too few were seen lately.
+        """Return the time of an answer of USUAL_TOKENS; None where too few answers came lately.
 
-        waits_ms: the times for which requests wait for their first token by now. Those that are longer than usual count
-        as answers, and all of them where nothing is usual, so that a replica is found slow before it has answered.
+        waits_ms: the times for which requests have waited for their first token. Waits longer than the usual first
+        token count as answers, and all waits where no time is usual, so that a replica is found slow before it has
+        answered.
         """
         usual = self._medians(now_s)
         if usual is None:
-            return median(waits_ms) if len(waits_ms) >= LEAST_KEPT else None
+            return median(waits_ms) if len(waits_ms) >= MIN_SAMPLES else None
         first_ms, token_ms = usual
-        if late := sorted(each for each in waits_ms if each > first_ms)[-NUM_KEPT:]:
+        if late := sorted(each for each in waits_ms if each > first_ms)[-NUM_SAMPLES:]:
             first_ms = median([each[1] for each in self._recent(now_s)] + late)
         return first_ms + USUAL_TOKENS * token_ms
 
     def _medians(self, now_s: float) -> tuple[float, float] | None:
         recent = self._recent(now_s)
-        if len(recent) < LEAST_KEPT:
+        if len(recent) < MIN_SAMPLES:
             return None
         return median(each[1] for each in recent), median(each[2] for each in recent)
 
@@ -78,8 +83,10 @@ class AnswerTimes:
 
 
 def paces(usual_ms: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the part of its capacity that each replica counts for, above 0 and at most 1, by the usual time of its
-    answers; None stands for one that was not seen lately, which counts as the fastest.
+    """Return the part of its capacity that each replica counts for, above 0 and at most 1.
+
+    The part follows from the usual time of the replica's answers. None stands for a replica that was not seen lately,
+    which counts as the fastest.
 
     A part falls with the square of the time: one that is five times slower gets a fifteenth of what the fastest gets.
     """

@@ -1,4 +1,4 @@
-"""Which replica of a pool takes a request. Pure: no clock, no I/O; an answer takes microseconds.
+"""The choice of the replica of a pool that takes a request. Pure: no clock, no I/O; an answer takes microseconds.
 
 An adapter prefers replicas in an order of its own (`orders`), in which the first one with room takes the request
 (consistent hashing with bounded loads; Mirrokni, Thorup and Zadimoghaddam, 2016). So a cold adapter lives on one
@@ -43,13 +43,16 @@ SIGMAS = 3.0
 FLOOR = 1 / 16
 HOT = 0.5
 LEVEL = 1.1
-"""A replica with so much more than its share still counts as level with the others."""
+"""The factor by which a replica may exceed its share and still count as level with the others."""
 SLOW_START_S = 30.0
 _NOBODY: frozenset[str] = frozenset()
 
 
 class Balancer:
-    """Picks among the replicas of one pool for one gateway. seed: of its draws, another one in each gateway."""
+    """Picks among the replicas of one pool for one gateway.
+
+    seed: the seed of its random draws, different in each gateway.
+    """
 
     def __init__(self, *, seed: int = 0, slow_start_s: float = SLOW_START_S) -> None:
         self._slow_start_s = slow_start_s
@@ -66,7 +69,7 @@ class Balancer:
     # the pool's replicas
 
     def add(self, replica_id: str, weight: float = 1.0) -> None:
-        """Add a replica, which gets nothing before its first picture. weight: its share of adapters."""
+        """Add a replica, which gets nothing before its first snapshot. weight: its share of adapters."""
         if replica_id in self._replicas:
             return
         self._replicas[replica_id] = ReplicaState(replica_id, weight)
@@ -84,11 +87,14 @@ class Balancer:
         self._recount()
 
     def update(self, picture: ReplicaLoad, now_s: float) -> None:
-        """Take a picture of a replica that was added. now_s: of a monotonic clock, the same in all calls."""
+        """Take a snapshot of a replica that was added.
+
+        now_s: the time on a monotonic clock, the same clock in all calls.
+        """
         replica = self._replicas.get(picture.id)
         if replica is None:
             return
-        replica.see(picture, now_s, self._slow_start_s)
+        replica.update(picture, now_s, self._slow_start_s)
         self._set_homes(replica, replica.adapters_now())
         self._recount()
 
@@ -160,8 +166,10 @@ class Balancer:
     # choices
 
     def _pick_by_prefix(self, asked: Asked, exclude: Set[str]) -> ReplicaState | None:
-        """Return the replica that knows the prompt's beginning, if the load allows it. More load is allowed where that
-        is most of the prompt (Preble; Srivatsa et al., 2024)."""
+        """Return the replica that knows the prompt's beginning, if the load allows it.
+
+        More load is allowed where that is most of the prompt (Preble; Srivatsa et al., 2024).
+        """
         homes = self._homes.get(asked.adapter) if asked.adapter else None
         if asked.adapter and not homes:
             return None
@@ -221,9 +229,11 @@ class Balancer:
         return self._least(roomy or allowed, asked)
 
     def _least(self, replicas: list[ReplicaState], asked: Asked) -> ReplicaState | None:
-        """Return the replica where a request is served first: the one with the least load, or, while requests wait
-        everywhere, with the least of the tenant's own, as engines take turns between tenants. Of equal ones every
-        gateway finds the same."""
+        """Return the replica that would serve a request first: the one with the least load.
+
+        While requests wait everywhere, it is the one with the least load of the tenant's own, since engines take turns
+        between tenants. Among equal replicas every gateway finds the same one.
+        """
         tenant = asked.tenant if self._load >= self._capacity else ""
         if tenant:
             return min(
@@ -262,7 +272,7 @@ class Balancer:
         everywhere = sum(each.of_tenant(tenant) for each in self._available)
         return there >= BOUND * (everywhere + 1) / self._capacity * replica.capacity
 
-    # what is kept
+    # memory
 
     def _recount(self) -> None:
         self._available = [replica for replica in self._replicas.values() if replica.available]
@@ -284,6 +294,8 @@ class Balancer:
 
 
 def _fullness(replica: ReplicaState, asked: Asked) -> float:
-    """Return how full a replica is; a slow one counts as if it had the request already, as it is slow when it is idle,
-    too."""
+    """Return how full a replica is.
+
+    A slow replica counts as if it had the request already, as it is slow when it is idle, too.
+    """
     return (replica.load + (asked.units if replica.pace < 1.0 else 0.0)) / replica.capacity

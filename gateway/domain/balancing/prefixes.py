@@ -22,8 +22,9 @@ T = TypeVar("T")
 def prefix_keys(token_ids: Sequence[int], salt: str, block_size: int = 16) -> tuple[bytes, ...]:
     """Return the keys of a prompt's beginnings of 1, 2, 4, 8... blocks, the shortest first.
 
-    Beginnings that double are few for any prompt, and of what two prompts share at least half is seen. The last token
-    is computed in any case, so a beginning ends before it. salt: what else must be equal, tenant and adapter.
+    Beginnings that double are few for any prompt, and at least half of a shared beginning is found. The last token is
+    computed in any case, so a beginning ends before it.
+    salt: the tenant and the adapter, which must be equal as well.
     """
     digest = hashlib.blake2b(salt.encode(), digest_size=8)
     keys: list[bytes] = []

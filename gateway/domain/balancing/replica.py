@@ -1,4 +1,7 @@
-"""The data that a choice of a replica is made of: a picture of each replica, and what is asked of one. Pure data."""
+"""The data that the choice of a replica depends on: a snapshot of each replica, and the needs of a request.
+
+Pure data.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 RANK_UNIT = 64
-"""A sequence whose adapter has this rank weighs as much as two without an adapter: the products with an adapter's
+"""The rank of an adapter with which a sequence weighs as much as two without an adapter: the products with adapters'
 weights grow with the sum of the ranks in a batch (CaraServe; Li et al., 2024)."""
 
 
@@ -38,9 +41,9 @@ class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
     tenants: Mapping[str, int] = {}
     """Running and waiting choices by tenant, of those with the most."""
     draining: bool = False
-    """It finishes what it has and takes nothing new."""
+    """True if the replica finishes its requests and takes no new ones."""
     silent: bool = False
-    """Its connection is lost or its heartbeats are missed."""
+    """True if the connection is lost or heartbeats are missed."""
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -9,8 +9,8 @@ Why so, and not a deficit for each tenant and replica in the gateway (D2LPM; Cao
 service equal on every replica, from which fairness over the pool follows; a backlogged tenant's adapters then have to
 live everywhere, each gateway enforces its own share alone, and one slow replica holds a tenant back on all. Counters of
 the pool are fair wherever tenants meet: the one that got less elsewhere goes first here, adapters stay where they are,
-and a tenant that needs no more than its replicas give is served there at once. What a tenant is due beyond that, it
-gets because it spreads: the balancer lets no tenant fill a replica while it has less on another
+and a tenant that needs no more than its replicas give is served there at once. A tenant gets the rest of its due
+because its requests spread: the balancer lets no tenant fill a replica while it has less on another
 (`gateway.domain.balancing.balancer`). No tenant is held back where nobody else waits.
 
 Amounts are increments: gateways add up without knowing of each other, and a lost connection or process costs at most
@@ -37,7 +37,7 @@ from collections.abc import Iterable
 from engine.protocol import Service
 
 MAX_TENANTS = 1024
-"""Tenants that one heartbeat tells of: those that used the most."""
+"""The most tenants that one heartbeat reports: those that used the most."""
 
 _NOTHING = (0.0, 0.0, 0.0)
 
@@ -65,7 +65,7 @@ class PoolService:
         amounts[2] += adapter_bytes / weight
 
     def elsewhere(self, replica_ids: Iterable[str]) -> dict[str, dict[str, Service]]:
-        """Return what each replica is to be told, and begin anew. Replicas without news have no key."""
+        """Return the amounts to report to each replica, and begin anew. A replica without news has no key."""
         used, self._used = self._used, {}
         totals: dict[str, list[float]] = {}
         for tenants in used.values():
@@ -74,8 +74,8 @@ class PoolService:
                 for i, amount in enumerate(amounts):
                     total[i] += amount
         most = sorted(totals, key=lambda tenant: totals[tenant][0] + totals[tenant][1], reverse=True)[:MAX_TENANTS]
-        told = {replica_id: _others(totals, most, used.get(replica_id, {})) for replica_id in replica_ids}
-        return {replica_id: services for replica_id, services in told.items() if services}
+        reports = {replica_id: _others(totals, most, used.get(replica_id, {})) for replica_id in replica_ids}
+        return {replica_id: services for replica_id, services in reports.items() if services}
 
 
 def _others(totals: dict[str, list[float]], tenants: list[str], here: dict[str, list[float]]) -> dict[str, Service]:

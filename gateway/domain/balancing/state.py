@@ -1,4 +1,4 @@
-"""One replica as one gateway's balancer knows it: the last picture, and what this gateway has done to it since."""
+"""One replica as one gateway's balancer knows it: the last snapshot, and the requests that this gateway sent since."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LINE_SHARE = 1 / 8
 
 
 class ReplicaState:
-    """Mutable, and changed by `Balancer` alone. Loads are in units of `Asked.units`."""
+    """The state of a replica, changed by `Balancer` alone. Loads are in units of `Asked.units`."""
 
     __slots__ = (
         "_adapters",
@@ -61,7 +61,7 @@ class ReplicaState:
         self._tenants: dict[str, int] = {}
         self._tenants_since: dict[str, int] = {}
 
-    def see(self, picture: ReplicaLoad, now_s: float, slow_start_s: float) -> None:
+    def update(self, picture: ReplicaLoad, now_s: float, slow_start_s: float) -> None:
         """Take a new picture: what was done before it is in it."""
         self._picture = picture
         self.available = not (picture.silent or picture.draining)
@@ -100,7 +100,10 @@ class ReplicaState:
         self._weigh()
 
     def give(self, asked: Asked) -> None:
-        """Count the end of a request that was taken. Those taken before the replica was added anew are none."""
+        """Count the end of a request that was taken.
+
+        A request from before the replica was added anew does not count.
+        """
         if self._own <= 0:
             return
         self._own -= asked.units
@@ -118,8 +121,10 @@ class ReplicaState:
         return self._adapters.get(adapter, 0)
 
     def of_tenant(self, tenant: str) -> int:
-        """Return the choices of a tenant that run or wait there, as far as is known: what other gateways did since the
-        picture cannot be told from so few."""
+        """Return the choices of a tenant that run or wait there, as far as is known.
+
+        The choices that other gateways sent since the picture are not known.
+        """
         reported = self._picture.tenants.get(tenant, 0) + self._tenants_since.get(tenant, 0)
         return max(reported, self._tenants.get(tenant, 0))
 

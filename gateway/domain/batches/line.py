@@ -1,4 +1,4 @@
-"""What distinguishes a line of a batch from a request of its own, for everything that it passes."""
+"""The facts that tell a line of a batch from a request of its own, for all rooms that the line passes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ _ID_BYTES = 15
 
 
 class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that runs. Engines compute it in the batch band, limits of minutes and of concurrency do not count it, and
-    it is billed in the tier `batch`."""
+    """A line that runs.
+
+    Engines compute it in the batch band, limits of minutes and of concurrency do not count it, and it is billed in the
+    tier `batch`.
+    """
 
     begun: int
-    """How often the line was begun before. What those attempts used is the operator's."""
+    """The number of times that the line was begun before. The operator bears the usage of those attempts."""
     instant_ns: int
     """The time at which the line was begun first, in Unix nanoseconds, which all its rows in the ledger have."""
     slack_s: float | None = None

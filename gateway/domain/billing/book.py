@@ -1,7 +1,7 @@
-"""The price book: versions that never change, each complete, and which of their prices is meant by a request.
+"""The price book: versions that never change, each complete, and the choice of the price for a request. Pure.
 
-Pure. `price_of` in the schema decides what a row is billed, by the same rule as `rates` here; limits ask `most_of` for
-an upper bound before they let a request run.
+`price_of` in the schema prices a row by the same rule as `rates` here; limits ask `most_of` for an upper bound before a
+request runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.domain.limits.work import Price
 ANY = "*"
 NO_ADAPTER = "none"
 SHADOW_TIER = "shadow"
-"""The tier of copies of requests whose replies nobody is given. A request cannot ask for it."""
+"""The tier of copies of requests, whose replies no client gets. A request cannot ask for it."""
 
 BATCH_TIER = "batch"
 DEFAULT_TIER = "default"
@@ -30,12 +30,14 @@ DEFAULT_CLASS = "default"
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """Nanos per million tokens. model: a model's id, its base's, or any; adapter_class "none": of the base itself;
-    service_tier: "batch" is one."""
+    """The prices of one kind of request, in nanos per million tokens."""
 
     model: str
+    """The id of a model, that of its base, or any."""
     adapter_class: str
+    """The class of the adapter; "none" for the base itself."""
     service_tier: str
+    """The service tier, of which "batch" is one."""
     input_nanos: int
     cached_input_nanos: int
     output_nanos: int
@@ -47,17 +49,21 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Version(msgspec.Struct, frozen=True):
-    """In force from effective_ns (Unix time in ns) until the next one is. discounts: basis points by project."""
+    """The complete prices from one instant until the next version begins."""
 
     version: int
     currency: str
     effective_ns: int
+    """The instant, in Unix nanoseconds."""
     entries: tuple[Entry, ...]
     discounts: Mapping[str, int]
+    """Discounts in basis points by project."""
 
     def rates(self, project_id: str, model: str, adapter_class: str, service_tier: str) -> Rates:
-        """Return the rates of the matching entry that names the most, its model first; nothing where no entry
-        matches. Where none is for batches, a request of a batch costs half of what it costs otherwise."""
+        """Return the rates of the matching entry that names the most, its model first; nothing where no entry matches.
+
+        Where none is for batches, a request of a batch costs half of what it costs otherwise.
+        """
         if service_tier == BATCH_TIER and not any(
             entry.service_tier == BATCH_TIER
             and entry.model in (model, model.partition(":")[0], ANY)
@@ -82,8 +88,10 @@ class Version(msgspec.Struct, frozen=True):
         return Rates(best.input_nanos, best.cached_input_nanos, best.output_nanos, discount)
 
     def adapter_classes(self, model: str) -> set[str]:
-        """Return the classes as which a request of this model may be billed: an adapter's class may change while it
-        runs."""
+        """Return the classes as which a request of this model may be billed.
+
+        An adapter's class may change while the request runs.
+        """
         if ":" not in model:
             return {NO_ADAPTER}
         return {entry.adapter_class for entry in self.entries} - {NO_ADAPTER, ANY} | {DEFAULT_CLASS}

@@ -1,4 +1,4 @@
-"""When a billing period may be closed. Pure: from what is known to the reason why it has to stay open, if any."""
+"""The decision whether a billing period may be closed, with the reason where it has to stay open. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import datetime
 import msgspec
 
 GRACE = datetime.timedelta(hours=1)
-"""After a month's end before it can be closed: requests that began in it end, and journals are written down. Usage that
-comes even later is billed in the next month, as a correction."""
+"""The time after a month's end before the month can be closed: requests that began in it end, and journals are written
+down. Usage that comes even later is billed in the next month, as a correction."""
 
 LOST_GRACE = datetime.timedelta(days=3)
 """The time for which a lost journal with usage in it holds up the closing, since its folder may turn up."""
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The last gateway that is not heard of any more, and how many requests its journal has that have no row."""
+    """The last gateway that was lost, and its requests in the journal that have no row."""
 
     heard_at: datetime.datetime
+    """The time of the gateway's last sign of life."""
     open_requests: int
 
 

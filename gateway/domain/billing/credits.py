@@ -12,7 +12,7 @@ import msgspec
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """In nanos. drawn: by closed periods. lapsed: what was left when it expired; None before that."""
+    """A credit of a project. Amounts are in nanos."""
 
     id: str
     project_id: str
@@ -21,7 +21,9 @@ class Grant(msgspec.Struct, frozen=True):
     created_at: datetime.datetime
     expires_at: datetime.datetime | None
     drawn: int
+    """The amount that closed periods have used."""
     lapsed: int | None
+    """The amount that was left when the grant expired; None before that."""
 
     @property
     def remaining(self) -> int:
@@ -43,8 +45,10 @@ def draw(grants: Sequence[Grant], cost: int) -> dict[str, int]:
 
 
 def lapse(grants: Sequence[Grant], pending: int, now: datetime.datetime) -> dict[str, int]:
-    """Return what is left of each expired grant, oldest first. pending is the cost of open periods and what running
-    requests have reserved, which takes its part first."""
+    """Return the rest of each expired grant, oldest first.
+
+    pending: the cost of open periods and the reservations of running requests, which are taken from the grants first.
+    """
     taken = draw(grants, pending)
     return {
         grant.id: grant.remaining - taken.get(grant.id, 0)

@@ -1,4 +1,4 @@
-"""An invoice: what one tenant used in one period, line by line, to the nano. Pure; its JSON is what is kept and shown.
+"""An invoice: the usage of one tenant in one period, line by line, to the nano. Pure; its JSON is stored and shown.
 
 A line is one kind of tokens of one model at one price; the lines' amounts are the ledger's own sums, so that nothing is
 rounded a second time.

@@ -1,6 +1,6 @@
 """An invoice as a page that a browser shows and prints: one HTML document without scripts or anything to load.
 
-Pure; whatever a name or a reason holds is escaped by the template.
+Pure; the template escapes all names and reasons.
 """
 
 from __future__ import annotations

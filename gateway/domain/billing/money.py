@@ -5,10 +5,10 @@ from __future__ import annotations
 NANOS = 10**9
 DECIMALS = 9
 DEFAULT_CURRENCY = "usd"
-"""Where there never were prices, every amount is 0."""
+"""The currency of amounts where there never were prices: all of them are 0."""
 
 MAX_NANOS = 10**17
-"""The most of one credit or adjustment: a hundred million units, and a hundredth of what the ledger's integers hold."""
+"""The largest credit or adjustment: a hundred million units, and a hundredth of what the ledger's integers hold."""
 
 
 def decimal_text(nanos: int, min_decimals: int = 2) -> str:

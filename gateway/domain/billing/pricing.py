@@ -14,28 +14,34 @@ _SCALE = TOKENS_PER_PRICE * WHOLE_BASIS_POINTS
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """The prices of one model for one tenant: nanos per million tokens, less basis_points of a discount. Cached
-    input never costs more than other input."""
+    """The prices of one model for one tenant, in nanos per million tokens.
+
+    Cached input never costs more than other input.
+    """
 
     input_nanos: int = 0
     cached_input_nanos: int = 0
     output_nanos: int = 0
     basis_points: int = 0
+    """The discount on the prices."""
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """In nanos. total = input + cached + output, less the discount; listed is the total without it."""
+    """The cost of tokens in nanos. total = input + cached + output, less the discount."""
 
     input: int
     cached: int
     output: int
     total: int
     listed: int
+    """The total without the discount."""
 
 
 def cost(rates: Rates, uncached_tokens: int, cached_tokens: int, output_tokens: int) -> Cost:
-    """Return the cost of a row, rounded once, half up: each kind gets what the running sum grows by when that kind is
-    added to it."""
+    """Return the cost of a row, rounded once, half up.
+
+    Each kind gets what the running sum grows by when that kind is added to it.
+    """
     part = WHOLE_BASIS_POINTS - rates.basis_points
     uncached = uncached_tokens * rates.input_nanos
     cached = cached_tokens * rates.cached_input_nanos

@@ -12,7 +12,7 @@ import msgspec
 KEY_BYTES = 32
 
 SecretColumn = Literal["users.totp_secret", "webhooks.secret", "deliveries.secret"]
-"""A column of secrets that gateways need in clear, which lie there encrypted."""
+"""A column of secrets that gateways need in the clear. Its values are stored encrypted."""
 
 
 class BadContentKey(ValueError):
@@ -20,7 +20,7 @@ class BadContentKey(ValueError):
 
 
 class ContentKey(msgspec.Struct, frozen=True):
-    """256 random bits. id: tells keys apart, and nothing about them."""
+    """A key of 256 random bits. id: tells keys apart, and nothing else about them."""
 
     secret: bytes
 

@@ -1,4 +1,4 @@
-"""Experiments as pure decisions: who gets which arm, what the sums say at any look, what may change, what has to stop.
+"""Experiments as pure decisions: the arm of each unit, the results at any look, changes, and harm that ends one.
 
 - `assignment`, `allocation`: units to arms by keyed hashes; weights, coverage, epochs, layers
 - `sums`: the data that tables keep and results are made of

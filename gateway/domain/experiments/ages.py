@@ -27,7 +27,7 @@ from gateway.domain.experiments.sums import NO_UNITS, Sums
 from gateway.domain.experiments.units import IN_EVERY_UNIT, num_ages
 
 OF_ALL = "cost_nanos"
-"""A metric of which each unit whose window ended has a value."""
+"""A metric that has a value for each unit whose window ended."""
 
 Trend = Literal["fading", "growing", "unclear"]
 """fading: the effect of the last day is proven to be nearer to none than that of the first, or on the other side;
@@ -35,7 +35,7 @@ growing: farther away. unclear: neither is proven."""
 
 
 class AgeRow(msgspec.Struct, frozen=True):
-    """Sums of one metric over what units did on one day since their first exposure."""
+    """Sums of one metric over units' outcomes on one day since their first exposure."""
 
     age: int
     """Days since the first exposure: 0 for its first 24 hours."""
@@ -43,7 +43,7 @@ class AgeRow(msgspec.Struct, frozen=True):
     arm: int
     metric: str
     sums: Sums
-    """Over the units that did something on that day."""
+    """The sums over the units that did something on that day."""
 
 
 class AgeEffects(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class AgeEffects(msgspec.Struct, frozen=True):
     role: Role
     arm: int
     days: tuple[tuple[int, Comparison], ...]
-    """By days since exposure. The intervals of all days hold together, at the level of the metric."""
+    """The comparisons by days since exposure. The intervals of all days hold together, at the level of the metric."""
     trend: Trend
 
 
@@ -62,7 +62,8 @@ def effects_by_age(
 ) -> list[AgeEffects]:
     """Return the effects on each day since exposure; none where the outcome window has less than two days.
 
-    tally: its shares, units, and sums of `OF_ALL`, of all days together. own: as of `results.results_of`.
+    tally: its shares, units, and sums of `OF_ALL`, of all days together.
+    own: as for `results.results_of`.
     """
     num = num_ages(experiment.analysis.outcome_window_seconds * 1_000_000)
     closed: dict[tuple[int, int], int] = {}
@@ -90,8 +91,10 @@ def effects_by_age(
 
 
 def trend_of(days: Sequence[Comparison]) -> Trend:
-    """Return how the effect of the last of some days lies to that of the first: proven where their intervals have
-    nothing in common."""
+    """Return how the effect of the last of some days lies to that of the first.
+
+    A change is proven where the intervals of both have nothing in common.
+    """
     first, last = days[0].effect, days[-1].effect
     is_lower, is_higher = last.interval.high < first.interval.low, last.interval.low > first.interval.high
     if not (is_lower or is_higher):
@@ -102,8 +105,11 @@ def trend_of(days: Sequence[Comparison]) -> Trend:
 def _tally_of(
     tally: Tally, closed: Mapping[tuple[int, int], int], rows: Sequence[AgeRow], metric: str, age: int
 ) -> Tally:
-    """Return one day's sums of a metric: of all units whose window ended, also of those that did nothing on the day,
-    where these count as 0."""
+    """Return one day's sums of a metric.
+
+    The sums are of all units whose window ended. Units that did nothing on the day are among them where such units
+    count as 0.
+    """
     sums = {(row.epoch, row.arm): row.sums for row in rows if row.age == age}
     if metric in IN_EVERY_UNIT:
         sums = {

@@ -1,4 +1,4 @@
-"""Who owns which buckets and slots: tables from weights, changes by the least moves, coverage of a layer, epochs.
+"""The owners of buckets and slots: tables from weights, changes by the fewest moves, coverage of a layer, epochs.
 
 Every change makes a new `Split`; no change moves a unit that has been exposed.
 """
@@ -77,9 +77,11 @@ def moved(before: bytes, after: bytes) -> int:
 def free_slots(layer: str, owners: Sequence[Owner], count: int, *, asker: str = "") -> list[int]:
     """Return the lowest slots of a layer that no experiment owns.
 
-    layer: the name of the layer. owners: all experiments that own slots of the layer. asker: the name of the
-    experiment that wants more slots than it owns.
-    Raises Conflict: when fewer than `count` are free, naming the other experiments that own most.
+    layer: the name of the layer.
+    owners: all experiments that own slots of the layer.
+    asker: the name of the experiment that wants more slots than it owns.
+
+    Raises Conflict: when fewer than `count` are free; the message names the other experiments that own most.
     """
     free = [slot for slot, epochs in enumerate(_union(owners)) if not epochs]
     if len(free) < count:
@@ -93,7 +95,7 @@ def free_slots(layer: str, owners: Sequence[Owner], count: int, *, asker: str = 
 
 
 def num_free(owners: Iterable[Owner]) -> int:
-    """Return how many slots of a layer no experiment owns. owners: as of `free_slots`."""
+    """Return the number of slots of a layer that no experiment owns. owners: as for `free_slots`."""
     return _union(owners).count(0)
 
 
@@ -107,8 +109,10 @@ def first_split(
 def covering(split: Split, slots: Iterable[int], weights: Sequence[int] | None = None) -> Split:
     """Return a split that covers more slots of its layer.
 
-    slots: free ones. weights: for units of these slots alone, as a new epoch; None: those of the last epoch. Needs no
-    look-up of exposed units: nobody of the new slots was exposed.
+    slots: free slots.
+    weights: the weights for units of these slots alone, as a new epoch; None: those of the last epoch.
+    No look-up of exposed units is needed: no unit of the new slots was exposed.
+
     Raises Conflict: when there are too many epochs.
     """
     if weights is None:
@@ -123,7 +127,9 @@ def reweighted(split: Split, weights: Sequence[int], exposed: Exposed) -> Split:
 
     exposed: all units that have been exposed by now. Enrolment has to be closed from before these were read until all
     gateways have the new split.
-    Raises Conflict: when there are too many epochs. Raises InvalidRequest: when an arm that has ended gets a weight.
+
+    Raises Conflict: when there are too many epochs.
+    Raises InvalidRequest: when an arm that has ended gets a weight.
     """
     _check_ended(split, weights)
     tables = (*split.tables, rebalanced(split.tables[-1], weights))
@@ -155,7 +161,7 @@ def shares(split: Split, epoch: int, num_arms: int) -> tuple[float, ...]:
 
 
 def exposed_units(epochs: Mapping[bytes, int]) -> Exposed:
-    """Return the index of exposed units. epochs: of each unit's digest, the epoch of its first exposure."""
+    """Return the index of exposed units. epochs: by each unit's digest, the epoch of its first exposure."""
     pairs = sorted((int.from_bytes(digest[:8], "little"), epoch) for digest, epoch in epochs.items())
     return Exposed(array("Q", [key for key, _ in pairs]), bytes(epoch for _, epoch in pairs))
 

@@ -1,4 +1,6 @@
-"""Which arm of an experiment a unit gets: a pure function of keyed hashes and tables. No I/O, no clock, no randomness.
+"""The arm of an experiment that a unit gets: a pure function of keyed hashes and tables.
+
+No I/O, no clock, no randomness.
 
 A unit passes up to three hashes, each under a key of its own, so that none tells anything about another:
 
@@ -52,7 +54,7 @@ class Exposed(msgspec.Struct, frozen=True):
     keys: array[int]
     """The first eight bytes, little-endian, of the units' digests, ascending, of type `Q`."""
     epochs: bytes
-    """The epoch of the first exposure of each."""
+    """The epoch of the first exposure of each unit."""
 
     def epoch(self, digest: bytes) -> int:
         """Return the epoch in which the unit of a digest was exposed first; 0 where it was not."""
@@ -66,7 +68,7 @@ class Holdout(msgspec.Struct, frozen=True):
 
     seed: bytes
     size: int
-    """In parts of 10,000."""
+    """The part of the units that is kept out, in parts of 10,000."""
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -87,7 +89,7 @@ class Split(msgspec.Struct, frozen=True):
     enrolling: bool = True
     """False while an epoch changes: units that are not in `exposed` get the control."""
     paused: bool = False
-    """Whether all units get the control."""
+    """True if all units get the control."""
     holdout: Holdout | None = None
 
 
@@ -122,8 +124,11 @@ def unit_digest(project_key: bytes, unit: str) -> bytes:
 
 
 def bucket(seed: bytes, unit: str) -> int:
-    """Return the bucket of a unit, 0 to 9,999: the first eight bytes, little-endian, of BLAKE2b-128 of the unit's UTF-8
-    under a seed, times 10,000, shifted right by 64."""
+    """Return the bucket of a unit, 0 to 9,999.
+
+    The bucket is the first eight bytes, little-endian, of BLAKE2b-128 of the unit's UTF-8 under a seed, times 10,000,
+    shifted right by 64.
+    """
     hasher = _keyed(seed).copy()
     hasher.update(unit.encode())
     return int.from_bytes(hasher.digest()[:8], "little") * NUM_BUCKETS >> 64
@@ -138,7 +143,8 @@ def _keyed(key: bytes, person: bytes = b"") -> blake2b:
 def assign(split: Split, unit: str | None, digest: bytes) -> Assigned:
     """Return the arm of a unit.
 
-    unit: None or empty where the request names none. digest: of `unit_digest`; read where `split.exposed` is set.
+    unit: None or empty where the request names none.
+    digest: the unit's digest by `unit_digest`; read where `split.exposed` is set.
     """
     if not unit:
         return _NO_UNIT

@@ -1,7 +1,7 @@
-"""What an experiment on a tenant's own traffic would show: its units of the past, split at random again and again.
+"""The results that an experiment on a tenant's own traffic would show: past units, split at random again and again.
 
-No arm did anything in these experiments, so whatever one of them calls significant is a false alarm. The same formulas
-are used as for results. Knows neither tables nor clocks.
+No arm did anything in these experiments, so every significant result is a false alarm. The same formulas are used as
+for results. Knows neither tables nor clocks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHUNK_UNITS = 1_024
 
 
 class PastUnit(msgspec.Struct, frozen=True):
-    """A unit of the past, and what it contributed to a metric within its outcome window."""
+    """A unit of the past, and its contribution to a metric within its outcome window."""
 
     day: int
     """The day on which it came first."""
@@ -36,7 +36,7 @@ class PastUnit(msgspec.Struct, frozen=True):
 
 
 class Horizon(msgspec.Struct, frozen=True):
-    """What an experiment of two equal arms finds after some days of such traffic, looked at all the time."""
+    """The findings of an experiment of two equal arms after some days of such traffic, looked at all the time."""
 
     days: int
     units: int
@@ -44,11 +44,11 @@ class Horizon(msgspec.Struct, frozen=True):
     effect: float
     """The smallest effect that is found in 80 % of experiments, in the metric's unit."""
     relative: float | None
-    """The same as a part of the mean; None where that is 0."""
+    """The same effect as a part of the mean; None where the mean is 0."""
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """What the tenant's own traffic says about experiments on it."""
+    """The facts about experiments that the tenant's own traffic shows."""
 
     num_units: int
     num_days: int
@@ -57,7 +57,7 @@ class Calibration(msgspec.Struct, frozen=True):
     """The standard deviation of one unit's outcome; of a ratio, that of its linearized outcome."""
     num_runs: int
     num_false: int
-    """Runs in which the interval that holds at every look ever excluded no effect, at the end of any day."""
+    """Runs in which the interval that holds at every look excluded no effect at the end of any day."""
     num_false_fixed: int
     """Runs in which an ordinary test did so at any of the same looks."""
     horizons: tuple[Horizon, ...]
@@ -136,7 +136,7 @@ _COLUMNS = ("n", "y", "yy", "d", "dd", "yd")
 
 
 def _columns(units: Sequence[Unit]) -> NDArray[np.float64]:
-    """Return what each unit adds to sums, a row a unit, in the order of `_COLUMNS`."""
+    """Return the contribution of each unit to sums, a row for each unit, in the order of `_COLUMNS`."""
     y, d = (np.array([float(getattr(each, name)) for each in units]) for name in ("y", "d"))
     return np.stack([np.ones(len(units)), y, y * y, d, d * d, y * d], axis=1)
 

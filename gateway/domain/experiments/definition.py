@@ -1,4 +1,4 @@
-"""The definition of an experiment: arms, unit, coverage, metrics, analysis; what is refused, and what may change."""
+"""The definition of an experiment (arms, unit, coverage, metrics, analysis): its checks, and the allowed changes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MAX_ARMS = 8
 MAX_PRIMARY, MAX_GUARDRAILS, MAX_SECONDARY = 5, 20, 50
 MAX_MODEL_CHARS = 256
 SHADOW_ARM = 255
-"""The index of the shadow arm, where arms are known by their index: it is none of those that are compared."""
+"""The index of the shadow arm, where arms are known by their index: no compared arm has it."""
 MAX_METADATA_KEY_CHARS = 64
 MIN_ALPHA, MAX_ALPHA = 0.0001, 0.2
 MIN_TIGHTEST_AT, MAX_TIGHTEST_AT = 20, 100_000_000
 MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 10, 90 * 86_400
 MAX_MIN_DAYS = 365
 UNIT_SOURCES = ("safety_identifier", "user", "prompt_cache_key", "x-lorikeet-unit", "api_key")
-"""Beside these, `metadata.<key>`."""
+"""The sources of units beside `metadata.<key>`."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 NAME_WORDS = "1 to 64 lower-case letters, digits, '.', '_' and '-', the first a letter or a digit"
 _METADATA = "metadata."
@@ -37,20 +37,23 @@ Role = Literal["primary", "guardrail", "secondary"]
 
 
 class UnitSource(msgspec.Struct, frozen=True, rename={"source": "from"}, forbid_unknown_fields=True):
-    """Where a request names the unit that keeps its arm."""
+    """The place of a request that names the unit, which keeps its arm."""
 
     source: str
     """One of `UNIT_SOURCES`, or `metadata.<key>`. Sources are never mixed."""
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an arm serves."""
+    """The model and the defaults that an arm serves."""
 
     model: str
     """A base model, an adapter with or without version, or an alias; never an experiment."""
     defaults: Defaults = NO_DEFAULTS
     mode: Literal["fill", "replace"] = "fill"
-    """fill: defaults are for what a request leaves open. replace: for what it gives as well."""
+    """The fields of a request that take the defaults.
+
+    fill: those that the request leaves open. replace: also those to which the request gives a value.
+    """
 
 
 class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +67,7 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An arm that gets copies of requests and whose replies nobody is given. It takes no part in the comparison."""
+    """An arm that gets copies of requests. No client gets its replies, and it takes no part in the comparison."""
 
     name: str
     target: Target
@@ -87,7 +90,7 @@ class Guardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     margin: float = 0.0
     """How much worse is tolerated, as a part of the control's value."""
     goal: Goal | None = None
-    """Which way is better; None: as of the built-in metric."""
+    """The better direction; None: that of the built-in metric."""
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -170,8 +173,10 @@ def check_definition(experiment: Experiment, own_metrics: Collection[str] = ()) 
 
 
 def check_change(before: Experiment, after: Experiment) -> None:
-    """Check a change of an experiment that has started: more coverage, other weights, an arm ended, guardrails added,
-    another share of requests for the shadow arm.
+    """Check a change of an experiment that has started.
+
+    Possible are more coverage, other weights, an arm ended, guardrails added, and another share of requests for the
+    shadow arm.
 
     Both are valid definitions. Raises InvalidRequest: for the first field that may not change so.
     """

@@ -17,7 +17,10 @@ from gateway.domain.experiments.statistics import sequences
 from gateway.domain.experiments.sums import NO_UNITS, Sums
 
 Kind = Literal["mean", "ratio"]
-"""mean: of y over units. ratio: sum of y over sum of d, for metrics of requests where units have several."""
+"""mean: the mean of y over units.
+
+ratio: the sum of y over the sum of d, for metrics of requests where units have several.
+"""
 
 MIN_UNITS = 2
 """Units of each arm that an epoch needs to count."""
@@ -29,7 +32,7 @@ class Mean(msgspec.Struct, frozen=True):
     n: int
     mean: float
     variance: float
-    """Of the estimate, not of the outcome."""
+    """The variance of the estimate, not of the outcome."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -56,7 +59,10 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 def mean_of(sums: Sums, theta: float = 0.0, x_mean: float = 0.0) -> Mean:
-    """Return an arm's mean of y - theta (x - x_mean). x_mean: over all arms; theta: of `cuped_theta`."""
+    """Return an arm's mean of y - theta (x - x_mean).
+
+    x_mean: the mean of x over all arms. theta: as `cuped_theta` returns it.
+    """
     variance = sums.variance
     if theta:
         variance += theta**2 * sums.covariance("x", "x") - 2 * theta * sums.covariance("x", "y")
@@ -71,8 +77,9 @@ def cuped_theta(arms: Sequence[Sums]) -> float:
 
 
 def ratio_of(sums: Sums) -> Mean:
-    """Return an arm's ratio R = sum of y / sum of d over its units; its variance by the delta method is
-    (s_yy - 2 R s_yd + R**2 s_dd) / (n mean(d)**2).
+    """Return an arm's ratio R = sum of y / sum of d over its units, and its variance.
+
+    The variance by the delta method is (s_yy - 2 R s_yd + R**2 s_dd) / (n mean(d)**2).
 
     Raises ZeroDivisionError: when the denominators sum to 0.
     """
@@ -82,8 +89,9 @@ def ratio_of(sums: Sums) -> Mean:
 
 
 def stratified(strata: Sequence[tuple[int, Mean]]) -> Mean:
-    """Return an arm's estimate over epochs. strata: for each epoch the units of all compared arms, and the estimate.
+    """Return an arm's estimate over epochs.
 
+    strata: for each epoch the units of all compared arms, and the estimate.
     The weight of an epoch is its part of all units: mean = sum of w mean_e, variance = sum of w**2 variance_e.
     """
     total = sum(units for units, _ in strata)
@@ -129,10 +137,11 @@ def effect_of(control: Mean, treatment: Mean, alpha: float, tightest_at: int) ->
 
 
 def relative_interval(control: Mean, treatment: Mean, radius: float) -> Interval | None:
-    """Return all r for which |m_B - (1+r) m_A| <= radius sqrt(v_B + (1+r)**2 v_A); None where that is not an interval,
-    since the control's mean is not told from 0 (m_A**2 <= radius**2 v_A), or says nothing, since it is negative.
+    """Return all r for which |m_B - (1+r) m_A| <= radius sqrt(v_B + (1+r)**2 v_A).
 
-    radius: in standard errors, of a fixed test or of `sequences`.
+    None: they are no interval, since the control's mean is not told from 0 (m_A**2 <= radius**2 v_A), or they say
+    nothing, since it is negative.
+    radius: the radius in standard errors, of a fixed test or of `sequences`.
     """
     a = control.mean**2 - radius**2 * control.variance
     if not math.isfinite(radius) or a <= 0 or control.mean < 0:
@@ -144,7 +153,7 @@ def relative_interval(control: Mean, treatment: Mean, radius: float) -> Interval
 
 
 def by_epoch(sums: Mapping[tuple[int, int], Sums], control: int, treatment: int) -> list[tuple[Sums, Sums]]:
-    """Return the sums of two arms in each epoch. sums: by (epoch, index of the arm)."""
+    """Return the sums of two arms in each epoch. sums: the sums by (epoch, index of the arm)."""
     return [
         (sums.get((epoch, control), NO_UNITS), sums.get((epoch, treatment), NO_UNITS))
         for epoch in sorted({epoch for epoch, _ in sums})

@@ -1,4 +1,4 @@
-"""The arm that one request of an experiment got: what the ledger, the reply's header and the log line tell of it."""
+"""The arm that one request of an experiment got, for the ledger, the reply's header and the log line."""
 
 from __future__ import annotations
 

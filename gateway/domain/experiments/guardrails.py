@@ -1,4 +1,4 @@
-"""Whether an experiment has to stop itself: harm in an arm that is proven at every look, from sums alone."""
+"""The decision to pause an experiment: harm in an arm that is proven at every look, from sums alone."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Verdict = Literal["harmed", "safe", "unclear"]
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What one guardrail says about one treatment."""
+    """The verdict of one guardrail about one treatment."""
 
     metric: str
     arm: int
     verdict: Verdict
     log_e: float | None = None
-    """ln E that the arm has not its share of errors; None for metrics that are judged by an interval."""
+    """ln of the E-value against an equal share of errors; None for metrics that are judged by an interval."""
 
 
 def errors_verdict(epochs: Sequence[EpochCounts], alpha: float = ALPHA) -> tuple[Verdict, float]:
-    """Return what the units with an error say about a treatment, and ln E that the arm does not matter.
+    """Return the verdict by units with an error, and ln of the E-value against the arm having no influence.
 
-    epochs: of each, (units with an error of control, of treatment) and the shares of both, which sum to 1. Harmed once
-    E reaches 1 / alpha and the treatment has more than its share. Errors never prove safety.
+    epochs: for each, (units with an error of control, of treatment) and the shares of both, which sum to 1.
+    Harmed once E reaches 1 / alpha and the treatment has more than its share. Errors never prove safety.
     """
     log_e = counts.log_e_of_epochs(epochs, counts.ERROR_CONCENTRATION)
     more = sum(each.counts[1] - sum(each.counts) * each.shares[1] for each in epochs) > 0
@@ -41,7 +41,10 @@ def errors_verdict(epochs: Sequence[EpochCounts], alpha: float = ALPHA) -> tuple
 
 
 def interval_verdict(relative: Interval | None, goal: Goal, margin: float) -> Verdict:
-    """Return what a relative effect's interval says. relative: None where it has none; margin: of the definition."""
+    """Return the verdict by a relative effect's interval.
+
+    relative: None where there is no interval. margin: as in the definition.
+    """
     if relative is None:
         return "unclear"
     least, most = (relative.low, relative.high) if goal == "decrease" else (-relative.high, -relative.low)
@@ -51,7 +54,7 @@ def interval_verdict(relative: Interval | None, goal: Goal, margin: float) -> Ve
 
 
 def has_to_pause(guardrails: Sequence[Guardrail], found: Sequence[Found]) -> list[Found]:
-    """Return what was found that pauses the experiment by itself: harm by a guardrail whose action is to pause."""
+    """Return the findings that pause the experiment by themselves: harm by a guardrail whose action is to pause."""
     pausing = {each.metric for each in guardrails if each.action == "pause"}
     return [each for each in found if each.verdict == "harmed" and each.metric in pausing]
 

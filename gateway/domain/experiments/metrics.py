@@ -9,16 +9,17 @@ import msgspec
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """How one metric is made of sums."""
+    """The way in which one metric is made of sums."""
 
     better: Literal["increase", "decrease"]
     per_request: bool = False
-    """Whether it is a ratio over the unit's requests: y a sum over them, d their number."""
+    """True if the metric is a ratio over the unit's requests: y is a sum over them, d their number."""
     has_quantiles: bool = False
     is_error: bool = False
-    """Whether the first of each unit is counted and compared exactly (`counts`), however rates move with the hour."""
+    """True if only the first one of each unit is counted, and compared exactly (`counts`), however rates move with the
+    hour."""
     needs_equal_weights: bool = False
-    """Whether it is lower where the cache of prompts is warmer, as that of an arm with more requests is."""
+    """True if the metric is lower where the cache of prompts is warmer, as it is for an arm with more requests."""
 
 
 METRICS: dict[str, Metric] = {
@@ -34,7 +35,10 @@ METRICS: dict[str, Metric] = {
     "length_rate": Metric("decrease", per_request=True),
     "answer_rate": Metric("increase"),
 }
-"""length_rate: requests that ended at their most tokens. answer_rate: units with any feedback."""
+"""length_rate: the part of requests that ended at their most tokens.
+
+answer_rate: the part of units with any feedback.
+"""
 
 QUANTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
@@ -49,7 +53,10 @@ class Read(msgspec.Struct, frozen=True):
 
 
 def read_metric(text: str, own: Collection[str] = ()) -> Read | None:
-    """Return what a name such as `ttft_ms.p95` stands for; None for nothing. own: names of the project's metrics."""
+    """Return the metric that a name such as `ttft_ms.p95` stands for; None for an unknown name.
+
+    own: names of the project's metrics.
+    """
     if text in own:
         return Read(text, None)
     name, dot, suffix = text.partition(".")

@@ -26,7 +26,7 @@ EDGES_MS = tuple(
 
 
 class QuantileInterval(msgspec.Struct, frozen=True):
-    """low and high: edges between which the quantile lies; 0 and infinity where nothing bounds it."""
+    """The interval of a quantile, between edges of buckets; 0 and infinity where nothing bounds it."""
 
     low: float
     high: float
@@ -64,7 +64,8 @@ def rank_bounds(num_units: int, p: float, concentration: float, alpha: float) ->
 def quantile_interval(counts: Sequence[int], p: float, concentration: float, alpha: float) -> QuantileInterval:
     """Return the interval of the p-quantile of one arm.
 
-    counts: of units by bucket, one more than `EDGES_MS`. For the difference of two arms give alpha / 2 to each.
+    counts: units by bucket, of which there is one more than `EDGES_MS`. For the difference of two arms give alpha / 2
+    to each.
     """
     total = sum(counts)
     if not total:

@@ -1,4 +1,4 @@
-"""What one look at an experiment shows: a pure function of its definition and of sums, without raw rows."""
+"""The results of an experiment at one look: a pure function of its definition and of sums, without raw rows."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from gateway.domain.experiments.sums import NO_UNITS, Sums
 
 
 class UnitsRow(msgspec.Struct, frozen=True):
-    """Units that were assigned first on one day, whether or not anything is known of them."""
+    """Units that were assigned first on one day, with or without outcomes."""
 
     day: int
     epoch: int
     arm: int
     units: int
     delivered: int
-    """Units of which the arm's whole treatment was delivered with every request."""
+    """Units that got the arm's whole treatment with every request."""
 
 
 class SumsRow(msgspec.Struct, frozen=True):
     """Sums of one metric over the units whose outcome windows closed on one day.
 
-    Outcomes that still grow do not count: looks at them are bounded by nothing. For guardrails on errors and refusals
-    a unit counts at once, at its first.
+    Outcomes that still grow do not count: looks at them are bounded by nothing. For guardrails on errors and refusals a
+    unit counts at once, at its first.
     """
 
     day: int
@@ -58,7 +58,7 @@ _Row = TypeVar("_Row", UnitsRow, SumsRow, TimesRow)
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """All that results are made of."""
+    """All data that results are made of."""
 
     shares: Mapping[int, tuple[float, ...]]
     """By epoch the part of units that each arm should get (`allocation.shares`)."""
@@ -75,7 +75,10 @@ class ArmResult(msgspec.Struct, frozen=True):
     name: str
     units: int
     compliance: float | None
-    """The part of units that got the whole treatment; results are of all, by intention to treat. None without units."""
+    """The part of units that got the whole treatment; None without units.
+
+    Results are of all units, by intention to treat.
+    """
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -88,9 +91,9 @@ class Comparison(msgspec.Struct, frozen=True):
     treatment: Mean
     effect: Effect
     relative: Interval | None
-    """Relative to the control; None where the control is not told from 0."""
+    """The interval relative to the control; None where the control is not told from 0."""
     alpha: float
-    """The level of the intervals, and what the effect's E-value is judged by."""
+    """The level of the intervals, by which the effect's E-value is judged as well."""
     is_better: bool | None
     """Proven better (True) or worse (False) at this look; None: neither, or no goal is declared."""
     answered: tuple[float, float] | None
@@ -116,16 +119,16 @@ class Results(msgspec.Struct, frozen=True):
     guardrails: tuple[Found, ...]
     srm_log_e: float
     is_srm: bool
-    """Whether units are not split as declared: nothing else here is to be believed then."""
+    """True if units are not split as declared (sample ratio mismatch): no other result is to be believed then."""
     not_analysed: Mapping[str, int]
     may_decide: bool
-    """Whether the declared days have passed and the sample ratio holds."""
+    """True if the declared days have passed and the sample ratio holds."""
     judged: tuple[JudgedComparison, ...] = ()
-    """Of the project's own metrics, those by which people and a judge voted."""
+    """The project's own metrics by which people and a judge voted."""
 
 
 def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> Results:
-    """Return what a look shows. own: how each metric of the project's own is made of sums."""
+    """Return the results of a look. own: the kind of each metric of the project's own."""
     own, tally = own or {}, collapsed(tally)
     num_arms = len(experiment.arms)
     epochs = _unit_counts(tally, num_arms)
@@ -180,7 +183,7 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
 
 
 def timeline(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> list[tuple[int, Results]]:
-    """Return what looks at the end of each day showed, oldest first; counts of requests are those of now."""
+    """Return the results of looks at the end of each day, oldest first. Counts of requests are those of now."""
     units, sums, times = _by_day(tally.units), _by_day(tally.sums), _by_day(tally.times)
     running, looks = msgspec.structs.replace(tally, units=(), sums=(), times=()), []
     for day in sorted(units.keys() | sums.keys() | times.keys()):
@@ -226,8 +229,10 @@ def collapsed(tally: Tally) -> Tally:
 
 
 def of_equal_weights(tally: Tally, arm: int) -> Tally:
-    """Return what is known of the epochs in which an arm had the control's share of the units: in others the prompts of
-    the smaller one are cached less, which makes it slower without any effect."""
+    """Return the part of a tally from epochs in which an arm had the control's share of the units.
+
+    In other epochs the prompts of the smaller arm are cached less, which makes it slower without any effect.
+    """
     shares = {epoch: each for epoch, each in tally.shares.items() if math.isclose(each[0], each[arm])}
     return msgspec.structs.replace(
         tally,
@@ -294,8 +299,10 @@ def _arm_result(experiment: Experiment, tally: Tally, arm: int) -> ArmResult:
 def comparison_of(
     experiment: Experiment, tally: Tally, what: tuple[str, Role, Goal | None, Kind], arm: int, alpha: float
 ) -> Comparison | None:
-    """Return a metric of an arm beside the control; None where too few units have a value. what: the metric, its role,
-    goal and kind."""
+    """Return a metric of an arm beside the control; None where too few units have a value.
+
+    what: the metric, its role, goal and kind.
+    """
     metric, role, goal, kind = what
     sums: dict[tuple[int, int], Sums] = {}
     for row in tally.sums:
@@ -328,8 +335,10 @@ def comparison_of(
 def _quantiles_of(
     experiment: Experiment, tally: Tally, what: tuple[str, Read, Role], arm: int, alpha: float
 ) -> QuantileComparison:
-    """Compare a quantile over the epochs that have the same shares of both arms as the newest one with both:
-    pooling others would show a ramp as an effect."""
+    """Compare a quantile over the epochs that have the same shares of both arms as the newest one with both.
+
+    Pooling others would show a ramp as an effect.
+    """
     metric, read, role = what
     both = {epoch: each for epoch, each in tally.shares.items() if each[0] and each[arm]}
     newest = both[max(both)] if both else ()
@@ -355,5 +364,5 @@ def _quantile_verdict(found: QuantileComparison, margin: float) -> guardrails.Ve
 
 def _discoveries(comparisons: Sequence[Comparison], alpha: float) -> tuple[int, ...]:
     secondary = [index for index, each in enumerate(comparisons) if each.role == "secondary"]
-    kept = many.e_bh([comparisons[index].effect.log_e for index in secondary], alpha)
-    return tuple(secondary[index] for index in kept)
+    rejected = many.e_bh([comparisons[index].effect.log_e for index in secondary], alpha)
+    return tuple(secondary[index] for index in rejected)

@@ -22,14 +22,14 @@ Values = tuple[str, ...]
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What was known of a request before its arm was."""
+    """The facts about a request that were known before its arm was."""
 
     api_key_id: str
     endpoint: str
     stream: bool
     service_tier: str
     gateway: str
-    """The journal of the gateway that had the request."""
+    """The id of the journal of the gateway that got the request."""
 
 
 def segments_of(values: Values, known: Mapping[Kind, set[str]]) -> list[tuple[Kind, str]]:

@@ -1,4 +1,4 @@
-"""What one look at an experiment shows of its segments: how each is split, and what each metric came to in it.
+"""The results of an experiment at one look by segment: the split of each, and the value of each metric in it.
 
 Each segment must be split as the whole is; one that is not tells where units are lost. Knows neither tables nor words.
 """
@@ -30,22 +30,22 @@ class SegmentUnits(msgspec.Struct, frozen=True):
 
 
 class SegmentSplit(msgspec.Struct, frozen=True):
-    """How the units of one segment are split."""
+    """The split of one segment's units between the arms."""
 
     kind: Kind
     value: str
     units: tuple[int, ...]
-    """By arm."""
+    """The number of units by arm."""
     expected: tuple[float, ...]
-    """By arm: the units that the declared shares give, over all epochs."""
+    """The number of units by arm that the declared shares give, over all epochs."""
     log_e: float
     """ln of the E-value against these shares, over all epochs."""
     is_srm: bool
-    """Whether e-BH over all segments finds that the units are not split as declared."""
+    """True if e-BH over all segments finds that the units are not split as declared."""
 
 
 def splits_of(rows: Sequence[SegmentUnits], shares: Mapping[int, tuple[float, ...]]) -> list[SegmentSplit]:
-    """Return how each segment is split, in the order of kinds and values. shares: of each epoch, by arm."""
+    """Return the split of each segment, in the order of kinds and values. shares: the shares by arm, of each epoch."""
     found = []
     for kind, value in sorted(
         {(row.kind, row.value) for row in rows}, key=lambda each: (KINDS.index(each[0]), each[1])
@@ -65,14 +65,14 @@ def _epoch_counts(rows: Sequence[SegmentUnits], epoch: int, shares: tuple[float,
 
 
 class SegmentResults(msgspec.Struct, frozen=True):
-    """What a look at one segment shows."""
+    """The results of a look at one segment."""
 
     split: SegmentSplit
     arms: tuple[ArmResult, ...]
     comparisons: tuple[Comparison, ...]
     discoveries: tuple[int, ...]
-    """Indexes in `comparisons` of those that e-BH over all segments of the kind keeps: of many comparisons, some look
-    like effects by chance."""
+    """Indexes in `comparisons` of the effects that e-BH over all segments of the kind keeps: among many comparisons,
+    some look like effects by chance."""
 
 
 def results_of_segments(
@@ -83,9 +83,12 @@ def results_of_segments(
     sums: Mapping[str, Sequence[SumsRow]],
     own: Mapping[str, MetricKind],
 ) -> list[SegmentResults]:
-    """Return what a look at the segments of one kind shows: no quantiles, and no guardrails, which are of all units.
+    """Return the results of a look at the segments of one kind.
 
-    splits, units: of this kind. sums: by value. own: how each metric of the project's own is made of votes.
+    There are no quantiles, and no guardrails, which are about all units.
+    splits, units: those of this kind.
+    sums: the sums by the value of the segment.
+    own: the kind of each metric of the project's own.
     """
     found = []
     for split in splits:
@@ -94,8 +97,8 @@ def results_of_segments(
         found.append(SegmentResults(split, shown.arms, shown.comparisons, ()))
     places = [(at, index) for at, each in enumerate(found) for index in range(len(each.comparisons))]
     log_es = [found[at].comparisons[index].effect.log_e for at, index in places]
-    kept = {places[each] for each in many.e_bh(log_es, experiment.analysis.alpha)}
+    rejected = {places[each] for each in many.e_bh(log_es, experiment.analysis.alpha)}
     return [
-        msgspec.structs.replace(each, discoveries=tuple(sorted(index for place, index in kept if place == at)))
+        msgspec.structs.replace(each, discoveries=tuple(sorted(index for place, index in rejected if place == at)))
         for at, each in enumerate(found)
     ]

@@ -1,4 +1,4 @@
-"""Which requests are copied to a shadow arm, and what can become of a copy. Pure."""
+"""The choice of requests that are copied to a shadow arm, and the possible outcomes of a copy. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.domain.experiments.assignment import NUM_BUCKETS
 Outcome = Literal[
     "answered", "failed", "full", "late", "client_gone", "refused", "unavailable", "target_gone", "stopped"
 ]
-"""What becomes of a copy.
+"""The outcomes of a copy.
 
     answered      it ran to its end
     failed        it began, and its engine failed, it took too long, or the gateway stopped: the ledger has its usage
@@ -24,15 +24,15 @@ Outcome = Literal[
 """
 
 OUTCOME_PREFIX = "shadow."
-"""Before an outcome, among reasons of an experiment."""
+"""The text before an outcome, among reasons of an experiment."""
 
 _PERSON = b"lorikeet-shadow"
 
 
 def is_shadowed(seed: bytes, request_id: str, share: int) -> bool:
-    """Tell whether a request is copied. seed: of the experiment; share: in parts of 10,000.
+    """Tell whether a request is copied, whatever its unit: the choice tells nothing about who sent the request.
 
-    Depends on no unit: which requests are copied tells nothing of who sent them.
+    seed: the seed of the experiment. share: the part of the requests that is copied, in parts of 10,000.
     """
     digest = blake2b(request_id.encode(), digest_size=8, key=seed, person=_PERSON).digest()
     return int.from_bytes(digest, "little") * NUM_BUCKETS >> 64 < share

@@ -1,4 +1,4 @@
-"""How many units an experiment needs, before it starts."""
+"""The number of units that an experiment needs, before it starts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import math
 from statistics import NormalDist
 
 ANYTIME_FACTOR = 1.62
-"""Units that an interval which holds at every look needs over a fixed test, at 80 % power, tuned at the fixed size."""
+"""The factor of units that an interval which holds at every look needs over a fixed test, at 80 % power, tuned at the
+fixed size."""
 
 
 def units_per_arm(
     variance_control: float, variance_treatment: float, effect: float, alpha: float = 0.05, power: float = 0.8
 ) -> float:
-    """Return the units of each arm by which a fixed two-sided test finds an effect:
-    (z(1 - alpha/2) + z(power))**2 (variance_control + variance_treatment) / effect**2.
+    """Return the units of each arm by which a fixed two-sided test finds an effect.
+
+    The number is (z(1 - alpha/2) + z(power))**2 (variance_control + variance_treatment) / effect**2.
 
     Variances and effect in the metric's unit. Raises ValueError: when the effect is 0.
     """
@@ -48,8 +50,9 @@ def smallest_effect(
 
 
 def days_needed(num_units: float, units_per_day: float, min_days: int = 1, window_days: float = 0.0) -> int:
-    """Return the whole days since the start until so many new units have come and their outcome windows are over, at
-    least the declared `min_days`.
+    """Return the whole days until so many new units have come and their outcome windows are over.
+
+    The days count from the start, and are at least the declared `min_days`.
 
     Raises ValueError: when no units come.
     """

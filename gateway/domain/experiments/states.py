@@ -39,7 +39,7 @@ def after(state: State, verb: Verb) -> State:
 
 
 def possible(state: State) -> list[Verb]:
-    """Return what may be done with an experiment in a state, in the order of its life."""
+    """Return the actions that a state of an experiment allows, in the order of its life."""
     verbs: list[Verb] = [verb for origin, verb in NEXT if origin == state]
     if state in _CHANGEABLE:
         verbs.append("change")

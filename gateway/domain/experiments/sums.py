@@ -13,7 +13,7 @@ import msgspec
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """What one unit contributes to one metric."""
+    """The contribution of one unit to one metric."""
 
     y: int | float
     """The outcome, or the numerator of a ratio, within the unit's outcome window."""
@@ -27,18 +27,20 @@ class Sums(msgspec.Struct, frozen=True):
     """Sums over the units of one epoch, arm and metric."""
 
     n: int = 0
-    """Units."""
+    """The number of units."""
     y: int | float = 0
     yy: int | float = 0
-    """Of y squared."""
+    """The sum of y squared."""
     x: int | float = 0
     xx: int | float = 0
+    """The sum of x squared."""
     xy: int | float = 0
-    """Of x times y."""
+    """The sum of x times y."""
     d: int | float = 0
     dd: int | float = 0
+    """The sum of d squared."""
     yd: int | float = 0
-    """Of y times d."""
+    """The sum of y times d."""
 
     def __add__(self, other: Sums) -> Sums:
         """Return the sums over the units of both."""
@@ -101,7 +103,7 @@ def sums_of(units: Iterable[Unit]) -> Sums:
 
 
 def change(before: Unit | None, after: Unit | None) -> Sums:
-    """Return what to add to sums when a unit's contribution changes; None: the unit is not in them.
+    """Return the sums to add when a unit's contribution changes; None: the unit has no contribution.
 
     A late event, a replaced vote and a forgotten unit are all such changes, in any order.
     """

@@ -1,4 +1,4 @@
-"""What an arm changes in a request beside the model that serves it: plain data. Knows no field of the API."""
+"""The changes of an arm to a request, beside the model that serves it: plain data. Knows no field of the API."""
 
 from __future__ import annotations
 
@@ -14,4 +14,7 @@ class Treatment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     defaults: Defaults
     mode: Literal["fill", "replace"] = "fill"
-    """fill: defaults are for what a request leaves open. replace: for what it gives as well."""
+    """The fields of a request that take the defaults.
+
+    fill: those that the request leaves open. replace: also those to which the request gives a value.
+    """

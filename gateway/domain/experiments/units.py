@@ -1,8 +1,8 @@
-"""What one unit contributes to an experiment's sums: a pure function of its events, in whatever order they come.
+"""The part of one unit in an experiment's sums: a pure function of its events, in whatever order they come.
 
 Events are rows of the ledger, refusals and votes. A unit's outcomes count from its first exposure until its outcome
 window ends; then they are added to the sums of the day on which the window ended. Units with an error or a refusal are
-counted at once, on the day of their first exposure, since guardrails cannot wait. What a unit does is also counted by
+counted at once, on the day of their first exposure, since guardrails cannot wait. A unit's outcomes are also counted by
 days since its first exposure, as far as whole days fit into its window. All numbers are integers, so that a recount is
 equal rather than close.
 
@@ -33,7 +33,7 @@ MAX_AGES = 28
 
 
 class Counts(msgspec.Struct, frozen=True, array_like=True):
-    """Integers of a unit's requests that add up. Those of a correction may be negative."""
+    """Integers that add up over a unit's requests. The counts of a correction may be negative."""
 
     num_requests: int = 0
     num_errors: int = 0
@@ -45,7 +45,7 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
     completion_tokens: int = 0
     ttft_us: int = 0
     num_ttft: int = 0
-    """Requests of which a first token came: others have no time to it."""
+    """Requests that got a first token: others have no time to it."""
     token_us: int = 0
     """Sum over requests of the mean time per token."""
     num_token_times: int = 0
@@ -63,26 +63,26 @@ NO_COUNTS = Counts()
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that a unit did."""
+    """Something that a unit did: a row of the ledger, a refusal or a vote."""
 
     at_us: int
-    """When its request was admitted or refused, or when the vote was cast, in microseconds of Unix time."""
+    """The time at which the request was admitted or refused, or the vote was cast, in microseconds of Unix time."""
     request_id: str
     counts: Counts = NO_COUNTS
-    """What the event adds."""
+    """The counts that the event adds."""
     exposure: tuple[int, int] | None = None
-    """The epoch and the index of the arm that its request got; None for votes, which expose nobody to anything."""
+    """The epoch and the index of the arm that the request got; None for votes, which expose nobody to anything."""
     revision: int = 0
     """Later rows about the same request have higher ones; their counts are what they add."""
     is_delivered: bool = True
-    """Whether the request got the arm's whole treatment."""
+    """True if the request got the arm's whole treatment."""
     times_us: Mapping[str, int] = {}
-    """The request's times, in microseconds, by their metrics, of those that have quantiles."""
+    """The request's times in microseconds, by the metrics that have quantiles."""
     votes: Mapping[str, tuple[int, int]] = {}
-    """What the event adds to the sum and to the number of the unit's votes by a metric of the project's own, a judge's
-    apart (`judged.judge_key`); a vote that is replaced is subtracted."""
+    """The amounts that the event adds to the sum and to the number of the unit's votes by a metric of the project's
+    own, a judge's apart (`judged.judge_key`); a vote that is replaced is subtracted."""
     segments: Values = ()
-    """The segments of its request; empty for votes, and where they are not known."""
+    """The segments of the request; empty for votes, and where they are not known."""
 
 
 class First(msgspec.Struct, frozen=True, array_like=True):
@@ -95,38 +95,41 @@ class First(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Did(msgspec.Struct, frozen=True, array_like=True):
-    """What a unit did on one day since its first exposure."""
+    """The outcomes of a unit on one day since its first exposure."""
 
     counts: Counts = NO_COUNTS
     votes: Mapping[str, tuple[int, int]] = {}
-    """By metric the sum of the day's votes, and how many there are."""
+    """The sum of the day's votes and their number, by metric."""
 
 
 NOT_ANYTHING = Did()
 
 
 class UnitState(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of a unit that was exposed."""
+    """The facts about a unit that was exposed."""
 
     first_us: int
-    """Its first exposure, in microseconds of Unix time."""
+    """The time of the first exposure, in microseconds of Unix time."""
     first_id: str
-    """The request of its first exposure."""
+    """The id of the request that exposed the unit first."""
     epoch: int
     arm: int
     is_delivered: bool
-    """Whether all its requests within the window got the arm's whole treatment."""
+    """True if all the unit's requests within the window got the arm's whole treatment."""
     counts: Counts
     votes: Mapping[str, tuple[int, int]]
-    """By metric, a judge's apart, the sum of the unit's votes, and how many there are."""
+    """The sum of the unit's votes and their number, by metric, a judge's apart."""
     firsts: Mapping[str, First]
     days: Mapping[int, Did] = {}
-    """By days since its first exposure, of those that are counted on their own (`num_ages`) and on which it did
-    something."""
+    """The outcomes by days since the first exposure: days that are counted on their own (`num_ages`) and on which the
+    unit did something."""
     before: Mapping[str, int] = {}
-    """What it did before its first exposure, by metric (`before_of`): the covariate. Metrics with 0 are left out."""
+    """The unit's outcomes before its first exposure, by metric (`before_of`): the covariate.
+
+    Metrics with 0 are left out.
+    """
     segments: Values = ()
-    """The segments of the request of its first exposure; empty where they are not known."""
+    """The segments of the request that exposed the unit first; empty where they are not known."""
 
     def closes_us(self, window_us: int) -> int:
         """Return when its outcome window ends, in microseconds of Unix time."""
@@ -145,16 +148,16 @@ AgeKey = tuple[int, int, str, int]
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """What one unit adds to an experiment's tables."""
+    """The contribution of one unit to an experiment's tables."""
 
     units: Mapping[Key, tuple[int, int, int]] = {}
-    """Units, those of which the whole treatment was delivered, and their requests within their windows."""
+    """Units, units that got the whole treatment, and their requests within their windows."""
     sums: Mapping[tuple[Key, str], Unit] = {}
-    """By day, epoch, arm and metric."""
+    """The contributions by day, epoch, arm and metric."""
     times: Mapping[tuple[Key, str], int] = {}
     """The bucket of the unit's time (`quantiles.bucket_of`)."""
     ages: Mapping[AgeKey, Unit] = {}
-    """By days since its first exposure, of those on which it did something; for units whose window ended."""
+    """The contributions by days since the first exposure, for units whose window ended; idle days are left out."""
     segments: Values = ()
     """The segments that the unit and its sums count in."""
 
@@ -164,12 +167,12 @@ NOTHING = (0, 0, 0)
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What to add to an experiment's tables, in any order with other changes."""
+    """The amounts to add to an experiment's tables, in any order with other changes."""
 
     units: Mapping[Key, tuple[int, int, int]]
     sums: Mapping[tuple[Key, str], Sums]
     times: Mapping[tuple[Key, str, int], int]
-    """How many units more, or fewer, are in a bucket."""
+    """The change of the number of units in each bucket."""
     ages: Mapping[AgeKey, Sums] = {}
     segment_units: Mapping[SegmentKey, tuple[int, int, int]] = {}
     """As `units`, over all days."""
@@ -178,7 +181,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 def folded(events: Iterable[Event], window_us: int) -> UnitState | None:
-    """Return what all events of a unit come to; None where it was never exposed."""
+    """Return the state of a unit after all its events; None where it was never exposed."""
     listed = list(events)
     exposures = [event for event in listed if event.exposure is not None]
     if not exposures:
@@ -192,9 +195,9 @@ def folded(events: Iterable[Event], window_us: int) -> UnitState | None:
 
 
 def added(state: UnitState, event: Event, window_us: int) -> UnitState | None:
-    """Return what is known of a unit after one event more.
+    """Return the state of a unit after one event more.
 
-    None: the unit was exposed before what was known as its first exposure, which moves its window; fold all its events.
+    None: the event exposed the unit before its known first exposure, which moves its window; fold all its events then.
     """
     if event.exposure is not None:
         known, new = (state.first_us, state.first_id), _place(event)
@@ -212,11 +215,13 @@ def num_ages(window_us: int) -> int:
 def before_of(
     first_us: int, earlier: Iterable[tuple[str, UnitState, int]], own: Mapping[str, Kind]
 ) -> Mapping[str, int]:
-    """Return what a unit did before its first exposure, by metric: its outcomes in the one of the project's other
-    experiments whose window for it ended last before then. Only means over units have covariates.
+    """Return a unit's outcomes before its first exposure, by metric; only means over units have covariates.
 
-    first_us: of the first exposure. earlier: of the unit in other experiments with the same source of units, the
-    experiment's id, the state and the length of the window in microseconds. own: as of `rows_of`.
+    They are those from the project's other experiment whose window for the unit ended last before then.
+    first_us: the time of the first exposure.
+    earlier: the unit in other experiments with the same source of units: the experiment's id, the state, and the length
+    of the window in microseconds.
+    own: as for `rows_of`.
     """
     ended = [
         (state.closes_us(window_us), experiment_id, state)
@@ -232,9 +237,10 @@ def before_of(
 
 
 def rows_of(state: UnitState | None, window_us: int, own: Mapping[str, Kind], *, is_closed: bool) -> Rows:
-    """Return what a unit adds to an experiment's tables.
+    """Return the contribution of a unit to an experiment's tables.
 
-    is_closed: whether its outcome window counts as ended. own: how each metric of the project's own is made of votes.
+    is_closed: True if its outcome window counts as ended.
+    own: the kind of each metric of the project's own.
     """
     if state is None:
         return NO_ROWS
@@ -263,7 +269,10 @@ def rows_of(state: UnitState | None, window_us: int, own: Mapping[str, Kind], *,
 
 
 def contribution(counts: Counts, metric: str, before: Mapping[str, int] | None = None) -> Unit | None:
-    """Return what a unit contributes to a built-in metric; None where it has no value of it. before: of its state."""
+    """Return a unit's contribution to a built-in metric; None where it has no value.
+
+    before: the values of the unit's state before its first exposure.
+    """
     x = before.get(metric, 0) if before else 0
     if metric in AT_ONCE:
         return Unit(int(getattr(counts, AT_ONCE[metric]) > 0), x)
@@ -279,7 +288,7 @@ def contribution(counts: Counts, metric: str, before: Mapping[str, int] | None =
 def _of_votes(
     votes: Mapping[str, tuple[int, int]], own: Mapping[str, Kind], before: Mapping[str, int] | None = None
 ) -> Iterable[tuple[str, Unit]]:
-    """Return what votes contribute to the metrics of the project's own."""
+    """Yield the contributions of votes to the metrics of the project's own."""
     for name, (total, num_votes) in votes.items():
         if name not in own or not num_votes:
             continue
@@ -288,7 +297,7 @@ def _of_votes(
 
 
 def changes(before: Rows, after: Rows) -> Changes:
-    """Return what to add to tables that hold `before` of a unit, so that they hold `after`."""
+    """Return the changes of tables that hold `before` of a unit, so that they hold `after`."""
     units = {
         key: (mine[0] - its[0], mine[1] - its[1], mine[2] - its[2])
         for key in _either(before.units, after.units)
@@ -335,7 +344,7 @@ def _of_all_days(
 
 
 AT_ONCE: dict[str, str] = {"error_rate": "num_errors", "refusal_rate": "num_refusals"}
-"""Metrics that count a unit at its first request, and by which of its counts."""
+"""Metrics that count a unit at its first such request, each with the count of the unit that it reads."""
 
 RECIPES: dict[str, tuple[str, str | None]] = {
     "cost_nanos": ("cost_nanos", None),
@@ -348,7 +357,7 @@ RECIPES: dict[str, tuple[str, str | None]] = {
     "length_rate": ("num_cut", "num_requests"),
     "answer_rate": ("num_votes", None),
 }
-"""The count above and, of ratios, the count below that make each other metric. Times are in microseconds."""
+"""The count above the line of each other metric and, for ratios, the count below. Times are in microseconds."""
 
 _FLAGS = frozenset({"answer_rate"})
 
@@ -356,7 +365,7 @@ _MEANS = (*AT_ONCE, *(name for name, (_, below) in RECIPES.items() if below is N
 """The built-in metrics that are means over units."""
 
 IN_EVERY_UNIT = frozenset(_MEANS)
-"""Metrics of which each unit has a value on each day since its first exposure: 0 where it did nothing."""
+"""Metrics that have a value for each unit on each day since its first exposure: 0 where the unit did nothing."""
 
 assert METRICS.keys() == AT_ONCE.keys() | RECIPES.keys()
 
@@ -399,7 +408,7 @@ def _with_votes(votes: Mapping[str, tuple[int, int]], event: Event) -> Mapping[s
 
 
 def _place(event: Event) -> tuple[int, str]:
-    """Return what orders exposures, whatever order they come in."""
+    """Return the key by which exposures are ordered, in whatever order they come."""
     return event.at_us, event.request_id
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's clock, carried on between two looks at it by what a monotonic clock says has passed."""
+"""PostgreSQL's clock, carried on between two readings by the time that has passed on a monotonic clock."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from gateway.domain.limits.limit import NS_PER_S
 
 
 class DatabaseClock:
-    """Unix time in ns as the database has it, late by at most the time a query takes to answer.
+    """The database's Unix time in ns, late by at most the time that a query takes.
 
-    monotonic: seconds from any origin; only differences are used. Before the first `set` there is no time.
+    There is none before the first `set`.
+
+    monotonic: seconds from any origin; only differences are used.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

@@ -1,13 +1,13 @@
-"""How many completions one tenant may have in the engines' queues, so that it cannot fill them. Pure counting."""
+"""The bound on the completions that one tenant may have in the engines' queues, so that it cannot fill them. Pure."""
 
 from __future__ import annotations
 
 TENANT_SHARE = 0.5
-"""The share of what the engine takes at once that one tenant may use over all gateways."""
+"""The share of the engine's places that one tenant may use over all gateways."""
 
 
 class Crowd:
-    """Counts each tenant's completions in this gateway against its share of what the engine takes."""
+    """Counts each tenant's completions in this gateway against its share of the engine's places."""
 
     def __init__(self) -> None:
         self._num_gateways = 1
@@ -18,8 +18,10 @@ class Crowd:
         self._num_gateways = max(1, num_gateways)
 
     def enter(self, tenant: str, num_completions: int, capacity: int) -> bool:
-        """Let completions of a tenant in, or return False. A tenant that has nothing inside always may. capacity is
-        the engine's."""
+        """Let completions of a tenant in, or return False.
+
+        A tenant that has nothing inside always may. capacity is the engine's.
+        """
         inside = self._inside.get(tenant, 0)
         bound = int(capacity * TENANT_SHARE / self._num_gateways)
         if inside and inside + num_completions > bound:

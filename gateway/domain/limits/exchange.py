@@ -1,7 +1,7 @@
-"""One exchange with PostgreSQL: who may have how much of what is left, decided while the limits are locked.
+"""One exchange with PostgreSQL: the part of each limit that each gateway may have, decided while limits are locked.
 
-Pure: `decide` gets what the transaction has read and says what it writes; `committed` and `failed` carry on from there.
-Every amount is absolute, so that whatever an exchange of unknown end left behind, the next one mends.
+Pure: `decide` gets the rows that the transaction has read and says what it writes; `committed` and `failed` carry on
+from there. Every amount is absolute, so that the next exchange mends whatever one of unknown end left behind.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from gateway.domain.limits.slices import Entry, Key, Reservation, Shortage
 from gateway.domain.limits.work import Work
 
 SLICE_S = 5.0
-"""A slice is what the gateway reserves in this time, where its share of what is left allows that: requests go on while
+"""Seconds of reservations that a slice holds, where the gateway's share of the rest allows that: requests go on while
 PostgreSQL is slow."""
 
 FIRST_SLICE = 8
-"""The number of times that what came so far is expected again, while the pace of a burst is not known yet."""
+"""The factor by which the amount so far is expected again, while the pace of a burst is not known yet."""
 
 FREE_SHARE = 0.05
 """The largest share of what is left of a limit that all gateways together may hold ahead of requests."""
@@ -29,9 +29,11 @@ class Account(msgspec.Struct, frozen=True):
     """A limit in its current window."""
 
     window_start: int
-    """Unix seconds."""
+    """The start of the window in Unix seconds."""
     max: int
+    """The limit's amount in each window."""
     settled: int
+    """The amount that the ledger has in the window."""
     leased: int
     """The amount that other gateways hold."""
 
@@ -46,8 +48,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Stale(msgspec.Struct, frozen=True):
-    """The answer to a request that was planned for another window than PostgreSQL's current one, or for a limit that
-    is gone."""
+    """The answer to a request that was planned for another window or for a limit that is gone.
+
+    Another window is one that is not PostgreSQL's current one.
+    """
 
     now_ns: int
     """PostgreSQL's time, 0 where it was not read because no limit is left."""
@@ -92,8 +96,7 @@ def fill(holdings: Holdings, one: Ask) -> bool:
 
 
 class Exchange:
-    """Everything that a gateway has to tell PostgreSQL at one time. Nothing else may change `held` until the
-    exchange has ended."""
+    """All facts that a gateway reports to PostgreSQL at one time. Nothing else may change `held` until it has ended."""
 
     def __init__(self, holdings: Holdings, asks: Sequence[Ask]) -> None:
         self._holdings = holdings
@@ -102,7 +105,7 @@ class Exchange:
             for entry, taken in zip(one.entries, one.taken, strict=True):
                 if taken < one.work.amount(entry.limit.unit, one.work.max_tokens):
                     holdings.overfull.add(entry.slice.key)
-                    entry.slice.keep = 0  # all of it is there for who asks, and is cut again
+                    entry.slice.keep = 0  # the whole amount is free for requests that ask, and is cut into slices again
         holdings.give_back()
         wanting = {key: each for key in holdings.wanting if (each := holdings.slices.get(key)) is not None}
         holdings.wanting.clear()
@@ -165,7 +168,7 @@ class Exchange:
             self._holdings.note_spare(entry.slice)
 
     def _left(self, snapshot: Snapshot) -> dict[Key, int]:
-        """Return what nobody holds of the limits that still exist."""
+        """Return the amounts that nobody holds of the limits that still exist."""
         left = {}
         for key, each in self._slices.items():
             account = snapshot.accounts.get(key[0])

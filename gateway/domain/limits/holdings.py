@@ -16,15 +16,14 @@ from gateway.domain.limits.slices import Entry, Key, Reservation, Shortage, Slic
 from gateway.domain.limits.work import Work, amounts, of_all
 
 IDLE_S = 2.0
-"""A slice that nobody used for this long is given back."""
+"""Seconds without use after which a slice is given back."""
 
 DROP_S = 60.0
-"""An empty slice that nobody used for this long is forgotten."""
+"""Seconds without use after which an empty slice is forgotten."""
 
 
 class Row(NamedTuple):
-    """A row of the ledger that takes the usage of a part: its final count, or before that what was seen of a lost
-    engine."""
+    """A row of the ledger with the usage of a part: its final count, or before that the count seen of a lost engine."""
 
     request_id: str
     is_final: bool
@@ -36,9 +35,9 @@ class _Part(msgspec.Struct, eq=False):
     reservation: Reservation
     index: int
     most: list[int]
-    """What it has reserved: the most that it can use."""
+    """The reserved amounts: the most that the part can use."""
     spent: list[int]
-    """What is known to be used."""
+    """The amounts that are known to be used."""
 
 
 class Holdings:
@@ -75,9 +74,9 @@ class Holdings:
         for entry, need in zip(entries, needs, strict=True):
             each = entry.slice
             each.take(need, now_s)
-            if each.keep and each.wants_more:
+            if each.keep and each.is_low:
                 self.wanting.add(each.key)
-                self.is_urgent = self.is_urgent or each.wants_more_at_once
+                self.is_urgent = self.is_urgent or each.is_nearly_empty
         return self._opened(Reservation(entries, work, cap, instant_ns, set(range(len(of_parts)))), of_parts)
 
     def open_reservation(self, entries: tuple[Entry, ...], work: Work, cap: int, instant_ns: int) -> Reservation:
@@ -123,8 +122,10 @@ class Holdings:
                 self.give_up(request_id)
 
     def seen(self, request_id: str, usage: Usage) -> None:
-        """Note that a part has used at least this much, for which there will be a row. The part's engine is lost and
-        may report more, up to all that is reserved."""
+        """Note that a part has used at least this much, for which there will be a row.
+
+        The part's engine is lost and may report more, up to all that is reserved.
+        """
         if (part := self._parts.get(request_id)) is not None:
             self._spend(part, usage, Row(request_id, is_final=False))
 
@@ -169,8 +170,10 @@ class Holdings:
             self.note_spare(entry.slice)
 
     def close(self, reservation: Reservation) -> None:
-        """Free the place of an answered request among the concurrent ones, and the reservation of parts that never
-        ran."""
+        """Free the place of an answered request among the concurrent ones.
+
+        The reservation of parts that never ran is freed as well.
+        """
         if reservation.closed:
             return
         reservation.closed = True
@@ -204,7 +207,7 @@ class Holdings:
             over = each.window_end is not None and instant_ns >= each.window_end * NS_PER_S
             if over or now_s - each.used_s >= IDLE_S:
                 each.per_s, each.keep, each.typical = 0.0, 0, 0
-            if each.keep and each.wants_more:
+            if each.keep and each.is_low:
                 self.wanting.add(each.key)
             self.note_spare(each)
             if now_s - each.used_s >= DROP_S and each.held == each.reserved == each.unwritten == each.num_asks == 0:
@@ -228,16 +231,20 @@ class Holdings:
         self.overfull.clear()
 
     def forget_free(self, limit_id: str | None = None) -> None:
-        """Reserve nothing more out of slices that were cut before a limit changed (None: any limit). They go back
-        with the next exchange."""
+        """Reserve nothing more out of slices that were cut before a limit changed (None: any limit).
+
+        They go back with the next exchange.
+        """
         for each in self.slices.values():
             if limit_id in (None, each.key[0]):
                 each.keep, each.short, each.frozen = 0, None, True
                 self.overfull.add(each.key)
 
     def amounts(self) -> dict[Key, int]:
-        """Return all leases that requests still need, without what is free. A gateway that was forgotten claims
-        these."""
+        """Return all leases that requests still need, without what is free.
+
+        A gateway that was forgotten claims these.
+        """
         return {key: need for key, each in self.slices.items() if (need := each.reserved + each.unwritten)}
 
     def reclaim(self) -> None:

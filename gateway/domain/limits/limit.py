@@ -92,7 +92,7 @@ def alerts(unit: Unit, window: Window) -> bool:
 
 
 def complaint(unit: Unit, window: Window, *, hard: bool, alert_percents: Collection[int]) -> tuple[str, str] | None:
-    """Return what is wrong with a combination, as the field and the words that follow it; None if nothing is."""
+    """Return the field that makes a combination wrong, and the words that follow its name; None for a good one."""
     if unit not in RATED and window != "none":
         return "window", f"must be 'none' with the unit '{unit}'"
     if unit in RATED and unit not in SIZES and window == "none":

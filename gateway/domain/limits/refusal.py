@@ -1,6 +1,6 @@
-"""Refusals that explain themselves, and where a caller's limits stand, in the words of OpenAI's headers.
+"""Refusals that explain themselves, and the state of a caller's limits, in the words of OpenAI's headers.
 
-Pure: from a shortage to an error; knows how neither came about.
+Pure: makes an error of a shortage; knows how neither came about.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached:
-    """The error that tells a client which limit it has met, and when to come again. Programs get nanos, people the
-    currency."""
+    """Return the error that names the exhausted limit and the time to come again.
+
+    Programs get nanos, people the currency.
+    """
     limit = shortage.limit
     subject = _subject(limit, currency)
     used, reserved, need = (
@@ -103,9 +105,12 @@ def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached
 
 
 def standing(entries: Iterable[Entry], now_ns: int) -> Headers:
-    """`x-ratelimit-*` for requests and for tokens: of the limits that apply, the shortest windows' that has the least
-    left. `remaining` is what this gateway last heard of. Limits of the whole organization are left out: what is left of
-    them would show the traffic of its other projects."""
+    """Return `x-ratelimit-*` for requests and for tokens.
+
+    Shown are, of the limits that apply, the shortest windows' that has the least left. `remaining` is what this gateway
+    last heard of. Limits of the whole organization are left out: what is left of them would show the traffic of its
+    other projects.
+    """
     chosen: dict[str, Entry] = {}
     for entry in entries:
         if entry.limit.scope == "organization":

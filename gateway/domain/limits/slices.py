@@ -1,10 +1,10 @@
-"""The data of what one gateway holds of limits: slices, what requests reserved of them, and why one was refused.
+"""The data of the limits that one gateway holds: slices, the requests' reservations, and the reason of a refusal.
 
-    held = reserved + unwritten + free
+held = reserved + unwritten + free
 
-`held` is the lease that PostgreSQL knows of, or less: what a failed write left there is never used. A running request
-has `reserved` its worst case; one that ended has what it used `unwritten` until the ledger has it, and the rest is free
-again. A slice is the part that is kept free ahead of requests.
+`held` is the lease that PostgreSQL knows of, or less: the rest of a lease after a failed write is never used. A running
+request has `reserved` its worst case; one that ended has its usage `unwritten` until the ledger has it, and the rest is
+free again. A slice is the part that is kept free ahead of requests.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ class Slice(msgspec.Struct, eq=False):
     window_end: int | None
     """Unix seconds; None without a window."""
     held: int = 0
+    """The gateway's lease, as far as it may be used."""
     reserved: int = 0
+    """The worst case of running requests."""
     unwritten: int = 0
+    """The usage of ended requests that the ledger does not have yet."""
     keep: int = 0
     """The most that is held free ahead of requests; 0 asks PostgreSQL for each request by itself."""
     typical: int = 0
@@ -52,6 +55,7 @@ class Slice(msgspec.Struct, eq=False):
     per_s: float = 0.0
     """The amount that is reserved per second."""
     used_s: float = 0.0
+    """The time of the last reservation."""
     left: int = 0
     """The amount that nobody held at the last exchange."""
     short: Shortage | None = None
@@ -59,7 +63,7 @@ class Slice(msgspec.Struct, eq=False):
     short_s: float = 0.0
     """The time of the last refusal."""
     frozen: bool = False
-    """The limit has changed: nothing that is spare may be reserved before it was given back."""
+    """True once the limit has changed: the spare part may not be reserved before it was given back."""
     num_asks: int = 0
     """Requests that wait for PostgreSQL's answer about this slice."""
 
@@ -77,11 +81,11 @@ class Slice(msgspec.Struct, eq=False):
         return self.held - self.reserved - self.unwritten > 2 * self.keep
 
     @property
-    def wants_more(self) -> bool:
+    def is_low(self) -> bool:
         return 2 * self.free < self.keep
 
     @property
-    def wants_more_at_once(self) -> bool:
+    def is_nearly_empty(self) -> bool:
         """Tell whether what is free would not last until the next tick."""
         return 8 * self.free < self.keep
 

@@ -16,14 +16,16 @@ class SessionLost(Exception):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """PostgreSQL's time, Unix ns, and how many gateways it hears of."""
+    """The answer to a heartbeat."""
 
     now_ns: int
+    """PostgreSQL's time in Unix nanoseconds."""
     num_gateways: int
+    """The number of gateways with heartbeats."""
 
 
 class LeaseStore(Protocol):
-    """Every method is one transaction and raises one of `failures` where it fails."""
+    """The transactions of leases. A failed method raises one of `failures`."""
 
     failures: tuple[type[Exception], ...]
 

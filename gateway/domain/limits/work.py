@@ -1,4 +1,4 @@
-"""The most that a request can use, unit by unit, and what it used in the end. Pure arithmetic."""
+"""The most that a request can use, unit by unit, and the amounts that it used in the end. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 from gateway.domain.limits.limit import Limit, Unit
 
 PRICE_SCALE = 10**10
-"""Prices are per million tokens, and of each a tenant pays a number of basis points."""
+"""The number of tokens that a `Price` is for: prices are per million tokens, and discounts in basis points."""
 
 MAX_PROMPTS_AT_ONCE = 16
 """The most prompts of one request that run at the same time; the others wait in the gateway."""
 
 
 class Price(msgspec.Struct, frozen=True):
-    """The most that tokens can cost: nanos of the currency per `PRICE_SCALE` tokens. Cached ones never cost more."""
+    """The most that tokens can cost: nanos of the currency per `PRICE_SCALE` tokens. Cached tokens never cost more."""
 
     input: int = 0
     output: int = 0
@@ -83,8 +83,10 @@ class Work(msgspec.Struct, frozen=True):
         return self.max_tokens
 
     def is_request(self, index: int) -> bool:
-        """Tell whether a part stands for the request. As in the ledger, further prompts and further answers do not: the
-        ids of these have a dot."""
+        """Tell whether a part stands for the request.
+
+        As in the ledger, further prompts and further answers do not: the ids of these have a dot.
+        """
         return index == 0 and "." not in self.parts[index].request_id
 
     def of_parts(self, units: Sequence[Unit], cap: int) -> list[list[int]]:
@@ -105,7 +107,7 @@ class Work(msgspec.Struct, frozen=True):
         return of_all((unit,), self.of_parts((unit,), cap))[0]
 
     def cap_within(self, unit: Unit, budget: int) -> int | None:
-        """The largest cap for which the amount fits the budget, up to max_tokens; None where even 0 does not fit."""
+        """Return the largest cap up to max_tokens whose amount fits the budget; None where even 0 does not fit."""
         if self.amount(unit, self.max_tokens) <= budget:
             return self.max_tokens
         num_fitting = bisect_right(range(self.max_tokens), budget, key=lambda cap: self.amount(unit, cap))
@@ -113,8 +115,10 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def of_all(units: Sequence[Unit], of_parts: Sequence[list[int]]) -> list[int]:
-    """Return the amounts of a request, given those of its parts. One request is one of `concurrency`, which no part
-    counts for."""
+    """Return the amounts of a request, given those of its parts.
+
+    One request is one of `concurrency`, which no part counts for.
+    """
     sums = of_parts[0] if len(of_parts) == 1 else [sum(each) for each in zip(*of_parts, strict=True)]
     return [1 if unit == "concurrency" else each for unit, each in zip(units, sums, strict=True)]
 
@@ -122,7 +126,10 @@ def of_all(units: Sequence[Unit], of_parts: Sequence[list[int]]) -> list[int]:
 def amounts(
     units: Sequence[Unit], prompt_tokens: int, completion_tokens: int, price: Price, *, is_request: bool
 ) -> list[int]:
-    """Return what one part used of each unit; of cost the most. is_request: whether the part stands for the request."""
+    """Return the amount of each unit that one part used; for cost, the most.
+
+    is_request: True if the part stands for the request.
+    """
     found = []
     for unit in units:
         if unit == "cost_nanos":

@@ -1,6 +1,6 @@
 """The addresses of servers of another maker that agents start: Unix sockets, as URLs. Pure text.
 
-The socket's file stands in the URL whole. Beside it lies the file of the key that the server of this start asks for.
+The URL has the whole path of the socket. Beside the socket lies the file with the key that the server asks for.
 """
 
 from __future__ import annotations

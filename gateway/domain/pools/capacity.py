@@ -1,4 +1,6 @@
-"""The memory that a replica needs, the memory that hosts have, and where a replica still finds room. Pure arithmetic.
+"""The memory that a replica needs, the memory that hosts have, and the places where a replica finds room.
+
+Pure arithmetic.
 
 The need is an estimate of the most that an engine with these settings takes: an engine fills the memory for adapters
 only as adapters are used. A replica on processors takes memory of its host; a replica on an accelerator takes memory of
@@ -17,13 +19,13 @@ from engine.config import EngineConfig, ModelConfig
 Device = Literal["auto", "cpu", "cuda"]
 
 PROCESS_BYTES = 512 << 20
-"""The interpreter, PyTorch and the memory of steps, on processors."""
+"""Bytes of the interpreter, PyTorch and the memory of steps, on processors."""
 GPU_STEP_BYTES = 1 << 30
-"""The context of CUDA, graphs and the memory of steps, on an accelerator."""
+"""Bytes of CUDA's context, graphs and the memory of steps, on an accelerator."""
 GPU_HOST_BYTES = 3 << 30
 """Memory of the host that an engine on an accelerator takes beside it."""
 DEFAULT_KV_CACHE_BYTES = DEFAULT_ADAPTER_BYTES = 1 << 30
-"""What an engine on processors chooses where the settings leave it open."""
+"""The KV cache that an engine on processors chooses where the settings leave it open."""
 
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -82,7 +84,7 @@ class Needs(msgspec.Struct, frozen=True):
     """The memory and the device that a replica of a revision asks of a host."""
 
     num_bytes: int
-    """Memory, of an accelerator where it computes on one."""
+    """Bytes of memory: of the accelerator where the replica computes on one, else of the host."""
     device: Device = "auto"
     program: str = ""
     """The driver whose server is started; "" for an engine of our own, which every host has."""
@@ -91,10 +93,10 @@ class Needs(msgspec.Struct, frozen=True):
     avoided: Mapping[str, str] = {}
     """Hosts, by id, that could not prepare the model when that was tried last, each with the reason."""
     hopeful: Set[str] = frozenset()
-    """Those among these hosts that failed so few times that they may well prepare it soon."""
+    """The avoided hosts that failed so few times that they may well prepare the model soon."""
 
     def later(self) -> Needs:
-        """Return what a replica asks once the hopeful hosts have prepared the model."""
+        """Return the needs once the hopeful hosts have prepared the model."""
         avoided = {host_id: why for host_id, why in self.avoided.items() if host_id not in self.hopeful}
         return msgspec.structs.replace(self, avoided=avoided, hopeful=frozenset())
 
@@ -105,18 +107,18 @@ class Host(msgspec.Struct, frozen=True):
     id: str
     name: str
     is_alive: bool
-    """Whether its agent holds the lease. Nothing is started on another one."""
+    """True if an agent holds the host's lease; only then is anything started on the host."""
     memory_bytes: int
     gpu_bytes: Sequence[int] = ()
     """The memory of each accelerator, in the order of their indices."""
     away_s: float = 0.0
-    """Seconds since its last agent's lease ended; infinite where that agent ended and left no engine."""
+    """Seconds since the lease of the host's last agent ended; infinite where that agent ended and left no engine."""
     programs: frozenset[str] = frozenset()
-    """The drivers whose servers its agent can start."""
+    """The drivers whose servers the host's agent can start."""
     is_drained: bool = False
-    """Whether replicas go from it, and none starts on it."""
+    """True if replicas leave the host, and none starts on it."""
     labels: Mapping[str, str] = {}
-    """What operators say of it."""
+    """The labels that operators gave the host."""
 
     def lacks(self, labels: Mapping[str, str]) -> str:
         """Return the first of these labels that the host does not have, as NAME=VALUE; "" where it has all."""
@@ -142,11 +144,11 @@ class Place(msgspec.Struct, frozen=True):
 
     host_id: str
     gpu: int | None = None
-    """The index of its accelerator; None: on processors."""
+    """The index of the accelerator; None: on processors."""
 
 
 class Room:
-    """The memory that is free on each host, less what is taken step by step."""
+    """The memory that is free on each host, less the parts that are taken step by step."""
 
     def __init__(self, hosts: Iterable[Host]) -> None:
         self._hosts = {host.id: host for host in hosts}
@@ -156,7 +158,7 @@ class Room:
 
     @property
     def has_hosts(self) -> bool:
-        """Whether anything could be started at all: some host has an agent and is not drained."""
+        """True if some host has an agent and is not drained, so that anything can be started at all."""
         return any(host.is_alive and not host.is_drained for host in self._hosts.values())
 
     def copy(self) -> Room:
@@ -176,8 +178,10 @@ class Room:
         self._change(place, needs.num_bytes, GPU_HOST_BYTES, -1)
 
     def find(self, needs: Needs) -> Place | None:
-        """Return the place with the most free memory that has room for a replica, of equal ones that of the host with
-        the fewest replicas; None where none has room."""
+        """Return the place with the most free memory that has room for a replica; None where none has room.
+
+        If places are equal, return that of the host with the fewest replicas.
+        """
         found: list[tuple[int, Place]] = []
         for host in self._hosts.values():
             if not host.takes(needs):
@@ -198,9 +202,9 @@ class Room:
         return place
 
     def refusal(self, needs: Needs, need: str = "") -> str:
-        """Return a sentence that says why a replica finds no place, with the sums. need: its memory in words.
+        """Return a sentence that says why a replica finds no place, with the sums.
 
-        Where nothing runs on a host, the sentence says what the host has in all.
+        need: the replica's memory in words. For a host on which nothing runs, the sentence gives its whole memory.
         """
         alive = [host for host in self._hosts.values() if host.is_alive]
         sums = [self._sum(host, needs) for host in alive] or ["no host has an agent"]
@@ -254,9 +258,10 @@ def gib(num_bytes: int) -> str:
 
 
 def thread_share(asked: int, num_processors: int, num_engines: int) -> int:
-    """Return the threads of one of several engines on a host's processors; 0: it adapts to what others leave.
+    """Return the threads of one of several engines on a host's processors; 0: the engine adapts to the load of others.
 
-    asked: what the settings say, which counts. num_engines: how many engines shall compute on these processors.
+    asked: the number in the settings, which counts where it is given.
+    num_engines: the number of engines that compute on these processors.
     """
     if asked or num_engines <= 1:
         return asked

@@ -50,8 +50,9 @@ def condition_of(
 ) -> Condition:
     """Return the condition of a pool.
 
-    wanted_*: of the wanted revision. replicas: those that have not been stopped. shortage: a sentence that says why
-    wanted replicas find no room (`gateway.domain.pools.shortage`).
+    wanted_*: the number, the state and the reason of the wanted revision.
+    replicas: those that have not been stopped.
+    shortage: a sentence that says why wanted replicas find no room (`gateway.domain.pools.shortage`).
     """
     ready = [each for each in replicas if each.state == "ready"]
     external = sum(not each.is_managed for each in replicas)

@@ -23,12 +23,14 @@ MAX_LEN = 10_000_000
 
 
 OwnKeys = Literal["none", "allowed", "required"]
-"""Whether projects bring keys of their own for the servers of a pool. allowed: a project without one is served with the
-pool's key, and charged. required: such a project is refused."""
+"""The rule for projects' own keys at the servers of a pool.
+
+allowed: a project without one is served with the pool's key, and charged. required: such a project is refused.
+"""
 
 
 class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a driver is told about the servers of a pool."""
+    """The settings of a driver for the servers of a pool."""
 
     served_model: Annotated[
         str,
@@ -146,7 +148,10 @@ def parse_foreign_settings(settings: Mapping[str, str]) -> ForeignSettings:
 
 
 def check_abilities(driver: Driver, model: str, settings: ForeignSettings) -> None:
-    """Raise BadSetting where servers cannot do what the settings say. model: as the operator named it."""
+    """Check that servers of a driver can do what the settings ask. model: as the operator named it.
+
+    Raises BadSetting: when they cannot.
+    """
     folder = settings.adapter_folder
     if settings.separate_caches and driver not in SEPARATING:
         reason = f"tenants share the prompt cache of servers of '{driver}'"
@@ -179,9 +184,12 @@ _OF_ADDRESSES = ("allow_private", "served_model")
 
 
 def check_started_settings(driver: Driver, model: str, settings: Mapping[str, str], *, starts: bool) -> None:
-    """Raise BadSetting for a setting of servers that agents start where they start none, and the other way round.
+    """Check that each setting fits servers that agents start, or servers that run already.
 
-    model: as the operator named it. Raises ValueError: where agents cannot start a server of the model.
+    model: as the operator named it.
+
+    Raises BadSetting: for a setting of the other kind of servers.
+    Raises ValueError: when agents cannot start a server of the model.
     """
     for name in settings:
         if not starts and name in _OF_STARTED:
@@ -197,7 +205,7 @@ def check_started_settings(driver: Driver, model: str, settings: Mapping[str, st
 def with_adapters(driver: Driver, settings: Mapping[str, str], *, store: str) -> dict[str, str]:
     """Return the settings of servers that agents start, with the way in which adapters come to them.
 
-    store: the adapter store. Of a bucket vLLM can read nothing by itself, so that the base alone answers, unless the
+    store: the adapter store. vLLM cannot read a bucket by itself, so that the base alone answers there, unless the
     settings name a folder.
     """
     if driver == "llamacpp":

@@ -1,8 +1,7 @@
 """The next actions that make pools run as their rows say: replicas are started and drained, revisions switched.
 
-A planner that looks at everything, and keeps nothing in mind: it may be called again at any time, by anybody, and goes
-on where the rows are. Agents do what it says; it knows neither them nor engines.
-
+The planner looks at all rows and remembers nothing: it may be called again at any time, by anybody, and goes on where
+the rows are. Agents carry its actions out; it knows neither them nor engines.
 A pool keeps its number of replicas of the revision that serves. While another revision is wanted, replicas of that are
 started beside the old ones, and the pool is switched when they are ready; then the old ones drain. Where both do not
 fit, an old one makes room first. A revision that fails is given up, and the old one is wanted again.
@@ -23,13 +22,13 @@ MAX_FAILURES = 3
 """Failures in a row of one replica after which its revision is given up, where another one serves."""
 
 MAX_PREPARATIONS = 5
-"""Failures in a row of one host to prepare the model of a revision after which the revision is not kept for it."""
+"""Failures in a row of one host to prepare a revision's model after which another host may take the revision."""
 
 GONE_S = 30.0
-"""A host without an agent for so long is not waited for: its replicas are replaced, and serve until then."""
+"""Seconds without an agent after which a host is not waited for: its replicas are replaced, and serve until then."""
 
 LOST_S = 600.0
-"""The replicas of a host without an agent for so long are taken for ended. An agent that comes back ends them."""
+"""Seconds without an agent after which a host's replicas are taken for ended. An agent that comes back ends them."""
 
 LIVE: frozenset[ReplicaState] = frozenset({"starting", "loading", "ready", "failed"})
 """States of replicas that serve, or are going to."""
@@ -45,13 +44,14 @@ class Replica(msgspec.Struct, frozen=True):
     revision: int
     state: ReplicaState
     place: Place | None
-    """Where it runs; None for an engine that somebody else runs, which is only ever drained."""
+    """The place where the replica runs; None for an engine that somebody else runs, which is only ever drained."""
     num_failures: int = 0
     """Failures in a row."""
     replace: bool = False
     why: str = ""
     is_evicted: bool = False
-    """Whether it is to be replaced as its host is drained: it stays, in whatever state, until another one is ready."""
+    """True if the replica is replaced since its host is drained: it stays, in whatever state, until another one is
+    ready."""
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class Revision(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """A pool as its rows say that it shall be, and as it is."""
+    """A pool as its rows want it, and as it is."""
 
     id: str
     num_replicas: int
@@ -95,26 +95,28 @@ class Drain(msgspec.Struct, frozen=True):
 
 
 class Lose(msgspec.Struct, frozen=True):
-    """Take a replica for ended whose host nobody tends any more."""
+    """Take a replica for ended whose host no agent looks after any more."""
 
     replica_id: str
     why: str
 
 
 class Switch(msgspec.Struct, frozen=True):
-    """Let a pool serve its wanted revision; former: the one that served, which is retired."""
+    """Let a pool serve its wanted revision."""
 
     pool_id: str
     revision: int
     former: int | None
+    """The revision that served, which is retired."""
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """Note that a revision failed, and why; back_to: the revision that is wanted again, if there is one."""
+    """Note that a revision failed, and why."""
 
     pool_id: str
     revision: int
     back_to: int | None
+    """The revision that is wanted again, if there is one."""
     why: str
 
 
@@ -126,9 +128,9 @@ class Unfit(ValueError):
 
 
 def plan(pools: Sequence[Pool], hosts: Iterable[Host]) -> list[Action]:
-    """Return what is to be done now; nothing where all is as wanted or has to be waited for.
+    """Return the actions that are due now; none where all is as wanted or has to be waited for.
 
-    Of two pools that want the same room, the first one gets it.
+    Where two pools want the same room, the first one gets it.
     """
     hosts = list(hosts)
     room = room_of(pools, hosts)
@@ -173,8 +175,9 @@ def room_of(pools: Sequence[Pool], hosts: Iterable[Host]) -> Room:
 class _Plan:
     """The plan of one pool.
 
-    room: what is free now, shared with the other pools: what is created takes of it. draining: the replicas of all
-    pools that will give back their room. away_s: for how long each host has had no agent.
+    room: the free memory now, shared with the other pools: a created replica takes of it.
+    draining: the replicas of all pools that will give back their room.
+    away_s: for each host, seconds without an agent.
     """
 
     def __init__(
@@ -188,12 +191,12 @@ class _Plan:
         self._actions: list[Action] = []
 
     def actions(self) -> list[Action]:
-        """Return what is to be done for the pool now."""
+        """Return the actions that are due for the pool now."""
         pool = self._pool
         self._leave_hosts()
-        kept = set() if pool.is_removed else {pool.revision, pool.wanted_revision}
+        revisions = set() if pool.is_removed else {pool.revision, pool.wanted_revision}
         for replica in self._live():
-            if replica.revision not in kept:
+            if replica.revision not in revisions:
                 why = "the pool was removed" if pool.is_removed else "another revision serves"
                 self._drain(replica, why)
         if pool.is_removed:
@@ -205,8 +208,10 @@ class _Plan:
         return self._actions
 
     def _leave_hosts(self) -> None:
-        """Replace the replicas of hosts that have no agent, and those that do not run where their model cannot be
-        prepared."""
+        """Replace the replicas of hosts that have no agent.
+
+        Replicas that do not run on hosts where their model cannot be prepared are replaced as well.
+        """
         for replica in self._pool.replicas:
             away_s = 0.0 if replica.place is None else self._away_s.get(replica.place.host_id, math.inf)
             if away_s > LOST_S:
@@ -366,7 +371,7 @@ def _fewest_to_leave(pool: Pool, candidates: Sequence[Replica], needs: Needs, ro
         leaving.append(replica)
     if room.find(needs) is None:
         return None
-    for replica in list(leaving):  # those that made no room, as on a host that is drained, stay
+    for replica in list(leaving):  # replicas that made no room, as on a host that is drained, stay
         assert replica.place is not None
         room.occupy(replica.place, needs_of_replica(pool, replica))
         if room.find(needs) is None:

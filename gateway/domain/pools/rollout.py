@@ -1,4 +1,4 @@
-"""The way in which a change that is under way will replace a pool's replicas, to be told before it happens."""
+"""The way in which a change of a pool will replace its replicas, for operators to know before it happens."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""How many replicas a pool with bounds shall run, from what its gateways see. Pure: no clock, no rows, no engines.
+"""The number of replicas that a pool with bounds shall run, by the load that its gateways see.
 
-More replicas come at once, at most twice as many, and then only when those are ready. One replica less comes after
-nothing has needed it for a whole window, and the next one some time later. Between a share of the places that asks for
-more replicas and the lower one that needs no fewer lies what keeps a constant load from changing anything.
-
-Knows nothing of the room on hosts: what is wanted here is started where there is room.
+Pure: no clock, no rows, no engines. More replicas come at once, at most twice as many, and then only when those are
+ready. One replica less comes after nothing has needed it for a whole window, and the next one some time later. A share
+of the places asks for more replicas, and only a lower one needs fewer: the gap keeps a constant load from changing
+anything. Knows nothing of the room on hosts: the replicas that are wanted here are started where there is room.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ STEP_S = 30.0
 COOL_DOWN_S = 30.0
 """Seconds after a replica went in which none comes, but for the first one of a pool that has none."""
 MOST_DOWN_AFTER_S = 3600.0
-"""The longest that the window of a pool becomes that needs again and again what went."""
+"""The longest window of a pool that again and again needs the replicas that went."""
 PEAK_S = 10.0
 """Seconds for which a need that has not changed is not written down again."""
 GAP_S = 60.0
-"""Seconds without any look after which former needs count no more."""
+"""Seconds without a decision after which former needs do not count any more."""
 
 NEVER_S = 1e9
 """Seconds that stand for never: JSON has no infinite numbers."""
@@ -52,7 +51,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The load of a pool as one gateway sees it. What engines tell is the same for all gateways."""
+    """The load of a pool as one gateway sees it. The engines' own numbers are the same for all gateways."""
 
     num_ready: int = 0
     """Replicas that take requests of this gateway."""
@@ -63,7 +62,7 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     num_waiting: int = 0
     """Choices that wait at engines, of all gateways."""
     num_own: int = 0
-    """Requests of this gateway at servers that do not tell how many they have."""
+    """Requests of this gateway at servers that do not report how many they have."""
     kv_share: float = 0.0
     """The share of the engines' memory for keys and values that is in use, on average."""
     oldest_wait_s: float = 0.0
@@ -74,7 +73,7 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds since this gateway's last request."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class PoolSnapshot(msgspec.Struct, frozen=True):
     """A pool at one instant."""
 
     num_replicas: int
@@ -82,9 +81,9 @@ class Seen(msgspec.Struct, frozen=True):
     num_ready: int
     """Replicas of the revision that serves, by their rows."""
     load: Load | None
-    """The load over all gateways; None where none has told it."""
+    """The load over all gateways; None where no gateway has reported it."""
     is_changing: bool = False
-    """Whether another revision is taking the place of the one that serves."""
+    """True if another revision is taking the place of the one that serves."""
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -131,40 +130,43 @@ def combined(loads: Sequence[Load]) -> Load | None:
     )
 
 
-def decide(bounds: Bounds, memory: Memory | None, seen: Seen, now_s: float) -> Decision:
-    """Return how many replicas shall run from now on, always within the bounds. memory: of the look before."""
-    memory = _refreshed(memory, seen, now_s)
-    number = seen.num_replicas
+def decide(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
+    """Return the number of replicas that shall run from now on, always within the bounds.
+
+    memory: the one of the decision before.
+    """
+    memory = _refreshed(memory, snapshot, now_s)
+    number = snapshot.num_replicas
     within = min(max(number, bounds.min_replicas), bounds.max_replicas)
     if within != number:
         bound = "fewest" if within > number else "most"
-        kept = msgspec.structs.replace(memory, changed_at_s=now_s, last="", peaks=())
-        return Decision(within, f"{_replicas(within)} {_are(within)} the {bound} that the pool may run.", kept)
-    if seen.load is None:
+        new_memory = msgspec.structs.replace(memory, changed_at_s=now_s, last="", peaks=())
+        return Decision(within, f"{_replicas(within)} {_are(within)} the {bound} that the pool may run.", new_memory)
+    if snapshot.load is None:
         why = "No request waits for a replica." if not number else "No gateway tells the load of the pool."
         return Decision(number, why, memory)
-    load = seen.load
+    load = snapshot.load
     if number == 0:
         return _wake(memory, load, now_s)
     need = min(max(_need(load, memory, SPARE), bounds.min_replicas), bounds.max_replicas)
     if load.num_waiting or load.num_held:
         need = max(need, number)
     memory = msgspec.structs.replace(memory, peaks=_with_peak(memory.peaks, need, now_s))
-    wanted, reason = _wanted(load, memory, seen)
+    wanted, reason = _wanted(load, memory, snapshot)
     if wanted > number:
-        return _more(bounds, memory, seen, min(wanted, 2 * number), reason, now_s)
-    return _fewer(bounds, memory, seen, reason, now_s)
+        return _more(bounds, memory, snapshot, min(wanted, 2 * number), reason, now_s)
+    return _fewer(bounds, memory, snapshot, reason, now_s)
 
 
 def _wake(memory: Memory, load: Load, now_s: float) -> Decision:
     """Start the first replica where a request waits for one: one, however many requests wait."""
     if not load.num_held:
         return Decision(0, "No request waits for a replica.", memory)
-    kept = msgspec.structs.replace(memory, changed_at_s=now_s, last="up", peaks=(), woken_at_s=now_s)
-    return Decision(1, f"{_requests(load.num_held)} wait{_s(load.num_held)} for a first replica.", kept)
+    new_memory = msgspec.structs.replace(memory, changed_at_s=now_s, last="up", peaks=(), woken_at_s=now_s)
+    return Decision(1, f"{_requests(load.num_held)} wait{_s(load.num_held)} for a first replica.", new_memory)
 
 
-def _wanted(load: Load, memory: Memory, seen: Seen) -> tuple[int, str]:
+def _wanted(load: Load, memory: Memory, snapshot: PoolSnapshot) -> tuple[int, str]:
     """Return how many replicas the load asks for, and the load as a clause."""
     wanted, demand = _need(load, memory, BUSY), _demand(load)
     places = f" on {load.places} places" if load.places else ""
@@ -174,19 +176,19 @@ def _wanted(load: Load, memory: Memory, seen: Seen) -> tuple[int, str]:
     if load.kv_share:
         reason += f", {load.kv_share:.0%} of the KV cache is in use"
     is_late = load.num_waiting > 0 and load.oldest_wait_s >= LONGEST_WAIT_S
-    if is_late and seen.num_ready >= seen.num_replicas:
-        wanted = max(wanted, seen.num_replicas + 1)
+    if is_late and snapshot.num_ready >= snapshot.num_replicas:
+        wanted = max(wanted, snapshot.num_replicas + 1)
         reason += f", the oldest for {load.oldest_wait_s:.0f} s"
     return wanted, reason
 
 
-def _more(bounds: Bounds, memory: Memory, seen: Seen, wanted: int, reason: str, now_s: float) -> Decision:
+def _more(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, wanted: int, reason: str, now_s: float) -> Decision:
     """Want more replicas, unless those that are wanted already are not there yet, or one went just now."""
-    number, target = seen.num_replicas, min(wanted, bounds.max_replicas)
+    number, target = snapshot.num_replicas, min(wanted, bounds.max_replicas)
     if target <= number:
         return Decision(number, f"{reason}: {_replicas(number)} {_are(number)} the most that the pool may run.", memory)
-    if seen.num_ready < number:
-        missing = number - seen.num_ready
+    if snapshot.num_ready < number:
+        missing = number - snapshot.num_ready
         return Decision(number, f"{reason}: {_replicas(missing)} {_are(missing)} about to be ready.", memory)
     since_s = now_s - memory.changed_at_s
     if memory.last == "down" and since_s < COOL_DOWN_S:
@@ -194,13 +196,13 @@ def _more(bounds: Bounds, memory: Memory, seen: Seen, wanted: int, reason: str, 
     window_s = memory.down_after_s or bounds.down_after_s
     is_regret = memory.last == "down" and since_s < 2 * window_s
     down_after_s = min(2 * window_s, max(MOST_DOWN_AFTER_S, bounds.down_after_s)) if is_regret else 0.0
-    kept = msgspec.structs.replace(memory, changed_at_s=now_s, last="up", down_after_s=down_after_s)
-    return Decision(target, f"{reason}: {_replicas(target)} {_are(target)} wanted.", kept)
+    new_memory = msgspec.structs.replace(memory, changed_at_s=now_s, last="up", down_after_s=down_after_s)
+    return Decision(target, f"{reason}: {_replicas(target)} {_are(target)} wanted.", new_memory)
 
 
-def _fewer(bounds: Bounds, memory: Memory, seen: Seen, reason: str, now_s: float) -> Decision:
+def _fewer(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, reason: str, now_s: float) -> Decision:
     """Want one replica less where nothing needed it for a whole window."""
-    number, window_s = seen.num_replicas, memory.down_after_s or bounds.down_after_s
+    number, window_s = snapshot.num_replicas, memory.down_after_s or bounds.down_after_s
     peaks = tuple(each for each in memory.peaks if now_s - each[0] <= window_s + PEAK_S)
     memory = msgspec.structs.replace(memory, peaks=peaks)
     most = peaks[0][1]
@@ -208,13 +210,13 @@ def _fewer(bounds: Bounds, memory: Memory, seen: Seen, reason: str, now_s: float
         return Decision(number, f"{reason}: {_replicas(number)} {_are(number)} needed.", memory)
     pause_s = STEP_S if memory.last == "down" else window_s
     left_s = max(pause_s - (now_s - memory.changed_at_s), 0.0)
-    if seen.is_changing or left_s:
-        then = "once the revision has changed" if seen.is_changing else f"in {left_s:.0f} s, unless more come"
+    if snapshot.is_changing or left_s:
+        then = "once the revision has changed" if snapshot.is_changing else f"in {left_s:.0f} s, unless more come"
         return Decision(number, f"{reason}: {_replicas(most)} would do, and one goes {then}.", memory)
-    kept = msgspec.structs.replace(memory, changed_at_s=now_s, last="down")
+    new_memory = msgspec.structs.replace(memory, changed_at_s=now_s, last="down")
     if number == 1:
-        return Decision(0, f"No request came for {window_s:.0f} s.", kept)
-    return Decision(number - 1, f"{_replicas(most)} would have done for {window_s:.0f} s: one goes.", kept)
+        return Decision(0, f"No request came for {window_s:.0f} s.", new_memory)
+    return Decision(number - 1, f"{_replicas(most)} would have done for {window_s:.0f} s: one goes.", new_memory)
 
 
 def _need(load: Load, memory: Memory, share: float) -> int:
@@ -229,15 +231,15 @@ def _demand(load: Load) -> int:
     return load.num_running + load.num_own + load.num_waiting + load.num_held
 
 
-def _refreshed(memory: Memory | None, seen: Seen, now_s: float) -> Memory:
+def _refreshed(memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Memory:
     """Return the memory with what this look adds: how many places a replica has, and how long a start took."""
     if memory is None:
         memory = Memory(now_s)
     if memory.peaks and now_s - memory.peaks[-1][0] > GAP_S:
         memory = msgspec.structs.replace(memory, changed_at_s=now_s, last="", peaks=())
-    if seen.load is not None and seen.load.num_ready and seen.load.places:
-        memory = msgspec.structs.replace(memory, places_each=seen.load.places / seen.load.num_ready)
-    if memory.woken_at_s is not None and seen.num_ready:
+    if snapshot.load is not None and snapshot.load.num_ready and snapshot.load.places:
+        memory = msgspec.structs.replace(memory, places_each=snapshot.load.places / snapshot.load.num_ready)
+    if memory.woken_at_s is not None and snapshot.num_ready:
         memory = msgspec.structs.replace(memory, woken_at_s=None, start_s=now_s - memory.woken_at_s)
     return memory
 

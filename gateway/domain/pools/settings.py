@@ -1,4 +1,4 @@
-"""The settings of a pool's engines: what a revision says, and for all the rest what the host's environment says.
+"""The settings of a pool's engines: the values of a revision and, for all others, those of the host's environment.
 
 A revision has its settings as texts, by the names of `EngineConfig`, as variables and flags have them.
 """
@@ -67,11 +67,12 @@ def differences(
     wanted_name: str,
     wanted_model: str,
 ) -> dict[str, str]:
-    """Return what the environment says otherwise than a pool's row, which rules.
+    """Return the settings by which the environment differs from a pool's row, which counts.
 
-    The keys are the fields `model_name` and `model`, and the names of settings; the values are those of the row. name,
-    model, settings: of the row. host, wanted_name, wanted_model: of the environment. A setting that the environment
-    leaves at its default says nothing.
+    The keys are the fields `model_name` and `model`, and the names of settings; the values are those of the row. A
+    setting that the environment leaves at its default does not differ.
+    name, model, settings: those of the row.
+    host, wanted_name, wanted_model: those of the environment.
     """
     found = {}
     if wanted_name != name:

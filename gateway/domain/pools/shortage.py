@@ -1,4 +1,4 @@
-"""Why replicas that are wanted are not started: no host has room for them. Pure, from what the planner sees."""
+"""The reason why replicas that are wanted are not started: no host has room for them. Pure, from the planner's data."""
 
 from __future__ import annotations
 

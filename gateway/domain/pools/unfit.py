@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 MAX_NAMES = 20
-"""Adapters that a refusal names; of the others only the number is told."""
+"""The most adapters that a refusal names; it gives only the number of the others."""
 
 
 class UnfitAdapter(msgspec.Struct, frozen=True):

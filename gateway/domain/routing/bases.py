@@ -1,4 +1,4 @@
-"""The base models that one gateway serves, and who may use them. Pure: names and digests, no backend."""
+"""The base models that one gateway serves, and the projects that may use them. Pure: names and digests, no backend."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Bases:
         self.replace(served, former_names or {})
 
     def replace(self, served: Sequence[Base], former_names: Mapping[str, str]) -> None:
-        """Take these for the base models that are served from now on.
+        """Replace the base models that are served.
 
-        served: the oldest pool first. former_names: by digest, the last known name of each base that the installation
-        has ever served.
+        served: the base models, the oldest pool first.
+        former_names: the last known name of each base that the installation has ever served, by digest.
 
-        Raises ValueError: when a name stands for two, or when a name holds `:` or `@`.
+        Raises ValueError: when two have the same name, or when a name holds `:` or `@`.
         """
         by_name = {base.name: base for base in served}
         if len(by_name) < len(served):
@@ -53,8 +53,10 @@ class Bases:
 
     @property
     def default(self) -> Base | None:
-        """The base of an adapter that names none, and the model that a dashboard begins with; None where nothing is
-        served."""
+        """The base of an adapter that names none, and the model that a dashboard begins with.
+
+        This is None where nothing is served.
+        """
         return next(iter(self._by_name.values()), None)
 
     @property

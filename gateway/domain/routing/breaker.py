@@ -1,5 +1,6 @@
-"""A circuit breaker: a server that fails is left alone for a while, then tried with one request. Pure: the caller has
-the clock.
+"""A circuit breaker: a server that fails is left alone for a while, then tried with one request.
+
+Pure: the caller has the clock.
 
 It opens after failures in a row, or when most of the last requests failed; each time that the trial fails, the next one
 comes later (Nygard, Release It!, chapter 5).
@@ -26,7 +27,7 @@ FAILED_SHARE = 0.5
 
 FIRST_OPEN_S = 1.0
 MAX_OPEN_S = 8.0
-"""Seconds for which it stays open: at first, and at most where trials go on failing."""
+"""Seconds for which the breaker stays open: at first, and at most where trials go on failing."""
 
 BreakerState = Literal["closed", "open", "half-open"]
 
@@ -56,8 +57,10 @@ class Breaker:
         return 0.0 if self._opened_s is None else max(0.0, self._opened_s + self._open_s - now_s)
 
     def take(self, now_s: float) -> Admitted | None:
-        """Return what a request that may be sent now must end with, by `succeeded`, `failed` or `gave_up`; None where
-        it may not be sent."""
+        """Return the token of a request that may be sent now; None where none may be sent.
+
+        The request must end with the token, by `succeeded`, `failed` or `gave_up`.
+        """
         match self.state(now_s):
             case "closed":
                 return Admitted()

@@ -1,7 +1,7 @@
-"""The usage that is billed of a server's reply: its own counts where they can be true, else ours. Pure.
+"""The billed usage of a server's reply: the server's counts where they can be true, else our own. Pure.
 
-A server's counts are a stranger's word. They are held against what this gateway saw: token ids, which are counted
-exactly, or bytes of text, which bound the tokens from both sides.
+A server's counts are a stranger's word. They are checked against the facts that this gateway saw: token ids, which are
+counted exactly, or bytes of text, which bound the tokens from both sides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def likely_prompt(bound: int, template_tokens: int) -> int:
     return max(1, -(-(bound - template_tokens) // BYTES_PER_TOKEN))
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Evidence(msgspec.Struct, frozen=True):
     """The facts that this gateway knows of a request without the server's word."""
 
     num_choices: int
@@ -41,9 +41,9 @@ class Seen(msgspec.Struct, frozen=True):
     template_tokens: int
     """Tokens of the upper bound that a chat template may add of its own."""
     is_prompt_exact: bool
-    """Whether the prompt's tokens are an exact number."""
+    """True if the prompt's tokens are an exact number."""
     is_exact: bool
-    """Whether the reply's tokens are counted by their ids."""
+    """True if the reply's tokens are counted by their ids."""
     completion_tokens: int = 0
     """Tokens by their ids; 0 of a reply that is text."""
     text_bytes: int = 0
@@ -59,17 +59,19 @@ class Settled(msgspec.Struct, frozen=True):
     completion_tokens: int
     cached_tokens: int
     is_ours: bool
-    """Whether the counts are ours, since the server reported none or none that can be true."""
-    is_lie: bool
+    """True if the counts are ours, since the server reported none or none that can be true."""
+    is_false: bool
     """True if the server reported counts that cannot be true."""
 
 
-def own_completion(seen: Seen) -> int:
-    """Return our own count of a reply's tokens: exact by ids, else the larger one of its parts and a fourth of its
-    bytes, but no more than was asked for."""
-    if seen.is_exact:
-        return seen.completion_tokens
-    return own_of_text(seen.text_bytes, seen.num_events, seen.num_choices * seen.max_tokens)
+def own_completion(evidence: Evidence) -> int:
+    """Return our own count of a reply's tokens, no more than was asked for.
+
+    The count is exact by ids; else it is the larger one of the reply's parts and a fourth of its bytes.
+    """
+    if evidence.is_exact:
+        return evidence.completion_tokens
+    return own_of_text(evidence.text_bytes, evidence.num_events, evidence.num_choices * evidence.max_tokens)
 
 
 def own_of_text(text_bytes: int, num_events: int, most: int) -> int:
@@ -77,40 +79,44 @@ def own_of_text(text_bytes: int, num_events: int, most: int) -> int:
     return min(most, max(num_events, -(-text_bytes // BYTES_PER_TOKEN)))
 
 
-def own_prompt(seen: Seen) -> int:
+def own_prompt(evidence: Evidence) -> int:
     """Return our own count of a prompt's tokens: exact by ids, else a fourth of the bound without the template."""
-    if seen.is_prompt_exact:
-        return seen.prompt_tokens
-    return likely_prompt(seen.prompt_tokens, seen.template_tokens)
+    if evidence.is_prompt_exact:
+        return evidence.prompt_tokens
+    return likely_prompt(evidence.prompt_tokens, evidence.template_tokens)
 
 
-def settle(seen: Seen, reported: tuple[int, int, int] | None, *, reasoning_tokens: int = 0) -> Settled:
-    """Return what is billed of a reply that has ended.
+def settle(evidence: Evidence, reported: tuple[int, int, int] | None, *, reasoning_tokens: int = 0) -> Settled:
+    """Return the counts that are billed for a reply that has ended.
 
-    reported: prompt, completion and cached tokens as the server says. reasoning_tokens: completion tokens that were
-    reasoning, by the server's word, whose text it need not have sent.
+    reported: prompt, completion and cached tokens by the server's word.
+    reasoning_tokens: completion tokens that were reasoning, by the server's word. It need not have sent their text.
     """
     if reported is None:
-        return Settled(own_prompt(seen), own_completion(seen), 0, is_ours=True, is_lie=False)
+        return Settled(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_false=False)
     prompt, completion, cached = reported
-    is_lie = not (_is_prompt_true(seen, prompt) and _is_completion_true(seen, completion, max(0, reasoning_tokens)))
-    if is_lie:
-        return Settled(own_prompt(seen), own_completion(seen), 0, is_ours=True, is_lie=True)
-    if seen.is_prompt_exact:
-        prompt = seen.prompt_tokens
-    return Settled(prompt, completion, max(0, min(cached, prompt)), is_ours=False, is_lie=False)
+    is_false = not (
+        _is_prompt_true(evidence, prompt) and _is_completion_true(evidence, completion, max(0, reasoning_tokens))
+    )
+    if is_false:
+        return Settled(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_false=True)
+    if evidence.is_prompt_exact:
+        prompt = evidence.prompt_tokens
+    return Settled(prompt, completion, max(0, min(cached, prompt)), is_ours=False, is_false=False)
 
 
-def _is_prompt_true(seen: Seen, prompt: int) -> bool:
-    if seen.is_prompt_exact:
-        return seen.prompt_tokens <= prompt <= seen.prompt_tokens + 1  # a server may add the beginning of a text
-    return 0 < prompt <= seen.prompt_tokens
+def _is_prompt_true(evidence: Evidence, prompt: int) -> bool:
+    if evidence.is_prompt_exact:
+        return (
+            evidence.prompt_tokens <= prompt <= evidence.prompt_tokens + 1
+        )  # a server may add the beginning of a text
+    return 0 < prompt <= evidence.prompt_tokens
 
 
-def _is_completion_true(seen: Seen, completion: int, reasoning_tokens: int) -> bool:
-    textless = TEXTLESS_TOKENS * seen.num_choices
-    if seen.is_exact:
-        return seen.completion_tokens <= completion <= seen.completion_tokens + textless
-    fewest = -(-seen.text_bytes // MAX_TOKEN_BYTES)
-    most = min(seen.text_bytes + reasoning_tokens + textless, seen.num_choices * seen.max_tokens)
+def _is_completion_true(evidence: Evidence, completion: int, reasoning_tokens: int) -> bool:
+    textless = TEXTLESS_TOKENS * evidence.num_choices
+    if evidence.is_exact:
+        return evidence.completion_tokens <= completion <= evidence.completion_tokens + textless
+    fewest = -(-evidence.text_bytes // MAX_TOKEN_BYTES)
+    most = min(evidence.text_bytes + reasoning_tokens + textless, evidence.num_choices * evidence.max_tokens)
     return fewest <= completion <= most

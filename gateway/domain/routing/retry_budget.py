@@ -1,5 +1,6 @@
-"""A bound on requests that a gateway tries again: a share of those that it sends, so that retries never multiply an
-outage.
+"""A bound on requests that a gateway tries again.
+
+The bound is a share of the requests that the gateway sends, so that retries never multiply an outage.
 
 The rule is Finagle's: a fifth of the requests of the last seconds, and a floor for gateways that have few. Pure.
 """

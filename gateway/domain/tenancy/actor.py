@@ -11,18 +11,20 @@ from gateway.domain.tenancy.principal import Permission
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
-    """id: of the key or the user. login_id: of a person's login, None for a key.
-
-    permissions count in the whole organization, project_permissions in single projects, beside those.
-    address, request_id: for the audit log.
-    """
+    """The caller of the admin API."""
 
     kind: Literal["api_key", "user"]
     id: str
+    """The id of the key or of the user."""
     organization_id: str
     permissions: frozenset[Permission]
+    """The permissions in the whole organization."""
     project_permissions: Mapping[str, frozenset[Permission]]
+    """Further permissions in single projects."""
     address: str
+    """The caller's network address, for the audit log."""
     request_id: str
+    """The id of the request, for the audit log."""
     email: str | None = None
     login_id: str | None = None
+    """The id of a person's login; None for a key."""

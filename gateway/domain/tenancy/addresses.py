@@ -1,4 +1,4 @@
-"""Where a request comes from: the client's address, also behind proxies that are trusted, and lists of networks.
+"""The origin of a request: the client's address, also behind proxies that are trusted, and lists of networks.
 
 A connection's own address cannot be chosen by the client. `X-Forwarded-For` can: it counts from trusted proxies only.
 """
@@ -55,7 +55,7 @@ def _is_part(small: Network, large: Network) -> bool:
 
 
 def client_of(address: str) -> str:
-    """Return what counts as one client in limits per address: an IPv4 address, or the /64 of an IPv6 one."""
+    """Return the network that counts as one client in limits per address: an IPv4 address, or an IPv6 one's /64."""
     parsed = parse_address(address)
     if isinstance(parsed, IPv6Address):
         return str(ip_network((parsed, IPV6_SITE_BITS), strict=False))

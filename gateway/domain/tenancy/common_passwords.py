@@ -1,7 +1,7 @@
-"""Passwords that guessers try first, though they are long enough: common words, runs of keys, what everybody knows.
+"""Passwords that guessers try first, though they are long enough: common words, runs of keys, well-known facts.
 
-A password is taken apart: without common words, runs and words about its user and this server, with the usual digits
-read as letters, something has to be left of it. A few digits, as of a year, and signs count for nothing.
+Some of a password must be left without common words, runs, and words about its user and this server, with the usual
+digits read as letters. A few digits, such as those of a year, and signs count for nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WORDS = frozenset(
 def is_common(password: str, *about: str) -> bool:
     """Tell whether a password is one that guessers try early.
 
-    about: what is known of its user, such as the e-mail address and name.
+    about: facts about its user, such as the e-mail address and the name.
     """
     plain = unicodedata.normalize("NFKC", password).casefold()
     if len(set(plain)) < MIN_DISTINCT or _is_repeated(plain):

@@ -33,9 +33,10 @@ _PATTERN = re.compile(
 
 
 class NewKey(msgspec.Struct, frozen=True):
-    """A key that was just made; secret is the whole of it and is shown once."""
+    """A key that was just made. It is shown once."""
 
     secret: str
+    """The whole key."""
     public: str
     sha256: bytes
 
@@ -44,10 +45,11 @@ class NewKey(msgspec.Struct, frozen=True):
 
 
 class ParsedKey(msgspec.Struct, frozen=True):
-    """The parts of a well-formed key that may be kept. public includes the prefix."""
+    """The parts of a well-formed key that may be stored."""
 
     kind: KeyKind
     public: str
+    """The prefix and the public part."""
     sha256: bytes
 
 

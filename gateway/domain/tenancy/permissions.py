@@ -16,8 +16,8 @@ from gateway.domain.tenancy.principal import Permission, Role, Scope
 
 ALL: frozenset[Permission] = frozenset(typing.get_args(Permission))
 CONTENT: frozenset[Permission] = frozenset({"content.read"})
-"""The permissions about what requests said and got: for the tenant's own people and the organization's owner, and
-for no key."""
+"""The permissions about the content of requests and replies: for the tenant's own people and the organization's owner,
+and for no key."""
 
 READ: frozenset[Permission] = frozenset(name for name in ALL if name.endswith(".read")) - CONTENT
 

@@ -40,30 +40,31 @@ Permission = Literal[
     "users.read",
     "users.write",
 ]
-"""The permissions for which a route of the admin API may ask; `gateway.domain.tenancy.permissions` says who has which.
-
-key_limits.write is about limits of one key of a project, as opposed to those of the project. owners.write makes
-somebody an owner, or changes one. content.read shows what requests said and got, where a project logs it; content.write
-says whether it does.
-"""
+"""The permissions that a route of the admin API may ask for; `gateway.domain.tenancy.permissions` says which roles have
+them. key_limits.write: change the limits of one key of a project, as opposed to those of the project. owners.write:
+make somebody an owner, or change one. content.read: see the content of requests and replies, where a project logs it.
+content.write: set whether a project logs it."""
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """The owner of an API key. A tenant is a project; an operator's key belongs to the organization: project_id is "".
+    """The owner of an API key. The tenant is a project; an operator's key belongs to the organization.
 
-    Ids are strings as the API shows them (`org_...`, `proj_...`, `key_...`). models: ids the key may call, None for
-    all. permissions: in the admin API, within the project or, for an operator's key, the organization. store_days: how
-    long the project stores completions, log_content_days: how long it keeps what requests say and get; 0: it does not.
+    Ids are strings as the API shows them (`org_...`, `proj_...`, `key_...`).
     """
 
     organization_id: str
     project_id: str
+    """The id of the project; "" for an operator's key."""
     api_key_id: str
     scopes: frozenset[Scope]
     models: frozenset[str] | None = None
+    """Ids of the models that the key may call; None: all."""
     permissions: frozenset[Permission] = frozenset()
+    """Permissions in the admin API, within the project or, for an operator's key, the organization."""
     store_days: int = 0
+    """Days for which the project stores completions; 0: it does not."""
     log_content_days: int = 0
+    """Days for which the project keeps the content of requests and replies; 0: it does not."""
     service_tiers: frozenset[ServiceTier] = frozenset({"default"})
     """The service tiers that requests may ask for."""
     is_batch: bool = False

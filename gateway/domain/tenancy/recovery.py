@@ -1,4 +1,4 @@
-"""Codes for people who have lost their authenticator: each takes the place of one of its codes, once.
+"""Codes for people who have lost their authenticator: each replaces one of the authenticator's codes, once.
 
 A code has 120 random bits, so its SHA-256 tells nothing about it.
 """
@@ -13,7 +13,7 @@ NUM_CODES = 10
 NUM_BYTES = 15
 GROUP_CHARS = 4
 MAX_CHARS = 40
-"""The most characters of a code as people type it, with whatever stands between its groups."""
+"""The most characters of a code as people type it, with the signs between its groups."""
 
 
 def new_codes() -> list[str]:

@@ -14,7 +14,7 @@ STEP_S = 30
 DIGITS = 6
 SECRET_BYTES = 20
 DRIFT_STEPS = 1
-"""How many steps a client's clock may be off, and a code be old (RFC 6238, section 5.2, recommends one)."""
+"""The number of steps that a client's clock may be off, and a code be old (RFC 6238, section 5.2, recommends one)."""
 
 
 def new_secret() -> bytes:

@@ -1,4 +1,4 @@
-"""The export `analysis` as JSON: all that an experiment's results are made of, and each look that was kept.
+"""The export `analysis` as JSON: all data that an experiment's results are made of, and each stored look.
 
 `recompute` is a script that computes the results anew from this file alone.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 FORMULAS_VERSION = 1
-"""Grows when a formula changes so that the same sums give other results."""
+"""The version of the formulas: it grows when a formula changes so that the same sums give other results."""
 LOOKS_PER_CHUNK = 100
 
 _START = datetime.datetime.fromtimestamp(0, datetime.UTC)

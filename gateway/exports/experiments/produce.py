@@ -35,7 +35,7 @@ _ROWS: dict[Kind, tuple[type[msgspec.Struct], tuple[str, ...]]] = {
     "outcomes": (db.OutcomeRow, ("unit_digest",)),
     "feedback": (db.FeedbackRow, ("received_at", "id")),
 }
-"""The rows of each kind, and the columns that they are in the order of."""
+"""The rows of each kind, and the columns by which they are ordered."""
 
 
 class ExperimentExportRequest(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class ExperimentExportRequest(msgspec.Struct, frozen=True):
 
 
 class ExperimentManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an export holds, how much, and the digest of its file."""
+    """The content and size of an export, and the digest of its file."""
 
     format_version: int
     project_id: str
@@ -67,9 +67,9 @@ class ExperimentManifest(msgspec.Struct, frozen=True, kw_only=True):
     format: Format
     num_rows: int
     order: tuple[str, ...]
-    """The columns that rows are in the order of."""
+    """The columns by which rows are ordered."""
     library: str | None
-    """What wrote the file, where its bytes depend on the version of that."""
+    """The library that wrote the file, where its bytes depend on the library's version."""
     files: tuple[FileEntry, ...]
 
     def encode(self) -> bytes:
@@ -92,7 +92,7 @@ def make_export_request(project_id: str, experiment_id: str, kind: str, format: 
 
 
 class ExperimentExport:
-    """Read `chunks` to its end, then the manifest. Lives within the transaction of its snapshot."""
+    """An export within the transaction of its snapshot. Read `chunks` to its end, then the manifest."""
 
     def __init__(self, conn: Connection, request: ExperimentExportRequest, scope: Scope) -> None:
         self.request = request
@@ -117,7 +117,7 @@ class ExperimentExport:
         yield self._note(encoder.finish())
 
     def manifest(self) -> ExperimentManifest:
-        """Return what the file holds, after `chunks`."""
+        """Return the manifest of the file, after `chunks`."""
         request = self.request
         return ExperimentManifest(
             format_version=FORMAT_VERSION,

@@ -25,7 +25,7 @@ Mean = dict[str, float]
 
 
 class Tally:
-    """The numbers of an export that formulas need: of all units, or of one segment's."""
+    """The numbers of an export that formulas need: for all units, or for one segment's."""
 
     def __init__(self, export: dict[str, Any], segment: tuple[str, str] | None = None) -> None:
         definition = export["definition"]
@@ -61,13 +61,13 @@ class Tally:
         found.times = [row for row in self.times if row[0] in found.shares]
         found.sums = {}
         for key, by_epoch in self.sums.items():
-            if kept := {epoch: each for epoch, each in by_epoch.items() if epoch in found.shares}:
-                found.sums[key] = kept
+            if shared := {epoch: each for epoch, each in by_epoch.items() if epoch in found.shares}:
+                found.sums[key] = shared
         return found
 
 
 def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) -> dict[str, Any]:
-    """Return what a look at the sums of an export shows; segment: a kind and a value."""
+    """Return the results of a look at the sums of an export. segment: a kind and a value."""
     tally, alpha = Tally(export, segment), export["definition"]["analysis"]["alpha"]
     wanted, levels = wanted_of(export)
     treatments = range(1, len(tally.arms))
@@ -97,7 +97,7 @@ def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) ->
                 guardrails.append({"metric": name, "arm": arm, "verdict": verdict, "log_e": log_e})
     srm = srm_log_e([(tally.units[epoch], shares) for epoch, shares in tally.shares.items()])
     secondary = [at for at, each in enumerate(comparisons) if each["role"] == "secondary"]
-    kept = e_bh([comparisons[at]["effect"]["log_e"] for at in secondary], alpha)
+    rejected = e_bh([comparisons[at]["effect"]["log_e"] for at in secondary], alpha)
     return {
         "arms": [
             {"name": name, "units": sum(units), "compliance": whole / sum(units) if sum(units) else None}
@@ -105,7 +105,7 @@ def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) ->
         ],
         "comparisons": comparisons,
         "quantiles": quantiles,
-        "discoveries": [secondary[at] for at in kept],
+        "discoveries": [secondary[at] for at in rejected],
         "guardrails": guardrails,
         "srm_log_e": srm,
         "is_srm": srm >= -math.log(SRM_ALPHA),
@@ -122,8 +122,7 @@ def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) ->
 def judged_of(tally: Tally, metric: str, arm: int, alpha: float) -> dict[str, Any] | None:
     """Return a metric by people's votes and a judge's.
 
-    Of units about which both voted, y is the people's mean and x the judge's; of others y is the judge's; all in
-    millionths.
+    Where both voted about a unit, y is the people's mean and x the judge's; else y is the judge's; all in millionths.
     """
     nothing, epochs = dict.fromkeys(FIELDS, 0), []
     for epoch in tally.shares:
@@ -155,8 +154,10 @@ def judged_of(tally: Tally, metric: str, arm: int, alpha: float) -> dict[str, An
 
 
 def judged_epoch(pair: list[tuple[Sums, ...]], one: int) -> tuple[int, list[Mean], float]:
-    """Return of an epoch how many units both arms have, and of one arm the means with a judge's help, of people alone,
-    and of the judge alone, and the judge's weight."""
+    """Return the units of both arms in an epoch, an arm's three means, and the judge's weight.
+
+    The means are with a judge's help, of people alone, and of the judge alone.
+    """
     both, others = pair[one]
     scores = dict.fromkeys(FIELDS, 0) | {
         "n": both["n"] + others["n"],
@@ -249,7 +250,7 @@ def trend_of(first: dict[str, float], last: dict[str, float]) -> str:
 
 
 def segments_of(export: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what looks at each segment show, in the order of kinds and values as they are exported."""
+    """Return the results of a look at each segment, in the order of kinds and values as they are exported."""
     found = []
     for kind, value in dict.fromkeys((row[0], row[1]) for row in export["segment_units"]):
         tally, shown = Tally(export, (kind, value)), recompute(export, (kind, value))
@@ -270,9 +271,9 @@ def segments_of(export: dict[str, Any]) -> list[dict[str, Any]]:
         own = [each for each in found if each["split"]["kind"] == kind]
         places = [(at, index) for at, each in enumerate(own) for index in range(len(each["comparisons"]))]
         log_es = [own[at]["comparisons"][index]["effect"]["log_e"] for at, index in places]
-        kept = [places[at] for at in e_bh(log_es, export["definition"]["analysis"]["alpha"])]
+        rejected = [places[at] for at in e_bh(log_es, export["definition"]["analysis"]["alpha"])]
         for at, each in enumerate(own):
-            each["discoveries"] = [index for place, index in kept if place == at]
+            each["discoveries"] = [index for place, index in rejected if place == at]
     return found
 
 

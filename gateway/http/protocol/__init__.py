@@ -1,4 +1,4 @@
-"""Bounds on what connections and clients may do before and while a request is handled: layers over uvicorn's protocol.
+"""Bounds on connections and clients before and while a request is handled: layers over uvicorn's protocol.
 
 Knows no route and no tenant.
 """

@@ -1,5 +1,6 @@
-"""Bounds on the open connections of each address, so that one client cannot take them all, and of all addresses, so
-that this process can always open files. Per gateway process.
+"""Bounds on the open connections of each address, and of all addresses together.
+
+One client cannot take them all, and this process can always open files. Per gateway process.
 
 Connections over a bound are answered with 429, or 503, and closed before anything is read from them. Knows nothing
 about requests.
@@ -39,8 +40,11 @@ FULL = _refusal(
 
 
 class ConnectionCap:
-    """Counts open connections, per client and in all. max_per_client 0: no bound. exempt: proxies that speak for many
-    clients, and are within max_in_all as everybody is."""
+    """Counts open connections, per client and in all.
+
+    max_per_client: 0: no bound.
+    exempt: proxies that speak for many clients. Their connections count only in max_in_all.
+    """
 
     def __init__(self, max_per_client: int, exempt: Sequence[Network] = (), *, max_in_all: int = 1 << 20) -> None:
         self._max_per_client = max_per_client
@@ -50,8 +54,10 @@ class ConnectionCap:
         self._num_in_all = 0
 
     def enter(self, address: str) -> bool:
-        """Count one more connection, or return False where no more may be open. Each that was counted has to
-        `leave`."""
+        """Count one more connection, or return False where no more may be open.
+
+        Each that was counted has to `leave`.
+        """
         client = client_of(address)
         full = 0 < self._max_per_client <= self._num_open[client]
         if full and not contains(self._exempt, address):

@@ -1,7 +1,6 @@
-"""Bounds on what comes before a request's body, and the error shape for what is no HTTP at all: before there is a
-request, a route or a key.
+"""Bounds on the bytes before a request's body, and the error shape for bytes that are no HTTP at all.
 
-Uvicorn keeps whatever httptools reads of a head, however long.
+They hold before there is a request, a route or a key. Uvicorn keeps whatever httptools reads of a head, however long.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 128
 LINGER_S = 2.0
-"""How long what else a refused client sends is read and dropped: closed at once, it might never see why."""
+"""Seconds for which further bytes of a refused client are read and dropped: closed at once, it might never see why."""
 
 _HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
 _BODY = b'{"error":{"message":"%b","type":"invalid_request_error","param":null,"code":"%b"}}'
@@ -38,7 +37,8 @@ def bounded_heads(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
             super().data_received(data)
             if not self.is_in_head or self.is_refused:
                 return
-            # A head that ends is measured then. Of one that does not, what came since a chunk that lay in it wholly.
+            # A head that ends is measured at its end. A head that does not end is measured since a chunk that lay
+            # wholly in it.
             self.num_unfinished_bytes += len(data) if before == self.num_heads else 0
             if self.num_unfinished_bytes > MAX_HEAD_BYTES:
                 self.is_too_large = True
@@ -59,7 +59,7 @@ def bounded_heads(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
             super().on_headers_complete()
 
         def send_400_response(self, msg: str) -> None:
-            """Called by the base for what its parser refuses; msg is not for a client."""
+            """Answer bytes that the parser refuses; called by the base class. msg is not for a client."""
             self.is_refused = True
             self.transport.write(_too_large() if self.is_too_large else _no_http())
             self.loop.call_later(LINGER_S, self.transport.close)

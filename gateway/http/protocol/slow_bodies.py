@@ -1,4 +1,4 @@
-"""Bodies that do not arrive: how long a request waits for its own. Knows nothing about requests."""
+"""Bodies that do not arrive: the time for which a request waits for its own. Knows nothing about requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.http.protocol.heads import refusal
 log = structlog.get_logger(__name__)
 
 MIN_BYTES_PER_S = 1024
-"""Each of these many bytes buys a second more, so that a body byte by byte takes no longer than none."""
+"""The number of bytes for which a body gets another second, so that a body byte by byte takes no longer than none."""
 
 _TIMEOUT = refusal(b"408 Request Timeout", b"The body of the request did not arrive in time.", b"request_timeout")
 
@@ -32,7 +32,7 @@ def timely_bodies(base: type[HttpToolsProtocol], max_quiet_s: float) -> type[Htt
             now_s = self.loop.time()
             if self.timer is None:
                 self.deadline_s = now_s + max_quiet_s
-                self.timer = self.loop.call_at(self.deadline_s, self._look)
+                self.timer = self.loop.call_at(self.deadline_s, self._check)
             self.deadline_s = min(now_s + max_quiet_s, self.deadline_s + len(data) / MIN_BYTES_PER_S)
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -48,14 +48,14 @@ def timely_bodies(base: type[HttpToolsProtocol], max_quiet_s: float) -> type[Htt
                 self.timer.cancel()
                 self.timer = None
 
-        def _look(self) -> None:
+        def _check(self) -> None:
             self.timer = None
             if not self._waits_for_body() or self.transport.is_closing():
                 return
             if self.flow.read_paused:  # it is us who are slow
                 self.deadline_s = self.loop.time() + max_quiet_s
             if self.deadline_s > self.loop.time():
-                self.timer = self.loop.call_at(self.deadline_s, self._look)
+                self.timer = self.loop.call_at(self.deadline_s, self._check)
                 return
             log.warning("body_does_not_arrive", address=self.client[0] if self.client else "")
             if not self.cycle.response_started:

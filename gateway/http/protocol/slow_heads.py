@@ -1,4 +1,4 @@
-"""Connections on which no request begins, and heads that do not end: how long a connection waits for a head.
+"""Connections on which no request begins, and heads that do not end: the time for which a connection waits for a head.
 
 Uvicorn arms a timer only after a reply, and any byte disarms that timer. Knows nothing about requests.
 """
@@ -16,7 +16,7 @@ from gateway.http.protocol.heads import refusal
 log = structlog.get_logger(__name__)
 
 LAST_HEAD_S = 1.0
-"""How long a connection without a request yet may wait for its first one while the server stops."""
+"""Seconds for which a connection without a request may wait for its first one while the server stops."""
 
 _TIMEOUT = refusal(b"408 Request Timeout", b"The headers of the request did not arrive in time.", b"request_timeout")
 
@@ -47,8 +47,11 @@ class HeadDeadline:
 
 
 def timely_heads(base: type[HttpToolsProtocol], max_head_s: float) -> type[HttpToolsProtocol]:
-    """Return a protocol for HTTP that closes a connection whose head is not complete max_head_s after the connection
-    began, or after the first byte that followed a reply. Silence after a reply is bounded by uvicorn's own timer."""
+    """Return a protocol for HTTP that closes a connection whose head is not complete in time.
+
+    max_head_s: seconds from the connection's beginning, or from the first byte that followed a reply.
+    Silence after a reply is bounded by uvicorn's own timer.
+    """
 
     class TimelyHeads(base):  # type: ignore[misc, valid-type]
         head_deadline: HeadDeadline
@@ -75,8 +78,11 @@ def timely_heads(base: type[HttpToolsProtocol], max_head_s: float) -> type[HttpT
             super().connection_lost(exc)
 
         def shutdown(self) -> None:
-            """Close an idle connection. One that is new gets a moment for its first request, which is on its way: its
-            client cannot tell that from a request that was begun, and must not repeat it."""
+            """Close an idle connection.
+
+            One that is new gets a moment for its first request, which is on its way: its client cannot tell that from a
+            request that was begun, and must not repeat it.
+            """
             if self.cycle is None and not self.transport.is_closing():
                 self.is_ending = True
                 self.loop.call_later(LAST_HEAD_S, self._end_unused)
@@ -93,8 +99,10 @@ def timely_heads(base: type[HttpToolsProtocol], max_head_s: float) -> type[HttpT
                 self.transport.close()
 
         def _waits_for_head(self) -> bool:
-            """Tell whether the bytes just read belong to a head that is not complete: no request runs, none has a body
-            to come, and uvicorn does not count the connection as idle."""
+            """Tell whether the bytes just read belong to a head that is not complete.
+
+            Then no request runs, none has a body to come, and uvicorn does not count the connection as idle.
+            """
             cycle = self.cycle
             is_idle = cycle is None or (cycle.response_complete and not cycle.more_body)
             return is_idle and self.timeout_keep_alive_task is None and not self.transport.is_closing()

@@ -1,9 +1,9 @@
-"""Clients that do not read their replies: how much of a reply waits for one, and for how long.
+"""Clients that do not read their replies: the bytes of a reply that wait for one, and the time for which they wait.
 
 A stream's events wait for room: in the client's own window, then in this machine's kernel, then in the buffer of the
-connection. Once all is full the stream waits, with what its engine sends meanwhile (`gateway.backends.engine.backlog`).
-A client that makes no room in time is cut off, and its work aborted: it would hold its place for ever. Knows nothing
-about requests.
+connection. Once all is full the stream waits, with the deltas that its engine sends meanwhile
+(`gateway.backends.engine.backlog`). A client that makes no room in time is cut off, and its work aborted: it would hold
+its place for ever. Knows nothing about requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MAX_BUFFERED_BYTES = 16 << 10
 def reading_protocol(max_unread_s: float) -> type[HttpToolsProtocol]:
     """Return Uvicorn's protocol for HTTP, for clients that read.
 
-    max_unread_s: from a full buffer to one that has room again, and from the end of a reply to its last byte.
+    max_unread_s: the longest time from a full buffer to one that has room again, and from the end of a reply to its
+    last byte.
     """
 
     class ReadingProtocol(HttpToolsProtocol):
@@ -58,7 +59,7 @@ def reading_protocol(max_unread_s: float) -> type[HttpToolsProtocol]:
 
         def timeout_keep_alive_handler(self) -> None:
             if self.transport.get_write_buffer_size():
-                self.transport.abort()  # a close would wait for what nobody reads
+                self.transport.abort()  # a close would wait for bytes that nobody reads
             super().timeout_keep_alive_handler()
 
         def _set_deadline(self) -> None:

@@ -1,9 +1,8 @@
-"""Bodies that nobody wants: what a client still sends of a request that is answered already, as of an upload that was
-refused by its head.
+"""Bodies that nobody wants: the rest of a request that is answered already, such as an upload refused by its head.
 
-It is read and dropped, so that the client sees why, and its connection serves the next request; but only so much of it,
-for so long and at such a rate: a client that sends one after the other takes little of what others need. Knows nothing
-about requests.
+The rest is read and dropped, so that the client sees why, and its connection serves the next request; but only so much
+of it, for so long and at such a rate: a client that sends one after the other takes little of the gateway. Knows
+nothing about requests.
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ log = structlog.get_logger(__name__)
 MAX_UNWANTED_BYTES = 32 << 20
 UNWANTED_BYTES_PER_S = 8 << 20
 MAX_UNWANTED_S = 10.0
-"""After the answer. An adapter that is sent in one piece, as `lorikeet adapter add` does, is within them."""
+"""Seconds after the answer for which a body is dropped.
+
+An adapter that is sent in one piece, as `lorikeet adapter add` does, is within them.
+"""
 
 
 def dropping_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:

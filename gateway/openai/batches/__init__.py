@@ -1,1 +1,1 @@
-"""Endpoint: batches, and how a line of one is answered."""
+"""Endpoint: batches, and the answering of their lines."""

@@ -46,7 +46,7 @@ _CREATE = msgspec.json.Decoder(CreateBatch)
 _ID = re.compile(r"batch_[a-z2-7]{24}")
 
 
-def batches(kept: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
+def batches(service: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
     """Return the routes. Each project has a pace of its own."""
     pace = Pace(PER_S, BURST, what="batches")
     changes = Pace(CHANGES_PER_S, CHANGES_BURST, what="batches that are made and cancelled")
@@ -59,7 +59,7 @@ def batches(kept: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
         """
         changes.take(caller.project_id)
         wire = await decoded(_CREATE, await bodies.read(request, caller))
-        made = await kept.create(
+        made = await service.create(
             caller.project_id,
             author_of(call_of(request.scope), caller),
             api_key_id=caller.api_key_id,
@@ -75,7 +75,7 @@ def batches(kept: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
         """List the batches of the project, the newest first."""
         pace.take(caller.project_id)
         asked = read_listing(request.query_params.multi_items(), known=LIST_QUERY, order="desc")
-        found = await kept.page(caller.project_id, after=asked.after, limit=asked.limit)
+        found = await service.page(caller.project_id, after=asked.after, limit=asked.limit)
         if found is None:
             raise unknown_cursor(asked.after)
         body = as_list([(batch.row.id, shown(batch)) for batch in found.batches], found.has_more)
@@ -85,7 +85,7 @@ def batches(kept: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
     async def retrieve_batch(batch_id: FromPath[str], caller: Caller) -> ASGIResponse:
         """Return a batch."""
         pace.take(caller.project_id)
-        found = await kept.get(caller.project_id, _known(batch_id))
+        found = await service.get(caller.project_id, _known(batch_id))
         if found is None:
             raise _no_such(batch_id)
         return json_response(shown(found))
@@ -95,7 +95,7 @@ def batches(kept: Batches, bodies: Bodies) -> list[HTTPRouteHandler]:
         """Cancel a batch. Requests that were answered stay in its output; the others never run."""
         changes.take(caller.project_id)
         author = author_of(call_of(request.scope), caller)
-        ended = await kept.cancel(caller.project_id, _known(batch_id), author)
+        ended = await service.cancel(caller.project_id, _known(batch_id), author)
         if ended is None:
             raise _no_such(batch_id)
         return json_response(shown(ended))

@@ -1,5 +1,7 @@
-"""Answers lines of batches with the handlers of their endpoints, as if each had come over HTTP: the same fields, the
-same refusals, the same replies. A line cannot be streamed."""
+"""Answers lines of batches with the handlers of their endpoints.
+
+A line has the same fields, refusals and replies as if it had come over HTTP. A line cannot be streamed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ Answer = Callable[..., Awaitable[ASGIResponse]]
 
 
 class _Unpaced(Bodies):
-    """Reads bodies that come from a file: what a project sends at a time is not counted."""
+    """Reads bodies that come from a file, whose bytes do not count against a project's pace."""
 
     async def read(self, request: Request[Any, Any, Any], caller: Principal) -> bytes:
         return await request.body()
@@ -143,7 +145,7 @@ def _check_alone(body: bytes) -> None:
 
 
 class _LineRequest(Request[Any, Any, Any]):
-    """A request whose whole body is there."""
+    """A request whose whole body has come."""
 
     def __init__(self, whole: bytes, endpoint: str, call: Call) -> None:
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(whole))]

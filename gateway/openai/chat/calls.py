@@ -13,13 +13,15 @@ from gateway.text.tools.parser import CallDelta
 
 
 class CallShape(msgspec.Struct, frozen=True):
-    """How the calls of one reply are shown. is_legacy: as a function_call. is_named: the client has named the tool
-    itself, and a call is what the completion ends with by nature. must_call: no text is the completion's content."""
+    """The shape in which the calls of one reply are shown."""
 
     request_id: str
     is_legacy: bool
+    """True: as a function_call."""
     is_named: bool
+    """True: the client has named the tool itself, so that a call is the usual end of the completion."""
     must_call: bool = False
+    """True: no text is the completion's content."""
 
     def finish_reason(self, reason: str, *, has_calls: bool) -> str:
         """Return OpenAI's finish reason for the engine's. A client that named the tool gets `stop`, as from OpenAI."""
@@ -44,7 +46,7 @@ class CallShape(msgspec.Struct, frozen=True):
         )
 
     def delta(self, choice: int, new: CallDelta) -> ChatDelta:
-        """Return what one chunk shows of a call: its name alone first, then arguments as they come."""
+        """Return the part of a call that one chunk shows: first its name alone, then arguments as they come."""
         function = FunctionCallDelta(new.arguments, msgspec.UNSET if new.name is None else new.name)
         if self.is_legacy:
             return ChatDelta(function_call=function)

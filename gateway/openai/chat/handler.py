@@ -18,7 +18,7 @@ from gateway.domain.errors import InvalidRequest
 from gateway.domain.tenancy.principal import ServiceTier
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.disconnect import unless_gone
+from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
@@ -37,10 +37,10 @@ from gateway.openai.chat.wire import (
     ChatCompletionRequest,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, tell_cost
+from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.grammar import check_beside_tools, requested_grammar
 from gateway.openai.shared.idempotent import idempotent
-from gateway.openai.shared.logged import messages_said
+from gateway.openai.shared.logged import logged_messages
 from gateway.openai.shared.logprobs import TokenBytes, names_of, prompt_logprobs, whole_chat_logprobs
 from gateway.openai.shared.obfuscation import Obfuscated
 from gateway.openai.shared.options import (
@@ -56,7 +56,7 @@ from gateway.openai.shared.options import (
 )
 from gateway.openai.shared.replies import json_response, reply_id
 from gateway.openai.shared.tiers import service_tier, shown_tier
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.openai.shared.usage import UsageSoFar, usage_out
 from gateway.openai.stored.handler import check_store, store_chat
 from gateway.pipeline.collected import Answer, Collected
@@ -79,9 +79,17 @@ def chat_completions(
         call = call_of(request.scope)
         body = await bodies.read(request, caller)
         wire = await decoded(_DECODER, body)
-        said = messages_said(wire.messages)
-        wishes = Wishes(request.scope["headers"], caller, wire)
-        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=said, wishes=wishes)
+        logged = logged_messages(wire.messages)
+        fields = ExperimentFields(request.scope["headers"], caller, wire)
+        context = context_of(
+            call,
+            caller,
+            wire.model,
+            ENDPOINT,
+            stream=wire.stream,
+            logged_messages=logged,
+            experiment_fields=fields,
+        )
         note_user(call, wire.user, wire.safety_identifier)
         check_store(caller, wire.store)
         if wire.store:
@@ -114,8 +122,8 @@ def chat_completions(
             events = reply.events(with_usage=with_usage, may_call=tools.use is not None)
             encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
             return await open_stream(request, run.items(), encoder)
-        (collected,) = await unless_gone(call, run.collect())
-        tell_cost(call, run, [collected.usage])
+        (collected,) = await unless_disconnected(call, run.collect())
+        show_cost(call, run, [collected.usage])
         return json_response(await reply.whole(collected))
 
     return create_chat_completion
@@ -180,7 +188,7 @@ def _shows_prompt(wire: ChatCompletionRequest) -> str | None:
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    """One reply, whether it is sent whole, streamed or stored."""
+    """One reply, to be sent whole, streamed or stored."""
 
     wire: ChatCompletionRequest
     common: dict[str, Any]

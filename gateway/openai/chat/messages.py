@@ -1,4 +1,4 @@
-"""Chat messages from the wire to what a chat template takes: text and tool calls, each refusal with a path."""
+"""Chat messages from the wire to a chat template's: text and tool calls, each refusal with a path."""
 
 from __future__ import annotations
 
@@ -136,13 +136,13 @@ def _content(message: ChatMessage, path: str) -> str:
     An assistant's may be a refusal, alone or after what else the assistant said, or nothing where it calls tools.
     """
     if message.refusal is None:
-        return _said(message, path)
+        return _content_text(message, path)
     if message.content is None:
         return message.refusal
-    return "\n".join(filter(None, (_said(message, path), message.refusal)))
+    return "\n".join(filter(None, (_content_text(message, path), message.refusal)))
 
 
-def _said(message: ChatMessage, path: str) -> str:
+def _content_text(message: ChatMessage, path: str) -> str:
     content = message.content
     if content is None and message.role == "assistant" and (message.tool_calls or message.function_call is not None):
         return ""

@@ -1,4 +1,4 @@
-"""OpenAI's `prediction`: what the client expects the answer to be. It makes answers faster, and never other ones."""
+"""OpenAI's `prediction`: the answer that the client expects. It makes answers faster, and never other ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ class PredictedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Text that the reply is expected to repeat. It speeds the reply up where the engine speculates
-    (LORIKEET_NUM_DRAFT_TOKENS), and has no effect elsewhere."""
+    """Text that the reply is expected to repeat.
+
+    It speeds the reply up where the engine speculates (LORIKEET_NUM_DRAFT_TOKENS), and has no effect elsewhere.
+    """
 
     type: Literal["content"]
     content: str | Annotated[list[PredictedPart], Meta(max_length=4096)]

@@ -22,11 +22,11 @@ TemplateArguments = Annotated[
 ]
 
 _USUAL_EFFORTS = ("none", "medium")
-"""OpenAI's default, and what a model without reasoning does anyway."""
+"""The efforts that need no reasoning: OpenAI's default, and none."""
 
 
 class TemplateFields(Protocol):
-    """The fields that requests with messages have in common beside them."""
+    """The fields that requests with messages have in common, beside the messages."""
 
     @property
     def add_generation_prompt(self) -> bool | None: ...

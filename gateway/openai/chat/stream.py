@@ -16,7 +16,7 @@ from gateway.openai.shared.usage import UsageSoFar, usage_of_chunks, usage_out
 
 
 class ChatEvents:
-    """The encoder of one reply's chunks. chunk: what they have in common."""
+    """The encoder of one reply's chunks. chunk: the fields that all chunks have in common."""
 
     def __init__(
         self,
@@ -31,9 +31,11 @@ class ChatEvents:
         calls: CallShape | None = None,
         so_far: UsageSoFar | None = None,
     ) -> None:
-        """Prepare the events of a stream. prompt_ids: where token ids are to be shown.
+        """Prepare the events of a stream.
 
-        calls: where the choices may call tools. so_far: where every chunk is to show the usage by then.
+        prompt_ids: the token ids of the prompt, where they are to be shown.
+        calls: the shape of calls, where the choices may call tools.
+        so_far: counts the usage, where every chunk is to show it.
         """
         self._chunk = partial(chunk, usage=usage_of_chunks(so_far, with_usage=with_usage))
         self._so_far = so_far
@@ -57,8 +59,10 @@ class ChatEvents:
         return self._text_events[0]("")
 
     async def encode(self, item: Item) -> bytes:
-        """Return each choice's role first, then text as it comes, the finish reasons, and the usage where it was asked
-        for. What came together is one write."""
+        """Return the events of an item: roles first, then text, finish reasons, and usage if the client asked for it.
+
+        Pieces that came together are one write.
+        """
         if isinstance(item, list):
             roles = b"" if self._has_begun else self._roles()
             self._has_begun = True
@@ -72,7 +76,7 @@ class ChatEvents:
         return DONE
 
     def _roles(self) -> bytes:
-        # Who gets calls and no text must not end up with an empty one.
+        # A client that gets calls and no text must not end up with an empty text.
         delta = ChatDelta(role="assistant", content="" if self._calls is None else None, refusal=None)
         chunks = [self._chunk(choices=[ChatChunkChoice(index, delta)]) for index in range(self._num_choices)]
         if self._prompt_ids is not None:
@@ -110,6 +114,7 @@ class ChatEvents:
         if self._calls is not None:
             has_calls = index in self._has_calls
             reason = self._calls.finish_reason(reason, has_calls=has_calls)
-            # Nothing said and nothing called is no text, unless it was cut off before the call that had to come.
+            # A choice without text and without calls has an empty text, unless it was cut off before the call that had
+            # to come.
             delta = ChatDelta() if has_calls or self._calls.must_call else ChatDelta(content="")
         return event(self._chunk(choices=[ChatChunkChoice(index, delta, reason)]))

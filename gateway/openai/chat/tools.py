@@ -1,6 +1,6 @@
-"""Which tools a chat completion may call, and whether it must: from the wire to `ToolUse`, functions of old included.
+"""The tools that a chat completion may or must call: from the wire to `ToolUse`, with the older functions.
 
-Each refusal has the path of the field. Whether a schema can be enforced is the engine's to say.
+Each refusal has the path of the field. The engine decides whether a schema can be enforced.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from gateway.text.tools.tool import MAX_PARALLEL_CALLS, Tool, ToolUse
 
 
 class RequestedTools(msgspec.Struct, frozen=True):
-    """use: None where nothing may be called. is_legacy: the client knows functions, and at most one call. is_named: it
-    has named the one tool that must be called."""
+    """The tools of one request."""
 
     use: ToolUse | None = None
+    """The use of the tools; None where nothing may be called."""
     is_legacy: bool = False
+    """True: the client knows functions, and at most one call."""
     is_named: bool = False
+    """True: the client has named the one tool that must be called."""
 
 
 NO_TOOLS = RequestedTools()

@@ -1,4 +1,4 @@
-"""Chat completions as OpenAI's clients send and expect them: structs, bounds, and which fields have no effect here."""
+"""Chat completions as OpenAI's clients send and expect them: structs, bounds, and fields that have no effect here."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from gateway.content.idempotency import Idempotency
 from gateway.domain.errors import InvalidRequest
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.disconnect import unless_gone
+from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
@@ -33,7 +33,7 @@ from gateway.openai.completions.wire import (
     TextCompletion,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, tell_cost
+from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.grammar import requested_grammar
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.logprobs import TokenBytes, names_of, prompt_logprobs, whole_text_logprobs
@@ -50,7 +50,7 @@ from gateway.openai.shared.options import (
 )
 from gateway.openai.shared.replies import json_response, reply_id
 from gateway.openai.shared.slices import encoded
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.openai.shared.usage import UsageSoFar, usage_out
 from gateway.pipeline.collected import Answer, Collected
 from gateway.pipeline.pipeline import Pipeline
@@ -72,8 +72,8 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
         """Continue one text or several, whole or as a stream."""
         call = call_of(request.scope)
         wire = await decoded(_DECODER, await bodies.read(request, caller))
-        wishes = Wishes(request.scope["headers"], caller, wire)
-        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, wishes=wishes)
+        fields = ExperimentFields(request.scope["headers"], caller, wire)
+        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, experiment_fields=fields)
         note_user(call, wire.user)
         with_usage = include_usage(wire)
         _check(wire)
@@ -105,8 +105,8 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
             )
             encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
             return await open_stream(request, run.merged(), encoder)
-        collected = await unless_gone(call, run.collect())
-        tell_cost(call, run, [each.usage for each in collected])
+        collected = await unless_disconnected(call, run.collect())
+        show_cost(call, run, [each.usage for each in collected])
         choices = await _choices(wire, collected, shown, run.token_bytes)
         return json_response(reply(choices=choices, usage=usage_out([each.usage for each in collected])))
 
@@ -136,8 +136,10 @@ def _check(wire: CompletionRequest) -> None:
 
 
 def _num_choices(wire: CompletionRequest) -> tuple[int, int]:
-    """Return, for each prompt, the number of choices that are shown, and of the candidates that these are chosen
-    from."""
+    """Return the number of choices that are shown for each prompt, and the number of candidates.
+
+    The shown choices are chosen from the candidates.
+    """
     num_choices = wire.n or 1
     return num_choices, wire.best_of or num_choices
 
@@ -178,8 +180,10 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int]) -> TextReque
 
 
 def _echo(run: Run, index: int) -> str:
-    """Return a prompt as it is shown before its choices: as the client wrote it, or else the text of its tokens,
-    special ones included."""
+    """Return a prompt as it is shown before its choices.
+
+    A prompt is shown as the client wrote it, or else as the text of its tokens, special ones included.
+    """
     text = run.prompt_texts[index]
     return run.decode(run.prompts[index]) if text is None else text
 

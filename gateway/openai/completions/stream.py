@@ -16,15 +16,18 @@ from gateway.openai.shared.usage import UsageSoFar, usage_of_chunks, usage_out
 
 
 class ShownPrompt(msgspec.Struct, frozen=True):
-    """echo: the prompt's text, "" where it is not to be shown."""
+    """A prompt as the reply shows it."""
 
     echo: str
+    """The prompt's text; "" where it is not to be shown."""
     token_ids: list[int]
 
 
 class CompletionEvents:
-    """The encoder of one reply's chunks. chunk: what they have in common. to_bytes: None where no log-probabilities are
-    to be shown."""
+    """The encoder of one reply's chunks.
+
+    chunk: the fields that all chunks have in common. to_bytes: None where no log-probabilities are to be shown.
+    """
 
     def __init__(
         self,
@@ -37,7 +40,7 @@ class CompletionEvents:
         to_bytes: TokenBytes | None,
         so_far: UsageSoFar | None = None,
     ) -> None:
-        """Prepare the events of a stream. so_far: where every chunk is to show the usage by then."""
+        """Prepare the events of a stream. so_far: counts the usage, where every chunk is to show it."""
         self._chunk = partial(chunk, usage=usage_of_chunks(so_far, with_usage=with_usage))
         self._so_far = so_far
         self._num_choices = num_choices
@@ -55,8 +58,10 @@ class CompletionEvents:
         return self._event(0, "")
 
     async def encode(self, item: tuple[int, Item]) -> bytes:
-        """Return the prompts where they are echoed, text as it comes, and the finish reason of each choice. item: with
-        the number of its prompt. What came together is one write."""
+        """Return the prompts where they are echoed, text as it comes, and the finish reason of each choice.
+
+        item: the number of its prompt, and the item. Pieces that came together are one write.
+        """
         prompt, new = item
         if isinstance(new, list):
             return b"".join(self._piece(prompt, piece) for piece in new)
@@ -93,10 +98,10 @@ class CompletionEvents:
         return data
 
     def _prompt(self, prompt: int, index: int) -> bytes:
-        """Yield what a choice shows of its prompt before all else."""
+        """Return the event that shows a choice's prompt before all else; b"" where nothing of it is shown."""
         shown = self._shown[prompt]
         if not shown.echo and prompt not in self._prompts and not self._with_token_ids:
-            return b""  # a prompt of special tokens alone has no text, and log-probabilities all the same
+            return b""  # a prompt of special tokens alone has no text, but has log-probabilities
         choice = CompletionChoice(index, shown.echo, None, self._prompts.get(prompt))
         if self._with_token_ids:
             choice = msgspec.structs.replace(choice, prompt_token_ids=shown.token_ids, token_ids=[])

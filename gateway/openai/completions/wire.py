@@ -1,4 +1,4 @@
-"""Text completions as OpenAI's clients send and expect them: structs, bounds, and which fields have no effect here."""
+"""Text completions as OpenAI's clients send and expect them: structs, bounds, and fields that have no effect here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """POST, GET and DELETE of conversations and of their items.
 
-A key sees those of its project alone and, where it is held to some models, those to which no other model has added; any
-other is the same 404 as none.
+A key sees the conversations of its project alone and, where it is restricted to some models, those to which no other
+model has added; any other is the same 404 as none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 
-from gateway.content.conversations import Conversation, Conversations, Said, TooLong
+from gateway.content.conversations import Conversation, Conversations, ItemJson, TooLong
 from gateway.db.ids import new_id
 from gateway.domain.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, NotFound
 from gateway.domain.tenancy.principal import Principal
@@ -43,7 +43,7 @@ from gateway.support.pace import Pace
 
 PER_S, BURST = 50.0, 200.0
 CHANGES_PER_S, CHANGES_BURST = 5.0, 100.0
-"""Of conversations that are made and deleted: nothing else bounds the one, and the other is a row of the audit log."""
+"""Conversations that a project makes and deletes: each second, and at once. A deletion is a row of the audit log."""
 
 BYTES_PER_REQUEST = 1 << 20
 """The number of bytes read for which a request counts as one more."""
@@ -53,12 +53,12 @@ _ADD = msgspec.json.Decoder(AddItems)
 _ITEM_ID = re.compile(r"[a-z]{2,3}_[a-z2-7]{24,32}_[0-9]{1,5}")
 
 
-def conversations(kept: Conversations, earlier: Earlier, bodies: Bodies) -> list[HTTPRouteHandler]:
+def conversations(service: Conversations, earlier: Earlier, bodies: Bodies) -> list[HTTPRouteHandler]:
     """Return the routes. Each project has a pace of its own, by requests and by what they read."""
     pace = Pace(PER_S, BURST, what="conversations")
     changes = Pace(CHANGES_PER_S, CHANGES_BURST, what="conversations that are made and deleted")
 
-    async def said(call_id: str, caller: Principal, given: Sequence[InputItem]) -> list[Item]:
+    async def decoded_items(call_id: str, caller: Principal, given: Sequence[InputItem]) -> list[Item]:
         items = own_items(given, await earlier.referenced(caller, given), "items")
         return numbered(items, call_id.removeprefix("req_"))
 
@@ -70,9 +70,9 @@ def conversations(kept: Conversations, earlier: Earlier, bodies: Bodies) -> list
         wire = await decoded(_CREATE, await bodies.read(request, caller) or b"{}")
         if not caller.store_days:
             raise not_allowed("conversations")
-        items = await said(call_of(request.scope).request_id, caller, wire.items or ())
+        items = await decoded_items(call_of(request.scope).request_id, caller, wire.items or ())
         try:
-            made = await kept.create(caller, new_id("conv"), wire.metadata or {}, as_said(items))
+            made = await service.create(caller, new_id("conv"), wire.metadata or {}, as_json(items))
         except TooLong:
             raise too_long("items") from None
         if made is None:
@@ -84,7 +84,7 @@ def conversations(kept: Conversations, earlier: Earlier, bodies: Bodies) -> list
         """Return a conversation, without its items."""
         pace.take(caller.project_id)
         return json_response(
-            _shown(_found(await kept.get(caller, known_conversation(conversation_id)), conversation_id))
+            _shown(_found(await service.get(caller, known_conversation(conversation_id)), conversation_id))
         )
 
     @post(
@@ -98,7 +98,7 @@ def conversations(kept: Conversations, earlier: Earlier, bodies: Bodies) -> list
         """Replace the metadata of a conversation."""
         pace.take(caller.project_id)
         wire = await decoded(_UPDATE, await bodies.read(request, caller))
-        changed = await kept.set_metadata(caller, known_conversation(conversation_id), wire.metadata or {})
+        changed = await service.set_metadata(caller, known_conversation(conversation_id), wire.metadata or {})
         return json_response(_shown(_found(changed, conversation_id)))
 
     @delete("/conversations/{conversation_id:str}", status_code=200, opt=shape(reply=ConversationDeleted))
@@ -109,7 +109,7 @@ def conversations(kept: Conversations, earlier: Earlier, bodies: Bodies) -> list
         pace.take(caller.project_id)
         changes.take(caller.project_id)
         call, id = call_of(request.scope), known_conversation(conversation_id)
-        if not await kept.delete(caller, id, address=call.address, request_id=call.request_id):
+        if not await service.delete(caller, id, address=call.address, request_id=call.request_id):
             raise _no_such(conversation_id)
         return json_response(ConversationDeleted(id))
 
@@ -120,8 +120,8 @@ def conversations(kept: Conversations, earlier: Earlier, bodies: Bodies) -> list
         """Add items to the end of a conversation."""
         pace.take(caller.project_id)
         wire = await decoded(_ADD, await bodies.read(request, caller))
-        items = await said(call_of(request.scope).request_id, caller, wire.items)
-        outcome = await kept.append(caller, known_conversation(conversation_id), as_said(items))
+        items = await decoded_items(call_of(request.scope).request_id, caller, wire.items)
+        outcome = await service.append(caller, known_conversation(conversation_id), as_json(items))
         if outcome == "absent":
             raise _no_such(conversation_id)
         if outcome == "too_long":
@@ -135,7 +135,7 @@ def conversations(kept: Conversations, earlier: Earlier, bodies: Bodies) -> list
         """List the items of a conversation, the newest first."""
         pace.take(caller.project_id)
         asked = read_listing(without_include(request.query_params.multi_items()), known=ITEMS_QUERY, order="desc")
-        found = await kept.page(
+        found = await service.page(
             caller, known_conversation(conversation_id), after=asked.after, order=asked.order, limit=asked.limit
         )
         if found == "absent":
@@ -158,7 +158,7 @@ def conversations(kept: Conversations, earlier: Earlier, bodies: Bodies) -> list
         for name, _ in without_include(request.query_params.multi_items()):
             name = name[:MAX_SHOWN]
             raise InvalidRequest(f"Unrecognized query parameter: {name}", param=name, code="unknown_parameter")
-        found = await kept.item(caller, known_conversation(conversation_id), _known_item(item_id))
+        found = await service.item(caller, known_conversation(conversation_id), _known_item(item_id))
         if found is None:
             raise _no_such_item(item_id)
         return ASGIResponse(body=found.content, media_type="application/json")
@@ -173,7 +173,7 @@ def conversations(kept: Conversations, earlier: Earlier, bodies: Bodies) -> list
     ) -> ASGIResponse:
         """Delete an item of a conversation, and return the conversation."""
         pace.take(caller.project_id)
-        found = await kept.delete_item(caller, known_conversation(conversation_id), _known_item(item_id))
+        found = await service.delete_item(caller, known_conversation(conversation_id), _known_item(item_id))
         if found is None:
             raise _no_such_item(item_id)
         return json_response(_shown(found))
@@ -190,9 +190,9 @@ def conversations(kept: Conversations, earlier: Earlier, bodies: Bodies) -> list
     ]
 
 
-def as_said(items: Sequence[Item]) -> list[Said]:
+def as_json(items: Sequence[Item]) -> list[ItemJson]:
     """Return items in the form in which a conversation keeps them."""
-    return [Said(item.id, msgspec.json.encode(item)) for item in items]
+    return [ItemJson(item.id, msgspec.json.encode(item)) for item in items]
 
 
 def too_long(param: str) -> InvalidRequest:

@@ -17,7 +17,7 @@ from gateway.content.idempotency import Idempotency
 from gateway.domain.errors import InvalidRequest
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.disconnect import unless_gone
+from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
@@ -33,11 +33,11 @@ from gateway.openai.embeddings.wire import (
     EmbeddingUsage,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, tell_cost
+from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.slices import encoded
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.bounds import check_total
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, FieldNames
@@ -55,16 +55,16 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
         """Embed one text or several."""
         call = call_of(request.scope)
         wire = await decoded(_DECODER, await bodies.read(request, caller))
-        wishes = Wishes(request.scope["headers"], caller, wire)
-        context = context_of(call, caller, wire.model, ENDPOINT, wishes=wishes)
+        fields = ExperimentFields(request.scope["headers"], caller, wire)
+        context = context_of(call, caller, wire.model, ENDPOINT, experiment_fields=fields)
         note_user(call, wire.user)
         refuse_unsupported(wire, EMBEDDING_NO_EFFECT)
         inputs = prompts(wire.input, "input", MAX_INPUTS)
         _check_lengths(inputs)
         run = await pipeline.embed(context, [embedding_request(wire, each) for each in inputs], bounds_of(wire))
         attach(call, run)
-        results = await unless_gone(call, run.embed())
-        tell_cost(call, run, [usage for _, usage in results])
+        results = await unless_disconnected(call, run.embed())
+        show_cost(call, run, [usage for _, usage in results])
         data = await encoded(EmbeddingOut(index, _shown(wire, vector)) for index, (vector, _) in enumerate(results))
         num_tokens = sum(map(len, run.prompts))
         return json_response(EmbeddingList(data, wire.model, EmbeddingUsage(num_tokens, num_tokens)))
@@ -78,7 +78,7 @@ def bounds_of(wire: EmbeddingsRequest) -> EmbeddingBounds:
 
 
 def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int]) -> EmbeddingRequest:
-    """Return what the pipeline is asked for of one input."""
+    """Return the pipeline's request for one input."""
     return EmbeddingRequest(
         prompt=prompt,
         names=FieldNames(prompt="input"),

@@ -57,8 +57,11 @@ LIST_QUERY: dict[str, dict[str, Any]] = {
 _ID = re.compile(r"file_[a-z2-7]{24}")
 
 
-def files(kept: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
-    """Return the routes. max_bytes: of a file that comes in one request. Each project has a pace of its own."""
+def files(service: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
+    """Return the routes.
+
+    max_bytes: the bound on a file that comes in one request. Each project has a pace of its own.
+    """
     pace = Pace(PER_S, BURST, what="files")
     changes = Pace(CHANGES_PER_S, CHANGES_BURST, what="files that are made and deleted")
 
@@ -75,7 +78,7 @@ def files(kept: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
         expires after `expires_after[seconds]`, or after 30 days for the purpose `batch`, or not at all.
         """
         changes.take(caller.project_id)
-        part = await kept.content.begin(caller.project_id)
+        part = await service.content.begin(caller.project_id)
         try:
             received = await receive_form(
                 request, part, file="file", fields=("purpose", ANCHOR, SECONDS), max_bytes=max_bytes
@@ -85,7 +88,7 @@ def files(kept: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
             if not part.num_bytes:
                 raise InvalidRequest("The file is empty.", param="file", code="empty_file")
             await part.flush()
-            made = await kept.make(caller.project_id, part, name=name, purpose=purpose, keep_seconds=keep)
+            made = await service.make(caller.project_id, part, name=name, purpose=purpose, keep_seconds=keep)
         except BaseException:
             await part.give_up()
             raise
@@ -99,7 +102,7 @@ def files(kept: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
         asked = read_listing(
             request.query_params.multi_items(), known=LIST_QUERY, order="desc", limit=MAX_LISTED, max_limit=MAX_LISTED
         )
-        found = await kept.page(
+        found = await service.page(
             caller.project_id, purpose=asked.purpose, after=asked.after, order=asked.order, limit=asked.limit
         )
         if found is None:
@@ -119,18 +122,18 @@ def files(kept: Files, *, max_bytes: int) -> list[HTTPRouteHandler]:
         """Return the content of a file."""
         file = await _found(caller, file_id)
         pace.take(caller.project_id, 1 + file.num_bytes / BYTES_PER_REQUEST)
-        return await open_download(file.name, file.num_bytes, kept.read(caller.project_id, file.id))
+        return await open_download(file.name, file.num_bytes, service.read(caller.project_id, file.id))
 
     @delete("/files/{file_id:str}", status_code=200, opt=shape(reply=FileDeleted))
     async def delete_file(file_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Delete a file for good. The audit log records it. A batch that reads the file goes on."""
         changes.take(caller.project_id)
-        if not await kept.delete(caller.project_id, known(file_id), author_of(call_of(request.scope), caller)):
+        if not await service.delete(caller.project_id, known(file_id), author_of(call_of(request.scope), caller)):
             raise no_such(file_id)
         return json_response(FileDeleted(file_id))
 
     async def _found(caller: Principal, file_id: str) -> File:
-        file = await kept.get(caller.project_id, known(file_id))
+        file = await service.get(caller.project_id, known(file_id))
         if file is None:
             raise no_such(file_id)
         return file

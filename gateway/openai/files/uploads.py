@@ -36,7 +36,7 @@ _CREATE, _COMPLETE = msgspec.json.Decoder(CreateUpload), msgspec.json.Decoder(Co
 _ID = re.compile(r"upload_[a-z2-7]{24}")
 
 
-def uploads(kept: Uploads, content: FileContent, bodies: Bodies) -> list[HTTPRouteHandler]:
+def uploads(service: Uploads, content: FileContent, bodies: Bodies) -> list[HTTPRouteHandler]:
     """Return the routes. Each project has a pace of its own."""
     pace = Pace(PER_S, BURST, what="uploads")
 
@@ -45,7 +45,7 @@ def uploads(kept: Uploads, content: FileContent, bodies: Bodies) -> list[HTTPRou
         """Begin an upload, which takes parts for an hour."""
         pace.take(caller.project_id)
         wire = await decoded(_CREATE, await bodies.read(request, caller))
-        begun = await kept.begin(
+        begun = await service.begin(
             caller.project_id,
             name=checked_name(wire.filename, wire.purpose, "filename"),
             purpose=wire.purpose,
@@ -65,7 +65,7 @@ def uploads(kept: Uploads, content: FileContent, bodies: Bodies) -> list[HTTPRou
     ) -> ASGIResponse:
         """Add a part of up to 64 MiB. Parts may come in any order, and several at once."""
         pace.take(caller.project_id)
-        if not await kept.check_pending(caller.project_id, _known(upload_id)):
+        if not await service.check_pending(caller.project_id, _known(upload_id)):
             raise _no_such(upload_id)
         part = await content.begin(caller.project_id)
         try:
@@ -73,7 +73,7 @@ def uploads(kept: Uploads, content: FileContent, bodies: Bodies) -> list[HTTPRou
             if not part.num_bytes:
                 raise InvalidRequest("The part is empty.", param="data", code="invalid_value")
             await part.flush()
-            if not await kept.add(caller.project_id, upload_id, part):
+            if not await service.add(caller.project_id, upload_id, part):
                 raise _no_such(upload_id)
         except BaseException:
             await part.give_up()
@@ -87,7 +87,7 @@ def uploads(kept: Uploads, content: FileContent, bodies: Bodies) -> list[HTTPRou
         """Make a file of the parts, in the order of `part_ids`, which together have as many bytes as were announced."""
         pace.take(caller.project_id)
         wire = await decoded(_COMPLETE, await bodies.read(request, caller))
-        done = await kept.complete(caller.project_id, _known(upload_id), wire.part_ids, md5=wire.md5)
+        done = await service.complete(caller.project_id, _known(upload_id), wire.part_ids, md5=wire.md5)
         if done is None:
             raise _no_such(upload_id)
         if wire.md5 is not None:
@@ -98,7 +98,7 @@ def uploads(kept: Uploads, content: FileContent, bodies: Bodies) -> list[HTTPRou
     async def cancel_upload(upload_id: FromPath[str], caller: Caller) -> ASGIResponse:
         """End an upload, and delete its parts."""
         pace.take(caller.project_id)
-        ended = await kept.cancel(caller.project_id, _known(upload_id))
+        ended = await service.cancel(caller.project_id, _known(upload_id))
         if ended is None:
             raise _no_such(upload_id)
         return json_response(_shown(ended))

@@ -5,7 +5,7 @@
     tools, custom_input       from tools and a choice among them to what a completion may call, and custom tools back
     options                   from a request to the pipeline's
     progress, open_items      a response as it comes into being: pieces in, events and the response out
-    truncation                what is left out of a conversation that does not fit the model's context
+    truncation                leaves out the oldest turns of a conversation that does not fit the model's context
     reply                     what a run yields as one object, or as the bytes of a stream
     state                     stored responses: what a request goes on from, and what is stored of its reply
     asked                     a request as it was understood, and the reply that is made of its run

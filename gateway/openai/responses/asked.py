@@ -1,5 +1,7 @@
-"""A request for a response as it was understood, and the reply that is made of its run: in a request's own time, or in
-the background."""
+"""A request for a response as it was understood, and the reply that is made of its run.
+
+The run is in the request's own time, or in the background.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import msgspec
 from engine.protocol import SamplingParams
 from gateway.content.transcript import LoggedMessage
 from gateway.domain.tenancy.principal import Principal
-from gateway.openai.responses.conversation import items_said, own_items, template_messages
+from gateway.openai.responses.conversation import logged_items, own_items, template_messages
 from gateway.openai.responses.items import Item
 from gateway.openai.responses.open_items import Seal
 from gateway.openai.responses.options import (
@@ -34,24 +36,24 @@ from gateway.pipeline.run import Run
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """One request for a response."""
+    """A request for a response, as it was understood."""
 
     wire: CreateResponse
     tools: ResponseTools
     tier: str
     before: list[Item]
-    """The items that the request goes on from."""
+    """The items before the request's own: those of the response or conversation that it continues."""
     items: list[Item]
     """The items that the request itself sent."""
     request: TextRequest
-    """What the pipeline is asked for."""
+    """The request to the pipeline."""
     seal: Seal | None = None
-    """Seals reasoning for the client to keep, where it asks for that."""
+    """Seals reasoning for the client to keep; None where the client does not ask for that."""
 
     @property
-    def said(self) -> list[LoggedMessage]:
-        """What the request says, for the request log."""
-        return items_said(self.wire.instructions, self.items)
+    def logged_messages(self) -> list[LoggedMessage]:
+        """Return the messages of the request, for the request log."""
+        return logged_items(self.wire.instructions, self.items)
 
     @property
     def conversation_id(self) -> str | None:
@@ -72,7 +74,7 @@ class Asked(msgspec.Struct, frozen=True):
         )
 
     def reply(self, initial: ResponseObject, run: Run, request_id: str) -> Reply:
-        """Return the reply that a run is made into. request_id: of the ids of calls."""
+        """Return the reply that a run is made into. request_id: the id that the ids of calls are made of."""
         return Reply(
             initial,
             ReplyIds(request_id, initial.id.removeprefix("resp_"), len(self.items)),
@@ -89,10 +91,12 @@ class Asked(msgspec.Struct, frozen=True):
 async def asked_of(
     wire: CreateResponse, caller: Principal, earlier: Earlier, pipeline: Pipeline, *, then: str | None = None
 ) -> Asked:
-    """Return a request as it is understood, with what it goes on from. then: what the model is asked after it.
+    """Return a request as it is understood, with the items that it continues.
 
-    Raises InvalidRequest: for what cannot be served.
-    Raises LimitReached: when the project reads more of what is stored than its pace allows.
+    then: a question to the model after the conversation; None for none.
+
+    Raises InvalidRequest: for fields that cannot be served.
+    Raises LimitReached: when the project reads more stored items than its pace allows.
     """
     tier = service_tier(wire.service_tier, caller)
     tools = response_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)

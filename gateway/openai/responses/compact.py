@@ -13,7 +13,7 @@ from litestar.response.base import ASGIResponse
 from gateway.content.idempotency import Idempotency
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.disconnect import unless_gone
+from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of
 from gateway.http.fields import missing
 from gateway.http.shape import shape
@@ -24,10 +24,10 @@ from gateway.openai.responses.reply import usage_of
 from gateway.openai.responses.state import Earlier
 from gateway.openai.responses.wire import CompactedResponse, CompactResponse, CreateResponse
 from gateway.openai.shared import examples
-from gateway.openai.shared.context import attach, context_of, tell_cost
+from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.pipeline import Pipeline
 
 ENDPOINT = "/v1/responses/compact"
@@ -36,7 +36,7 @@ REQUEST = (
     "Summarize the conversation so far for an assistant who is to go on with it and has nothing else of it: the user's "
     "goals and wishes, facts and decisions, results of tools, and what is still open. Answer with the summary alone."
 )
-"""What the model is asked after the conversation."""
+"""The question to the model after the conversation."""
 
 _DECODER = msgspec.json.Decoder(CompactResponse)
 
@@ -62,22 +62,32 @@ def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlie
             service_tier=wire.service_tier,
         )
         asked = await asked_of(whole, caller, earlier, pipeline, then=REQUEST)
-        wishes = Wishes(request.scope["headers"], caller, whole)
-        context = context_of(call, caller, wire.model, ENDPOINT, said=asked.said, wishes=wishes)
+        fields = ExperimentFields(request.scope["headers"], caller, whole)
+        context = context_of(
+            call,
+            caller,
+            wire.model,
+            ENDPOINT,
+            logged_messages=asked.logged_messages,
+            experiment_fields=fields,
+        )
         base = await pipeline.base(context)
         run = await pipeline.complete(context, [asked.request])
         attach(call, run)
-        (collected,) = await unless_gone(call, run.collect())
-        tell_cost(call, run, [collected.usage])
+        (collected,) = await unless_disconnected(call, run.collect())
+        show_cost(call, run, [collected.usage])
         random_part = call.request_id.removeprefix("req_")
-        kept = [item for item in (*asked.before, *asked.items) if isinstance(item, MessageItem) and item.role == "user"]
-        kept = [
-            msgspec.structs.replace(item, id=item_id("msg", random_part, number)) for number, item in enumerate(kept)
+        messages = [
+            item for item in (*asked.before, *asked.items) if isinstance(item, MessageItem) and item.role == "user"
+        ]
+        messages = [
+            msgspec.structs.replace(item, id=item_id("msg", random_part, number))
+            for number, item in enumerate(messages)
         ]
         summary = earlier.sealed.seal(collected.answers[0].text, caller.project_id, base, "compaction")
-        item = CompactionItem(item_id("cmp", random_part, len(kept)), summary)
+        item = CompactionItem(item_id("cmp", random_part, len(messages)), summary)
         return json_response(
-            CompactedResponse(f"resp_{random_part}", int(time.time()), [*kept, item], usage_of(collected.usage))
+            CompactedResponse(f"resp_{random_part}", int(time.time()), [*messages, item], usage_of(collected.usage))
         )
 
     return compact_response

@@ -1,5 +1,7 @@
-"""Items: from what a client sends to the form in which they are stored and listed, and from that to a chat template's
-messages. Each refusal has a path."""
+"""Items: from a client's to the stored and listed form, and from that to a chat template's messages.
+
+Each refusal has a path.
+"""
 
 from __future__ import annotations
 
@@ -71,15 +73,20 @@ _FIELDS = {
 
 
 def item_id(prefix: str, random_part: str, number: int) -> str:
-    """Return the id of an item. random_part: of its response's id; number: among its items, from 0."""
+    """Return the id of an item.
+
+    random_part: the random part of its response's id. number: the item's number among its items, from 0.
+    """
     return f"{prefix}_{random_part}_{number}"
 
 
 def own_items(given: str | Sequence[InputItem], resolved: Mapping[str, Item], field: str = "input") -> list[Item]:
-    """Return the input of a request as items, without ids of ours. resolved: the stored items that references stand
-    for, by their ids. field: that holds the items.
+    """Return the input of a request as items, without ids of ours.
 
-    Raises InvalidRequest: for what only other modalities could serve, and for fields that do not belong to an item.
+    resolved: the stored items that references stand for, by their ids.
+    field: the field that holds the items.
+
+    Raises InvalidRequest: for items of other modalities, and for fields that do not belong to an item.
     """
     if isinstance(given, str):
         return [MessageItem("", "completed", "user", [InputText(given)])]
@@ -103,7 +110,7 @@ def is_sealed(item: Item) -> bool:
 
 
 def numbered(items: Sequence[Item], random_part: str) -> list[Item]:
-    """Return items with ids. random_part: of the id of the response that they are the input of."""
+    """Return items with ids. random_part: the random part of the id of the response whose input they are."""
     prefixes = [PREFIXES[str(item.__struct_config__.tag)] for item in items]
     return [
         msgspec.structs.replace(item, id=item_id(prefix, random_part, number))
@@ -124,7 +131,9 @@ def unstored_item(wanted: str | None, path: str) -> InvalidRequest:
 def template_messages(
     instructions: str | None, items: Sequence[Item], num_earlier: int = 0, opened: Open | None = None
 ) -> list[Message]:
-    """Return the messages of a conversation. num_earlier: of the items, those that this request did not send.
+    """Return the messages of a conversation.
+
+    num_earlier: the number of items that this request did not send.
     opened: opens sealed content, where there is any.
 
     Raises InvalidRequest: for calls without an output, and outputs without a call.
@@ -174,26 +183,26 @@ def template_messages(
     return messages
 
 
-def items_said(instructions: str | None, items: Sequence[Item]) -> list[LoggedMessage]:
-    """Return what a request says for the request log: its own items, as earlier ones are with their own requests."""
-    said = [] if instructions is None else [LoggedMessage("system", instructions)]
+def logged_items(instructions: str | None, items: Sequence[Item]) -> list[LoggedMessage]:
+    """Return the messages of a request for the request log: only its own items, as earlier requests have theirs."""
+    logged = [] if instructions is None else [LoggedMessage("system", instructions)]
     for item in items:
         match item:
             case MessageItem():
-                said.append(LoggedMessage(item.role, _joined(item.content)))
+                logged.append(LoggedMessage(item.role, _joined(item.content)))
             case FunctionCallItem():
-                said.append(LoggedMessage("assistant", "", [LoggedCall(item.name, item.arguments)]))
+                logged.append(LoggedMessage("assistant", "", [LoggedCall(item.name, item.arguments)]))
             case CustomToolCallItem():
-                said.append(LoggedMessage("assistant", "", [LoggedCall(item.name, item.input)]))
+                logged.append(LoggedMessage("assistant", "", [LoggedCall(item.name, item.input)]))
             case CompactionItem():
                 continue
             case ReasoningItem():
-                said.append(LoggedMessage("assistant", "\n".join(part.text for part in item.content)))
+                logged.append(LoggedMessage("assistant", "\n".join(part.text for part in item.content)))
             case _:
-                said.append(
+                logged.append(
                     LoggedMessage("tool", item.output if isinstance(item.output, str) else _joined(item.output))
                 )
-    return said
+    return logged
 
 
 def _no_output(unanswered: dict[str, str], path: str) -> InvalidRequest:
@@ -211,8 +220,10 @@ def _check_arguments(items: Sequence[Item]) -> None:
 
 
 def _add_message(messages: list[Message], item: MessageItem, *, merges: bool) -> None:
-    """Add a message. merges: instructions and the system messages that follow them are one, as many templates take but
-    one."""
+    """Add a message.
+
+    merges: instructions and the system messages that follow them are one, as many templates take but one.
+    """
     role = "system" if item.role == "developer" else item.role
     content = _joined(item.content)
     if merges and role == "system" and len(messages) == 1 and messages[0]["role"] == "system":
@@ -231,8 +242,11 @@ def _add_call(messages: list[Message], item: FunctionCallItem | CustomToolCallIt
 
 
 def _thought(item: ReasoningItem, opened: Open | None, path: str) -> str:
-    """Return what a model thought. Sealed content is opened only where there is no plain one: a stored conversation may
-    go on with another base model, for which it was not sealed."""
+    """Return the text of a model's reasoning.
+
+    Sealed content is opened only where there is no plain one: a stored conversation may go on with another base model,
+    for which it was not sealed.
+    """
     if isinstance(item.encrypted_content, str) and not item.content:
         assert opened is not None
         return opened(item.encrypted_content, "reasoning", path)
@@ -241,11 +255,11 @@ def _thought(item: ReasoningItem, opened: Open | None, path: str) -> str:
 
 def _add_thoughts(messages: list[Message], thoughts: list[str]) -> None:
     """Add thoughts to the answer that followed them, for templates that show them; they are dropped where none did."""
-    said = "\n".join(filter(None, thoughts))
+    reasoning = "\n".join(filter(None, thoughts))
     thoughts.clear()
-    if said and messages[-1]["role"] == "assistant":
+    if reasoning and messages[-1]["role"] == "assistant":
         before = messages[-1].get("reasoning_content")
-        messages[-1]["reasoning_content"] = f"{before}\n{said}" if before else said
+        messages[-1]["reasoning_content"] = f"{before}\n{reasoning}" if before else reasoning
 
 
 def _known_name(item: FunctionCallItem | CustomToolCallItem) -> str:

@@ -28,7 +28,7 @@ def arguments_of(text: str) -> str:
 
 
 class CustomInput:
-    """The input of one call, out of its arguments as they come. No character is split."""
+    """The input of one call, taken out of its arguments as they come. No character is split."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -51,7 +51,7 @@ class CustomInput:
         return _decoded(raw)
 
     def finish(self) -> str:
-        """Return what is left where the arguments are not of the form that was asked for: all of them."""
+        """Return the rest of the input; all the arguments where these are not of the form that was asked for."""
         return "" if self._has_begun else self._held
 
     def _whole_chars(self) -> int:
@@ -63,7 +63,7 @@ class CustomInput:
                 size = _UNICODE_CHARS if held[at + 1 : at + 2] == "u" else _ESCAPE_CHARS
                 if _HIGH_SURROGATE.match(held, at):
                     following = held[at + size : at + size + 2]
-                    if "\\u".startswith(following):  # the other half, or the beginning of it
+                    if "\\u".startswith(following):  # the other half of a surrogate pair, or the beginning of that half
                         size += _UNICODE_CHARS
             if at + size > len(held):
                 break

@@ -11,7 +11,7 @@ from gateway.openai.shared.logprobs import ChatTokenLogprob
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What all events have."""
+    """The field that all events have."""
 
     sequence_number: int
     """The number of the event in its stream, from 0, without a gap."""

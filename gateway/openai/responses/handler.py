@@ -14,7 +14,7 @@ from gateway.content.idempotency import Idempotency
 from gateway.content.stored_responses import StoredResponses
 from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
-from gateway.http.disconnect import unless_gone
+from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of, note_user
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
@@ -29,7 +29,7 @@ from gateway.openai.shared import examples
 from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.replies import json_response
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.collected import Collected
 from gateway.pipeline.pipeline import Pipeline
 
@@ -62,8 +62,16 @@ def responses(
         if wire.store or wire.background:
             await stored.check_room(caller.project_id)
         asked = await asked_of(wire, caller, earlier, pipeline)
-        wishes = Wishes(request.scope["headers"], caller, wire)
-        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=asked.said, wishes=wishes)
+        fields = ExperimentFields(request.scope["headers"], caller, wire)
+        context = context_of(
+            call,
+            caller,
+            wire.model,
+            ENDPOINT,
+            stream=wire.stream,
+            logged_messages=asked.logged_messages,
+            experiment_fields=fields,
+        )
         note_user(call, wire.user, wire.safety_identifier)
         if wire.background:
             return await queued(
@@ -96,7 +104,7 @@ def responses(
             is_padded = wire.stream_options is not None and bool(wire.stream_options.include_obfuscation)
             events = reply.events(is_padded=is_padded)
             return await open_stream(request, run.items(), events, events.failed)
-        (collected,) = await unless_gone(call, run.collect())
+        (collected,) = await unless_disconnected(call, run.collect())
         return json_response(await reply.whole(collected))
 
     return create_response

@@ -1,6 +1,6 @@
 """Items of responses: as clients send them, all in one shape, and as replies and lists show them.
 
-What a reply or a list shows may be sent again as input.
+An item that a reply or a list shows may be sent again as input.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Items of a response that are under way: what the model says goes in, events and the item come out."""
+"""Items of a response that are under way: the model's output goes in, events and the item come out."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class OpenReasoning:
             PartAdded(sequence_number=self._numbers(), output_index=self._place, item_id=self._id, part=part),
         ]
 
-    def say(self, text: str) -> list[ResponseEvent]:
+    def add_text(self, text: str) -> list[ResponseEvent]:
         self._texts.append(text)
         number = self._numbers()
         return [ReasoningDelta(sequence_number=number, output_index=self._place, item_id=self._id, delta=text)]
@@ -95,7 +95,7 @@ class OpenMessage:
         self._numbers = numbers
         self._texts: list[str] = []
         self._logprobs: list[ChatTokenLogprob] = []
-        self._num_told = 0  # of the log-probabilities, those that a delta had
+        self._num_encoded = 0  # of the log-probabilities, those that a delta had
 
     def begin(self) -> list[ResponseEvent]:
         item = MessageItem(self._id, "in_progress", "assistant", [])
@@ -104,13 +104,13 @@ class OpenMessage:
             PartAdded(sequence_number=self._numbers(), output_index=self._place, item_id=self._id, part=OutputText("")),
         ]
 
-    def say(self, text: str, logprobs: Logprobs) -> list[ResponseEvent]:
+    def add_text(self, text: str, logprobs: Logprobs) -> list[ResponseEvent]:
         self._logprobs += logprobs
         if not text:
             return []
         self._texts.append(text)
-        new = self._logprobs[self._num_told :]
-        self._num_told = len(self._logprobs)
+        new = self._logprobs[self._num_encoded :]
+        self._num_encoded = len(self._logprobs)
         return [
             TextDelta(
                 sequence_number=self._numbers(),
@@ -192,10 +192,10 @@ class OpenCustomCall:
         return [ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item)]
 
     def write(self, arguments: str) -> list[ResponseEvent]:
-        return self.say(self._input.push(arguments))
+        return self.add_text(self._input.push(arguments))
 
     def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
-        events = self.say(self._input.finish())
+        events = self.add_text(self._input.finish())
         text = "".join(self._texts)
         item = CustomToolCallItem(self._id, status, self._call_id, self._name, text, self._namespace)
         return [
@@ -204,7 +204,7 @@ class OpenCustomCall:
             ItemDone(sequence_number=self._numbers(), output_index=self._place, item=item),
         ], item
 
-    def say(self, text: str) -> list[ResponseEvent]:
+    def add_text(self, text: str) -> list[ResponseEvent]:
         if not text:
             return []
         self._texts.append(text)

@@ -1,4 +1,4 @@
-"""From a request for a response to the pipeline's, and what the reply shows of its request."""
+"""From a request for a response to the pipeline's, and the values of the request that the reply repeats."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def shows_logprobs(wire: CreateResponse) -> bool:
 def text_request(
     wire: CreateResponse, messages: Sequence[Message], tools: ResponseTools, tier: ServiceTier
 ) -> TextRequest:
-    """Return what the pipeline is asked for.
+    """Return the pipeline's request.
 
     Raises InvalidRequest: for fields that are wrong together.
     """

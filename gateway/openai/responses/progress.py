@@ -83,8 +83,11 @@ class Ids(Protocol):
 
 
 class Progress:
-    """One response. Call `begin` first, `say` and `call` as text and calls come, `stop`, then `finish`; or `fail`, once
-    at any time after `begin`."""
+    """One response.
+
+    Call `begin` first, `add_text` and `call` as text and calls come, `stop`, then `finish`; or `fail`, once at any time
+    after `begin`.
+    """
 
     def __init__(
         self,
@@ -97,10 +100,13 @@ class Progress:
         thinking: ThinkingText | None = None,
         seal: Seal | None = None,
     ) -> None:
-        """Begin a response. initial: the response without output. custom, namespaces: as of `ResponseTools`.
+        """Begin a response.
 
-        must_call: no text comes. thinking: tells reasoning from the rest, of a model that thinks. seal: of
-        reasoning, where that is asked for.
+        initial: the response without output.
+        custom, namespaces: as for `ResponseTools`.
+        must_call: no text comes.
+        thinking: tells reasoning from the rest, for a model that thinks.
+        seal: seals reasoning, where that is asked for.
         """
         self.response = initial
         """The response by now."""
@@ -131,29 +137,31 @@ class Progress:
                     self._output.append(item)
                 case TextDelta(delta=delta, logprobs=logprobs):
                     assert isinstance(self._open, OpenMessage)
-                    self._open.say(delta, logprobs)
+                    self._open.add_text(delta, logprobs)
                 case ReasoningDelta(delta=delta):
                     assert isinstance(self._open, OpenReasoning)
-                    self._open.say(delta)
+                    self._open.add_text(delta)
                 case ArgumentsDelta(delta=delta):
                     assert isinstance(self._open, OpenCall)
                     self._open.write(delta)
                 case InputDelta(delta=delta):
                     assert isinstance(self._open, OpenCustomCall)
-                    self._open.say(delta)
+                    self._open.add_text(delta)
         self._num_reasoning_tokens = num_reasoning_tokens
         self._numbers.following = len(events)
 
     def begin(self) -> list[ResponseEvent]:
-        """Return the first events. A response that waits to be run in the background says so before it is in
-        progress."""
+        """Return the first events.
+
+        A response that waits to be run in the background says so before it is in progress.
+        """
         events: list[ResponseEvent] = [Created(sequence_number=self._numbers(), response=self.response)]
         if self.response.status == "queued":
             events.append(Queued(sequence_number=self._numbers(), response=self.response))
             self._change(status="in_progress")
         return [*events, InProgress(sequence_number=self._numbers(), response=self.response)]
 
-    def say(self, text: str, tokens: Sequence[TokenShown] = (), num_tokens: int = 0) -> list[ResponseEvent]:
+    def add_text(self, text: str, tokens: Sequence[TokenShown] = (), num_tokens: int = 0) -> list[ResponseEvent]:
         """Take more text, or log-probabilities of tokens without any. num_tokens: tokens of the response so far."""
         thinking = self._thinking
         if thinking is None:
@@ -196,8 +204,10 @@ class Progress:
     def finish(
         self, usage: ResponseUsage, completed_at: int, *, is_stored: bool, is_added: bool = True
     ) -> list[ResponseEvent]:
-        """Return the last event. is_stored, is_added: whether the response is stored by now, and
-        added to its conversation."""
+        """Return the last event.
+
+        is_stored, is_added: whether the response is stored by now, and added to its conversation.
+        """
         common = {"output": list(self._output), "usage": self._counted(usage), "store": is_stored}
         if not is_added:
             common["conversation"] = None
@@ -243,7 +253,7 @@ class Progress:
             place = self._place
             events += self._add(OpenReasoning(self._ids.item("rs", place), place, self._numbers, self._seal))
         assert isinstance(self._open, OpenReasoning)
-        return events + self._open.say(text)
+        return events + self._open.add_text(text)
 
     def _write(self, text: str, logprobs: Logprobs) -> list[ResponseEvent]:
         if not text and not logprobs:
@@ -252,7 +262,7 @@ class Progress:
         if not isinstance(self._open, OpenMessage):
             events += self._add(OpenMessage(self._ids.item("msg", self._place), self._place, self._numbers))
         assert isinstance(self._open, OpenMessage)
-        return events + self._open.say(text, logprobs)
+        return events + self._open.add_text(text, logprobs)
 
     def _decided(self) -> Logprobs:
         """Take the tokens that belong to the text, once it is known where that begins."""

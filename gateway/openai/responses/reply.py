@@ -1,4 +1,4 @@
-"""One reply, whether it is sent whole, streamed or stored: what a run yields becomes a response and its events."""
+"""One reply, to be sent whole, streamed or stored: the items of a run become a response and its events."""
 
 from __future__ import annotations
 
@@ -71,16 +71,18 @@ class Reply:
         is_thinking: bool = False,
         seal: Seal | None = None,
     ) -> None:
-        """Begin a reply. to_bytes: of tokens, where log-probabilities are shown.
+        """Begin a reply.
 
-        thinks: the model may think before it answers. is_thinking: the prompt ended with the beginning of thinking.
-        seal: as of `Progress`.
+        to_bytes: gives the bytes of tokens, where log-probabilities are shown.
+        thinks: True: the model may think before it answers.
+        is_thinking: True: the prompt ended with the beginning of thinking.
+        seal: as for `Progress`.
         """
         self.initial = initial
         self.is_stored = False
-        """Whether the response was stored; what its last event says."""
+        """True if the response was stored; what its last event says."""
         self.is_added = False
-        """Whether the response was added to its conversation; what its last event says."""
+        """True if the response was added to its conversation; what its last event says."""
         self._ids = ids
         self._tools = tools
         self._must_call = must_call
@@ -109,7 +111,7 @@ class Reply:
             await asyncio.sleep(0)
         begin = 0
         for end, num_tokens in answer.steps or [(len(answer.text), 0)]:
-            progress.say(answer.text[begin:end], tokens, num_tokens)
+            progress.add_text(answer.text[begin:end], tokens, num_tokens)
             begin, tokens = end, []
         for new in answer.calls:
             progress.call(new)
@@ -126,7 +128,7 @@ class Reply:
         return self._completed_at
 
     def shown(self, tokens: Sequence[Token]) -> list[TokenShown]:
-        """Return what is shown of tokens. Each is encoded already: the same ones are shown several times."""
+        """Return tokens with their log-probabilities, encoded already: the same ones are shown several times."""
         if self._to_bytes is None or not tokens:
             return []
         content = chat_logprobs(tokens, self._to_bytes).content
@@ -224,7 +226,7 @@ class ResponseEvents:
         self._num_tokens = piece.num_tokens
         if piece.prompt_tokens is not None:
             self._prompt_tokens = piece.prompt_tokens
-        events = self._progress.say(piece.text, self._reply.shown(piece.tokens), piece.num_tokens)
+        events = self._progress.add_text(piece.text, self._reply.shown(piece.tokens), piece.num_tokens)
         for new in piece.calls:
             events += self._progress.call(new)
         if piece.finish_reason is not None:

@@ -1,8 +1,8 @@
-"""`encrypted_content`: what the server gives a client to keep, which nobody else can read, change or move.
+"""`encrypted_content`: content for a client to keep, which nobody else can read, change or move.
 
 AES-256-GCM under the project's key, with the kind of item and the base model as associated data: content of another
 project, of another kind, for another base, cut or edited is refused alike. A client may send content twice, or to
-another of its users: what it may do with its own conversations is its own affair.
+another of its users: that is the client's own affair.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Literal["compaction", "reasoning"]
 
 
 class SealedItems:
-    """One per gateway process."""
+    """Seals and opens content for clients. A gateway process has one."""
 
     def __init__(self, cipher: Cipher) -> None:
         self._cipher = cipher
@@ -39,9 +39,10 @@ class SealedItems:
         return base64.b64encode(VERSION + msgspec.msgpack.encode(sealed)).decode()
 
     def open(self, encrypted: str, project_id: str, base: str, kind: Kind, path: str) -> str:
-        """Return what was sealed. path: of the content, for the refusal.
+        """Return sealed content in the clear. path: the path of the content, for the refusal.
 
-        Raises InvalidRequest: alike for all that was not sealed here for this project, kind and base.
+        Raises InvalidRequest: in the same words for everything that was not sealed here for this project, kind and
+        base.
         """
         found = self._opened(encrypted, _place(project_id, base, kind))
         if found is None:

@@ -1,4 +1,7 @@
-"""Stored responses: what a request goes on from, and what is stored of its reply. It knows items, not their rows."""
+"""Stored responses: the items that a request continues, and the part of its reply that is stored.
+
+Knows items, not their rows.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.content.conversations import Conversations, Said
+from gateway.content.conversations import Conversations, ItemJson
 from gateway.content.stored_responses import MAX_REFERRED, Response, StoredResponses, Turn
 from gateway.domain.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, shortened
 from gateway.domain.tenancy.principal import Principal
@@ -25,7 +28,7 @@ READS_PER_S, READS_BURST = 200.0, 1000.0
 """Requests of one project that go on from stored responses, in one gateway."""
 
 MAX_EARLIER_ITEMS = 16_384
-"""The most items that a request goes on from: what is done with each of them keeps other requests waiting."""
+"""The most items that a request goes on from: the work on each of them keeps other requests waiting."""
 
 _RESPONSE_ID = re.compile(r"resp_[a-z2-7]{24,32}")
 _ITEM_ID = re.compile(r"[a-z]{2,3}_(?P<random_part>[a-z2-7]{24,32})_[0-9]{1,5}")
@@ -67,7 +70,7 @@ def not_allowed(what: str, param: str | None = None) -> InvalidRequest:
 async def opener(
     pipeline: Pipeline, caller: Principal, model: str, items: Sequence[Item], sealed: SealedItems
 ) -> Open | None:
-    """Return what opens the sealed content of a request to a model; None where there is none.
+    """Return the function that opens the sealed content of a request to a model; None where there is none.
 
     Raises ModelNotFound: when the caller may use no such model.
     """
@@ -91,7 +94,7 @@ def items_of(turn: Turn) -> list[Item]:
 
 
 class Earlier:
-    """What requests go on from. One per gateway process."""
+    """The stored items that requests go on from. A gateway process has one."""
 
     def __init__(
         self, stored: StoredResponses, conversations: Conversations, bodies: Bodies, sealed: SealedItems
@@ -105,8 +108,9 @@ class Earlier:
     async def items(
         self, caller: Principal, response_id: str | None, conversation: ConversationParam | None
     ) -> list[Item]:
-        """Return the items of the conversation that a request names, or of the response that it follows and all that
-        this one follows.
+        """Return the items of the conversation that a request names, or of the response that it follows.
+
+        The items of a followed response begin with those of all responses before it.
 
         Raises InvalidRequest: alike where there is none such, or none any more.
         Raises LimitReached: when the project reads more than its pace allows.
@@ -121,18 +125,18 @@ class Earlier:
             )
         self._pace.take(caller.project_id)
         asked = id_of(conversation) or ""
-        said = await self._conversations.items(caller, known_conversation(asked))
-        if said is None:
+        items_json = await self._conversations.items(caller, known_conversation(asked))
+        if items_json is None:
             raise InvalidRequest(
                 f"Conversation with id '{shortened(asked)}' not found.",
                 param="conversation",
                 code="conversation_not_found",
             )
-        if len(said) > MAX_EARLIER_ITEMS:
+        if len(items_json) > MAX_EARLIER_ITEMS:
             raise _too_long("conversation")
-        num_bytes = sum(len(each.content) for each in said)
+        num_bytes = sum(len(each.content) for each in items_json)
         self._bodies.charge(caller, num_bytes)
-        return await maybe_in_thread(num_bytes, lambda: [_ITEM.decode(each.content) for each in said])
+        return await maybe_in_thread(num_bytes, lambda: [_ITEM.decode(each.content) for each in items_json])
 
     def charge(self, caller: Principal, num_bytes: int) -> None:
         """Count bytes that are worked on for a request as if its client had sent them."""
@@ -141,8 +145,8 @@ class Earlier:
     async def add(self, caller: Principal, conversation_id: str, own: Sequence[Item], whole: ResponseObject) -> bool:
         """Add a response's input and output to its conversation, and return whether they are there."""
         items = [*numbered(own, whole.id.removeprefix("resp_")), *whole.output]
-        said = [Said(item.id, msgspec.json.encode(item)) for item in items]
-        return await self._conversations.add(caller, conversation_id, said, model=whole.model)
+        items_json = [ItemJson(item.id, msgspec.json.encode(item)) for item in items]
+        return await self._conversations.add(caller, conversation_id, items_json, model=whole.model)
 
     async def _followed(self, caller: Principal, response_id: str | None) -> list[Item]:
         if response_id is None:
@@ -196,7 +200,7 @@ def _too_long(param: str) -> InvalidRequest:
 
 
 def stored_form(wire: CreateResponse, own: Sequence[Item], whole: ResponseObject) -> Response:
-    """Return what is stored of a response. own: the items that the request itself sent."""
+    """Return a response in the form in which it is stored. own: the items that the request itself sent."""
     return Response(
         id=whole.id,
         model=whole.model,

@@ -1,7 +1,7 @@
 """GET and DELETE of stored responses, and the items of their input.
 
-A key sees those of its project alone and, where it is held to some models, those that were asked of these; any other is
-the same 404 as none.
+A key sees the responses of its project alone and, where it is restricted to some models, those of these models; any
+other is the same 404 as none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.http.caller import Caller
 from gateway.http.envelope import call_of
 from gateway.http.shape import shape
 from gateway.http.sse import Encoded, open_stream
-from gateway.openai.responses.background.follow import LOOK_S, Followers
+from gateway.openai.responses.background.follow import POLL_S, Followers
 from gateway.openai.responses.items import Item
 from gateway.openai.responses.state import known_form
 from gateway.openai.responses.wire import Include, ItemList, ResponseDeleted, ResponseObject
@@ -73,8 +73,11 @@ def stored_responses(
 
     @get("/responses/{response_id:str}", opt=shape(reply=ResponseObject, query=QUERY))
     async def get_response(response_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """Return a stored response, or one that runs in the background. With `stream`, return the events of the
-        latter: all of them, or the ones after the number `starting_after`, then the ones that come."""
+        """Return a stored response, or one that runs in the background.
+
+        With `stream`, return the events of a response that runs in the background: all of them, or the ones after the
+        number `starting_after`, then the ones that come.
+        """
         pace.take(caller.project_id)
         id, after = known_form(response_id), _starting_after(without_include(request.query_params.multi_items()))
         if after is not None:
@@ -124,8 +127,10 @@ def stored_responses(
     async def delete_response(
         response_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
     ) -> ASGIResponse:
-        """Delete a stored response for good. What follows it cannot be gone on with any more. The audit log records
-        it."""
+        """Delete a stored response for good. Responses that follow it cannot be continued any more.
+
+        The audit log records the deletion.
+        """
         pace.take(caller.project_id)
         deletions.take(caller.project_id)
         call, id = call_of(request.scope), known_form(response_id)
@@ -135,8 +140,10 @@ def stored_responses(
 
     @post("/responses/{response_id:str}/cancel", status_code=200, opt=shape(reply=ResponseObject))
     async def cancel_response(response_id: FromPath[str], caller: Caller) -> ASGIResponse:
-        """Cancel a response that runs in the background: nothing more is asked of the model. A response that has ended
-        stays as it is."""
+        """Cancel a response that runs in the background: nothing more is asked of the model.
+
+        A response that has ended stays as it is.
+        """
         pace.take(caller.project_id)
         id = known_form(response_id)
         if await background.cancel(caller, id) is None:
@@ -154,7 +161,7 @@ def stored_responses(
                 raise _no_such(response_id)
             if found.status in FINAL or time.monotonic() > wait_until_s:
                 return _json(_FIELDS.decode(found.response) | {"status": found.status})
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     return [get_response, list_input_items, delete_response, cancel_response]
 

@@ -1,4 +1,4 @@
-"""Tools of responses: which a completion may call, and whether it must, and how a reply shows them."""
+"""Tools of responses: those that a completion may or must call, and their form in a reply."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ResponseTools(msgspec.Struct, frozen=True):
     """The tools of one request."""
 
     use: ToolUse | None
-    """What the completion may call; None where it may call nothing."""
+    """The tools that the completion may call; None where it may call none."""
     custom: frozenset[str]
     """The names of custom tools, as the model knows them."""
     namespaces: dict[str, tuple[str, str]]
@@ -82,8 +82,8 @@ def response_tools(tools: Sequence[ResponseTool] | None, choice: Choice, paralle
         max_calls=1 if parallel is False else MAX_PARALLEL_CALLS,
     )
     if isinstance(choice, ResponseToolChoice):
-        chosen, told = _chosen(use, choice, custom)
-        return ResponseTools(chosen, custom, namespaces, shown, told)
+        chosen, shown_choice = _chosen(use, choice, custom)
+        return ResponseTools(chosen, custom, namespaces, shown, shown_choice)
     return ResponseTools(use, custom, namespaces, shown, "required" if choice == "required" else "auto")
 
 
@@ -108,8 +108,8 @@ def _chosen(use: ToolUse, choice: ResponseToolChoice, custom: frozenset[str]) ->
         raise missing("tool_choice.name")
     use = only(use, [choice.name], "tool_choice.name", "tools")
     _check_type(choice.type, choice.name, custom, "tool_choice.type")
-    told = FunctionChosen(choice.name) if choice.type == "function" else CustomChosen(choice.name)
-    return msgspec.structs.replace(use, must_call=True, max_calls=1), told
+    shown_choice = FunctionChosen(choice.name) if choice.type == "function" else CustomChosen(choice.name)
+    return msgspec.structs.replace(use, must_call=True, max_calls=1), shown_choice
 
 
 def _check_type(kind: str, name: str, custom: frozenset[str], path: str) -> None:

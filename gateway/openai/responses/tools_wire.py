@@ -21,8 +21,10 @@ class CustomFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResponseTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tool that the model may call: a function, whose arguments are JSON, or a custom tool, whose input is text; or a
-    namespace of such tools."""
+    """A tool that the model may call, or a namespace of such tools.
+
+    A tool is a function, whose arguments are JSON, or a custom tool, whose input is text.
+    """
 
     type: Literal["function", "custom", "namespace"]
     name: Name

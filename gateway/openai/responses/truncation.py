@@ -15,7 +15,7 @@ from gateway.pipeline.requests import Conversation
 from gateway.text.options import Rendering
 
 BYTES_PER_MESSAGE = 16
-"""The bytes that a message counts beside its text: a template writes who said it."""
+"""The bytes that a message counts beside its text: a template writes its role."""
 
 GUESSES, CLOSE = 4, 200
 """Counts are placed by how long the texts are until one is as close as this part of what is allowed, and so many times
@@ -26,8 +26,10 @@ OUTPUT_TOKENS = 16
 
 
 def without_oldest(messages: Sequence[Message], num_turns: int) -> list[Message]:
-    """Return a conversation without its oldest turns. System messages stay; a turn begins with what the user says, so
-    that calls and their results go together."""
+    """Return a conversation without its oldest turns.
+
+    System messages stay; a turn begins with what the user says, so that calls and their results go together.
+    """
     starts = turn_starts(messages)
     if not num_turns or not starts:
         return list(messages)
@@ -36,8 +38,10 @@ def without_oldest(messages: Sequence[Message], num_turns: int) -> list[Message]
 
 
 def turn_starts(messages: Sequence[Message]) -> list[int]:
-    """Return the places at which turns begin: of the first message that is not the system's, and of each of the
-    user's."""
+    """Return the places at which turns begin.
+
+    A turn begins at the first message that is not the system's, and at each of the user's.
+    """
     first = next((place for place, message in enumerate(messages) if message["role"] != "system"), len(messages))
     later = [place for place in range(first + 1, len(messages)) if messages[place]["role"] == "user"]
     return [first, *later] if first < len(messages) else []
@@ -52,24 +56,22 @@ async def truncated(
     max_output_tokens: int | None,
     charge: Callable[[int], None],
 ) -> list[Message]:
-    """Return a conversation without as many of its oldest turns as it takes to fit. The last turn stays: where that
-    alone is too long, the request will be refused.
+    """Return a conversation without as many of its oldest turns as it takes to fit.
 
-    charge: is called with the size of each text that is tokenized beside the one that the request sends anyway, so that
-    a project is not tokenized for faster than if it had sent each by itself.
+    The last turn stays: where that alone is too long, the request will be refused.
+    charge: called with the size of each text that is tokenized beside the one that the request sends anyway, so that no
+    project gets more tokenizing than if it had sent each text by itself.
 
     Raises ModelNotFound: when the caller may use no such model.
-    Raises InvalidRequest: when the chat template refuses the messages, or the model's tokens are not known here.
     """
-
     num_tool_bytes = len(msgspec.json.encode(tools.use))
     sizes = [num_tool_bytes + each for each in _sizes(messages)]
 
     async def room(num_turns: int) -> int:
         """Return the tokens that are left without so many turns: fewer than none where they do not fit."""
-        kept = Conversation(without_oldest(messages, num_turns), tools.use, rendering)
+        shortened = Conversation(without_oldest(messages, num_turns), tools.use, rendering)
         try:
-            num_tokens, most = await pipeline.tokens.counted(context, kept, "input")
+            num_tokens, most = await pipeline.tokens.counted(context, shortened, "input")
         except InvalidRequest as error:
             if error.param != "model":
                 raise

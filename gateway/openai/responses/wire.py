@@ -1,4 +1,4 @@
-"""Responses as OpenAI's clients send and expect them: structs, bounds, and which fields have no effect here."""
+"""Responses as OpenAI's clients send and expect them: structs, bounds, and the fields that have no effect here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Include = Literal[
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
-"""Of these, `message.output_text.logprobs` alone selects something that there is here."""
+"""The parts that a client may ask to include; only `message.output_text.logprobs` exists here."""
 
 
 class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

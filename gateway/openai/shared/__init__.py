@@ -1,1 +1,1 @@
-"""Endpoint: what several endpoints share."""
+"""The parts that several endpoints share."""

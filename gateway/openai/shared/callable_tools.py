@@ -12,7 +12,7 @@ from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
 
 
 def make_tool(name: str, description: str | None, parameters: dict[str, Any] | None, path: str) -> Tool:
-    """Return a tool. path: of its parameters.
+    """Return a tool. path: the path of its parameters.
 
     Raises InvalidRequest: when the parameters are no schema of an object, or nested too deeply.
     """
@@ -28,7 +28,9 @@ def make_tool(name: str, description: str | None, parameters: dict[str, Any] | N
 
 
 def only(use: ToolUse, names: Sequence[str], path: str, tools: str) -> ToolUse:
-    """Return the use of tools of which these alone may be called. path: of the names; tools: the field of all tools.
+    """Return the use of tools of which only some may be called.
+
+    names: those tools. path: the path of the names. tools: the field of all tools.
 
     Raises InvalidRequest: for a name that no tool has.
     """
@@ -52,8 +54,9 @@ def check_unique(tools: Sequence[Tool], field: str, name_field: str, paths: Sequ
 
 
 def made_call(call_id: str, name: str, arguments: str, path: str) -> dict[str, Any]:
-    """Return a call of an earlier turn as chat templates take it: the arguments as an object, or as a text where they
-    are none. path: of the arguments.
+    """Return a call of an earlier turn in the form of chat templates.
+
+    The arguments are an object there, or a text where they are none. path: the path of the arguments.
 
     Raises InvalidRequest: for arguments that are nested too deeply.
     """

@@ -31,8 +31,10 @@ from gateway.openai.shared.grammar import StructuredOutputs
 
 
 class SamplingFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a completion is sampled, and where it ends, in every API that generates. A field that is null or left out has
-    its default."""
+    """The fields of sampling and of a completion's end, in every API that generates.
+
+    A field that is null or left out has its default.
+    """
 
     model: Annotated[str, Meta(min_length=1, max_length=512)]
     temperature: Temperature | None = None

@@ -1,4 +1,4 @@
-"""Between HTTP and the pipeline: the context of a request, and what a reply tells of the run that it comes from."""
+"""Between HTTP and the pipeline: the context of a request, and the headers of a reply about its run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.content.transcript import LoggedMessage
 from gateway.domain.experiments.exposure import HEADER, Exposure
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.envelope import Call
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.run import Run
 
@@ -22,7 +22,7 @@ ADAPTER_HEADER = "x-lorikeet-adapter"
 POOL_HEADER = "x-lorikeet-pool"
 """The name of the pool that a reply comes from, where the operator allows that."""
 COST_HEADER = "x-lorikeet-cost-nanos"
-"""What a whole reply costs, in nanos of the currency, where the operator allows that."""
+"""The cost of a whole reply, in nanos of the currency, where the operator allows that."""
 
 
 def context_of(
@@ -32,20 +32,20 @@ def context_of(
     endpoint: str,
     *,
     stream: bool | None = False,
-    said: Iterable[LoggedMessage] | None = None,
-    wishes: Wishes | None = None,
+    logged_messages: Iterable[LoggedMessage] | None = None,
+    experiment_fields: ExperimentFields | None = None,
 ) -> RequestContext:
     """Return the context of an HTTP request, and note its model for the request's log line.
 
-    wishes: what the request says about experiments; None where it is no exposure to one.
+    experiment_fields: the fields of the request that experiments read; None where the request can be in none.
     """
     call.model = model or ""
     of_experiments: dict[str, Any] = {}
-    if wishes is not None:
+    if experiment_fields is not None:
         of_experiments = {
-            "unit": wishes.unit,
-            "forced_arm": wishes.forced_arm,
-            "is_off": wishes.is_off,
+            "unit": experiment_fields.unit,
+            "forced_arm": experiment_fields.forced_arm,
+            "is_off": experiment_fields.is_off,
             "exposed": partial(_note_exposure, call),
         }
     return RequestContext(
@@ -56,7 +56,7 @@ def context_of(
         stream=bool(stream),
         gone=lambda: call.client_gone and not call.outlives_client,
         trace=call.trace,
-        said=said,
+        logged_messages=logged_messages,
         batch=call.batch,
         **of_experiments,
     )
@@ -79,7 +79,7 @@ def attach(call: Call, run: Run) -> None:
         call.headers = (*call.headers, (POOL_HEADER, run.details.pool))
 
 
-def tell_cost(call: Call, run: Run, usages: Sequence[Usage]) -> None:
+def show_cost(call: Call, run: Run, usages: Sequence[Usage]) -> None:
     """Have a whole reply tell its cost, where the operator allows that and it is known before the ledger has it."""
     nanos = None if run.details is None else run.details.cost_nanos(usages)
     if nanos is not None:

@@ -1,4 +1,4 @@
-"""Requests that show what the main routes take, and what they answer; the document has them, tests send them."""
+"""Example requests to the main routes, with their replies; the API's document shows them, tests send them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The form that an answer must match: OpenAI's `response_format` and vLLM's `structured_outputs`, to the engine's
-grammar.
+"""The form that an answer must match: from OpenAI's `response_format` and vLLM's `structured_outputs` to a grammar.
 
-Whether a grammar can be enforced is the engine's to say; here only its form is known.
+Knows only the form of a grammar: the engine decides whether it can be enforced.
 """
 
 from __future__ import annotations
@@ -36,8 +35,10 @@ class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The form of the reply: exactly one of json, regex, choice, grammar and json_object. The other fields of vLLM
-    are refused by name."""
+    """The form of the reply: exactly one of json, regex, choice, grammar and json_object.
+
+    The other fields of vLLM are refused by name.
+    """
 
     json: dict[str, Any] | str | None = None
     regex: Annotated[str, Meta(min_length=1)] | None = None

@@ -1,8 +1,8 @@
 """Idempotency-Key: a route that declares itself `@idempotent` runs once per key, and answers the same bytes again.
 
-Without the header a request passes by. With it the client's leaving ends nothing: the work goes on to its end, so that
+Without the header a request passes by. With it, a client that leaves ends nothing: the work goes on to its end, so that
 a retry gets the whole reply. A request that was refused before an engine worked on it is not kept. Knows headers and
-bodies; `gateway.content.idempotency` knows whose turn it is.
+bodies; `gateway.content.idempotency` decides which request runs.
 """
 
 from __future__ import annotations
@@ -95,10 +95,12 @@ async def _once(
 
 
 def _fingerprint(request: Request[Any, Any, Any], body: bytes, caller: Caller) -> bytes:
-    """SHA-256 of what makes two requests the same one. The API key is of it, since what one may call and read another
-    may not."""
-    told = (request.method, request.scope["path"], body, caller.api_key_id)
-    return hashlib.sha256(msgspec.msgpack.encode(told)).digest()
+    """SHA-256 of what makes two requests the same one.
+
+    The API key is of it, since what one may call and read another may not.
+    """
+    parts = (request.method, request.scope["path"], body, caller.api_key_id)
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()
 
 
 async def _failed(execution: Execution, call: Call, error: Exception) -> None:

@@ -1,5 +1,7 @@
-"""Query parameters of lists, as OpenAI's clients write them: after, limit, order, and what to look for. Refuses unknown
-ones by name; knows nothing of what is listed."""
+"""Query parameters of lists, as OpenAI's clients write them: after, limit, order, and filters.
+
+Refuses unknown ones by name; knows nothing of the listed objects.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from gateway.content.transcript import LoggedCall, LoggedMessage
 from gateway.openai.chat.wire import ChatMessage
 
 
-def messages_said(messages: Iterable[ChatMessage]) -> Iterator[LoggedMessage]:
+def logged_messages(messages: Iterable[ChatMessage]) -> Iterator[LoggedMessage]:
     """Yield the text and the calls of each message; other modalities are refused before."""
     for message in messages:
         parts = message.content if isinstance(message.content, list) else []

@@ -76,7 +76,7 @@ for the first."""
 
 
 def names_of(to_bytes: TokenBytes, *, by_id: bool | None) -> TokenBytes:
-    """Return what tokens are shown by: their bytes or, by_id, the text `token_id:` and their id, as vLLM shows them."""
+    """Return the names under which tokens are shown: their bytes or, by_id, `token_id:` and the id, as in vLLM."""
     return _id_as_bytes if by_id else to_bytes
 
 
@@ -90,7 +90,7 @@ def id_name(token_id: int) -> str:
 
 
 async def prompt_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> PromptLogprobs:
-    """Encoded, as in `whole_chat_logprobs`."""
+    """Return the log-probabilities of a prompt, encoded as in `whole_chat_logprobs`."""
     return await encoded(
         None if token.logprobs is None else _prompt_token(token, token.logprobs, to_bytes) for token in tokens
     )
@@ -101,8 +101,10 @@ def chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs
 
 
 async def whole_chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs:
-    """Return the log-probabilities of a whole choice, which may be megabytes: each token's are encoded already, see
-    `slices`."""
+    """Return the log-probabilities of a whole choice, which may be megabytes.
+
+    Each token's are encoded already, see `slices`.
+    """
     return ChatLogprobs(await encoded(_chat_token(token, to_bytes) for token in tokens))
 
 
@@ -119,8 +121,10 @@ def text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0
 
 
 def token_name(raw: bytes) -> str:
-    """Return what text completions call a token: its text, or where its bytes are no whole characters, as OpenAI does,
-    `bytes:\\xf0\\x9f`."""
+    r"""Return the name of a token in text completions: its text, or its bytes where they are no whole characters.
+
+    Bytes are shown as OpenAI does, such as `bytes:\xf0\x9f`.
+    """
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -133,8 +137,11 @@ def _is_plain(byte: int) -> bool:
 
 
 def _top(token_id: int, logprobs: TokenLogprobs, to_bytes: TokenBytes) -> dict[str, float]:
-    """Return the most likely tokens and the chosen one, by name. If several tokens have one name, as in a byte-fallback
-    vocabulary, the chosen or else the likeliest one keeps it; the others are called `token_id:` and their id."""
+    """Return the most likely tokens and the chosen one, by name.
+
+    If several tokens have one name, as in a byte-fallback vocabulary, the chosen or else the likeliest one keeps it;
+    the others are called `token_id:` and their id.
+    """
     own = token_name(to_bytes(token_id))
     top: dict[str, float] = {}
     for other_id, logprob in zip(logprobs.top_token_ids, logprobs.top_logprobs, strict=True):
@@ -147,8 +154,10 @@ def _top(token_id: int, logprobs: TokenLogprobs, to_bytes: TokenBytes) -> dict[s
 
 
 async def whole_text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0) -> TextLogprobs:
-    """Return the log-probabilities of a whole choice or prompt; the most likely tokens are encoded, as in
-    `whole_chat_logprobs`."""
+    """Return the log-probabilities of a whole choice or prompt.
+
+    The most likely tokens are encoded, as in `whole_chat_logprobs`.
+    """
     whole = TextLogprobs([], [], [], [])
     for first in range(0, len(tokens), TOKENS_AT_ONCE):
         part = text_logprobs(tokens[first : first + TOKENS_AT_ONCE], to_bytes, offset)

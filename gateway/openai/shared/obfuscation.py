@@ -1,5 +1,8 @@
-"""Padding of streamed events, so that their sizes do not tell how long each token is (Weiss et al., 2024: what an
-observer of encrypted answers can read from them). Knows nothing of what is in the events."""
+"""Padding of streamed events, so that their sizes do not tell how long each token is.
+
+See Weiss et al., 2024, for what an observer of encrypted answers can read from sizes. Knows nothing of what is in the
+events.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,11 @@ _END = b"\n\n"
 
 
 class Obfuscated(Generic[T]):
-    """The encoder of the same events as another's, each object with a field `obfuscation` of random text that fills its
-    size up to a multiple of WIDTH more than that of `empty`, an event without text."""
+    """An encoder of events that hides the sizes of texts.
+
+    Each object of another encoder gets a field `obfuscation` of random text, which fills the object's size up to a
+    multiple of WIDTH more than that of `empty`, an event without text.
+    """
 
     def __init__(self, encoder: Encoder[T], empty: bytes) -> None:
         self._encoder = encoder

@@ -16,8 +16,10 @@ def sampling_params(
     num_prompt_logprobs: int | None = None,
     grammar: Grammar | None = None,
 ) -> SamplingParams:
-    """Null and absent mean the default; max_tokens is left to the pipeline. Raises InvalidRequest for two bounds on the
-    same tokens."""
+    """Null and absent mean the default; max_tokens is left to the pipeline.
+
+    Raises InvalidRequest for two bounds on the same tokens.
+    """
     if grammar is not None and request.allowed_token_ids:
         raise InvalidRequest(
             "'allowed_token_ids' cannot be used together with a response format or structured outputs.",
@@ -77,8 +79,9 @@ def refuse_beside_tools(request: SamplingFields) -> None:
 
 
 def check_prompt_logprobs(request: CommonFields, *, shown_otherwise: bool = False) -> None:
-    """Check that a reply has a place for the prompt's log-probabilities. shown_otherwise: OpenAI's fields ask for them
-    as well.
+    """Check that a reply has a place for the prompt's log-probabilities.
+
+    shown_otherwise: OpenAI's fields ask for them as well.
 
     Raises InvalidRequest where there is none.
     """
@@ -111,8 +114,10 @@ def include_usage(request: CommonFields) -> bool:
 
 
 def continuous_usage(request: CommonFields) -> bool:
-    """Return whether every chunk of the stream brings the usage so far; a request of vLLM's, with or without the last
-    chunk that `include_usage` asks for."""
+    """Return whether every chunk of the stream brings the usage so far.
+
+    This is a field of vLLM's. It goes with or without the last chunk that `include_usage` asks for.
+    """
     return request.stream_options is not None and bool(request.stream_options.continuous_usage_stats)
 
 

@@ -10,7 +10,7 @@ from gateway.openai.shared.list_query import MAX_SHOWN, Listing
 
 
 class Listed(Protocol):
-    """What a list holds."""
+    """An object of a list."""
 
     @property
     def id(self) -> str: ...
@@ -36,7 +36,7 @@ def page_of(listed: Sequence[T], asked: Listing) -> tuple[Sequence[T], bool]:
 
 
 def as_list(shown: Sequence[tuple[str, Any]], has_more: bool) -> dict[str, Any]:
-    """Return the reply that shows a page. shown: each with its id."""
+    """Return the reply that shows a page. shown: the objects, each with its id."""
     ids = [id for id, _ in shown]
     return {
         "object": "list",

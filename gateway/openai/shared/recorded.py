@@ -1,4 +1,4 @@
-"""A reply that is remembered while it is sent, to whoever is still there, at whatever pace. Knows nothing of keys."""
+"""A reply that is recorded while it is sent, at any pace, to a client that may have left. Knows nothing of keys."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from gateway.http.envelope import Call, call_of
 from gateway.openai.shared.context import ADAPTER_HEADER
 from gateway.pipeline.routes.routed import ATTEMPTS_HEADER, ROUTE_HEADER, TARGET_HEADER
 
-KEPT_HEADERS = frozenset((ADAPTER_HEADER, HEADER, ROUTE_HEADER, TARGET_HEADER, ATTEMPTS_HEADER))
-"""Headers that a replay has as well: they tell where the reply came from."""
+REPLAYED_HEADERS = frozenset((ADAPTER_HEADER, HEADER, ROUTE_HEADER, TARGET_HEADER, ATTEMPTS_HEADER))
+"""Headers that a replay has as well: they name the source of the reply."""
 
 
-async def never_gone() -> ReceiveMessage:
+async def never_disconnected() -> ReceiveMessage:
     """Wait forever: a client that leaves does not end the work of a recorded request."""
     await asyncio.Event().wait()
     raise AssertionError("unreachable")
 
 
 class Recorded(ASGIResponse):
-    """The reply of an execution. Its last message goes out when the rest is kept, or a moment later: who has seen the
-    end can ask for it again. As long as all of it is remembered, a client that reads slowly holds nothing up."""
+    """The reply of an execution.
+
+    Its last message goes out when the rest is kept, or a moment later: a client that has seen the end can ask for the
+    reply again. As long as all of it is recorded, a client that reads slowly holds nothing up.
+    """
 
     def __init__(self, response: ASGIResponse, execution: Execution) -> None:
         super().__init__()
@@ -54,7 +57,7 @@ class Recorded(ASGIResponse):
 
         sending = asyncio.create_task(_send_all(outgoing, send, call))
         try:
-            await self._response(scope, never_gone, record)
+            await self._response(scope, never_disconnected, record)
             await sending
         finally:
             self._execution.abandon()  # unless it was finished
@@ -65,7 +68,7 @@ class Recorded(ASGIResponse):
         self._status = status
         of_reply = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
         self._headers = [header for header in of_reply if header[0] != "content-length"]
-        self._headers += [header for header in call.headers if header[0] in KEPT_HEADERS]
+        self._headers += [header for header in call.headers if header[0] in REPLAYED_HEADERS]
 
     def _add(self, data: bytes) -> None:
         if self._parts is not None:

@@ -38,8 +38,11 @@ def json_response(body: msgspec.Struct, *, status: int = 200) -> ASGIResponse:
 
 
 class _JsonReply(ASGIResponse):
-    """A JSON body with its two headers. Litestar's own class is made for cookies and media types as well, which costs
-    more than the encoding of a usual body."""
+    """A JSON body with its two headers.
+
+    Litestar's own class is made for cookies and media types as well, which costs more than the encoding of a usual
+    body.
+    """
 
     def __init__(self, body: bytes, status: int) -> None:  # the base's fields are of no use here
         self.body = body

@@ -1,4 +1,4 @@
-"""The service tier of a request, checked against what its project may use."""
+"""The service tier of a request, checked against the tiers that its project may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request says about experiments: its unit, an arm that it asks for, or that it takes part in none."""
+"""The words of a request about experiments: its unit, an arm that it asks for, or that it takes part in none."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _METADATA = "metadata."
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-class Wishes:
-    """The part of a request that experiments are about. Nothing is checked before an experiment asks for it."""
+class ExperimentFields:
+    """The part of a request that experiments are about. It is checked only once an experiment asks for it."""
 
     __slots__ = ("_arm", "_body", "_caller", "_off", "_unit")
 
@@ -49,7 +49,7 @@ class Wishes:
 
     @property
     def is_off(self) -> bool:
-        """Whether the header `x-lorikeet-experiment` says `off`: no other value means anything."""
+        """True if the header `x-lorikeet-experiment` says `off`: no other value means anything."""
         return self._off is not None and self._off.strip().lower() == b"off"
 
     def unit(self, source: str) -> str | None:

@@ -60,14 +60,17 @@ class UsageSoFar:
 
 
 def usage_of_chunks(so_far: UsageSoFar | None, *, with_usage: bool) -> UsageOut | msgspec.UnsetType | None:
-    """Return what a stream's first chunk shows as its usage: null where only the last chunk is to bring one."""
+    """Return the usage that a stream's first chunk shows: null where only the last chunk is to bring one."""
     if so_far is not None:
         return so_far.shown
     return None if with_usage else msgspec.UNSET
 
 
 def usage_out(usages: Sequence[Usage], *, is_predicted: bool = False) -> UsageOut:
-    """Return the sum over the prompts of one reply. is_predicted: its drafts came from the client's prediction."""
+    """Return the sum over the prompts of one reply.
+
+    is_predicted: True if the drafts came from the client's prediction.
+    """
     prompt = sum(usage.prompt_tokens for usage in usages)
     completion = sum(usage.completion_tokens for usage in usages)
     cached = sum(usage.cached_tokens for usage in usages)

@@ -1,7 +1,7 @@
-"""GET, POST and DELETE of stored chat completions, and how `store` makes one.
+"""GET, POST and DELETE of stored chat completions, and the way in which `store` makes one.
 
-A key sees those of its project alone and, where it is held to some models, those that were asked of these; any other is
-the same 404 as none.
+A key sees the completions of its project alone and, where it is restricted to some models, those of these models; any
+other is the same 404 as none.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BYTES_PER_REQUEST = 1 << 20
 """The number of bytes read for which a request counts as one more."""
 
 MAX_SHOWN = 64
-"""Characters of what a client takes for an id."""
+"""Characters of a wrong id that an error repeats."""
 
 LIST_QUERY: dict[str, dict[str, Any]] = {
     "after": {"type": "string"},
@@ -64,7 +64,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class _Asked(msgspec.Struct):
-    """The stored part of a request, as its client wrote it: its messages, and with the reply the rest."""
+    """The stored part of a request, as its client wrote it: the messages, and the fields that the stored reply has."""
 
     messages: msgspec.Raw
     temperature: msgspec.Raw = _NULL

@@ -12,8 +12,11 @@ from gateway.openai.chat.wire import ChatCompletion
 
 
 class StoredChatCompletion(ChatCompletion, frozen=True, kw_only=True):
-    """A stored reply, with its metadata and with what its request asked for. A field of the request is null where
-    the request left it to the server, and absent where an older gateway stored the reply."""
+    """A stored reply, with its metadata and with fields of its request.
+
+    A field of the request is null where the request left it to the server, and absent where an older gateway stored the
+    reply.
+    """
 
     metadata: dict[str, str]
     request_id: str

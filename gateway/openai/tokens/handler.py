@@ -1,5 +1,7 @@
-"""POST /tokenize and POST /detokenize: what a text is to a model, without asking its engine. They cost no tokens, and
-each tenant has a pace of its own."""
+"""POST /tokenize and POST /detokenize: the tokens of a text for a model, without asking its engine.
+
+They cost no tokens, and each tenant has a pace of its own.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,14 @@ from gateway.pipeline.requests import Conversation
 from gateway.support.pace import Pace
 
 BYTES_PER_REQUEST = 65_536
-"""A larger body counts as several requests."""
+"""The bytes of a body for which a request counts as one more."""
 
 _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
 _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
 
 
 def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> list[HTTPRouteHandler]:
-    """Both. operations: their names, as they are mounted with /v1 and without: vLLM's clients ask for either."""
+    """Return both routes. operations: their names with /v1 and without: vLLM's clients ask for either."""
     tokenizing, detokenizing = operations
 
     @post("/tokenize", operation_id=tokenizing, status_code=200, opt=shape(body=TokenizeRequest, reply=Tokenized))
@@ -67,7 +69,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
 
 
 def _prompt(wire: TokenizeRequest) -> tuple[str | Conversation, str]:
-    """Return what is to be tokenized, and the field in which it came."""
+    """Return the text or the conversation to tokenize, and the field in which it came."""
     if (wire.prompt is None) == (wire.messages is None):
         given = "both were given" if wire.prompt is not None else "neither was given"
         raise InvalidRequest(

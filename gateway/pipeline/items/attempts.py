@@ -48,10 +48,13 @@ class Attempts:
         is_followed: Callable[[GatewayError], bool] = never,
         tried: set[str] | None = None,
     ) -> None:
-        """budget: of the gateway process, for all retries but the first one after a replica's death. on_unanswered:
-        called with the error where the prompt ends without any replica having had it. is_followed: tells whether
-        something else takes the prompt after an error, and is billed. tried: the replicas that are not asked, to which
-        those are added that are; None: all may be asked."""
+        """Prepare the attempts at one prompt.
+
+        budget: the budget of the gateway process for all retries but the first one after a replica's death.
+        on_unanswered: called with the error where the prompt ends without any replica having had it.
+        is_followed: tells whether something else takes the prompt after an error, and is billed.
+        tried: the replicas that are not asked; each replica that is asked is added. None: all may be asked.
+        """
         self.request = request
         """The request as the next replica gets it."""
         self._pool = pool
@@ -122,10 +125,11 @@ async def generated(
     is_followed: Callable[[GatewayError], bool] = never,
     tried: set[str] | None = None,
 ) -> AsyncGenerator[Item | Restarted]:
-    """Yield the items of one prompt's completions.
+    """Yield the items of one prompt's completions. Closing the generator aborts the prompt.
 
-    may_restart: whether the reader can begin anew when it gets `RESTARTED`; else a prompt whose first item was yielded
-    is not tried again. on_unanswered, is_followed, tried: as of `Attempts`. Closing the generator aborts the prompt.
+    may_restart: True if the reader can begin anew when it gets `RESTARTED`; else a prompt whose first item was yielded
+    is not tried again.
+    on_unanswered, is_followed, tried: as for `Attempts`.
 
     Raises as `gateway.backends.base.Backend.generate`, but for Unanswered.
     """

@@ -1,4 +1,4 @@
-"""The first item of a prompt, waited for within a bound: until it is there, something else can answer the request."""
+"""The first item of a prompt, waited for within a bound. Until it is there, something else can answer the request."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ async def begun(
 ) -> Source:
     """Return the same items once the first of them is there.
 
-    check: raises where waiting is of no more use. give_up: called before the source is closed for being too slow.
+    check: raises where waiting is of no more use.
+    give_up: called before the source is closed for being too slow.
 
     Raises TooSlow: when the first item is not there after `bound_s`.
-    Raises what the source and `check` raise.
+    Raises the errors of the source and of `check`.
     """
     first, loop = asyncio.create_task(_next(source)), asyncio.get_running_loop()
     end_s = None if bound_s is None else loop.time() + bound_s

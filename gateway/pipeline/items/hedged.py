@@ -1,5 +1,6 @@
-"""One prompt at two replicas of a pool, where the first token of one is late: the first to begin answers, the other is
-aborted and costs nothing.
+"""One prompt at two replicas of a pool, where the first token of one is late.
+
+The first to begin answers, the other is aborted and costs nothing.
 
 Both tries are of one reservation, with attempts of their own.
 """
@@ -26,7 +27,7 @@ for much longer; and the least seconds until then."""
 
 
 class Hedging(msgspec.Struct, frozen=True):
-    """When a second try begins, and who learns of the tries."""
+    """The time of a second try, and the functions that are called about the tries."""
 
     delay_s: float
     """The time that the first try has for its first item."""
@@ -58,8 +59,10 @@ async def hedged(
     may_restart: bool = False,
     is_followed: Callable[[GatewayError], bool] = never,
 ) -> AsyncGenerator[Item | Restarted]:
-    """Yield the items of one prompt's completions, as `attempts.generated` does with these arguments, and raise as it
-    does: where both tries fail, the error of the one that failed last."""
+    """Yield the items of one prompt's completions, as `attempts.generated` does with these arguments.
+
+    Raises as `attempts.generated`; where both tries fail, the error of the one that failed last.
+    """
     tries, tried = list[_Try](), set[str]()
 
     def begin() -> _Try:

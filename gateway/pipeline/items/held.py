@@ -20,11 +20,13 @@ async def held(
     on_unanswered: Callable[[GatewayError], None] | None = None,
     is_followed: Callable[[GatewayError], bool] = never,
 ) -> Source:
-    """Yield the items of a prompt, which begins once a replica takes it. on_unanswered, is_followed: as of
-    `attempts.Attempts`. Nothing was recorded of a prompt that is closed while it waits.
+    """Yield the items of a prompt, which begins once a replica takes it.
+
+    Nothing is recorded of a prompt that is closed while it waits. on_unanswered, is_followed: as for
+    `attempts.Attempts`.
 
     Raises Overloaded: when no replica is there in time.
-    Raises what the source raises.
+    Raises the errors of the source.
     """
     async with aclosing(source) as items:
         await warmed(pool, tenant, on_unanswered, is_followed)

@@ -1,4 +1,4 @@
-"""All items of a prompt before its reply begins, so that the answer can be looked at; then the same items once more."""
+"""All items of a prompt before its reply begins, so that the answer can be checked; then the same items once more."""
 
 from __future__ import annotations
 

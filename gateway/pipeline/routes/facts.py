@@ -1,4 +1,4 @@
-"""The facts of a request that a route decides by, as far as the request says them."""
+"""The facts about a request that a route decides by, as far as the request states them."""
 
 from __future__ import annotations
 

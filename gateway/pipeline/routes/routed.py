@@ -1,7 +1,7 @@
 """Requests by the name of a routing policy: the plan for each, and its steps until one has begun to answer.
 
-A step that another one follows runs up to its first token before its reply begins. Whatever it used until then is the
-operator's, and what it had reserved is given back: of a request one step is billed.
+A step that another one may follow runs up to its first token before the reply begins. One step of a request is billed:
+the operator bears the tokens of the earlier ones, whose reservations are given back.
 """
 
 from __future__ import annotations
@@ -151,8 +151,11 @@ class RoutedRequests:
         return run
 
     def _may_wait(self, context: RequestContext, policy: RoutedPolicy, budgets: RouteBudgets, wait_ms: int) -> bool:
-        """Tell whether a further round may begin after a wait: not where the route has tried too much again lately, or
-        where the wait would outlast the request's deadline."""
+        """Tell whether a further round may begin after a wait.
+
+        It may not where the route has tried too much again lately, or where the wait would outlast the request's
+        deadline.
+        """
         end_s = asyncio.get_running_loop().time() + wait_ms / 1e3
         is_allowed = (context.deadline is None or end_s < context.deadline) and budgets.retries.take(time.monotonic())
         self._metrics.retried(_label(policy), is_allowed=is_allowed)
@@ -167,7 +170,7 @@ class RoutedRequests:
             context.check()
 
     def _hedging(self, policy: RoutedPolicy, own_id: str, delay_ms: float, budgets: RouteBudgets) -> Hedging:
-        """Return when a second try at a prompt begins. own_id: of the prompt's row in the ledger."""
+        """Return the terms of a second try at a prompt. own_id: the id of the prompt's row in the ledger."""
         was_refused = False
 
         def may_begin(attempts: range) -> bool:

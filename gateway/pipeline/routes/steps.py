@@ -33,8 +33,11 @@ class Steps:
     """The place in a plan."""
 
     def __init__(self, planned: Planned, may_wait: Callable[[int], bool]) -> None:
-        """may_wait: tells whether the request may be tried again after so many milliseconds; asked once before each
-        such step, when an error leads there."""
+        """Begin at the first step of a plan.
+
+        may_wait: tells whether the request may be tried again after so many milliseconds; asked once before each step
+        to which an error leads.
+        """
         self.number = 0
         """The number of the step that is tried."""
         self.num_tried = 1
@@ -98,8 +101,10 @@ class Steps:
         return following if self._waits[following] else None
 
     def use_attempts(self) -> None:
-        """Know that the step has sent an attempt: those of the next one have further numbers. The first attempt that
-        was sent at a request has the number 0, by which lists know the request."""
+        """Know that the step has sent an attempt: those of the next one have further numbers.
+
+        The first attempt that was sent at a request has the number 0, by which lists know the request.
+        """
         self.attempts = range(self.attempts.stop, self.attempts.stop + ATTEMPTS_PER_STEP)
 
     def use_row(self) -> None:
@@ -107,12 +112,12 @@ class Steps:
         self.row, self.attempts = self.row + 1, range(ATTEMPTS_PER_STEP)
 
     def found(self, target: str) -> Target | None:
-        """Return what a model string of the document stands for."""
+        """Return the target that a model string of the document names."""
         return self._found.get(target)
 
 
 def kind_of(error: GatewayError) -> Outcome | None:
-    """Return what a policy calls an error; None for one that would be the same at any target."""
+    """Return the kind of an error in a policy's terms; None for an error that would be the same at any target."""
     match error:
         case NotAccepted():
             return "rejected"

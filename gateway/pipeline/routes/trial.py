@@ -10,7 +10,10 @@ from gateway.domain.errors import GatewayError
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One trial; without any field the only one, as of a request that names no route."""
+    """A trial of a request at one target.
+
+    Without any field it is the only trial, as for a request that names no route.
+    """
 
     first_attempt: int = 0
     """The number of the first attempt at the target: attempts at one request have a number each."""

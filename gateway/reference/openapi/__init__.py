@@ -1,6 +1,6 @@
-"""The OpenAPI 3.1 document of every route, made of what the routes declare about themselves; the same for everybody.
+"""The OpenAPI 3.1 document of every route, made of the routes' declarations; the same for everybody.
 
-Knows how routes are declared, and nothing about what they do.
+Knows how routes are declared, and nothing about their work.
 """
 
 from gateway.reference.openapi.document import document

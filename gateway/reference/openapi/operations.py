@@ -17,19 +17,23 @@ from gateway.http.shape import Shape
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One method of one path. params: of the path, in order. access: None beside the admin API. is_guarded: it answers
-    only to somebody. body: JSON that it takes. reply: JSON that it answers with; None where that is another type."""
+    """One method of one path."""
 
     name: str
     method: str
     path: str
     doc: str
     params: tuple[str, ...]
+    """The parameters of the path, in order."""
     access: Access | None
+    """The permissions of a route of the admin API; None for others."""
     is_guarded: bool
+    """True if the operation needs a key or a login."""
     shape: Shape
     body: type[msgspec.Struct] | None
+    """The struct of its JSON body."""
     reply: Any
+    """The struct of its JSON reply; None where that is another type."""
 
     @property
     def takes_body(self) -> bool:
@@ -40,7 +44,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 def operations(app: Litestar) -> list[Operation]:
-    """Every operation of the application, by path and method."""
+    """Return every operation of the application, by path and method."""
     return sorted(_operations(app), key=lambda each: (each.path, each.method))
 
 

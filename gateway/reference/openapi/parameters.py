@@ -1,4 +1,4 @@
-"""The parameters of operations: of the path, the query and the headers."""
+"""The parameters of operations: those of the path, the query and the headers."""
 
 from __future__ import annotations
 

@@ -25,11 +25,13 @@ STREAMS = (
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """name: of the component. headers: those that come with it, beside every reply's."""
+    """A reply of errors."""
 
     name: str
+    """The name of the component."""
     description: str
     headers: dict[str, Any] = {}
+    """The headers that come with it, beside every reply's."""
 
 
 FAILURES = {
@@ -89,7 +91,7 @@ def replies(each: Operation, schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
 
 def failure_statuses(each: Operation) -> list[int]:
     found = {400, 429, 431, 500}
-    if each.is_guarded or each.takes_body:  # what is open takes a body to let somebody in
+    if each.is_guarded or each.takes_body:  # an open route takes a body to let somebody in
         found |= {401, 403, 503}
     if each.params or each.access is not None or (each.is_guarded and each.takes_body):  # which may name a model
         found.add(404)
@@ -99,7 +101,7 @@ def failure_statuses(each: Operation) -> list[int]:
         found |= {409, 502}
     if each.access is not None and each.method != "GET":
         found.add(409)
-    if 529 in each.shape.statuses:  # the API's own, for what others say with these
+    if 529 in each.shape.statuses:  # the API's own statuses, for errors to which others give these
         found -= {502, 503}
     return sorted(found)
 

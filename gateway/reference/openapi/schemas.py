@@ -1,7 +1,7 @@
 """JSON schemas of the structs that travel, as components that refer to each other.
 
-The schema that msgspec makes of a struct is right for what is read. A schema of what is sent says more: a field with a
-default is there all the same, so that clients may count on it, unless its struct leaves defaults out.
+The schema that msgspec makes of a struct is right for requests. A schema of replies says more: a field with a default
+is there all the same, so that clients may count on it, unless its struct leaves defaults out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def schemas_of(kinds: Iterable[Any]) -> tuple[dict[Any, JsonSchema], dict[str, J
 
 
 def _identity(name: str, fields: Iterable[str]) -> tuple[str, frozenset[str]]:
-    """Return what a component and its struct have in common, also where two structs of one name are in the document."""
+    """Return the key that a component and its struct share, also where the document has two structs of one name."""
     return name, frozenset(fields)
 
 

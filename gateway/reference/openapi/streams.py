@@ -1,4 +1,4 @@
-"""Streams of server-sent events: each event by its name and by the JSON that its data holds.
+"""Streams of server-sent events: each event by its name and by the JSON of its data.
 
 OpenAPI 3.1 has no words for events. The schema of `text/event-stream` describes one event as OpenAPI 3.2's `itemSchema`
 does: an object with the event's fields, whose `data` is a string of JSON with a schema of its own.

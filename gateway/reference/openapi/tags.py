@@ -1,4 +1,4 @@
-"""In which part of the document an operation stands: by its path, so that no route has to say so. Pure."""
+"""The part of the document in which an operation stands: by its path, so that no route has to name it. Pure."""
 
 from __future__ import annotations
 

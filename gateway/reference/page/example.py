@@ -1,4 +1,4 @@
-"""The least body that a schema takes, for routes that give no example of their own. Pure."""
+"""The smallest body that a schema takes, for routes that give no example of their own. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TEXTS = {"name": "support", "email": "ann@example.com", "url": "https://example.
 
 
 def example(schema: dict[str, Any], document: Mapping[str, Any], name: str = "") -> Any:
-    """Return an example value of a schema. name: of the field that the example is for."""
+    """Return an example value of a schema. name: the name of the field that the example is for."""
     if "$ref" in schema:
         component = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
         return example(component, document, name)

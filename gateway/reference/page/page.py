@@ -1,7 +1,4 @@
-"""The OpenAPI document as a page of HTML. Pure.
-
-Whatever the document holds is escaped by the templates.
-"""
+"""The OpenAPI document as a page of HTML. Pure. The templates escape all texts of the document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""GET /openapi.json, and /docs, the page made of it. Both are public, and made when they are first asked for."""
+"""GET /openapi.json, and /docs, the page made of the document.
+
+Both are public, and made when they are first asked for.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An operation as a line of curl and, where OpenAI's client has a method for it, as Python. Pure.
 
-`BASE_URL` stands for the server's; whoever shows a snippet puts the reader's own there.
+`BASE_URL` stands for the server's; the caller puts the reader's own there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shlex
 from typing import Any
 
 BASE_URL = "https://lorikeet.invalid"
-"""No text of the document holds it, and no name under `.invalid` leads anywhere (RFC 2606, section 2)."""
+"""A URL that no text of the document holds; no name under `.invalid` leads anywhere (RFC 2606, section 2)."""
 
 KEY = "$OPENAI_API_KEY"
 OPERATOR_KEY = "$LORIKEET_ADMIN_KEY"
@@ -45,7 +45,7 @@ def curl(method: str, path: str, operation: dict[str, Any], body: dict[str, Any]
 
 
 def python(client_method: str, body: dict[str, Any] | None) -> str:
-    """Return a program that prints what OpenAI's client returns. Its key comes from OPENAI_API_KEY."""
+    """Return a program that prints the result of a method of OpenAI's client. Its key comes from OPENAI_API_KEY."""
     call = f"client.{client_method}({_arguments(body or {})})"
     return f'from openai import OpenAI\n\nclient = OpenAI(base_url="{BASE_URL}/v1")\nprint({call})\n'
 

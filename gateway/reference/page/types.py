@@ -14,15 +14,17 @@ import msgspec
 JsonSchema = dict[str, Any]
 
 MANY_VALUES = 12
-"""More than these are not listed one by one in the type of a field."""
+"""The number of values above which they are not listed one by one in the type of a field."""
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A part of a type's description. schema: name of the component that it names. is_value: as JSON has it."""
+    """A part of a type's description."""
 
     text: str
     schema: str = ""
+    """The name of the component that the word names."""
     is_value: bool = False
+    """True: the word is a value in JSON."""
 
 
 def words(schema: JsonSchema) -> list[Word]:

@@ -1,5 +1,7 @@
-"""The views of the OpenAPI document that the templates show: operations by tag, schemas, failures. Pure; knows no
-HTML."""
+"""The views of the OpenAPI document that the templates show: operations by tag, schemas, failures.
+
+Pure; knows no HTML.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +16,28 @@ from gateway.reference.page.types import Word, shown_name, without_null, words
 
 
 class Field(msgspec.Struct, frozen=True):
-    """default: as JSON; "" where there is none."""
+    """A field of a body or a parameter."""
 
     name: str
     type: list[Word]
     is_required: bool
     default: str
+    """The default as JSON; "" where there is none."""
     description: str
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """One with a body of its own. contents: each media type with its type."""
+    """A reply with a body of its own."""
 
     status: str
     description: str
     contents: list[tuple[str, list[Word]]]
+    """Each media type with its type."""
     is_failure: bool
 
 
 class OperationView(msgspec.Struct, frozen=True):
-    """body: fields of a JSON body. body_types: each media type that a body may have. failures: statuses of errors that
-    are the same everywhere. python: "" where OpenAI's client has no method for it."""
+    """An operation as the page shows it."""
 
     id: str
     method: str
@@ -44,11 +47,15 @@ class OperationView(msgspec.Struct, frozen=True):
     needs: str
     parameters: list[Field]
     body: list[Field]
+    """The fields of a JSON body."""
     body_types: list[tuple[str, list[Word]]]
+    """The media types that a body may have, each with its type."""
     replies: list[Reply]
     failures: list[str]
+    """Statuses of errors that are the same everywhere."""
     curl: str
     python: str
+    """The call in Python; "" where OpenAI's client has no method for it."""
     reply_example: str
 
 
@@ -89,7 +96,7 @@ def groups(document: Mapping[str, Any]) -> list[GroupView]:
             shown = _operation(method.upper(), path, operation, document)
             by_tag.setdefault(operation["tags"][0], []).append(shown)
     for shown_operations in by_tag.values():
-        shown_operations.sort(key=lambda each: not each.python)  # what most came for
+        shown_operations.sort(key=lambda each: not each.python)  # the operations that most readers look for
     return [
         GroupView(group["name"], [TagView(f"tag-{_slug(name)}", name, by_tag[name]) for name in group["tags"]])
         for group in document["x-tagGroups"]
@@ -159,7 +166,7 @@ def schemas(document: Mapping[str, Any]) -> list[SchemaView]:
 
 
 def _fields(schema: dict[str, Any]) -> Iterator[Field]:
-    """Needed ones first."""
+    """Yield the fields of a schema, needed ones first."""
     required = set(schema.get("required", ()))
     properties = schema.get("properties", {})
     for name in sorted(properties, key=lambda name: name not in required):

@@ -1,13 +1,13 @@
-"""Tools that a model may call: how it is told of them, how it writes calls, and how its text becomes calls again.
+"""Tools that a model may call: how a prompt shows them, how the model writes calls, and how text becomes calls again.
 
-    tool       tools, and what of them a completion may call
-    formats    the ways in which models write calls, as data, and which one a chat template asks for
-    prompt     conversations with tools for chat templates that know none
-    grammar    what the engine holds a completion to
-    parser     text that comes piece by piece to content and calls
-    said       that content: stop strings, and white space that may lead to a call
+    tool           tools, and which of them a completion may call
+    formats        the ways in which models write calls, as data, and the choice of one by the chat template
+    prompt         conversations with tools for chat templates that know none
+    grammar        the grammar that the engine holds a completion to
+    parser         text that comes piece by piece to content and calls
+    content_text   that content: stop strings, and white space that may lead to a call
 
-It knows no field of an API and no engine. These laws hold:
+Knows no field of an API and no engine. These laws hold:
 
 - The format is the model's. `formats` reads it off the chat template. The gateway names the literal pieces, the tools
   and whether there must be a call (`CallGrammar`); the engine makes the grammar of them and knows no format.

@@ -14,13 +14,10 @@ import msgspec
 
 
 class CallFormat(msgspec.Struct, frozen=True):
-    """The literal pieces.
-
-    trigger: what calls begin with, wherever it comes in a reply; "" where calls can only be all of a reply. parallel:
-    whether one reply may have several calls. id_chars: how long a call's id must be, where the template wants to know.
-    """
+    """The literal pieces of calls."""
 
     trigger: str
+    """The beginning of calls, wherever it comes in a reply; "" where calls can only be the whole reply."""
     opening: str
     before_name: str
     before_arguments: str
@@ -28,7 +25,9 @@ class CallFormat(msgspec.Struct, frozen=True):
     separator: str = ""
     closing: str = ""
     parallel: bool = True
+    """True if one reply may have several calls."""
     id_chars: int | None = None
+    """The length of a call's id, where the template wants to know; else None."""
 
     def head(self, name: str) -> str:
         """Return all of a call that precedes its arguments."""
@@ -91,8 +90,10 @@ NO_TOOLS = TemplateTools(HERMES, is_native=False)
 
 
 def template_tools(template: str | None) -> TemplateTools:
-    """Return what the source of a chat template says of tools. A template whose format is not known here counts as
-    one that knows no tools."""
+    """Return the treatment of tools by the source of a chat template.
+
+    A template whose format is not known here counts as one that knows no tools.
+    """
     if not template or not re.search(r"\btools\b", template):
         return NO_TOOLS
     if "[TOOL_CALLS]" in template and "[ARGS]" not in template:

@@ -1,4 +1,4 @@
-"""The grammar to which the engine holds a completion that may call tools."""
+"""The grammar that the engine enforces on a completion that may call tools."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gateway.text.tools.content_text import ContentText
 from gateway.text.tools.formats import CallFormat
-from gateway.text.tools.said import Said
 
 
 class CallDelta(msgspec.Struct, frozen=True):
@@ -21,19 +21,21 @@ class CallDelta(msgspec.Struct, frozen=True):
 
 
 class Parsed(msgspec.Struct):
-    """content: more of it. calls: in order; they follow the content."""
+    """The new part of a completion."""
 
     content: str
+    """More of the content."""
     calls: list[CallDelta]
+    """Calls in their order; they follow the content."""
 
 
 class CallParser:
     """Tells the calls of one completion from its content.
 
-    Whatever the pieces the text comes in, the contents, and the arguments of each call, are the same when put together.
-    White space between content and a call belongs to the call, as far as `said` holds it back. Text that is no call to
-    the letter, or calls a tool that is not among names, is content; with must_call, what is too short to tell is
-    nothing. Where the trigger is a token of its own, its letters alone begin no call. Once `said` is stopped nothing
+    The contents, and the arguments of each call, are the same when put together, whatever the pieces of text are. White
+    space between content and a call belongs to the call, as far as `content` holds it back. Text that is no call to the
+    letter, or calls a tool that is not among names, is content; with must_call, text that is too short to tell is
+    nothing. Where the trigger is a token of its own, its letters alone begin no call. Once `content` is stopped nothing
     comes any more.
     """
 
@@ -41,19 +43,19 @@ class CallParser:
         self,
         form: CallFormat,
         names: Iterable[str],
-        said: Said,
+        content: ContentText,
         *,
         must_call: bool = False,
         is_trigger_token: bool = False,
     ) -> None:
-        # Of the arguments their brace belongs to the call's beginning: what follows is a JSON object or no call.
+        # The brace of the arguments belongs to the call's beginning: after it comes a JSON object or no call.
         heads = {form.head(name) + "{": name for name in names}
         self._trigger = form.trigger
         self._starts = {f"{form.trigger}{form.opening}{head}": name for head, name in heads.items()}
         self._common_start = f"{form.trigger}{form.opening}{form.before_name}"
         self._nexts = {f"{form.end}{form.separator}{head}": name for head, name in heads.items()}
         self._end = f"{form.end}{form.closing}"
-        self._said = said
+        self._content_text = content
         self._must_call = must_call
         self._can_begin = not is_trigger_token
         self._held = ""
@@ -69,13 +71,13 @@ class CallParser:
     def finish(self) -> Parsed:
         """End the text and return what was held back of it."""
         parsed = self._take("", is_all=True)
-        parsed.content += self._said.finish()
+        parsed.content += self._content_text.finish()
         return parsed
 
     def _take(self, text: str, *, is_all: bool) -> Parsed:
         self._held += text
         parsed = Parsed("", [])
-        while self._held and not self._said.is_stopped and self._step(parsed, is_all):
+        while self._held and not self._content_text.is_stopped and self._step(parsed, is_all):
             pass
         return parsed
 
@@ -85,11 +87,11 @@ class CallParser:
         if start is None and is_all and not self._is_cut_call(self._held[at:]):
             at = len(self._held)
         self._num_content_chars += at
-        parsed.content += self._said.push(self._held[:at])
+        parsed.content += self._content_text.push(self._held[:at])
         self._held = self._held[at:]
-        if self._said.is_stopped or not (self._held and (is_all or start)):
+        if self._content_text.is_stopped or not (self._held and (is_all or start)):
             return False
-        parsed.content += self._said.before_call()
+        parsed.content += self._content_text.before_call()
         if start is None:  # a call too short to tell of which tool
             self._held = ""
             return False
@@ -119,8 +121,10 @@ class CallParser:
         return True
 
     def _find_start(self, text: str) -> tuple[int, str | None]:
-        """Return where in text a call begins, or may once more has come, else the text's end; and the start string,
-        if it is whole."""
+        """Return where in text a call begins, or may begin once more has come, and the start string.
+
+        The place is the text's end where none begins. The start string is None unless it is whole.
+        """
         if not self._can_begin or (not self._trigger and (self._num_content_chars or self._num_calls)):
             return len(text), None
         at = text.find(self._common_start)
@@ -147,7 +151,7 @@ class CallParser:
 
 
 class _JsonObject:
-    """Where a JSON object ends that comes piece by piece."""
+    """Finds the end of a JSON object that comes piece by piece."""
 
     def __init__(self) -> None:
         self._depth = 0

@@ -1,5 +1,7 @@
-"""Conversations with tools as chat templates take them: for those that know none, the tools in words, and calls and
-results as text."""
+"""Conversations with tools in the form of chat templates.
+
+For templates that know no tools, the tools are put into words, and calls and results become text.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def as_plain_messages(messages: list[Message], tools: Sequence[Tool], form: Call
         else:
             plain.append(_without_calls(message, form))
     if tools:
-        plain = _told_of(plain, _description(tools, form))
+        plain = _with_description(plain, _description(tools, form))
     return [{name: value for name, value in message.items() if name != "is_result"} for message in plain]
 
 
@@ -56,12 +58,12 @@ def _without_calls(message: Message, form: CallFormat) -> Message:
         return message
     functions = [call["function"] for call in message["tool_calls"]]
     written = form.write([(function["name"], _json(function["arguments"])) for function in functions])
-    said = message["content"]
+    content = message["content"]
     rest = {name: value for name, value in message.items() if name != "tool_calls"}
-    return {**rest, "content": f"{said}\n{written}" if said else written}
+    return {**rest, "content": f"{content}\n{written}" if content else written}
 
 
-def _told_of(messages: list[Message], description: str) -> list[Message]:
+def _with_description(messages: list[Message], description: str) -> list[Message]:
     first = messages[0] if messages else None
     if first is None or first["role"] != "system":
         return [{"role": "system", "content": description}, *messages]

@@ -1,4 +1,4 @@
-"""Tools, and what of them a completion may call. Data alone."""
+"""Tools, and those that a completion may call. Data alone."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import msgspec
 
 MAX_PARALLEL_CALLS = 16
 MAX_CALLS_UNTRAINED = 4
-"""The most calls in one completion of a model that was trained on no tools: it knows no end."""
+"""The most calls in one completion of a model that was not trained on tools: it does not know when to stop."""
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
-"""The schema of a tool that names none."""
+"""The schema of a tool without parameters."""
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A function that a model may ask for. name: of letters, digits, _ and -. parameters: JSON schema of the object
-    that it takes. label: what refusals call that schema."""
+    """A function that a model may ask for."""
 
     name: str
+    """Letters, digits, _ and -."""
     parameters: dict[str, Any]
+    """The JSON schema of the function's argument, an object."""
     label: str
+    """The name of the schema in refusals."""
     description: str = ""
     input_lark: str = ""
     """The grammar, in Lark, of the text that is the tool's only argument `input`; "" for any that fits `parameters`."""
@@ -32,13 +34,16 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class ToolUse(msgspec.Struct, frozen=True):
-    """tools: all that the model is told of. callable_names: those that it may call, at least one. must_call: nothing
-    but calls may come. max_calls: of one completion, at least 1."""
+    """The use of tools in one completion."""
 
     tools: tuple[Tool, ...]
+    """All tools that the model sees."""
     callable_names: frozenset[str]
+    """The names of those that it may call, at least one."""
     must_call: bool = False
+    """True: only calls may come."""
     max_calls: int = MAX_PARALLEL_CALLS
+    """The most calls of one completion, at least 1."""
 
     @property
     def callable_tools(self) -> list[Tool]:

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from adapters.demo import DEMO
 from adapters.store import AdapterStore
 from engine.config import load_model_config, model_digest
-from engine.cpu.quality import Quality, keep_quality, kept_quality
+from engine.cpu.quality import Quality, keep_quality, stored_quality
 from engine.cpu.quantization import Asked, choose_format, make_linear, settle_format
 from engine.hardware import SetupError
 from engine.models.checkpoint import load_weights
@@ -40,7 +40,7 @@ def test_the_demo_in_int8_is_near_float32_by_its_first_start(tmp_path: Path) -> 
     )
     config = engine_config(folder, tmp_path / "store", quantization="auto", num_threads=0)
     assert settle_format(config, CPU, FLOAT32) == "int8"
-    quality = kept_quality(folder)
+    quality = stored_quality(folder)
     assert quality is not None
     print(quality)
     assert quality.holds
@@ -92,7 +92,7 @@ def test_auto_leaves_bfloat16_only_where_prompts_do_not_become_slower() -> None:
 
 def test_figures_of_another_model_or_of_other_kernels_are_not_used(tmp_path: Path) -> None:
     save_tiny("llama", tmp_path)
-    assert kept_quality(tmp_path) is None
+    assert stored_quality(tmp_path) is None
     mine = msgspec.structs.replace(NEAR, model_digest=model_digest(tmp_path))
     for quality, found in [
         (mine, mine),
@@ -100,9 +100,9 @@ def test_figures_of_another_model_or_of_other_kernels_are_not_used(tmp_path: Pat
         (msgspec.structs.replace(mine, format="another"), None),
     ]:
         keep_quality(tmp_path, quality)
-        assert kept_quality(tmp_path) == found
+        assert stored_quality(tmp_path) == found
     (tmp_path / "lorikeet-int8.json").write_text("{")
-    assert kept_quality(tmp_path) is None
+    assert stored_quality(tmp_path) is None
 
 
 @needs_library

@@ -223,7 +223,7 @@ def test_a_slot_that_batch_work_alone_uses_is_wanted_back_at_once(
     used = pool.acquire("shared")
     assert used == slots["shared"] is not None and slots["bulk"] is not None
     assert pool.acquire("c") is None
-    assert pool.wants_back(slots["bulk"]) and not pool.wants_back(slots["shared"])
+    assert pool.is_reclaimed(slots["bulk"]) and not pool.is_reclaimed(slots["shared"])
     pool.release(slots["bulk"], for_batch=True)
     assert [arrival.key for arrival in pool.arrivals()] == ["c"]
     assert pool.acquire("bulk", for_batch=True) is None, "it comes back when there is a slot for it"

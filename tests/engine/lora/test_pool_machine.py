@@ -63,10 +63,10 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.adapter(slot).key == digest
         self.pool.release(slot, for_batch=for_batch)
 
-    @precondition(lambda self: any(self.pool.wants_back(slot) for _, slot, _ in self.users))
+    @precondition(lambda self: any(self.pool.is_reclaimed(slot) for _, slot, _ in self.users))
     @rule()
     def batch_work_yields(self) -> None:
-        wanted = [user for user in self.users if self.pool.wants_back(user[1])]
+        wanted = [user for user in self.users if self.pool.is_reclaimed(user[1])]
         assert all(for_batch for _, _, for_batch in wanted)
         for user in wanted:
             self.users.remove(user)

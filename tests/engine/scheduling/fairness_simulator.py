@@ -41,7 +41,7 @@ class InstantSlots:
     def release(self, slot: int, *, for_batch: bool = False) -> None:
         pass
 
-    def wants_back(self, slot: int) -> bool:
+    def is_reclaimed(self, slot: int) -> bool:
         return False
 
     def arrivals(self) -> set[str]:

@@ -14,7 +14,7 @@ import pytest
 
 from adapters.store import AdapterStore
 from gateway.adapters.cooldown import FIRST_PAUSE_S, NUM_FREE
-from gateway.adapters.watched_files import look, read
+from gateway.adapters.watched_files import find_adapters, read
 from gateway.adapters.watcher import Watcher
 from gateway.db.adapters.adapter_imports import ImportRow, create_import, end_import, list_imports
 from gateway.db.organization.audit import Author
@@ -292,7 +292,7 @@ async def test_nothing_leads_out_of_the_folder(bench: Bench, tmp_path: Path) -> 
 def test_what_is_swapped_between_the_look_and_the_reading_is_not_read(tmp_path: Path, swap: str) -> None:
     watched = tmp_path / "watched"
     put(watched / "acme/pirate", b"one")
-    (seen,) = look(watched, MAX_BYTES)
+    (seen,) = find_adapters(watched, MAX_BYTES)
     secret = put(tmp_path / "secret/pirate", b"two")
     if swap == "bytes":
         put(watched / "acme/pirate", b"two")

@@ -269,7 +269,7 @@ TAMPERING: list[tuple[str, int, str]] = [
 ]
 
 
-KEEP = """
+RETENTION = """
     ALTER TABLE audit_log DISABLE TRIGGER audit_log_is_append_only;
     CREATE TABLE kept_log AS TABLE audit_log;
     CREATE TABLE kept_heads AS TABLE audit_heads
@@ -283,7 +283,7 @@ RESTORE = """
 
 async def test_tampering_is_named_at_the_first_row_that_does_not_hold(database: Database, chain: str) -> None:
     async with database.acquire() as conn:
-        await conn.execute(KEEP)
+        await conn.execute(RETENTION)
         for statement, sequence, reason in TAMPERING:
             assert await verdict(database, chain) is None
             await conn.execute(statement)

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.db.pool import Database
 from gateway.db.pools.scaling import Scaled, scale_pools
-from gateway.db.pools.scaling_rows import clear_scaling, set_scaling, tell_loads
+from gateway.db.pools.scaling_rows import clear_scaling, report_loads, set_scaling
 from gateway.domain.pools.scaling import Bounds, Load
 from tests.gateway.pools.acting_agent import Agent
 from tests.installation.waiting import until
@@ -32,7 +32,7 @@ async def decide_scaling(database: Database, agent: Agent, load: Load | None = N
     """Have the agent decide, after a gateway has reported a load; return the changes."""
     async with database.acquire() as conn:
         if load is not None:
-            await tell_loads(conn, "gateway_1", {pool_id: load})
+            await report_loads(conn, "gateway_1", {pool_id: load})
         return await scale_pools(conn, agent.host_id, agent.generation)
 
 
@@ -157,7 +157,7 @@ async def test_what_an_operator_changes_while_the_agent_decides_counts(
     pool_id = await make(operator, agent)
     await agent.serve(pool_id)
     async with database.acquire() as conn:
-        await tell_loads(conn, "gateway_1", {pool_id: Load(num_held=3, idle_s=0.0)})
+        await report_loads(conn, "gateway_1", {pool_id: Load(num_held=3, idle_s=0.0)})
     async with database.acquire() as conn:
         async with conn.transaction():
             await conn.fetch("SELECT FROM pools WHERE id = $1 FOR NO KEY UPDATE", pool_id)
@@ -176,7 +176,7 @@ async def test_the_agent_waits_for_no_row_once_others_wait_for_its_changes(
     await operator.post(f"/pools/{learning}", json={"num_replicas": 1})
     async with database.acquire() as conn:
         loads = {waking: Load(num_held=3, idle_s=0.0), learning: Load(num_ready=1, places=8, num_running=1, idle_s=0.0)}
-        await tell_loads(conn, "gateway_1", loads)
+        await report_loads(conn, "gateway_1", loads)
     async with database.acquire() as conn:
         async with conn.transaction():
             await conn.fetch("SELECT FROM pools WHERE id = $1 FOR NO KEY UPDATE", learning)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.db.pools import pools
-from gateway.db.pools.scaling_rows import set_scaling, tell_loads
+from gateway.db.pools.scaling_rows import report_loads, set_scaling
 from gateway.domain.pools.scaling import Bounds, Load
 from tests.gateway.agent.site import Host
 from tests.installation.waiting import until
@@ -25,7 +25,7 @@ async def test_a_pool_runs_nothing_until_a_request_waits_and_more_when_that_is_n
 
     async def tell(load: Load) -> None:
         async with host.database.acquire() as conn:
-            await tell_loads(conn, "gateway_1", {pool.id: load}, [pool.id])
+            await report_loads(conn, "gateway_1", {pool.id: load}, [pool.id])
 
     await tell(Load(num_held=1000, idle_s=0.0))
     [first] = await host.ready()

@@ -533,7 +533,7 @@ async def test_what_was_used_is_counted_once_and_other_engines_hear_of_it(engine
     await reading
     assert backend.take_used() == [Used("t", 2.0, 2, 3, 9)], "of five generated tokens two were told before"
     assert backend.take_used() == []
-    backend.tell_used({"t": Service(1.0, 2.0, 3.0)})
+    backend.report_used({"t": Service(1.0, 2.0, 3.0)})
     async with asyncio.timeout(PATIENCE_S):
         while not (heard := await engine.expect(Heartbeat)).elsewhere:
             pass

@@ -52,7 +52,7 @@ class Counting:
         used, self.used = self.used, []
         return used
 
-    def tell_used(self, elsewhere: dict[str, Service]) -> None:
+    def report_used(self, elsewhere: dict[str, Service]) -> None:
         self.services.append(elsewhere)
 
 
@@ -69,11 +69,11 @@ def test_what_a_replica_used_alone_is_not_kept_for_the_next_one() -> None:
     alone, other = Counting(), Counting()
     pool = revision(alone)
     alone.used.append(Used("t", 1.0, 3, 4, 0))
-    pool.tell_used()
+    pool.report_used()
     assert (alone.used, alone.services) == ([], [])
     pool.add(replica("r1", other))
     alone.used.append(Used("t", 1.0, 1, 2, 0))
-    pool.tell_used()
+    pool.report_used()
     assert (alone.services, other.services) == ([], [{"t": Service(1.0, 2.0, 0.0)}])
 
 
@@ -101,10 +101,10 @@ def test_a_pool_takes_what_its_ready_replicas_take_together() -> None:
     silent.is_ready = True
     last = pool.find("r2")
     assert last is not None
-    pool.look_at(last)
+    pool.refresh(last)
     assert pool.max_in_flight == 24
     last.is_draining = True
-    pool.look_at(last)
+    pool.refresh(last)
     assert pool.max_in_flight == 16
     pool.remove("r0")
     assert pool.max_in_flight == 8

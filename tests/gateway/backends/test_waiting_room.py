@@ -35,7 +35,7 @@ class Site:
 
     def arrive(self) -> None:
         self.is_there = True
-        self.room.look()
+        self.room.notify()
 
 
 async def test_those_that_wait_go_on_in_their_order_and_a_replica_is_wanted_once() -> None:

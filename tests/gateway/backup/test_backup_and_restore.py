@@ -183,12 +183,12 @@ async def _back_up_under_load(house: House, installation: Installation, folder: 
     """
     loop, recorded, journals_are_copied = asyncio.get_running_loop(), list[str](), asyncio.Event()
 
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         if line == "adapters":
             loop.call_soon_threadsafe(journals_are_copied.set)
 
     def take() -> None:
-        asyncio.run(take_backup(installation, house.dsn, folder, version="1", say=say))
+        asyncio.run(take_backup(installation, house.dsn, folder, version="1", report=report))
 
     async with asyncio.timeout(PATIENCE_S), await Database.connect(house.dsn) as database:
         metering = _metering(installation.journal_dir, database, house.installation_id)
@@ -289,7 +289,7 @@ def _remove(path: Path) -> None:
 
 async def test_a_backup_that_is_cut_off_has_no_manifest(house: House, tmp_path: Path) -> None:
     steps: list[str] = []
-    await take_backup(house.installation, house.dsn, tmp_path / "whole", version="1", say=steps.append)
+    await take_backup(house.installation, house.dsn, tmp_path / "whole", version="1", report=steps.append)
     assert len(steps) == 5
     for step in steps:
 
@@ -299,7 +299,7 @@ async def test_a_backup_that_is_cut_off_has_no_manifest(house: House, tmp_path: 
 
         folder = tmp_path / f"until {step}"
         with pytest.raises(KeyboardInterrupt):
-            await take_backup(house.installation, house.dsn, folder, version="1", say=die)
+            await take_backup(house.installation, house.dsn, folder, version="1", report=die)
         assert not (folder / "manifest.json").exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from gateway.cli import main
-from gateway.content.conversations import Conversations, Said
+from gateway.content.conversations import Conversations, ItemJson
 from gateway.content.idempotency import Execution, Idempotency, Reply
 from gateway.content.keys import content_keys
 from gateway.content.stored_chats import Chat, StoredChat, StoredChats
@@ -77,7 +77,7 @@ async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
             assert await conn.fetchval("SELECT count(*) FROM request_contents") == 1
         await chats.store(project_id, CHAT)
         assert await responses.store(project_id, RESPONSE)
-        assert await conversations.create(principal, CONVERSATION, {"a": "b"}, [Said("msg_1", b"{}")])
+        assert await conversations.create(principal, CONVERSATION, {"a": "b"}, [ItemJson("msg_1", b"{}")])
         files = files_of(database, here)
         file, deleted = [await store_file(files, project_id, name) for name in ("a.txt", "b.txt")]
         async with database.acquire() as conn:
@@ -96,7 +96,7 @@ async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
         idempotency, chats, responses, conversations = stores_over(database, there)
         assert await chats.get(principal, CHAT.id) == StoredChat(CHAT.id, {"a": "b"}, CHAT.reply)
         assert await responses.get(principal, RESPONSE.id) == StoredResponse(b"[]", b"{}")
-        assert await conversations.items(principal, CONVERSATION) == [Said("msg_1", b"{}")]
+        assert await conversations.items(principal, CONVERSATION) == [ItemJson("msg_1", b"{}")]
         files = files_of(database, there)
         assert b"".join([piece async for piece in files.read(project_id, file)]) == FILE
         restored = (there / "files" / project_id).iterdir()

@@ -11,7 +11,7 @@ import openai
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from gateway.content.conversations import Conversations, Said
+from gateway.content.conversations import Conversations, ItemJson
 from gateway.content.keeper import Keeper
 from gateway.content.purge import Purger
 from gateway.content.writes import Writes
@@ -238,12 +238,12 @@ async def test_a_conversation_grows_up_to_its_bound(database: Database, dsn: str
     caller = Principal(key.organization_id, key.project_id, key.id, frozenset())
     writes = Writes(Counter("lost", "x", ["kind"], registry=CollectorRegistry()))
     kept = Conversations(database, cipher, writes, max_bytes=4096)
-    made = await kept.create(caller, NEVER, {}, [Said("msg_1", b"1")])
+    made = await kept.create(caller, NEVER, {}, [ItemJson("msg_1", b"1")])
     assert made is not None
-    assert await kept.append(caller, NEVER, [Said(f"msg_{number}", b"1") for number in (2, 3)]) == "done"
-    assert await kept.append(caller, NEVER, [Said(f"msg_{number}", b"1") for number in (4, 5)]) == "too_long"
-    assert not await kept.add(caller, NEVER, [Said("msg_6", b"1" * 1500)], model="tiny")
+    assert await kept.append(caller, NEVER, [ItemJson(f"msg_{number}", b"1") for number in (2, 3)]) == "done"
+    assert await kept.append(caller, NEVER, [ItemJson(f"msg_{number}", b"1") for number in (4, 5)]) == "too_long"
+    assert not await kept.add(caller, NEVER, [ItemJson("msg_6", b"1" * 1500)], model="tiny")
     assert await kept.delete_item(caller, NEVER, "msg_1") is not None
-    assert await kept.add(caller, NEVER, [Said("msg_6", b"1" * 1500)], model="tiny")
+    assert await kept.add(caller, NEVER, [ItemJson("msg_6", b"1" * 1500)], model="tiny")
     items = await kept.items(caller, NEVER)
     assert items is not None and [item.id for item in items] == ["msg_2", "msg_3", "msg_6"]

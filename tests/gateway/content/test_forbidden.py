@@ -73,7 +73,7 @@ async def test_what_a_purge_has_left_is_hidden_and_then_deleted(
         await conn.execute("UPDATE projects SET purged_at = now()")
         found = await idempotency.find_slot(conn, slot)
         assert found is not None and found.state == "not_allowed"
-        assert await idempotency.load_kept(conn, slot, "req_1") is None
+        assert await idempotency.load_reply(conn, slot, "req_1") is None
         assert await stored_chats.get_chat(conn, project.project_id, "c1") is None
         assert await stored_chats.get_messages(conn, project.project_id, "c1") is None
         late = Slot(project.project_id, b"late")
@@ -102,7 +102,7 @@ async def test_replies_that_were_forbidden_once_never_come_back(
         """Return the state of each slot that exists, and whether its reply can be loaded."""
         async with database.acquire() as conn:
             return [
-                (row.state, await idempotency.load_kept(conn, slot, "req_1") is not None)
+                (row.state, await idempotency.load_reply(conn, slot, "req_1") is not None)
                 for slot in (before, after)
                 if (row := await idempotency.find_slot(conn, slot)) is not None
             ]

@@ -8,10 +8,10 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from gateway.content.conversations import Conversations, Said
+from gateway.content.conversations import Conversations, ItemJson
 from gateway.content.idempotency import Execution, Idempotency, Reply
 from gateway.content.request_log import RequestContents
-from gateway.content.room import LOOK_S, ContentRoom
+from gateway.content.room import CHECK_S, ContentRoom
 from gateway.content.stored_chats import Chat, StoredChats
 from gateway.content.stored_responses import Response, StoredResponses
 from gateway.content.transcript import LoggedMessage, Transcript
@@ -22,7 +22,7 @@ from gateway.db.pool import Database
 from gateway.domain.errors import Conflict, QuotaExceeded
 from gateway.domain.tenancy.principal import Principal
 from gateway.support.cipher import Cipher
-from gateway.support.disk import LOOK_S as DISK_LOOK_S
+from gateway.support.disk import CHECK_S as DISK_CHECK_S
 from gateway.support.disk import DiskReserve
 from tests.gateway.limits.fleet import Key, make_key
 from tests.gateway.model_folder import make_model_folder
@@ -93,7 +93,7 @@ async def test_what_is_stored_of_all_kinds_counts_and_nothing_more_is_stored_bey
         assert not await full.take(conn, project, 1), "what is under way counts"
         assert await full.take(conn, "proj_another", 99), "of each project by itself"
         await conn.execute("DELETE FROM stored_chats")
-        clock.now_s += LOOK_S
+        clock.now_s += CHECK_S
         assert await full.take(conn, project, 1000), "what is gone gives its room back within a minute"
 
 
@@ -123,7 +123,7 @@ async def test_responses_and_conversations_count_and_are_kept_within_the_bound(
         kept = await StoredResponses(database, cipher, writes, room).store(project, Response(id=f"r{number}", **parts))
         conversations = Conversations(database, cipher, writes, room)
         await conversations.create(caller, f"conv_{number}", {}, [])
-        return await conversations.add(caller, f"conv_{number}", [Said("item_1", text)], model="tiny") and kept
+        return await conversations.add(caller, f"conv_{number}", [ItemJson("item_1", text)], model="tiny") and kept
 
     assert await keep(ContentRoom(database, 1 << 20, disk, clock), 1)
     async with database.acquire() as conn:
@@ -153,7 +153,7 @@ def test_the_disk_is_looked_at_once_a_second(tmp_path: Path) -> None:
     assert not disk.is_low(), "there is no such disk"
     folder.mkdir()
     assert not disk.is_low()
-    clock.now_s += DISK_LOOK_S
+    clock.now_s += DISK_CHECK_S
     assert disk.is_low()
     assert not DiskReserve(folder, 0, clock).is_low()
 

@@ -497,7 +497,7 @@ TABLES: dict[str, Coverage] = {
     "background_events": Coverage(
         access=Reason("a key of the project with the scope for inference, by the request's own guard"),
         foreign=test_background_responses.test_another_projects_is_answered_as_nothing_to_the_byte,
-        bound=Bound(background_responses.EVENTS_KEPT_MINUTES, "minutes for which events of an ended response stay"),
+        bound=Bound(background_responses.EVENT_RETENTION_MINUTES, "minutes for which events of an ended response stay"),
         removal=Removal(background_responses._DROP_EVENTS),
         in_backup=False,
     ),
@@ -664,13 +664,13 @@ TABLES: dict[str, Coverage] = {
     "feedback": Coverage(
         access=Reason("a key of the project that sent the request, by the request's own guard"),
         foreign=test_whose.test_anothers_feedback_is_read_and_withdrawn_as_none,
-        bound=Bound(votes.KEEP_DAYS, "days for which votes are kept"),
+        bound=Bound(votes.RETENTION_DAYS, "days for which votes are kept"),
         removal=Removal(votes._DROP_OLD),
     ),
     "feedback_ids": Coverage(
         access=INTERNAL,
         foreign=INTERNAL,
-        bound=Bound(votes.KEEP_DAYS, "days for which ids of votes are kept"),
+        bound=Bound(votes.RETENTION_DAYS, "days for which ids of votes are kept"),
         removal=Removal(votes._DROP_IDS_OF_PROJECT),
     ),
     "feedback_counted": Coverage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, get_args
 
-from gateway.db.due_work import _LOOK, DueWork, Work
+from gateway.db.due_work import _POLL, DueWork, Work
 from gateway.db.limits.webhooks import MAX_ATTEMPTS
 from gateway.db.pool import Database
 
@@ -51,7 +51,7 @@ async def woken(conn: Connection) -> set[str]:
     """Return the kinds of work whose workers a query wakes."""
     due = DueWork()
     wakes = {work: due.wake(work) for work in get_args(Work)}
-    await due.look(conn)
+    await due.poll(conn)
     return {work for work, wake in wakes.items() if wake.is_set()}
 
 
@@ -116,7 +116,7 @@ async def test_a_look_wakes_those_for_whom_something_waits(database: Database) -
 
 async def test_a_look_returns_the_number_of_the_last_announced_change(database: Database) -> None:
     async with database.acquire() as conn:
-        assert await DueWork().look(conn) == await conn.fetchval("SELECT change_version FROM installation")
+        assert await DueWork().poll(conn) == await conn.fetchval("SELECT change_version FROM installation")
 
 
 async def test_a_look_reads_no_message_that_was_given_up(database: Database) -> None:
@@ -127,7 +127,7 @@ async def test_a_look_reads_no_message_that_was_given_up(database: Database) -> 
         for number in range(100):
             await put(conn, "webhook_deliveries", id=f"given up {number}", attempts=MAX_ATTEMPTS, due_at=BEFORE)
         await conn.execute("SET LOCAL enable_seqscan = off")
-        plan = "\n".join(row[0] for row in await conn.fetch(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) {_LOOK}"))
+        plan = "\n".join(row[0] for row in await conn.fetch(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) {_POLL}"))
         await one.rollback()
     assert "webhook_deliveries_due" in plan
     assert "Rows Removed" not in plan, plan

@@ -7,7 +7,7 @@ import datetime
 
 import msgspec
 
-from gateway.db.experiments.events import KEPT_REQUESTS
+from gateway.db.experiments.events import REQUEST_RETENTION
 from gateway.db.pool import Database
 from gateway.domain.experiments.sums import Unit, sums_of
 from gateway.experiments.books import count_events, forget
@@ -75,7 +75,7 @@ async def test_forgetting_waits_for_the_batch_that_is_counted(database: Database
 
 
 async def test_requests_of_long_ago_go_and_their_units_stay(database: Database) -> None:
-    ages_ago = NOW - datetime.timedelta(seconds=WINDOW_S, days=1) - KEPT_REQUESTS
+    ages_ago = NOW - datetime.timedelta(seconds=WINDOW_S, days=1) - REQUEST_RETENTION
     async with database.acquire() as conn:
         made = await make_experiment(conn, days_ago=200)
         ids = await send(conn, made, [Sent(unit(1), at=ages_ago, tokens=3), Sent(unit(2), at=LONG_AGO, tokens=8)])
@@ -92,7 +92,7 @@ async def test_requests_of_long_ago_go_and_their_units_stay(database: Database) 
 
 
 async def test_a_vote_about_a_request_of_long_ago_is_exported_as_it_is_counted(database: Database) -> None:
-    ages_ago = NOW - datetime.timedelta(seconds=WINDOW_S, days=1) - KEPT_REQUESTS
+    ages_ago = NOW - datetime.timedelta(seconds=WINDOW_S, days=1) - REQUEST_RETENTION
     async with database.acquire() as conn:
         made = await make_experiment(conn, days_ago=200)
         (request_id,) = await send(conn, made, [Sent(unit(1), at=ages_ago)])

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from gateway.db.ledger.refusals import KEPT_FOR, MAX_PER_PROJECT, MAX_REQUEST_IDS, drop_old_refusals, list_refusals
+from gateway.db.ledger.refusals import MAX_PER_PROJECT, MAX_REQUEST_IDS, RETENTION, drop_old_refusals, list_refusals
 from gateway.db.organization.keys import create_key, revoke_key
 from gateway.db.pool import Database
 from gateway.domain.errors import GatewayError, InvalidApiKey, InvalidRequest, Overloaded
@@ -106,7 +106,7 @@ async def test_of_each_project_the_newest_stay_and_for_a_week(books: Books, refu
     assert int(rows[0].model[1:]) >= MAX_PER_PROJECT, "of those that were written last"
     assert rows[-1].project_id == globex.project_id
     async with books.database.acquire() as conn:
-        await conn.execute("UPDATE refusals SET created_at = created_at - $1::interval", KEPT_FOR)
+        await conn.execute("UPDATE refusals SET created_at = created_at - $1::interval", RETENTION)
         await drop_old_refusals(conn)
         assert await conn.fetchval("SELECT count(*) FROM refusals") == 0
 

@@ -36,7 +36,7 @@ def num_requests(full: bool) -> int:
     return FULL_REQUESTS if full else NUM_REQUESTS
 
 
-class Said(msgspec.Struct):
+class ItemJson(msgspec.Struct):
     """One choice.
 
     logprobs: the four lists of a completion, or the tokens of a chat.
@@ -56,7 +56,7 @@ class Said(msgspec.Struct):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    choices: dict[int, Said]
+    choices: dict[int, ItemJson]
     usage: dict[str, Any]
 
 
@@ -71,10 +71,10 @@ async def ask(client: httpx.AsyncClient, path: str, body: dict[str, Any], *, str
         chunks = [json.loads(event.removeprefix("data: ")) for event in events]
     else:
         chunks = [reply.json()]
-    choices: dict[int, Said] = {}
+    choices: dict[int, ItemJson] = {}
     for chunk in chunks:
         for choice in chunk["choices"]:
-            choices.setdefault(choice["index"], Said()).add(choice)
+            choices.setdefault(choice["index"], ItemJson()).add(choice)
     return Reply(choices, chunks[-1]["usage"])
 
 

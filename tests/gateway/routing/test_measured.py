@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gateway.domain.routing.hedge_budget import SHARE
-from gateway.routing.measured import FAILED_MS, FAILED_S, FORGET_S, LEAST_KEPT, NUM_KEPT, Measured
+from gateway.routing.measured import FAILED_MS, FAILED_S, FORGET_S, MIN_SAMPLES, NUM_SAMPLES, Measured
 
 
 def measured(*times_ms: float, now_s: float = 0.0) -> Measured:
@@ -22,7 +22,7 @@ def late_ms(made: Measured, now_s: float = 1.0) -> float | None:
 
 
 def test_a_twentieth_of_first_tokens_is_late() -> None:
-    assert late_ms(measured(*range(1, LEAST_KEPT))) is None
+    assert late_ms(measured(*range(1, MIN_SAMPLES))) is None
     assert late_ms(measured(*range(1, 21))) == 20
     assert late_ms(measured(*([5.0] * 58), *([2000.0] * 2))) == 5.0
     assert late_ms(measured(*([5.0] * 57), *([2000.0] * 3))) == 2000.0
@@ -31,7 +31,7 @@ def test_a_twentieth_of_first_tokens_is_late() -> None:
 def test_of_further_first_tokens_a_twentieth_is_late_and_not_more() -> None:
     """Otherwise requests that are hardly late would use up the budget of second tries, which is a twentieth."""
     draw, num_late = random.Random(3), 0
-    made = measured(*(draw.random() for _ in range(NUM_KEPT)))
+    made = measured(*(draw.random() for _ in range(NUM_SAMPLES)))
     for number in range(5_000):
         late, took_ms = late_ms(made, 1.0 + number * 1e-4), draw.random()
         assert late is not None
@@ -41,15 +41,15 @@ def test_of_further_first_tokens_a_twentieth_is_late_and_not_more() -> None:
 
 
 def test_only_the_last_ones_and_those_of_the_last_minutes_count() -> None:
-    assert late_ms(measured(*([9_000.0] * NUM_KEPT), *([5.0] * NUM_KEPT))) == 5.0
-    made = measured(*([9_000.0] * LEAST_KEPT))
+    assert late_ms(measured(*([9_000.0] * NUM_SAMPLES), *([5.0] * NUM_SAMPLES))) == 5.0
+    made = measured(*([9_000.0] * MIN_SAMPLES))
     made.add("proj", "m", FORGET_S - 1, first_token_ms=5.0, token_ms=1.0)
     assert late_ms(made, FORGET_S - 0.5) == 9_000.0
     assert late_ms(made, FORGET_S + 1) is None
 
 
 def test_a_failure_counts_for_some_seconds() -> None:
-    made = measured(*([5.0] * LEAST_KEPT))
+    made = measured(*([5.0] * MIN_SAMPLES))
     made.failed("proj", "m", 1.0)
     speed = made.find("proj", "m", 2.0)
     assert speed is not None and (speed.first_token_ms, speed.late_ms(2.0)) == (FAILED_MS, 5.0)

@@ -133,7 +133,7 @@ def test_a_folder_that_others_cannot_reach_stays_closed_and_the_database_goes_el
     closed.mkdir(mode=0o700)
     said: list[str] = []
     elsewhere = open_folder / "elsewhere"
-    server = EmbeddedPostgres(closed / "data", fallback_root=elsewhere, say=said.append)
+    server = EmbeddedPostgres(closed / "data", fallback_root=elsewhere, report=said.append)
     try:
         dsn = server.start()
         query(dsn, "CREATE TABLE kept AS SELECT 7 AS n")

@@ -273,11 +273,11 @@ def test_a_first_signal_interrupts_a_step_and_a_second_asks_for_haste() -> None:
     with StopSignals() as stop:
         with pytest.raises(StopRequested), stop.interrupts():
             os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.requested and not stop.hurried
+        assert stop.requested and not stop.forced
         with pytest.raises(StopRequested), stop.interrupts():
             raise AssertionError("no further step begins")
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.hurried
+        assert stop.forced
 
 
 def model_folder(folder: Path) -> Path:

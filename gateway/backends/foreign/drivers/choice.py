@@ -1,6 +1,6 @@
-"""Which driver a server of another maker is asked by: its own, or a generic one where its version was not tried.
+"""The choice between a server's own driver and a generic one, which servers of untried versions get.
 
-Asks the server for its version. Knows neither its condition nor its adapters.
+Asks the server for its version. Knows neither the server's condition nor its adapters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ log = structlog.get_logger(__name__)
 
 
 class DriverChoice:
-    """The driver of one server, by the version that it says it has. One that says none is taken for a tried one."""
+    """The driver of one server, by the version that the server reports.
+
+    A server that reports no version counts as a tried one.
+    """
 
     def __init__(self, own: Driver, name: ReplicaName) -> None:
         self.driver = own
@@ -37,7 +40,7 @@ class DriverChoice:
         self._takes_ids = "token_ids" in own.features()
         self._due_s = 0.0
 
-    async def look(self, server: Server, *, is_new: bool) -> None:
+    async def check_version(self, server: Server, *, is_new: bool) -> None:
         """Ask the server for its version, where that is due. is_new: whether it did not answer until now."""
         tried = self._own.tried
         if tried is None or not (is_new or time.monotonic() >= self._due_s):
@@ -70,8 +73,10 @@ class DriverChoice:
         return self._own.generic or self._own
 
     def check(self, generation: Generation, driver: Driver) -> None:
-        """Raise Unanswered where the server cannot be asked for a generation by a driver: when that was prepared, the
-        servers of the pool were of other versions."""
+        """Raise Unanswered where the server cannot be asked for a generation by a driver.
+
+        When the generation was prepared, the servers of the pool were of other versions.
+        """
         is_of_ids = generation.num_prompt_tokens is None and self._takes_ids
         is_without = generation.request.adapter and (driver.adapters is None or not self.has_adapters)
         if driver is not self.of(generation) or (driver is not self._own and (is_of_ids or is_without)):

@@ -1,8 +1,8 @@
 """Servers of a kind that has a driver of its own, but of versions with which that one was not tried.
 
-They are asked by OpenAI's protocol alone: text in, text out. What else a version has, nobody here knows, so that
-nothing that a reply depends on is asked for beyond it. Adapters answer where the kind of server names them as models,
-each once a probe has shown that it is not the base which answers.
+They are asked by OpenAI's protocol alone: text in, text out. Other fields of a version are not known here, so that no
+field is sent on which a reply depends. Adapters answer where the kind of server names them as models, each once a probe
+has shown that it is not the base which answers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def the_digest(info: ServerInfo, digest: str) -> str:
 
 
 class GenericDriver:
-    """`Driver` of a version that was not tried."""
+    """The `Driver` of a version that was not tried."""
 
     framing: Framing = "events"
     tried: Tried | None = None
@@ -50,8 +50,10 @@ class GenericDriver:
         inspect: Inspect | None = None,
     ) -> None:
         """extra: returns fields that this kind of server has beside OpenAI's, and without which a reply is as good.
-        name_of: returns the name of an adapter in requests, which ends with its digest. inspect: None asks for the
-        list of models."""
+
+        name_of: returns the name of an adapter in requests, which ends with its digest. inspect: None asks for the list
+        of models.
+        """
         self.max_choices = max_choices
         self.adapters = adapters
         self._chat = OpenAIDriver(pooled)

@@ -28,29 +28,37 @@ FEATURES: frozenset[Feature] = frozenset({"seed"})
 MAX_MODELS = 10_000
 
 OF_VLLM = "sampling_parameters"
-"""The input by which a model of Triton's vLLM backend is known."""
+"""The input that only a model of Triton's vLLM backend has."""
 
 OF_TENSORRT = "max_tokens"
-"""The input by which a model of TensorRT-LLM is known."""
+"""The input that only a model of TensorRT-LLM has."""
 
 _DONE: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 _UNFINISHED = frozenset({"", "None"})
 
 
 class _Indexed(msgspec.Struct, frozen=True):
+    """A model of the server's list."""
+
     name: str
     state: str = ""
 
 
 class _Input(msgspec.Struct, frozen=True):
+    """An input of a model."""
+
     name: str
 
 
 class _Metadata(msgspec.Struct, frozen=True):
+    """The description of a model, as far as it is read."""
+
     inputs: list[_Input]
 
 
 class _Step(msgspec.Struct, frozen=True):
+    """One event of a stream, as far as it is read."""
+
     text_output: str | None = None
     finish_reason: str = ""
     num_output_tokens: int = 0
@@ -65,7 +73,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class KserveDriver:
-    """`Driver` of Triton's generate extension."""
+    """The `Driver` of Triton's generate extension."""
 
     framing: Framing = "events"
     max_choices = 1
@@ -134,7 +142,7 @@ class StepReader:
         self._generation = generation
         self._num_tokens = 0
         self._num_events = 0
-        self._says_why = False
+        self._has_reasons = False
         self._has_ended = False
 
     def read(self, data: bytes) -> Event:
@@ -149,7 +157,7 @@ class StepReader:
         self._num_events += bool(step.text_output)
         usage = None
         if step.finish_reason:  # of vLLM's backend, which counts the tokens of each event
-            self._says_why = True
+            self._has_reasons = True
             self._num_tokens += max(0, step.num_output_tokens)
             if self._num_tokens:
                 usage = ReportedUsage(self._generation.prompt_tokens_by(step.num_input_tokens), self._num_tokens)
@@ -163,7 +171,7 @@ class StepReader:
 
     def end(self) -> Event:
         """Return the end of a reply whose server does not say why it ended: the stream has come to its own end."""
-        if self._says_why or self._has_ended or not self._num_events:
+        if self._has_reasons or self._has_ended or not self._num_events:
             return Event()
         return Event([Part(0, finish_reason="length" if self._num_events >= self._max_tokens else "stop")])
 

@@ -31,6 +31,8 @@ MISSING = re.compile(
 
 
 class _Completion(msgspec.Struct, frozen=True):
+    """A completion, as far as it is read."""
+
     text_output: str | None = None
     error: str | None = None
 
@@ -39,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class KserveAdapters:
-    """`AdapterWay` of Triton."""
+    """The `AdapterWay` of Triton."""
 
     can_load = False
     takes_names = True
@@ -85,8 +87,10 @@ class KserveAdapters:
 
 
 def adapter_inputs(digest: str, info: ServerInfo) -> dict[str, Any]:
-    """Return what names an adapter in a request: a parameter of vLLM's backend, or an input of TensorRT-LLM. digest: ""
-    is the base."""
+    """Return the part of a request that names an adapter: a parameter of vLLM's backend, or an input of TensorRT-LLM.
+
+    digest: "" is the base.
+    """
     if not digest:
         return {}
     return {"lora_name": digest} if "sampling_parameters" in info.inputs else {"lora_task_id": task_id_of(digest)}

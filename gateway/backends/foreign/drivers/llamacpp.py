@@ -63,25 +63,38 @@ _STOP_TYPES: dict[str, FinishReason] = {"eos": "stop", "word": "stop", "limit": 
 
 
 class _Settings(msgspec.Struct, frozen=True):
+    """The settings of a server, as far as they are read."""
+
     n_ctx: int = 0
+    """The length of the context in tokens."""
 
 
 class _Props(msgspec.Struct, frozen=True):
+    """The properties of a server, as far as they are read."""
+
     default_generation_settings: _Settings
     total_slots: int = 1
+    """The number of requests that the server computes at once."""
 
 
 class _Timings(msgspec.Struct, frozen=True):
+    """The timings of a reply, as far as they are read."""
+
     cache_n: int = 0
+    """The tokens of the prompt that came out of the cache."""
 
 
 class _Step(msgspec.Struct, frozen=True):
+    """One event of a stream, as far as it is read."""
+
     content: str
     index: int = 0
     stop: bool = False
     stop_type: str = ""
     tokens_predicted: int = 0
+    """The tokens of the choice so far."""
     tokens_evaluated: int = 0
+    """The tokens of the prompt."""
     timings: _Timings | None = None
 
 
@@ -96,7 +109,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class LlamaCppDriver:
-    """`Driver` of llama.cpp's server."""
+    """The `Driver` of llama.cpp's server."""
 
     framing: Framing = "events"
     max_choices = MAX_CHOICES
@@ -165,10 +178,10 @@ class LlamaCppDriver:
 
 
 class LlamaCppText(GenericDriver):
-    """`Driver` of text alone: of builds that were not tried, and of others beside these in a pool.
+    """The `Driver` of text alone: of builds that were not tried, and of others beside such builds in a pool.
 
-    A build that was not tried and that has adapters is not asked: it is not known to leave them out of a reply, and
-    anybody may have changed how much of each is in one that names none.
+    A build that was not tried and that has adapters is not asked. It is not known to leave its adapters out of a reply,
+    and anybody may have changed the scale of each in a reply that names none.
     """
 
     def __init__(self, pooled: Pooled, adapters: AdapterWay | None) -> None:
@@ -192,9 +205,7 @@ class LlamaCppText(GenericDriver):
         if reply.status != OK:
             raise ServerRefused(reply.status, text=text_of(reply.body))
         if places_in(reply.body):
-            raise BadReply(
-                "it has adapters, and its version is none of which it is known that requests can leave them out"
-            )
+            raise BadReply("the server has adapters, and its version may apply them to requests that ask for none")
         return info
 
 
@@ -225,8 +236,10 @@ class StepReader:
 
 
 def _extra(generation: Generation, info: ServerInfo) -> dict[str, Any]:
-    """Return the sampling that llama.cpp's two ways to generate have beside OpenAI's. All are sent, since its own
-    defaults differ: it would take top_k 40 and min_p 0.05."""
+    """Return the sampling that llama.cpp's two ways to generate have beside OpenAI's.
+
+    All are sent, since its own defaults differ: it would take top_k 40 and min_p 0.05.
+    """
     sampling = generation.request.sampling
     return {
         "top_k": max(0, sampling.top_k),

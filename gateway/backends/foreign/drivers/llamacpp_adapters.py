@@ -1,7 +1,7 @@
-"""The adapters of llama.cpp's server: those with which it was started, each by its number.
+"""The adapters of llama.cpp's server: those with which the server was started, each by its number.
 
-It answers an unknown number from the base in silence, and a restart may give a number to another adapter. So each
-connection has to prove that the numbers of its server are those of the request.
+The server answers an unknown number from the base without an error, and a restart may give a number to another adapter.
+So each connection has to prove that the numbers of its server are those of the request.
 """
 
 from __future__ import annotations
@@ -26,15 +26,23 @@ PROBE_TEXT = "The"
 
 
 class _Listed(msgspec.Struct, frozen=True):
+    """An adapter of the server's list."""
+
     id: int
+    """The number of the adapter."""
     path: str
+    """The path of the adapter's file."""
 
 
 class _Probability(msgspec.Struct, frozen=True):
+    """A token's log-probability."""
+
     logprob: float = 0.0
 
 
 class _Completion(msgspec.Struct, frozen=True):
+    """A completion, as far as it is read."""
+
     content: str
     completion_probabilities: list[_Probability] = []
 
@@ -45,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class LlamaCppAdapters:
-    """`AdapterWay` of llama.cpp."""
+    """The `AdapterWay` of llama.cpp."""
 
     can_load = False
     takes_names = False
@@ -86,7 +94,7 @@ def scales_of(info: ServerInfo, digest: str) -> list[dict[str, Any]]:
     Raises ServerChanged: where the server has the adapter no more.
     """
     if digest and digest not in (info.adapters or ()):
-        raise ServerChanged("it has the adapter no more")
+        raise ServerChanged("it no longer has the adapter")
     chosen = info.places.index(digest) if digest else -1
     return [{"id": number, "scale": float(number == chosen)} for number in range(len(info.places))]
 
@@ -104,9 +112,9 @@ def places_in(body: bytes) -> tuple[str, ...]:
     try:
         listed = _decode_list(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadReply("its list of adapters is none") from None
+        raise BadReply("its list of adapters has another form") from None
     if len(listed) > MAX_ADAPTERS or sorted(each.id for each in listed) != list(range(len(listed))):
-        raise BadReply("its adapters have no numbers in a row")
+        raise BadReply("the numbers of its adapters have gaps")
     names = [PurePosixPath(each.path.replace("\\", "/")).stem for each in sorted(listed, key=lambda each: each.id)]
     # Of two with the same content the first one is used.
     return tuple(name if is_digest(name) and name not in names[:place] else "" for place, name in enumerate(names))

@@ -10,7 +10,7 @@ from gateway.backends.foreign.drivers.vllm import VllmDriver
 
 
 class LorikeetDriver(VllmDriver):
-    """`Driver` of another Lorikeet, whose API has vLLM's fields but for the salt, and refuses those that it has not."""
+    """The `Driver` of another Lorikeet, which has vLLM's fields but for the salt, and refuses unknown fields."""
 
     separates_caches = False
     tried = None

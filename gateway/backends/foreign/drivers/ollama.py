@@ -28,6 +28,8 @@ _DONE: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
 class _Model(msgspec.Struct, frozen=True):
+    """A model of the server's list."""
+
     name: str = ""
 
 
@@ -36,11 +38,15 @@ class _Models(msgspec.Struct, frozen=True):
 
 
 class _Message(msgspec.Struct, frozen=True):
+    """The part of a message that is new."""
+
     content: str = ""
     thinking: str | None = None
 
 
 class _Line(msgspec.Struct, frozen=True):
+    """One line of a stream, as far as it is read."""
+
     model: str = ""
     message: _Message | None = None
     response: str = ""
@@ -57,7 +63,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OllamaDriver:
-    """`Driver` of Ollama."""
+    """The `Driver` of Ollama."""
 
     takes_ids = False
     framing: Framing = "lines"

@@ -28,6 +28,8 @@ LATEST = ":latest"
 
 
 class _Completion(msgspec.Struct, frozen=True):
+    """A completion, as far as it is read."""
+
     model: str
     done: bool
 
@@ -37,7 +39,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OllamaAdapters:
-    """`AdapterWay` of Ollama."""
+    """The `AdapterWay` of Ollama."""
 
     can_load = True
     takes_names = True
@@ -45,7 +47,12 @@ class OllamaAdapters:
     missing: re.Pattern[str] | None = None
 
     def __init__(self, content: Content, base: str, options: dict[str, Any]) -> None:
-        """content: reads adapters from the store. base: the name of the base model. options: of every request."""
+        """Hold adapters of one base.
+
+        content: reads adapters from the store.
+        base: the name of the base model.
+        options: the options of every request.
+        """
         self._content = content
         self._base = base
         self._options = options

@@ -31,6 +31,8 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class _Model(msgspec.Struct, frozen=True):
+    """A model of the server's list, as far as it is read."""
+
     id: str = ""
     parent: str | None = None
     max_model_len: int | None = None
@@ -45,7 +47,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OpenAIDriver:
-    """`Driver` of servers with OpenAI's protocol."""
+    """The `Driver` of servers with OpenAI's protocol."""
 
     framing: Framing = "events"
     max_choices = MAX_CHOICES
@@ -69,8 +71,11 @@ class OpenAIDriver:
         left_out: Collection[str] = (),
         model: str = "",
     ) -> Request:
-        """Return the request for a generation. extra: fields of a server that has more than OpenAI's. left_out: fields
-        that a server does not take. model: the name of another model than the pool's."""
+        """Return the request for a generation.
+
+        extra: fields of a server that has more than OpenAI's. left_out: fields that a server does not take. model: the
+        name of another model than the pool's.
+        """
         body = {**self.fields(generation), **extra}
         for name in left_out:
             body.pop(name, None)
@@ -127,7 +132,7 @@ class OpenAIDriver:
         try:
             models = [each for each in _decode_models(reply.body).data[:MAX_MODELS] if not each.parent]
         except (msgspec.DecodeError, RecursionError):
-            raise BadReply("its list of models is none") from None
+            raise BadReply("its list of models has another form") from None
         wanted = self._settings.served_model
         found = next((each for each in models if not wanted or each.id == wanted), None)
         if found is None:

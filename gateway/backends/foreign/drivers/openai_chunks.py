@@ -21,7 +21,7 @@ _FINISH: dict[str, FinishReason] = {
     "eos_token": "stop",
     "stop_sequence": "stop",
 }
-"""Reasons that servers give for the end of a choice. Any other one refuses the reply or is a failure."""
+"""Reasons that servers give for the end of a choice. Any other reason is a failure, or refuses the reply."""
 
 MAX_PARTS = 128
 """Parts of one choice, and pieces of calls, that one chunk may have."""
@@ -31,16 +31,22 @@ _FAILURES = frozenset({"error", "abort"})
 
 
 class _Function(msgspec.Struct, frozen=True):
+    """The function of a call, as far as it is new."""
+
     name: str | None = None
     arguments: str | None = None
 
 
 class _Call(msgspec.Struct, frozen=True):
+    """A call of a tool, as far as it is new."""
+
     index: int = 0
     function: _Function | None = None
 
 
 class _Delta(msgspec.Struct, frozen=True):
+    """The part of a choice that is new."""
+
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -48,6 +54,8 @@ class _Delta(msgspec.Struct, frozen=True):
 
 
 class _Choice(msgspec.Struct, frozen=True):
+    """One choice of a chunk."""
+
     index: int = 0
     delta: _Delta | None = None
     text: str | None = None
@@ -55,10 +63,14 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 class _Details(msgspec.Struct, frozen=True):
+    """Details of the prompt's tokens."""
+
     cached_tokens: int | None = None
 
 
 class _CompletionDetails(msgspec.Struct, frozen=True):
+    """Details of the completion's tokens."""
+
     reasoning_tokens: int | None = None
 
 
@@ -72,6 +84,8 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class _Chunk(msgspec.Struct, frozen=True):
+    """One chunk of a stream, as far as it is read."""
+
     model: str | None = None
     choices: list[_Choice] = []
     usage: Usage | None = None
@@ -141,7 +155,7 @@ class ChunkReader:
             elif known > 0 and call.index == known - 1:
                 found.append(CallDelta(call.index, None, function.arguments or ""))
             else:
-                raise BadReply("its calls are not in order")
+                raise BadReply("its calls of tools are not in order")
         return tuple(found)
 
 

@@ -1,5 +1,7 @@
-"""A probe of one model of a server by OpenAI's completions: whether it is the one that answers, and how likely a token
-is."""
+"""A probe of one model of a server by OpenAI's completions.
+
+A probe shows whether it is this model that answers, and how likely a token is.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,20 @@ PROBE_TEXT = "The"
 
 
 class _Logprobs(msgspec.Struct, frozen=True):
+    """The log-probabilities of a choice, as far as they are read."""
+
     token_logprobs: list[float | None] = []
 
 
 class _Choice(msgspec.Struct, frozen=True):
+    """One choice of a completion."""
+
     logprobs: _Logprobs | None = None
 
 
 class _Completion(msgspec.Struct, frozen=True):
+    """A completion, as far as it is read."""
+
     model: str
     choices: list[_Choice] = []
 

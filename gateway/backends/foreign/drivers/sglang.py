@@ -53,10 +53,14 @@ TOO_LONG = "context length"
 
 
 class _Finish(msgspec.Struct, frozen=True):
+    """The end of a choice."""
+
     type: Literal["stop", "length", "abort"]
 
 
 class _Meta(msgspec.Struct, frozen=True):
+    """The counts of a reply so far, and its end."""
+
     finish_reason: _Finish | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -64,6 +68,8 @@ class _Meta(msgspec.Struct, frozen=True):
 
 
 class _Step(msgspec.Struct, frozen=True):
+    """One event of a stream, as far as it is read."""
+
     output_ids: list[int] = []
     meta_info: _Meta | None = None
     error: msgspec.Raw = NO_ERROR
@@ -74,7 +80,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SglangDriver:
-    """`Driver` of SGLang."""
+    """The `Driver` of SGLang."""
 
     framing: Framing = "events"
     max_choices = 1

@@ -30,15 +30,21 @@ UNFIT = ("rank", "target module", "target_module", "incompatible", "not compatib
 
 
 class _Change(msgspec.Struct, frozen=True):
+    """The answer to a load or an unload."""
+
     success: bool = False
     loaded_adapters: dict[str, Any] | None = None
 
 
 class _Meta(msgspec.Struct, frozen=True):
+    """The log-probabilities of a completion: for each token the log-probability, the id, and the text."""
+
     output_token_logprobs: list[tuple[float | None, int, Any]] = []
 
 
 class _Completion(msgspec.Struct, frozen=True):
+    """A completion, as far as it is read."""
+
     meta_info: _Meta
 
 
@@ -48,7 +54,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SglangAdapters:
-    """`AdapterWay` of SGLang."""
+    """The `AdapterWay` of SGLang."""
 
     can_load = True
     takes_names = True
@@ -99,7 +105,10 @@ class SglangAdapters:
 
 
 class ProvedSglangAdapters(SglangAdapters):
-    """`AdapterWay` of versions with which `SglangAdapters` was not tried: adapters are asked for as models."""
+    """The `AdapterWay` of versions with which `SglangAdapters` was not tried.
+
+    Requests name adapters as models.
+    """
 
     has_to_differ = True
     missing: re.Pattern[str] | None = re.compile(UNKNOWN_ADAPTER)

@@ -22,6 +22,8 @@ FEATURES: frozenset[Feature] = frozenset({"seed"})
 
 
 class _Info(msgspec.Struct, frozen=True):
+    """The facts about a server, as far as they are read."""
+
     model_id: str
     max_total_tokens: int = 0
     max_concurrent_requests: int = 0
@@ -31,7 +33,7 @@ _decode_info = msgspec.json.Decoder(_Info).decode
 
 
 class TgiDriver:
-    """`Driver` of TGI."""
+    """The `Driver` of TGI."""
 
     framing: Framing = "events"
     max_choices = 1

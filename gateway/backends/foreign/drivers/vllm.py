@@ -51,12 +51,16 @@ OF_IDS: frozenset[Feature] = SAMPLING | {
 
 
 class _Choice(msgspec.Struct, frozen=True):
+    """One choice of a chunk."""
+
     index: int = 0
     token_ids: list[int] | None = None
     finish_reason: str | None = None
 
 
 class _Chunk(msgspec.Struct, frozen=True):
+    """One chunk of a stream, as far as it is read."""
+
     model: str = ""
     choices: list[_Choice] = []
     usage: ChunkUsage | None = None
@@ -68,7 +72,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class VllmDriver:
-    """`Driver` of vLLM."""
+    """The `Driver` of vLLM."""
 
     framing: Framing = "events"
     max_choices = MAX_CHOICES

@@ -22,8 +22,11 @@ from gateway.domain.pools.foreign_settings import ForeignSettings
 
 
 class _Model(msgspec.Struct, frozen=True):
+    """A model or an adapter of the server's list."""
+
     id: str = ""
     root: str | None = None
+    """The path of an adapter's content."""
 
 
 class _Models(msgspec.Struct, frozen=True):
@@ -35,7 +38,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class VllmAdapters:
-    """`AdapterWay` of vLLM."""
+    """The `AdapterWay` of vLLM."""
 
     can_load = True
     takes_names = True

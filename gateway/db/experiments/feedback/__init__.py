@@ -1,1 +1,1 @@
-"""Queries of feedback: votes as they are, and which of them the sums of experiments have."""
+"""Queries of feedback: votes as they are, and the votes that the sums of experiments have."""

@@ -1,4 +1,4 @@
-"""Which vote the sums have of each feedback, and by what the feedback differs from it."""
+"""The vote that the sums have of each feedback, and the difference to the feedback's present vote."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A feedback about a unit, as the sums have it and as it is."""
+    """The two votes of a feedback about a unit: the one in the sums, and the present one."""
 
     feedback_id: str
     unit: UnitId
     counted: Vote | None
-    """None: the sums have no vote of it."""
+    """The vote in the sums; None: the sums have none."""
     current: Vote | None
-    """None: it was withdrawn."""
+    """The present vote; None: it was withdrawn."""
 
 
-# About the unit of its request or the unit that it names, and about a unit that the sums have it of, whose request may
-# be forgotten by now.
+# A vote is about the unit of its request or the unit that it names, and about a unit in whose sums it is, whose request
+# may be forgotten by now.
 _DIFFERENCES = """
     WITH asked AS MATERIALIZED (
         SELECT f.* FROM feedback f WHERE f.id = ANY ($1)
@@ -54,7 +54,7 @@ _DIFFERENCES = """
 async def differences(
     conn: Connection, feedback_ids: Collection[str], request_ids: Collection[str]
 ) -> list[Difference]:
-    """Return what these feedbacks, and all about these requests, are about, and what is counted of them."""
+    """Return the units and both votes of some feedbacks, and of all feedback about some requests."""
     found = []
     for row in await conn.fetch(_DIFFERENCES, list(feedback_ids), list(request_ids)):
         vote = Vote(row["id"], row["metric"], row["value"], row["at_us"], row["is_by_judge"])
@@ -106,7 +106,7 @@ async def write_counted(
         await conn.execute(_WRITE, ids, experiment_ids, [unit[1] for unit, _ in listed], values, times)
 
 
-# One that somebody changes just now stays, without waiting for it: it goes with the purge if it stays withdrawn.
+# A vote that somebody changes just now stays, without waiting for it: it goes with the purge if it stays withdrawn.
 _DROP_WITHDRAWN = """
     DELETE FROM feedback WHERE ctid = ANY (ARRAY (
         SELECT f.ctid FROM feedback f WHERE f.id = ANY ($1) AND f.withdrawn_at IS NOT NULL

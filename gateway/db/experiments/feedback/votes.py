@@ -1,6 +1,6 @@
-"""Feedback: votes about requests and units, and the events by which the sums of experiments hear of them.
+"""Feedback: votes about requests and units, and the events by which the sums of experiments get them.
 
-Of several votes of one source about one thing, by one metric, the latest one counts: there is one row of them. Rows
+The latest of several votes of one source about one thing, by one metric, counts: there is one row for all of them. Rows
 of a purged project are not shown, whether they are deleted yet or not.
 """
 
@@ -17,7 +17,7 @@ from gateway.domain.experiments.feedback.votes import FeedbackMetric, Source, Va
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-KEEP_DAYS = 400
+RETENTION_DAYS = 400
 """Days for which votes, and the ids that clients gave them, are kept."""
 
 DROP_AT_ONCE = 1000
@@ -49,7 +49,7 @@ class VoteRow(NewVote, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What another vote has to be later than in order to replace the one in the table."""
+    """The vote in the table, which a later vote replaces."""
 
     id: str
     occurred_at: datetime.datetime
@@ -58,7 +58,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class ClientId(msgspec.Struct, frozen=True):
-    """An id that a client gave a vote, and what was answered to that."""
+    """An id that a client gave a vote, and the answer that the client got."""
 
     client_id: bytes
     fingerprint: bytes
@@ -151,7 +151,7 @@ _INSERT = """
 async def insert_votes(conn: Connection, project_id: str, votes: Sequence[NewVote]) -> set[str]:
     """Insert votes about things that have none yet, and return their ids.
 
-    votes: by id ascending, each id once. Waits for another transaction that inserts one of them.
+    votes: in ascending order of ids, each id once. Waits for another transaction that inserts one of the votes.
     """
     return {row["id"] for row in await conn.fetch(_INSERT, project_id, *_columns(votes))}
 
@@ -192,8 +192,8 @@ def _columns(votes: Sequence[NewVote]) -> list[list[Any]]:
     return [[getattr(vote, name) for vote in votes] for name in NewVote.__struct_fields__]
 
 
-# One event of a vote, whatever it is about: the bookkeeper looks up which units that are, in all experiments of the
-# project. A unit that appears later is counted by all its rows, votes too.
+# A vote makes one event, whatever the vote is about: the bookkeeper looks up which units that are, in all experiments
+# of the project. A unit that appears later is counted by all its rows, votes too.
 _ANNOUNCE = """
     INSERT INTO experiment_events (experiment_id, kind, feedback_id, created_at)
     SELECT e.id, 'feedback', f.id, f.occurred_at
@@ -238,13 +238,14 @@ _LIST = """
 
 
 class VoteQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What the votes of a list have in common; None: anything. after: the id of the vote that the page follows."""
+    """The fields that the votes of a list have in common; None: any value."""
 
     request_id: str | None = None
     digest: bytes | None = None
     metric: str | None = None
     source: str | None = None
     after: str | None = None
+    """The id of the vote that the page follows."""
     limit: int = 20
 
 
@@ -264,7 +265,7 @@ _WITHDRAW = """
 
 
 async def withdraw_vote(conn: Connection, project_id: str, feedback_id: str) -> bool:
-    """Withdraw a vote, which then neither counts nor is shown; False where there is none. Its row goes later."""
+    """Withdraw a vote, which then neither counts nor is shown; False where there is none. The row is deleted later."""
     return await conn.execute(_WITHDRAW, project_id, feedback_id) != "UPDATE 0"
 
 
@@ -284,7 +285,7 @@ async def drop_withdrawn_votes(conn: Connection) -> int:
     return len(await conn.fetch(_DROP_WITHDRAWN, DROP_AT_ONCE))
 
 
-# Of each project, by the index of its oldest.
+# The rows of each project, by the index of its oldest.
 _DROP_OLD = """
     DELETE FROM feedback WHERE ctid = ANY (ARRAY (
         SELECT old.ctid FROM projects p CROSS JOIN LATERAL (
@@ -299,7 +300,7 @@ _DROP_OLD = """
 
 async def drop_old_votes(conn: Connection) -> int:
     """Delete some votes whose days are over, or of purged projects; returns how many. Sums keep the former."""
-    return len(await conn.fetch(_DROP_OLD, DROP_AT_ONCE, KEEP_DAYS))
+    return len(await conn.fetch(_DROP_OLD, DROP_AT_ONCE, RETENTION_DAYS))
 
 
 _DROP_OLD_IDS = """
@@ -312,7 +313,7 @@ _DROP_OLD_IDS = """
 
 async def drop_old_ids(conn: Connection) -> int:
     """Delete some ids of votes whose days are over; returns how many."""
-    return len(await conn.fetch(_DROP_OLD_IDS, DROP_AT_ONCE, KEEP_DAYS))
+    return len(await conn.fetch(_DROP_OLD_IDS, DROP_AT_ONCE, RETENTION_DAYS))
 
 
 _DROP_OF_PROJECT = """

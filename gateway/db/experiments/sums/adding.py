@@ -110,7 +110,7 @@ def _by_key(item: tuple[tuple[str, AgeKey], Sums]) -> tuple[str, AgeKey]:
 
 
 def _numbers(sums: Sums) -> tuple[int | str, ...]:
-    """Return the columns of sums. Those that may have more than 64 bits are texts."""
+    """Return the columns of sums. Numbers that may have more than 64 bits are texts."""
     return sums.n, *(str(value) for value in msgspec.structs.astuple(sums)[1:])
 
 

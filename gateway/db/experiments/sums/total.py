@@ -11,9 +11,9 @@ SumsOf = dict[tuple[str, Key, str], Sums]
 TimesOf = dict[tuple[str, Key, str, int], int]
 AgesOf = dict[tuple[str, AgeKey], Sums]
 TotalsOf = dict[tuple[str, int, int, str], Sums]
-"""By experiment, epoch, arm and metric, of all days together."""
+"""Sums by experiment, epoch, arm and metric, over all days together."""
 TimeTotalsOf = dict[tuple[str, int, int, str, int], int]
-"""By experiment, epoch, arm, metric and bucket, of all days together."""
+"""Units by experiment, epoch, arm, metric and bucket, over all days together."""
 
 
 class Total:
@@ -64,7 +64,7 @@ class Total:
         return {place: num for place, num in found.items() if num}
 
     def full(self) -> tuple[UnitsOf, SumsOf, TimesOf, AgesOf]:
-        """Return what is not nothing: units, sums, times and ages."""
+        """Return the units, sums, times and ages that are not zero."""
         return (
             {key: each for key, each in self.units.items() if each != NOTHING},
             {key: each for key, each in self.sums.items() if each != NO_UNITS},

@@ -1,4 +1,4 @@
-"""Reads everything that is in the tables of sums of one experiment, to compare it with a recount."""
+"""Reads all rows of one experiment from the tables of sums, to compare them with a recount."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ALL_TIMES = """
 
 
 async def load_total(conn: Connection, experiment_id: str) -> Total:
-    """Return what is in the tables of an experiment, to compare it with a recount."""
+    """Return the sums in the tables of an experiment, to compare them with a recount."""
     total = Total()
     for day, epoch, arm, *numbers in await conn.fetch(_ALL_UNITS, experiment_id):
         total.units[experiment_id, (day, epoch, arm)] = (numbers[0], numbers[1], numbers[2])

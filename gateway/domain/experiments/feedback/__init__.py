@@ -1,2 +1,4 @@
-"""Feedback as pure decisions: what a vote may say and what it is about, ids of replies that votes name, and what the
-votes of people and of a judge come to together."""
+"""Feedback as pure decisions: votes and their subjects, ids of replies that votes name, and the results of votes.
+
+Votes of people and of a judge come to results together.
+"""

@@ -1,8 +1,8 @@
-"""One metric of one arm by people's votes and a judge's: what people would say, of which a judge says more often.
+"""The opinion of people about one metric of one arm, from their votes and, with its bias removed, a judge's votes.
 
-People vote about some units, drawn at random, and a judge about many; of both, a unit has the mean of its votes. The
+People vote about some units, drawn at random, and a judge about many; a unit has the mean of the votes of each. The
 judge's bias falls out, since it shows where both voted (`statistics.judges`). A judge's votes alone are in no other
-metric. Which model judges, and how, is not known here.
+metric. Knows neither which model judges nor how.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ def is_judged(key: str) -> bool:
 
 
 def judged_units(votes: Mapping[str, tuple[int, int]], own: Collection[str]) -> Iterable[tuple[str, Unit]]:
-    """Yield what a unit's votes contribute: y, and x where a judge and people both voted.
+    """Yield the contributions of a unit's votes: y, and x where a judge and people both voted.
 
-    Where both voted, y is the people's mean and x the judge's, else y is the judge's. votes: sums and numbers by
-    metric, a judge's by `judge_key`. own: the project's metrics.
+    Where both voted, y is the people's mean and x the judge's, else y is the judge's.
+    votes: sums and numbers by metric, a judge's by `judge_key`.
+    own: the project's metrics.
     """
     for key, (total, num) in votes.items():
         metric = key.removesuffix(_JUDGE)
@@ -68,6 +69,7 @@ class JudgedEffect(msgspec.Struct, frozen=True):
     control: Mean
     """The mean of people's votes, as the judge helps to know it."""
     treatment: Mean
+    """The mean of people's votes about the arm, in the same way."""
     effect: Effect
     """The difference of these means; its interval holds at every look."""
     by_people: Effect
@@ -95,9 +97,11 @@ def judged_comparisons(
     num_arms: int,
     tightest_at: int,
 ) -> tuple[JudgedComparison, ...]:
-    """Return those metrics by which people and a judge voted, beside the control.
+    """Return the metrics by which people and a judge voted, beside the control.
 
-    sums: by key, epoch and arm. listed: each metric, its role and its level. tightest_at: as of `judged_effect`.
+    sums: the sums by key, epoch and arm.
+    listed: each metric, its role and its level.
+    tightest_at: as for `judged_effect`.
     """
     found = []
     for metric, role, alpha in listed:
@@ -125,7 +129,8 @@ def judged_effect(
 ) -> JudgedEffect | None:
     """Return a metric of an arm beside the control with the help of a judge; None where too few units have votes.
 
-    sums: by key, epoch and arm. tightest_at: units of both arms at which the experiment's intervals are tightest.
+    sums: the sums by key, epoch and arm.
+    tightest_at: units of both arms at which the experiment's intervals are tightest.
     Epochs with fewer than two labelled or two other units of an arm are left out; the others are strata.
     """
     epochs = []
@@ -167,7 +172,7 @@ class _Estimates(msgspec.Struct, frozen=True):
 
 
 def _estimates(epochs: Sequence[Sequence[_Arm]], one: int) -> _Estimates:
-    """Return what is known of the control (0) or the arm (1). epochs: both of them in each."""
+    """Return the estimates of the control (0) or the arm (1). epochs: both arms in each epoch."""
     own = [(_num_units(pair), pair[one].labelled, pair[one].others) for pair in epochs]
     powered = [(units, both.n, prediction_powered(both, others)) for units, both, others in own]
     scores = [(units, scores_of(both, others)) for units, both, others in own]
@@ -185,8 +190,10 @@ def _num_units(pair: Sequence[_Arm]) -> int:
 
 
 def _stratified(epochs: Iterable[tuple[int, int, float, float]]) -> Mean:
-    """Return an arm's estimate over epochs, in the metric's integers. epochs: the units of both arms in each, the
-    number that the estimate is of, the mean, and its variance."""
+    """Return an arm's estimate over epochs, in the metric's integers.
+
+    epochs: the units of both arms in each, the number that the estimate is of, the mean, and its variance.
+    """
     return stratified([(units, Mean(n, mean / MILLION, variance / MILLION**2)) for units, n, mean, variance in epochs])
 
 

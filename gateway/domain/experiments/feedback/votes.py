@@ -1,4 +1,4 @@
-"""What a vote may say about a metric, and the digests by which a project's tables know votes. Pure, no I/O."""
+"""The values that votes may have for a metric, and the digests by which a project's tables know votes. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class FeedbackMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Value(msgspec.Struct, frozen=True):
-    """What a vote says, as tables keep it."""
+    """The value of a vote, as tables keep it."""
 
     value: int
-    """0 or 1 of a boolean, millionths of a number or a label."""
+    """0 or 1 for a boolean; millionths for a number or a label."""
     label: str | None = None
 
 
@@ -57,9 +57,10 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 def checked_value(metric: FeedbackMetric, value: bool | int | float | str, param: str) -> Value:
-    """Return what a vote says in the terms of its metric. param: the path of the field, for messages.
+    """Return the value of a vote in the terms of its metric. param: the path of the field, for messages.
 
-    Raises InvalidRequest: for a value of another type, outside of the bounds, or for a label that the metric has not.
+    Raises InvalidRequest: for a value of another type or outside of the bounds, or for a label that the metric does not
+    have.
     """
     if metric.type == "boolean":
         if not isinstance(value, bool):
@@ -92,9 +93,10 @@ def feedback_id(project_key: bytes, subject: Subject, metric: str, source: Sourc
 def fingerprint(
     project_key: bytes, feedback: str, value: Value, comment: str | None, occurred_at: datetime.datetime | None
 ) -> bytes:
-    """Return 16 bytes that are equal for two votes only if both say the same. feedback: of `feedback_id`.
+    """Return 16 bytes that are equal for two votes only if both say the same.
 
-    occurred_at: as the client gave it; None where it gave none.
+    feedback: the vote's id by `feedback_id`.
+    occurred_at: the time by the client; None where it gave none.
     """
     at = None if occurred_at is None else occurred_at.timestamp()
     return _digest(project_key, b"lorikeet fb body", (feedback, value.value, value.label, comment, at), 16)

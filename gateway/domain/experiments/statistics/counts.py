@@ -1,6 +1,6 @@
 """Exact tests of counts that hold at every look: sample ratios, errors, binary outcomes, ranks.
 
-Of the things counted, each falls to arm i with probability shares[i] under the null. The E-value is the ratio of a
+Each counted thing falls to arm i with probability shares[i] under the null. The E-value is the ratio of a
 Dirichlet mixture around the shares to the null (Lindon and Malek, arXiv 2011.03567). No base rate is assumed: whether
 there are more errors at noon does not matter, only which arm has them.
 """
@@ -18,16 +18,18 @@ ERROR_CONCENTRATION = 10.0
 
 
 class EpochCounts(msgspec.Struct, frozen=True):
-    """What each arm got in one epoch."""
+    """The counts of each arm in one epoch."""
 
     counts: tuple[int, ...]
     shares: tuple[float, ...]
-    """What each arm should get; they sum to 1. 0 for arms that had ended, which are left out."""
+    """The expected share of each arm; they sum to 1. 0 for arms that had ended, which are left out."""
 
 
 def log_e(counts: Sequence[int], shares: Sequence[float], concentration: float) -> float:
-    """Return ln E of counts by arm: lnB(k shares + S) - lnB(k shares) - sum of S_i ln shares_i, for a concentration k;
-    lnB is the logarithm of the multivariate beta function.
+    """Return ln E of counts by arm, for a concentration k.
+
+    ln E = lnB(k shares + S) - lnB(k shares) - sum of S_i ln shares_i, where lnB is the logarithm of the multivariate
+    beta function.
 
     concentration: about n / u(alpha) for the best power at n things (`sequences.tightest_u`).
     Infinite where something fell to an arm without a share.
@@ -50,8 +52,11 @@ def log_e_of_epochs(epochs: Sequence[EpochCounts], concentration: float) -> floa
 
 
 def srm_log_e(epochs: Sequence[EpochCounts]) -> float:
-    """Return ln E that units are not split as declared: E is the mean over three concentrations, which is an E-value as
-    well and finds small faults late and large ones early."""
+    """Return ln E that units are not split as declared.
+
+    E is the mean over three concentrations, which is an E-value as well and finds small faults late and large ones
+    early.
+    """
     logs = [log_e_of_epochs(epochs, concentration) for concentration in SRM_CONCENTRATIONS]
     highest = max(logs)
     if math.isinf(highest):

@@ -16,9 +16,9 @@ class Judged(msgspec.Struct, frozen=True):
 
     mean: float
     variance: float
-    """Of the mean."""
+    """The variance of the mean."""
     judge_weight: float
-    """Lambda: 0 where the judge tells nothing about labels."""
+    """Lambda, the weight of the judge's scores: 0 where they tell nothing about labels."""
 
 
 def prediction_powered(labelled: Sums, others: Sums) -> Judged:
@@ -50,10 +50,11 @@ def scores_of(labelled: Sums, others: Sums) -> Sums:
 def effect_of_labels(
     control: Mean, treatment: Mean, num: int, num_labelled: int, *, alpha: float, tightest_at: int, num_arms: int = 2
 ) -> Effect:
-    """Return an effect with an interval that holds at every look. What it learns from are the labels.
+    """Return an effect with an interval that holds at every look, learned from labels.
 
-    num: answers of both arms, judged or labelled. tightest_at: labels of both arms at which the interval is tightest.
-    num_arms: the means that were estimated.
+    num: answers of both arms, judged or labelled.
+    tightest_at: labels of both arms at which the interval is tightest.
+    num_arms: the number of means that were estimated.
     """
     effect, se = treatment.mean - control.mean, math.sqrt(max(0.0, control.variance + treatment.variance))
     u = information(num_labelled, tightest_at, alpha)

@@ -25,7 +25,7 @@ from gateway.domain.experiments.statistics.judges import effect_of_labels, predi
 from gateway.domain.experiments.sums import Unit, sums_of
 
 Verdict = Literal["first", "second", "tie"]
-"""What a judge says of two answers, by the places in which they were shown."""
+"""A judge's verdict on two answers, by the places in which they were shown."""
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Pair(msgspec.Struct, frozen=True):
     control_chars: int
     arm_chars: int
     label: float | None = None
-    """What a person says of the pair, as `score` has it; None where nobody was asked."""
+    """A person's verdict on the pair, in the numbers of `score`; None where nobody was asked."""
 
     @property
     def score(self) -> float:
@@ -59,13 +59,13 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Preference(msgspec.Struct, frozen=True):
-    """How often people would prefer the arm to the control, and what a judge alone would say."""
+    """The rate at which people would prefer the arm to the control, and the rate by a judge alone."""
 
     num_labelled: int
     num_judged: int
     """Pairs that nobody but the judge has seen."""
     judge_weight: float
-    """How much the judge's scores count beside labels: 0 where they tell nothing about them."""
+    """The weight of the judge's scores beside labels: 0 where the scores tell nothing about labels."""
     follows_place: float
     """The part of the pairs in which the judge chose the same place in both orders."""
     by_judge: float
@@ -75,9 +75,9 @@ class Preference(msgspec.Struct, frozen=True):
 
 
 def check_judge(judge: str, served: Sequence[str], field: str = "judge.model") -> None:
-    """Check that a judge is none of what it judges. served: what each arm serves, as model strings.
+    """Check that a judge is none of the models that it judges. served: the model string of each arm.
 
-    Raises InvalidRequest: where an arm serves the judge's model or adapter, in whatever version.
+    Raises InvalidRequest: when an arm serves the judge's model or adapter, in any version.
     """
     for model in served:
         if model.partition("@")[0] == judge.partition("@")[0]:
@@ -100,10 +100,10 @@ def at_equal_length(pairs: Sequence[Pair]) -> list[float]:
 
 
 def preference(pairs: Sequence[Pair], *, alpha: float, tightest_at: int) -> Preference | None:
-    """Return what people would say of an arm beside the control; None with fewer than two labels or two other pairs.
+    """Return people's preference for an arm over the control; None with fewer than two labels or two other pairs.
 
-    pairs: one of each unit, so that they are independent; the labelled ones were drawn at random. tightest_at: pairs at
-    which the interval is tightest, counted as labels.
+    pairs: one of each unit, so that they are independent; the labelled ones were drawn at random.
+    tightest_at: pairs at which the interval is tightest, counted as labels.
     """
     scores = at_equal_length(pairs)
     labelled = [(pair.label, score) for pair, score in zip(pairs, scores, strict=True) if pair.label is not None]

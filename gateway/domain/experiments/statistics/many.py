@@ -1,4 +1,4 @@
-"""Many hypotheses at once: a declared family shares alpha, everything else is filtered by E-values."""
+"""Many hypotheses at once: a declared family shares alpha, all other hypotheses are filtered by E-values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ def alpha_of_each(alpha: float, num_primary: int, num_arms: int) -> float:
 
 
 def e_bh(log_es: Sequence[float], alpha: float) -> list[int]:
-    """Return the indexes, ascending, of the hypotheses that e-BH rejects with a false discovery rate of alpha at most,
-    however they depend on each other (Wang and Ramdas, arXiv 2009.02824): the k highest, for the largest k whose k-th
-    highest E times k over their number is 1 / alpha at least.
+    """Return the indexes, ascending, of the hypotheses that e-BH rejects.
+
+    The false discovery rate is alpha at most, however the hypotheses depend on each other (Wang and Ramdas, arXiv
+    2009.02824). Rejected are the k highest, for the largest k whose k-th highest E times k over their number is 1 /
+    alpha at least.
 
     log_es: ln of the current E-values. Running maxima are no E-values at any time (arXiv 2501.19360).
     """

@@ -64,8 +64,10 @@ def t_radius(degrees: int, u: float, alpha: float) -> float:
 
 
 def t_log_e(t: float, degrees: int, u: float) -> float:
-    """Return ln E of an effect of t estimated standard errors: ln(r)/2 + (degrees+1)/2 (ln(1+t**2/degrees) -
-    ln(1+r t**2/degrees)), r = 1/(1+u); 0 without degrees of freedom."""
+    """Return ln E of an effect of t estimated standard errors; 0 without degrees of freedom.
+
+    ln E = ln(r)/2 + (degrees+1)/2 (ln(1+t**2/degrees) - ln(1+r t**2/degrees)), r = 1/(1+u).
+    """
     if degrees < 1:
         return 0.0
     r, ratio = 1 / (1 + u), t * t / degrees
@@ -78,8 +80,10 @@ def one_sided_u(alpha: float) -> float:
 
 
 def one_sided_radius(u: float, alpha: float) -> float:
-    """Return the distance of a one-sided bound in standard errors, asymptotic (arXiv 2103.06476, equation 134):
-    sqrt(2 (u+1)/u * ln(1 + sqrt(u+1) / (2 alpha)))."""
+    """Return the distance of a one-sided bound in standard errors, asymptotic.
+
+    See arXiv 2103.06476, equation 134: sqrt(2 (u+1)/u * ln(1 + sqrt(u+1) / (2 alpha))).
+    """
     return math.sqrt(2 * (u + 1) / u * math.log1p(math.sqrt(u + 1) / (2 * alpha))) if u > 0 else math.inf
 
 

@@ -15,7 +15,7 @@ MAX_ANSWER_CHARS = 1 << 20
 """A longer answer is not accepted."""
 
 MAX_COMPARISONS = 200_000
-"""An answer whose check takes more of them is not accepted."""
+"""Comparisons of one check; an answer that takes more is not accepted."""
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),

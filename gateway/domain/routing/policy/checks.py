@@ -71,7 +71,7 @@ def check_document(document: Document) -> None:
             if ".cascade." in path:
                 raise refusal(path, "a cascade holds no other cascade")
         if node.weighted is not None and not any(choice.weight for choice in node.weighted.choices):
-            raise refusal(f"{path}.weighted", "one weight at least is above 0")
+            raise refusal(f"{path}.weighted", "at least one weight must be above 0")
         if node.weighted is not None and not _is_sticky(node.weighted.sticky):
             raise refusal(f"{path}.weighted.sticky", "expected user, key, or metadata. and a key of the metadata")
         if node.conditional is not None:

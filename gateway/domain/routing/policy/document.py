@@ -20,10 +20,10 @@ MAX_DOCUMENT_BYTES = 64 << 10
 MAX_TARGET_CHARS = 256
 
 ErrorKind = Literal["unavailable", "overloaded", "rate_limited", "timeout", "failed", "context_length"]
-"""Why a target did not answer, as a policy names it."""
+"""The reason why a target did not answer, in a policy's words."""
 
 Outcome = ErrorKind | Literal["rejected"]
-"""Why another target is tried: an error, or an answer that a cascade did not accept."""
+"""The reason why another target is tried: an error, or an answer that a cascade did not accept."""
 
 USUAL_ERRORS: tuple[ErrorKind, ...] = ("unavailable", "overloaded", "timeout", "failed")
 
@@ -90,7 +90,7 @@ class Hedge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class Shadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A branch of whose requests copies go to another target, whose answers nobody sees."""
+    """A branch whose requests are copied to another target, whose answers no client gets."""
 
     node: Node
     target: Annotated[str, Meta(min_length=1, max_length=MAX_TARGET_CHARS)]
@@ -149,7 +149,7 @@ class Conditional(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Several(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Branches to choose from by what they cost or how fast they answer."""
+    """Branches to choose from, by their price or by their speed."""
 
     nodes: Annotated[tuple[Node, ...], Meta(min_length=1)]
 

@@ -27,7 +27,7 @@ class TargetFacts(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, and what is known of the targets."""
+    """The facts about one request and its possible targets."""
 
     route_id: str
     """The policy's id, under which draws are made."""

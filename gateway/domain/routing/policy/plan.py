@@ -1,4 +1,4 @@
-"""The plan of a policy for one request: what is tried in which order, on which errors what follows, and why."""
+"""The plan of a policy for one request: the targets in their order, the errors that lead to the next one, and why."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ _EDGE = re.compile(r"\.(\w+)\.(\w+(?:\[\d+\])?)(?:\.node)?")
 
 
 def edges_to(path: str) -> list[tuple[str, str]]:
-    """Return the nodes on the way from the root to a node, by its path: the path of each, and the branch that is
-    taken there."""
+    """Return the nodes on the way from the root to a node, by the node's path.
+
+    Each is the path of the node on the way, and the branch that is taken there.
+    """
     return [(f"{path[: found.start()]}.{found[1]}", found[2]) for found in _EDGE.finditer(path)]
 
 
@@ -62,6 +64,6 @@ class Plan(msgspec.Struct, frozen=True):
     """A policy's plan for one request."""
 
     steps: tuple[Step, ...]
-    """The attempts; the first one is made first. None where no target of the policy can be used."""
+    """The attempts, the first one first. Empty where no target of the policy can be used."""
     trace: tuple[Edge, ...]
     """The decisions in the order in which they were made."""

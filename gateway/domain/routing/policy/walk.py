@@ -73,7 +73,7 @@ class _Walker:
         self._facts = facts
 
     def step(self, attempt: _Attempt, numbers: Mapping[int, int]) -> Step:
-        """Return the step of an attempt. numbers: of all attempts, by their identity."""
+        """Return the step of an attempt. numbers: the numbers of all attempts, by their identity."""
         around = attempt.around
         return Step(
             attempt.target,
@@ -144,8 +144,10 @@ class _Walker:
         around: _Around,
         after: list[_Attempt],
     ) -> list[_Attempt]:
-        """Return the attempts of nodes one after the other. branch: of all nodes but the last, which has `around`
-        unless something comes after."""
+        """Return the attempts of nodes one after the other.
+
+        branch: applies to all nodes but the last, which has `around` unless something comes after.
+        """
         all_attempts: list[_Attempt] = []
         then = around.then | dict.fromkeys(on, after[0]) if after else around.then
         below: list[Edge] = []
@@ -166,12 +168,12 @@ class _Walker:
         found = self.attempts(f"{path}.hedge.node", hedge.node, replace(around, hedge=hedge))
         for each in found:
             delay_ms = hedge.delay_ms or self._target(each.target).late_ms
-            told = (
+            outcome = (
                 "no second try, too little was measured"
                 if delay_ms is None
                 else f"a second try after {delay_ms:.0f} ms"
             )
-            self.trace.insert(at, Edge(path, f"hedge: {each.target}, {told}"))
+            self.trace.insert(at, Edge(path, f"hedge: {each.target}, {outcome}"))
             at += 1
         return found
 
@@ -260,8 +262,10 @@ class _Walker:
         return cost / max(1, facts.prompt_tokens + num_completion_tokens)
 
     def _time_ms(self, target: TargetFacts) -> float:
-        """Return the time of a whole reply, whose completions come side by side; 0 where nothing was measured, so that
-        something will be."""
+        """Return the time of a whole reply, whose completions come side by side.
+
+        Return 0 where nothing was measured, so that something will be.
+        """
         if target.first_token_ms is None:
             return 0.0
         return target.first_token_ms + (target.token_ms or 0.0) * self._facts.max_tokens

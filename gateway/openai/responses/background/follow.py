@@ -1,6 +1,6 @@
-"""The log of a response's events as a stream: what is there from a number on, then what comes, until the response ends.
+"""The log of a response's events as a stream: the events from a number on, then further ones until the response ends.
 
-Any gateway can show it: nothing but the database is read, so that a number means the same event everywhere, always.
+Any gateway can show the log: only the database is read, so that a number means the same event everywhere, always.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.domain.tenancy.principal import Principal
 from gateway.http.sse import DONE
 from gateway.support.quota import Quota
 
-LOOK_S = 0.1
+POLL_S = 0.1
 """The seconds between two looks at the log."""
 
 ALIVE_S = 15.0
@@ -41,7 +41,7 @@ class Followers:
         self._background = background
         self._open = Quota(MAX_FOLLOWERS, MAX_FOLLOWERS_OF_ONE)
         self._waiting: dict[Key, set[asyncio.Future[Progress | None]]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     async def follow(self, caller: Principal, response_id: str, number: int) -> AsyncGenerator[bytes]:
         """Yield the events that follow the one of this number, -1 for all, and the end of the stream.
@@ -83,23 +83,23 @@ class Followers:
         """Return how far a response is once that has changed, None where it is gone; the same after ALIVE_S."""
         try:
             async with asyncio.timeout(ALIVE_S):
-                while (found := await self._next_look(key)) == progress:
+                while (found := await self._next_poll(key)) == progress:
                     continue
                 return found
         except TimeoutError:
             return progress
 
-    async def _next_look(self, key: Key) -> Progress | None:
-        told: asyncio.Future[Progress | None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, set()).add(told)
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-        return await told
+    async def _next_poll(self, key: Key) -> Progress | None:
+        waiter: asyncio.Future[Progress | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, set()).add(waiter)
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll())
+        return await waiter
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Look at all that somebody waits for, until nobody does."""
         while self._waiting:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             waiting, self._waiting = self._waiting, {}
             try:
                 found = await self._background.progress(list(waiting))
@@ -108,9 +108,9 @@ class Followers:
                     self._waiting.setdefault(key, set()).update(each for each in futures if not each.done())
                 continue
             for key, futures in waiting.items():
-                for told in futures:
-                    if not told.done():
-                        told.set_result(found.get(key))
+                for waiter in futures:
+                    if not waiter.done():
+                        waiter.set_result(found.get(key))
 
 
 def _forgotten() -> InvalidRequest:

@@ -1,4 +1,4 @@
-"""POST /v1/responses with `background`: the response is queued, and answered by what is in the log."""
+"""POST /v1/responses with `background`: the response is queued, and answered from its log of events."""
 
 from __future__ import annotations
 

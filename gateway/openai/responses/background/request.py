@@ -10,7 +10,7 @@ _PREFIX = b"x-lorikeet-"
 
 
 class BackgroundRequest(msgspec.Struct, frozen=True):
-    """What is needed to run a response as if its client had just asked for it."""
+    """The parts of a request that it takes to run it as if its client had just sent it."""
 
     request_id: str
     body: bytes

@@ -1,4 +1,4 @@
-"""Takes background responses that nobody runs, a few at a time, and holds the leases of those that it runs."""
+"""Takes queued background responses, a few at a time, and holds the leases of those that it runs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from gateway.support.worker import forever
 log = structlog.get_logger(__name__)
 
 LEASE_S, HOLD_S = 10.0, 2.5
-"""The seconds for which a gateway has a response without a sign of life, and between two signs."""
+"""Seconds for which a gateway has a response without a sign of life, and seconds between two signs."""
 
-LOOK_S = 1.0
+POLL_S = 1.0
 MAX_RUNNING, MAX_RUNNING_OF_ONE = 8, 4
 """The most responses that one gateway runs, and that all gateways run of one project: the rest waits in the database,
 where it takes no place from other requests."""
 
 
 class BackgroundRunner:
-    """One per gateway process; works between `start` and `stop`."""
+    """Runs background responses between `start` and `stop`. A gateway process has one."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class BackgroundRunner:
         max_of_one: int = MAX_RUNNING_OF_ONE,
         wake: asyncio.Event | None = None,
     ) -> None:
-        """Prepare a runner. outcomes: counts responses by what became of them here.
+        """Prepare a runner. outcomes: counts responses by their outcome here.
 
-        drain_s: the most seconds for which `stop` waits for responses to end. wake: set when a response may wait;
-        None: the runner looks each LOOK_S.
+        drain_s: the most seconds for which `stop` waits for responses to end.
+        wake: set when a response may wait; None: the runner polls every POLL_S.
         """
         self._tools = tools
         self._outcomes = outcomes
@@ -56,13 +56,13 @@ class BackgroundRunner:
         self._owner = new_id("run")
         self._running: dict[asyncio.Task[None], Running] = {}
         self._stop_at_s: float | None = None
-        self._look, self._hold_now = wake or asyncio.Event(), asyncio.Event()
-        self._look_s = LOOK_S if wake is None else RARELY_S
+        self._wake, self._hold_now = wake or asyncio.Event(), asyncio.Event()
+        self._poll_s = POLL_S if wake is None else RARELY_S
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         self._tasks = [
-            asyncio.create_task(forever(self._claim_all, self._look_s, name="background responses", wake=self._look)),
+            asyncio.create_task(forever(self._claim_all, self._poll_s, name="background responses", wake=self._wake)),
             asyncio.create_task(forever(self._hold, HOLD_S, name="background leases", wake=self._hold_now)),
         ]
 
@@ -89,7 +89,7 @@ class BackgroundRunner:
     def changed(self, change: Change | None) -> None:
         """Look at once where something was queued, or is to be cancelled."""
         if change is None or change.table == TABLE:
-            self._look.set()
+            self._wake.set()
             if change is None or any(running.claim.turn.id == change.id for running in self._running.values()):
                 self._hold_now.set()
 
@@ -114,7 +114,7 @@ class BackgroundRunner:
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
-        self._look.set()
+        self._wake.set()
 
     async def _run(self, running: Running) -> None:
         turn, began_s, outcome = running.claim.turn, time.monotonic(), "left"

@@ -1,5 +1,7 @@
-"""One response's run in the background: what the model says goes to the log as events, and the end of the response is
-one transaction. Knows neither which responses there are nor who holds them."""
+"""One response's run in the background: its output goes to the log as events, and its end is one transaction.
+
+Knows neither which responses there are nor who holds them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from gateway.openai.responses.reply import Counts, Reply, ReplyIds, ResponseEven
 from gateway.openai.responses.state import Earlier, stored_form
 from gateway.openai.responses.tools import response_tools
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
-from gateway.openai.shared.units import Wishes
+from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.collected import Collected
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.pipeline import Pipeline
@@ -53,7 +55,7 @@ FindPrincipal = Callable[[str, str], Awaitable[Principal]]
 
 
 class RunTools(msgspec.Struct, frozen=True):
-    """What runs work with, the same for all of a gateway."""
+    """The services that runs work with, the same for all of a gateway."""
 
     pipeline: Pipeline
     background: BackgroundResponses
@@ -70,7 +72,10 @@ EXPECTED: tuple[type[Exception], ...] = (Lost, *FAILURES)
 
 
 class Running:
-    """The run of one response that this gateway has claimed. `run` ends when the response has, or is another's."""
+    """The run of one response that this gateway has claimed.
+
+    `run` ends when the response has ended, or when another gateway has it.
+    """
 
     def __init__(self, claim: Claim, tools: RunTools) -> None:
         self.claim = claim
@@ -202,7 +207,7 @@ class Running:
             run.close()
 
     def _context(self, caller: Principal, asked: Asked, request_id: str) -> RequestContext:
-        wishes = Wishes(self._request.headers, caller, self._wire)
+        fields = ExperimentFields(self._request.headers, caller, self._wire)
         return RequestContext(
             principal=caller,
             request_id=request_id,
@@ -210,10 +215,10 @@ class Running:
             endpoint=ENDPOINT,
             stream=True,
             deadline=asyncio.get_running_loop().time() + MAX_RUN_S,
-            said=asked.said,
-            unit=wishes.unit,
-            forced_arm=wishes.forced_arm,
-            is_off=wishes.is_off,
+            logged_messages=asked.logged_messages,
+            unit=fields.unit,
+            forced_arm=fields.forced_arm,
+            is_off=fields.is_off,
         )
 
     async def _durably(self, write: Coroutine[None, None, None]) -> None:
@@ -240,7 +245,7 @@ class Running:
         """Log the last events, and store the response as it ended."""
         new, counts = self._taken()
         response = self._events.response
-        kept = None if response.status == "failed" else self._kept(response)
+        storable = None if response.status == "failed" else self._storable(response)
 
         async def end() -> bool:
             return await self._tools.background.end(
@@ -249,14 +254,14 @@ class Running:
                 Events([*new, *last], counts),
                 response.status,
                 msgspec.json.encode(response),
-                kept,
+                storable,
             )
 
         await self._written(end)
         self._has_ended = True
 
-    def _kept(self, response: ResponseObject) -> Response | None:
-        """Return what is stored of a response as of any other; None where its input was not understood."""
+    def _storable(self, response: ResponseObject) -> Response | None:
+        """Return a response in the form in which responses are stored; None where its input was not understood."""
         items = self._asked.items if self._asked is not None else []
         return stored_form(self._wire, items, response) if items else None
 

@@ -8,7 +8,7 @@ import time
 
 import msgspec
 
-from gateway.backends.foreign.condition import MAX_LIES, ServerCondition
+from gateway.backends.foreign.condition import MAX_FALSE_USAGES, ServerCondition
 from gateway.backends.foreign.driver import Pooled
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import OpaqueModel
@@ -61,8 +61,8 @@ async def test_the_end_of_a_distrust_is_told() -> None:
         condition = ServerCondition(server, driver, pooled, authorize, changed, name=NAME, distrust_s=0.2)
         condition.start()
         await until(lambda: condition.is_ready)
-        for _ in range(MAX_LIES):
-            condition.succeeded(condition.take()[1], is_lie=True)
+        for _ in range(MAX_FALSE_USAGES):
+            condition.succeeded(condition.take()[1], is_false=True)
         assert told[-1] is False
         async with asyncio.timeout(PATIENCE_S):
             await trusted.wait()

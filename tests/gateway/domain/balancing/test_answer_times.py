@@ -9,8 +9,8 @@ import pytest
 from gateway.domain.balancing.answer_times import (
     APART_S,
     FORGET_S,
-    LEAST_KEPT,
     LEAST_PACE,
+    MIN_SAMPLES,
     NOISE_MS,
     AnswerTimes,
     paces,
@@ -29,7 +29,7 @@ def times(*first_ms: float, token_ms: float = 0.0) -> AnswerTimes:
 
 
 def test_a_usual_time_is_a_median_of_a_few_answers_that_were_seen_lately() -> None:
-    assert times(*[50.0] * (LEAST_KEPT - 1)).usual_ms(0.0) is None
+    assert times(*[50.0] * (MIN_SAMPLES - 1)).usual_ms(0.0) is None
     assert times(50.0, 60.0, 9000.0).usual_ms(0.0) == 60.0, "one that stalls changes nothing"
     assert times(50.0, 50.0, 50.0, token_ms=2.0).usual_ms(0.0) == 50.0 + 32 * 2.0
     assert times(50.0, 50.0, 50.0).usual_ms(FORGET_S) is None
@@ -61,8 +61,8 @@ def test_requests_that_wait_longer_than_usual_count_before_they_are_answered() -
     assert usual.usual_ms(0.0, [40.0] * 20) == 50.0
     assert usual.usual_ms(0.0, [40.0] * 20 + [900.0] * 5) == 50.0, "a few that stall change nothing"
     assert usual.usual_ms(0.0, [600.0, 800.0] * 10) > 400.0
-    assert AnswerTimes().usual_ms(0.0, [2_000.0] * (LEAST_KEPT - 1)) is None
-    assert AnswerTimes().usual_ms(0.0, [2_000.0] * LEAST_KEPT) == 2_000.0, "the least that its answers take"
+    assert AnswerTimes().usual_ms(0.0, [2_000.0] * (MIN_SAMPLES - 1)) is None
+    assert AnswerTimes().usual_ms(0.0, [2_000.0] * MIN_SAMPLES) == 2_000.0, "the least that its answers take"
 
 
 def test_parts_fall_with_the_square_of_the_time() -> None:

@@ -20,7 +20,7 @@ from gateway.domain.pools.scaling import (
     Bounds,
     Load,
     Memory,
-    Seen,
+    PoolSnapshot,
     combined,
     decide,
 )
@@ -61,7 +61,7 @@ class Site:
 
     def step(self, demand: int, **options: float) -> int:
         """Decide at the next second; return the number of replicas."""
-        seen = Seen(self.number, self.num_ready, self.load(demand, **options))
+        seen = PoolSnapshot(self.number, self.num_ready, self.load(demand, **options))
         if self.memory is not None:  # as it comes back from the database
             self.memory = ENCODED.decode(ENCODED.encode(self.memory), type=Memory)
         decision = decide(self.bounds, self.memory, seen, self.now_s)
@@ -132,14 +132,14 @@ def test_more_replicas_come_only_when_those_before_are_ready() -> None:
 def test_requests_that_wait_long_bring_one_more_though_places_are_free() -> None:
     waits = Load(num_ready=2, places=16, num_running=4, num_waiting=3, oldest_wait_s=LONGEST_WAIT_S, idle_s=0.0)
     soon = msgspec.structs.replace(waits, oldest_wait_s=LONGEST_WAIT_S / 2)
-    assert decide(BOUNDS, None, Seen(2, 2, waits), 0.0).num_replicas == 3
-    assert decide(BOUNDS, None, Seen(2, 2, soon), 0.0).num_replicas == 2
-    assert decide(BOUNDS, None, Seen(2, 1, waits), 0.0).num_replicas == 2, "one is about to be ready"
+    assert decide(BOUNDS, None, PoolSnapshot(2, 2, waits), 0.0).num_replicas == 3
+    assert decide(BOUNDS, None, PoolSnapshot(2, 2, soon), 0.0).num_replicas == 2
+    assert decide(BOUNDS, None, PoolSnapshot(2, 1, waits), 0.0).num_replicas == 2, "one is about to be ready"
 
 
 def test_a_full_kv_cache_brings_more_though_no_request_waits() -> None:
     load = Load(num_ready=2, places=16, num_running=4, kv_share=0.95, idle_s=0.0)
-    decision = decide(BOUNDS, None, Seen(2, 2, load), 0.0)
+    decision = decide(BOUNDS, None, PoolSnapshot(2, 2, load), 0.0)
     assert decision.num_replicas == 3 and "95% of the KV cache" in decision.why
 
 
@@ -167,7 +167,7 @@ def test_no_replica_goes_while_a_request_waits() -> None:
     memory = None
     for second in range(200):
         load = Load(num_ready=3, places=24, num_running=1, num_waiting=1, idle_s=0.0)
-        decision = decide(Bounds(1, 4, down_after_s=60), memory, Seen(3, 3, load), float(second))
+        decision = decide(Bounds(1, 4, down_after_s=60), memory, PoolSnapshot(3, 3, load), float(second))
         memory = decision.memory
         assert decision.num_replicas == 3
 
@@ -189,7 +189,10 @@ def test_a_pool_that_needs_again_what_went_waits_longer_the_next_time() -> None:
         late = Load(num_ready=1, places=PLACES, num_running=3, num_waiting=1, oldest_wait_s=9.0, idle_s=0.0)
         calm = Load(num_ready=2, places=2 * PLACES, num_running=4, idle_s=0.0)
         decision = decide(
-            site.bounds, site.memory, Seen(site.number, site.number, late if site.number == 1 else calm), site.now_s
+            site.bounds,
+            site.memory,
+            PoolSnapshot(site.number, site.number, late if site.number == 1 else calm),
+            site.now_s,
         )
         site.number, site.memory = decision.num_replicas, decision.memory
         if site.number < before:
@@ -219,7 +222,7 @@ def test_the_last_replica_goes_only_when_no_request_came_for_the_window() -> Non
 def test_a_change_of_revision_lets_no_replica_go() -> None:
     memory, now_s = None, 0.0
     for _ in range(500):
-        seen = Seen(3, 3, Load(num_ready=3, places=24, idle_s=100.0), is_changing=True)
+        seen = PoolSnapshot(3, 3, Load(num_ready=3, places=24, idle_s=100.0), is_changing=True)
         decision = decide(BOUNDS, memory, seen, now_s)
         memory, now_s = decision.memory, now_s + 1
         assert decision.num_replicas == 3
@@ -228,7 +231,7 @@ def test_a_change_of_revision_lets_no_replica_go() -> None:
 def test_without_figures_nothing_changes_and_old_figures_are_forgotten() -> None:
     site = Site(Bounds(1, 10, down_after_s=60), number=3)
     site.steps(1, 50)
-    assert decide(site.bounds, site.memory, Seen(3, 3, None), site.now_s + 1e6).num_replicas == 3
+    assert decide(site.bounds, site.memory, PoolSnapshot(3, 3, None), site.now_s + 1e6).num_replicas == 3
     site.now_s += GAP_S + 1
     assert set(site.steps(1, 55)) == {3}, "the window begins anew"
 

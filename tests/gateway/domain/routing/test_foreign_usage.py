@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.routing.foreign_usage import MAX_TOKEN_BYTES, Seen, own_completion, own_prompt, settle
+from gateway.domain.routing.foreign_usage import MAX_TOKEN_BYTES, Evidence, own_completion, own_prompt, settle
 
 NUMBERS = st.integers(min_value=-(10**12), max_value=10**12)
 TOLD = st.one_of(
@@ -16,12 +16,12 @@ TOLD = st.one_of(
 
 
 @st.composite
-def replies(draw: st.DrawFn) -> Seen:
+def replies(draw: st.DrawFn) -> Evidence:
     num_choices, max_tokens = draw(st.integers(1, 8)), draw(st.integers(1, 1000))
     is_exact = draw(st.booleans())
     most = num_choices * max_tokens
     prompt_tokens = draw(st.integers(1, 10_000))
-    return Seen(
+    return Evidence(
         num_choices=num_choices,
         max_tokens=max_tokens,
         prompt_tokens=prompt_tokens,
@@ -36,7 +36,7 @@ def replies(draw: st.DrawFn) -> Seen:
 
 @given(replies(), TOLD, NUMBERS)
 def test_no_word_of_a_server_is_billed_beyond_what_it_was_asked_for(
-    seen: Seen, told: tuple[int, int, int] | None, reasoning_tokens: int
+    seen: Evidence, told: tuple[int, int, int] | None, reasoning_tokens: int
 ) -> None:
     found = settle(seen, told, reasoning_tokens=reasoning_tokens)
     assert 0 <= found.prompt_tokens <= seen.prompt_tokens
@@ -57,7 +57,7 @@ def test_no_word_of_a_server_is_billed_beyond_what_it_was_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("told", "is_lie"),
+    ("told", "is_false"),
     [
         ((10, 5, 0), False),
         ((10, 5, 4), False),
@@ -67,8 +67,8 @@ def test_no_word_of_a_server_is_billed_beyond_what_it_was_asked_for(
         ((10, 17, 0), True),
     ],
 )
-def test_counts_are_held_against_what_was_seen(told: tuple[int, int, int], is_lie: bool) -> None:
-    seen = Seen(
+def test_counts_are_held_against_what_was_seen(told: tuple[int, int, int], is_false: bool) -> None:
+    seen = Evidence(
         num_choices=1,
         max_tokens=16,
         prompt_tokens=100,
@@ -79,15 +79,17 @@ def test_counts_are_held_against_what_was_seen(told: tuple[int, int, int], is_li
         num_events=5,
     )
     found = settle(seen, told)
-    assert found.is_lie is is_lie
-    assert (found.prompt_tokens, found.completion_tokens) == ((25, 5) if is_lie else told[:2])
+    assert found.is_false is is_false
+    assert (found.prompt_tokens, found.completion_tokens) == ((25, 5) if is_false else told[:2])
 
 
-@pytest.mark.parametrize(("completion", "reasoning_tokens", "is_lie"), [(60, 55, False), (60, 0, True), (65, 99, True)])
+@pytest.mark.parametrize(
+    ("completion", "reasoning_tokens", "is_false"), [(60, 55, False), (60, 0, True), (65, 99, True)]
+)
 def test_reasoning_that_was_not_sent_counts_up_to_what_was_asked_for(
-    completion: int, reasoning_tokens: int, is_lie: bool
+    completion: int, reasoning_tokens: int, is_false: bool
 ) -> None:
-    seen = Seen(
+    seen = Evidence(
         num_choices=1,
         max_tokens=64,
         prompt_tokens=100,
@@ -97,4 +99,4 @@ def test_reasoning_that_was_not_sent_counts_up_to_what_was_asked_for(
         text_bytes=5,
         num_events=1,
     )
-    assert settle(seen, (10, completion, 0), reasoning_tokens=reasoning_tokens).is_lie is is_lie
+    assert settle(seen, (10, completion, 0), reasoning_tokens=reasoning_tokens).is_false is is_false

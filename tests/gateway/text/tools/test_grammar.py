@@ -9,10 +9,10 @@ from jsonschema import Draft202012Validator
 
 from engine.protocol import Grammar
 from gateway.domain.errors import InvalidRequest
+from gateway.text.tools.content_text import ContentText
 from gateway.text.tools.formats import HERMES, LLAMA, MISTRAL, CallFormat, TemplateTools
 from gateway.text.tools.grammar import call_grammar
 from gateway.text.tools.parser import CallParser
-from gateway.text.tools.said import Said
 from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
 from tests.engine.grammar.grammars import RandomModel, feed, matchers
 from tests.tool_schemas import tool_schema
@@ -27,7 +27,7 @@ def made_up(seed: int) -> tuple[Tool, ...]:
 
 
 def calls_in(text: str, form: CallFormat, use: ToolUse) -> tuple[str, list[tuple[str, str]]]:
-    parser = CallParser(form, use.callable_names, Said(), must_call=use.must_call)
+    parser = CallParser(form, use.callable_names, ContentText(), must_call=use.must_call)
     content, calls = "", []
     for parsed in (parser.push(text), parser.finish()):
         content += parsed.content

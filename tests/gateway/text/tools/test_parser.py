@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.text.tools.content_text import MAX_HELD_SPACE, ContentText
 from gateway.text.tools.formats import HERMES, LLAMA, MISTRAL, CallFormat
 from gateway.text.tools.parser import CallParser
-from gateway.text.tools.said import MAX_HELD_SPACE, Said
 
 FORMATS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL}
 NAMES = ("get", "get_weather", "a-1")
@@ -34,7 +34,7 @@ class Read(msgspec.Struct):
 def read(form: CallFormat, text: str, sizes: list[int], *, must_call: bool = False) -> Read:
     """Return everything that a parser makes of a text that comes in pieces of these sizes, the rest character by
     character."""
-    parser = CallParser(form, NAMES, Said(), must_call=must_call)
+    parser = CallParser(form, NAMES, ContentText(), must_call=must_call)
     pieces = []
     for size in sizes:
         pieces.append(text[:size])
@@ -104,7 +104,7 @@ def test_white_space_between_content_and_a_call_is_of_neither():
 
 
 def test_white_space_that_does_not_end_is_shown():
-    parser, shown = CallParser(HERMES, NAMES, Said()), ""
+    parser, shown = CallParser(HERMES, NAMES, ContentText()), ""
     for _ in range(100):
         shown += parser.push(" \n" * 8).content
     assert len(shown) == 1600 - MAX_HELD_SPACE
@@ -114,7 +114,7 @@ def test_white_space_that_does_not_end_is_shown():
 
 def test_letters_of_a_trigger_that_is_a_token_begin_no_call():
     written = MISTRAL.write([("get", "{}")])
-    parser = CallParser(MISTRAL, NAMES, Said(), is_trigger_token=True)
+    parser = CallParser(MISTRAL, NAMES, ContentText(), is_trigger_token=True)
     spelled = [parser.push(char) for char in written]
     assert ("".join(parsed.content for parsed in spelled), [parsed.calls for parsed in spelled if parsed.calls]) == (
         written,

@@ -1,5 +1,6 @@
-"""The content of a completion beside its calls: content up to a stop string, without the white space that leads to a
-call.
+"""The content of a completion beside its calls.
+
+The content goes up to a stop string, without the white space that leads to a call.
 
 Knows neither how calls are written nor tokens.
 """
@@ -13,10 +14,11 @@ MAX_HELD_SPACE = 64
 shown."""
 
 
-class Said:
-    """Content as it comes. White space is searched for stop strings as soon as it is there, shown or not.
+class ContentText:
+    """The content of a completion as it comes.
 
-    is_exempt: no stop string is looked for now; set by whoever counts the tokens.
+    White space is searched for stop strings as soon as it is there, shown or not.
+    is_exempt: True: no stop string is looked for now; set by the counter of the tokens.
     """
 
     def __init__(self, stop: tuple[str, ...] = (), *, include: bool = False) -> None:
@@ -26,7 +28,7 @@ class Said:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a stop string was found: nothing follows any more, no call either."""
+        """True if a stop string was found: nothing follows any more, no call either."""
         return self._stop.found
 
     @property
@@ -39,8 +41,10 @@ class Said:
         return self._show(self._stop.push(text, is_exempt=self.is_exempt))
 
     def before_call(self) -> str:
-        """Return what was held back, where a call follows, without the white space at its end, which belongs to the
-        call."""
+        """Return the content that was held back, where a call follows.
+
+        The white space at its end belongs to the call and is left out.
+        """
         shown = self._show(self._stop.finish())  # no content follows that could complete a stop string
         self._space = ""
         return shown
