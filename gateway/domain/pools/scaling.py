@@ -1,8 +1,9 @@
 """How many replicas a pool with bounds shall run, from what its gateways see. Pure: no clock, no rows, no engines.
 
-More replicas come at once, at most twice as many, and then only when those are ready. One replica less comes after
-nothing has needed it for a whole window, and the next one some time later. Between a share of the places that asks for
-more replicas and the lower one that needs no fewer lies what keeps a constant load from changing anything.
+As many more replicas as the load needs come at once, unless none is ready yet: then the first one shows that replicas
+start at all. One replica less comes after nothing has needed it for a whole window, and the next one some time later.
+Between a share of the places that asks for more replicas and the lower one that needs no fewer lies what keeps a
+constant load from changing anything.
 
 Knows nothing of the room on hosts: what is wanted here is started where there is room.
 """
@@ -152,7 +153,7 @@ def decide(bounds: Bounds, memory: Memory | None, seen: Seen, now_s: float) -> D
     memory = msgspec.structs.replace(memory, peaks=_with_peak(memory.peaks, need, now_s))
     wanted, reason = _wanted(load, memory, seen)
     if wanted > number:
-        return _more(bounds, memory, seen, min(wanted, 2 * number), reason, now_s)
+        return _more(bounds, memory, seen, wanted, reason, now_s)
     return _fewer(bounds, memory, seen, reason, now_s)
 
 
@@ -177,17 +178,18 @@ def _wanted(load: Load, memory: Memory, seen: Seen) -> tuple[int, str]:
     if is_late and seen.num_ready >= seen.num_replicas:
         wanted = max(wanted, seen.num_replicas + 1)
         reason += f", the oldest for {load.oldest_wait_s:.0f} s"
+    if missing := max(seen.num_replicas - seen.num_ready, 0):
+        reason += f", {_replicas(missing)} {_are(missing)} about to be ready"
     return wanted, reason
 
 
 def _more(bounds: Bounds, memory: Memory, seen: Seen, wanted: int, reason: str, now_s: float) -> Decision:
-    """Want more replicas, unless those that are wanted already are not there yet, or one went just now."""
+    """Want more replicas, unless none is ready yet, or one went just now."""
     number, target = seen.num_replicas, min(wanted, bounds.max_replicas)
     if target <= number:
         return Decision(number, f"{reason}: {_replicas(number)} {_are(number)} the most that the pool may run.", memory)
-    if seen.num_ready < number:
-        missing = number - seen.num_ready
-        return Decision(number, f"{reason}: {_replicas(missing)} {_are(missing)} about to be ready.", memory)
+    if not seen.num_ready:
+        return Decision(number, f"{reason}: more come once one is ready.", memory)
     since_s = now_s - memory.changed_at_s
     if memory.last == "down" and since_s < COOL_DOWN_S:
         return Decision(number, f"{reason}: a replica went {since_s:.0f} s ago, and none comes yet.", memory)
