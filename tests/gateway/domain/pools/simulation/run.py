@@ -72,14 +72,14 @@ def _fail(rng: np.random.Generator, site: Site, back_at_s: dict[str, int], now_s
     if rng.random() < 1 / LOSS_EVERY_S:
         up = [each for each in site.machines.values() if each.is_up]
         if len(up) > NUM_MACHINES // 2:
-            host_id = up[rng.integers(len(up))].host.id
+            host_id = up[int(rng.integers(len(up)))].host.id
             site.lose(host_id)
             back_at_s[host_id] = now_s + int(rng.integers(20, 2400))
     for host_id in [host_id for host_id, at_s in back_at_s.items() if at_s <= now_s]:
         site.bring_back(host_id)
         del back_at_s[host_id]
     if rng.random() < 1 / KILL_EVERY_S:
-        served = site.pools[rng.integers(len(site.pools))]
+        served = site.pools[int(rng.integers(len(site.pools)))]
         ready = [each.id for each in served.serving(site.is_up)]
         if ready:
-            site.kill(served, ready[rng.integers(len(ready))])
+            site.kill(served, ready[int(rng.integers(len(ready)))])
