@@ -89,6 +89,8 @@ async def test_a_host_is_labelled_drained_and_used_again(
         await confirm(page, "Drain rack-7?", "Drain")
         await told(page, "rack-7 drains")
         await expect(page.locator(".lead")).to_contain_text("drained")
+        assert await watched.violations() == []
+        await watched.screenshot("light/host-drained")
         await page.get_by_role("button", name="Use again").click()
         await confirm(page, "Use rack-7 again?", "Use again")
         await told(page, "rack-7 is used again")

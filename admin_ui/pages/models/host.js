@@ -32,7 +32,7 @@ export default function HostView({ params: { host: id } }) {
     return html`<${Page} title="Host" crumbs=${CRUMBS}><${Empty} icon="system" title="There is no host with this id" action=${html`<${Button} href="/admin/models">All hosts<//>`}>It may have been removed.<//><//>`;
   }
   const Asked = DIALOGS[asking];
-  return html`<${Page} title=${host.data?.name ?? "Host"} crumbs=${CRUMBS} lead=${host.data && html`<${States} host=${host.data} /> ${inShort(host.data)}`}
+  return html`<${Page} title=${host.data?.name ?? "Host"} crumbs=${CRUMBS} lead=${host.data && html`<span class="row"><${States} host=${host.data} /><span>${inShort(host.data)}</span></span>`}
     actions=${host.data && can("pools.write") && html`<${Actions} host=${host.data} ask=${ask} />`}>
     <${Loaded} from=${host} what="load the host">${(data) => html`<${View} host=${data} running=${running} />`}<//>
     ${Asked && host.data && html`<${Asked} host=${host.data} onClose=${() => ask(null)} />`}

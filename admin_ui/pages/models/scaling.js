@@ -48,7 +48,7 @@ function Numbers({ pool, changes }) {
   const { start, end } = useRange();
   const [times, values] = steps(pool.num_replicas, changes, start, Math.min(end, now()));
   const series = [{ key: "replicas", label: "Replicas wanted", color: colourOf(pool.id), values }];
-  return html`<${Chart} title="Replicas wanted" times=${times} series=${series} kind="line" unit="count" note="None in this range" />`;
+  return html`<${Chart} title="Replicas wanted" times=${times} series=${series} kind="line" unit="count" sums=${false} note="None in this range" />`;
 }
 
 /** A line with steps: a point before and one at each change. changes: newest first. */

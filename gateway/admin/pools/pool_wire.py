@@ -191,7 +191,7 @@ class PoolScalingChange(msgspec.Struct, frozen=True):
     """A change of the number of a pool's replicas."""
 
     id: str
-    """The id of its entry in the audit log."""
+    """Id of the entry in the audit log."""
     at: int
     """Unix seconds."""
     before: int
