@@ -228,6 +228,7 @@ MEANT = {
     ("projects", "plans"): "routes",
     ("pools",): "pools",
     ("pools", "key"): "pools",
+    ("pools", "scalings"): "pools",
     ("pools", "adapters"): "pools",
     ("projects", "provider_keys"): "keys",
     ("replicas",): "pools",
