@@ -17,7 +17,7 @@ DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-scheduler \
-	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
+	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
 	long-native long-streams long-upgrade long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
 	clean
@@ -160,6 +160,11 @@ long-background: $(VENV)/.installed-dev
 # of tiny models that are scaled, changed and moved to another base: an hour.
 long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools
+
+# 100,000 seconds of two pools on six hosts in simulated time: bursts, ramps, losses and slow loads, the number of replicas beside
+# those of a plan that knows the future: a minute. FIRST_SEED goes on from one.
+long-scaling: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/gateway/domain/pools/simulation
 
 # All that is sized of servers of other makers, part by part, with a table at the end: what a gateway adds to a direct call
 # beside LiteLLM and Portkey; llama.cpp, vLLM's CPU build and NVIDIA's Triton themselves; usage, faults, hostile replies,

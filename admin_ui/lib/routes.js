@@ -28,6 +28,7 @@ export const ROUTES = [
   tenants("/changes", () => import("../pages/tenants/changes.js"), "audit.read"),
   page("models", () => import("../pages/models/index.js"), { needs: "projects.read" }),
   page("routes/:name", () => import("../pages/routes/route.js"), { needs: "routes.read", organization: true, place: "models" }),
+  page("hosts/:host", () => import("../pages/models/host.js"), { needs: "pools.read", organization: true, place: "models" }),
   page("models/:pool", () => import("../pages/models/pool.js"), { needs: "pools.read", organization: true }),
   page("adapters", () => import("../pages/adapters/list.js"), { needs: "adapters.read" }),
   ...["", "/traffic", "/settings", "/access"].map((view) =>

@@ -1,7 +1,8 @@
-"""The cost of many pools for a gateway: reading their rows, and finding the target of a request.
+"""The cost of many pools and hosts: a gateway that reads their rows and finds the target of a request, and an agent's look.
 
-`python -m gateway.bench.pools --model-dir DIR`: a database with 1,000 pools and 10,000 replicas, no engine behind any.
-Prints the seconds of reading all rows, and the microseconds of resolving model strings while changes come.
+`python -m gateway.bench.pools --model-dir DIR`: a database with 1,000 pools and 10,000 replicas on 1,250 hosts, and no
+engine. Prints the seconds of reading all rows, the microseconds of resolving model strings while changes come, and the
+seconds of what each agent does each second, part by part.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import msgspec
 
 from engine.config import model_digest
 from gateway.backends.engine.client import EngineBackend
@@ -23,9 +27,12 @@ from gateway.bench.streams import NoBooks
 from gateway.db.changes import Change
 from gateway.db.migrate import migrate
 from gateway.db.pool import Database
+from gateway.db.pools.planning import plan_pools, read_world
 from gateway.db.pools.pools import scale_pool
+from gateway.db.pools.scaling import scale_pools
 from gateway.db.pools.served import list_served
 from gateway.domain.errors import ModelNotFound
+from gateway.domain.pools.plan import plan
 from gateway.domain.routing.bases import Bases
 from gateway.domain.tenancy.principal import Principal
 from gateway.pools.first_pool import make_pool
@@ -33,21 +40,39 @@ from gateway.pools.live import LivePools
 from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.routing.resolve import Resolver
 
-_REPLICAS = """
-    INSERT INTO replicas (id, pool_id, revision)
-    SELECT 'replica_' || p.id || n, p.id, 1 FROM pools p CROSS JOIN generate_series(1, $1) n
+_HOSTS = """
+    INSERT INTO hosts (id, name, generation, lease_until, memory_bytes)
+    SELECT 'host_' || n, 'host ' || n, 1, now() + interval '1 day', 1::bigint << 40 FROM generate_series(0, $1 - 1) n
 """
+_REPLICAS = """
+    INSERT INTO replicas (id, pool_id, revision, state, host_id)
+    SELECT 'replica_' || p.id || n, p.id, 1, 'ready', 'host_' || (row_number() OVER ()) % $2
+    FROM pools p CROSS JOIN generate_series(1, $1) n
+"""
+_SIZES = "UPDATE pool_revisions SET num_bytes = 1::bigint << 33"
+_NUMBERS = "UPDATE pools SET num_replicas = $1"
+_BOUNDS = (
+    "INSERT INTO pool_scaling (pool_id, min_replicas, max_replicas, down_after_s) SELECT id, 1, 20, 300 FROM pools"
+)
+NUM_LOOKS = 5
 CHANGE_EVERY_S = 1.0
 
 
-async def measure(dsn: str, model_dir: Path, *, num_pools: int, num_replicas: int, seconds: float) -> dict[str, float]:
-    """Return seconds of a read of all rows, and quantiles of resolving in microseconds."""
+async def measure(
+    dsn: str, model_dir: Path, *, num_pools: int, num_replicas: int, num_hosts: int, seconds: float
+) -> dict[str, float]:
+    """Return seconds of a read of all rows, quantiles of resolving in microseconds, and seconds of an agent's look."""
     digest = model_digest(model_dir)
     async with await Database.connect(dsn) as database:
         async with database.transaction() as conn:
             for number in range(num_pools):
                 await make_pool(conn, f"pool-{number}", model="m", folder=model_dir, base_digest=digest)
-            await conn.execute(_REPLICAS, num_replicas // num_pools)
+            await conn.execute(_HOSTS, num_hosts)
+            await conn.execute(_REPLICAS, num_replicas // num_pools, num_hosts)
+            await conn.execute(_NUMBERS, num_replicas // num_pools)
+            await conn.execute(_SIZES)
+            await conn.execute(_BOUNDS)
+        look = await _look(database)
         bases, context = Bases(), engine_context()
         resolver = Resolver(database, bases, _no_key)
         pools = LivePools(
@@ -78,7 +103,50 @@ async def measure(dsn: str, model_dir: Path, *, num_pools: int, num_replicas: in
         "resolved": len(times_s),
         "resolve_us_p50": round(times_s[len(times_s) // 2] * 1e6, 1),
         "resolve_us_p99": round(times_s[len(times_s) * 99 // 100] * 1e6, 1),
+        "hosts": num_hosts,
+        **look,
     }
+
+
+async def _look(database: Database) -> dict[str, float]:
+    """Return the least seconds that the parts of an agent's look take: reading all pools, deciding their numbers and
+    planning, while nothing is to be done; and a plan for a lost host, which is not carried out."""
+    times_s: dict[str, list[float]] = {}
+
+    @contextlib.contextmanager
+    def timed(name: str) -> Iterator[None]:
+        started_s = time.perf_counter()
+        yield
+        times_s.setdefault(name, []).append(time.perf_counter() - started_s)
+
+    async with database.acquire() as conn:
+        while await plan_pools(conn, "host_0", 1):
+            await scale_pools(conn, "host_0", 1)  # until the first revision of each pool serves
+        pid = int(await conn.fetchval("SELECT pg_backend_pid()"))
+        began_ns = _processor_ns(pid)
+        for _ in range(NUM_LOOKS):
+            with timed("look_read_s"):
+                await list_served(conn)
+        read_ns = _processor_ns(pid) - began_ns
+        for _ in range(NUM_LOOKS):
+            with timed("look_scale_s"):
+                await scale_pools(conn, "host_0", 1)
+            with timed("look_plan_s"):
+                await plan_pools(conn, "host_0", 1)
+        world, hosts = await read_world(conn)
+    for _ in range(NUM_LOOKS):
+        with timed("plan_alone_s"):
+            plan(world, hosts)
+        lost = [msgspec.structs.replace(hosts[0], is_alive=False, away_s=60.0), *hosts[1:]]
+        with timed("plan_of_a_lost_host_s"):
+            plan(world, lost)
+    least = {name: round(min(values), 3) for name, values in times_s.items()}
+    return least | {"read_in_postgres_s": round(read_ns / NUM_LOOKS / 1e9, 4)}
+
+
+def _processor_ns(pid: int) -> int:
+    """Return the processor time of a process of this machine."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
 async def _keep_changing(database: Database, pools: LivePools) -> None:
@@ -119,6 +187,7 @@ def main() -> int:
     parser.add_argument("--model-dir", type=Path, required=True, help="folder of a prepared model")
     parser.add_argument("--pools", type=int, default=1_000)
     parser.add_argument("--replicas", type=int, default=10_000, help="replicas of all pools together")
+    parser.add_argument("--hosts", type=int, default=1_250)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
@@ -129,7 +198,14 @@ def main() -> int:
         try:
             asyncio.run(migrate(dsn))
             found = asyncio.run(
-                measure(dsn, args.model_dir, num_pools=args.pools, num_replicas=args.replicas, seconds=args.seconds)
+                measure(
+                    dsn,
+                    args.model_dir,
+                    num_pools=args.pools,
+                    num_replicas=args.replicas,
+                    num_hosts=args.hosts,
+                    seconds=args.seconds,
+                )
             )
         finally:
             server.stop()

@@ -47,7 +47,7 @@ class Metering:
         begun = Begun(VERSION, database_id, secrets.token_hex(16))
         self._journal = Journal(folder, begun, max_bytes=max_journal_bytes, on_durable=acknowledgements.durable)
         self._copier = Copier(self._journal, Ledger(database, limiter, begun.journal_id), metrics)
-        self._standing = Standing(self._journal, database, metrics.journal, version)
+        self._standing = Standing(self._journal, database, metrics.journal, version, folder.path)
         self._recovery = Recovery(root, folder.path, database_id, self._journal, metrics.journal, self._copier)
         self._recovery.take(replayed)
         self.meter = Meter(self._journal, acknowledgements, self._copier, limiter, metrics)

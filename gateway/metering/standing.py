@@ -6,6 +6,8 @@ Knows neither files nor engines.
 from __future__ import annotations
 
 import asyncio
+import socket
+from pathlib import Path
 
 import structlog
 
@@ -24,12 +26,15 @@ TIMEOUT_S = 5.0
 class Standing:
     """Reports the journal between `start` and `stop`."""
 
-    def __init__(self, journal: Journal, database: Database, metrics: JournalMetrics, version: str | None) -> None:
-        """Prepare to report a journal. version: the version of this gateway."""
+    def __init__(
+        self, journal: Journal, database: Database, metrics: JournalMetrics, version: str | None, folder: Path
+    ) -> None:
+        """Prepare to report a journal. version: of this gateway. folder: of the journal."""
         self._journal = journal
         self._database = database
         self._metrics = metrics
         self._version = version
+        self._folder = f"{socket.gethostname()}:{folder.absolute()}"
         self._reported = -1
         self._task: asyncio.Task[None] | None = None
 
@@ -59,7 +64,7 @@ class Standing:
         gone = [*adopted, self._journal.id] if is_last and not num_open else adopted
         try:
             async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
-                await report_journal(conn, self._journal.id, num_open, version=self._version)
+                await report_journal(conn, self._journal.id, num_open, version=self._version, folder=self._folder)
                 await forget_journals(conn, gone)
         except FAILURES as error:
             log.warning("journal_not_reported", error=repr(error))

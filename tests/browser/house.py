@@ -22,6 +22,9 @@ import msgspec
 from gateway.db.ledger.rollups import roll_up
 from gateway.db.migrate import migrate
 from gateway.db.pool import Database
+from gateway.db.pools import hosts
+from gateway.db.pools.scaling_rows import set_scaling
+from gateway.domain.pools.scaling import Bounds
 from gateway.postgres.embedded import EmbeddedPostgres
 from tests.browser import experiment
 from tests.gateway.bases import put_adapter
@@ -258,6 +261,9 @@ async def _start_replicas(dsn: str, pool_id: str) -> None:
         agent = Agent(database, "host_house", "gpu-1")
         await agent.claim(num_gpus=2)
         await agent.prepare(pool_id)
+        async with database.acquire() as conn:
+            await hosts.label_host(conn, "host_house", {"zone": "west", "disk": "ssd"})
+            await set_scaling(conn, pool_id, Bounds(1, 4))
         await agent.begin(pool_id, gpu=0, why="reading the weights: 1.1 of 1.5 GB")
         failed = await agent.begin(pool_id, gpu=1)
         await agent.move(failed, "failed", "The GPU has too little free memory: 1.2 GiB of 2 GiB.")

@@ -17,9 +17,10 @@ import { Table } from "../table.js";
  * unit: how values are shown: count, tokens, ms, percent, change, or money with a currency; or shown(value) instead. zoom
  * false: dragging does nothing. title and hint stand above; note stands in place of a chart without values. when(time): how
  * a place on the axis is written where it is no instant; whenTitle: what such places are. step: seconds from one time to the
- * next, for pictures of a single one. span: [from, till] of the axis, where that is more than the times.
+ * next, for pictures of a single one. span: [from, till] of the axis, where that is more than the times. sums: whether the
+ * table has totals.
  */
-export function Chart({ title, hint, times, series, kind = "line", unit = "count", currency, shown: written, height = 200, zoom = true, href, note, when, whenTitle, step, span }) {
+export function Chart({ title, hint, times, series, kind = "line", unit = "count", currency, shown: written, height = 200, zoom = true, href, note, when, whenTitle, step, span, sums = SUMMED.has(unit) }) {
   const [asTable, setAsTable] = useState(false);
   const shown = written ?? ((value) => unit === "money" ? format.money(value, currency) : format[unit](value));
   const isEmpty = !times?.length || series.every(({ values }) => values.every((value) => (kind === "band" ? isNone(value) : !value)));
@@ -33,7 +34,7 @@ export function Chart({ title, hint, times, series, kind = "line", unit = "count
     ${isEmpty
       ? html`<div class="chart-empty" style=${{ minHeight: `${height}px` }}>${note ?? "Nothing in this range"}</div>`
       : asTable
-        ? html`<${Values} title=${title} times=${times} series=${series} unit=${unit} currency=${currency} written=${written} when=${when} whenTitle=${whenTitle} />`
+        ? html`<${Values} title=${title} times=${times} series=${series} unit=${unit} currency=${currency} written=${written} when=${when} whenTitle=${whenTitle} sums=${sums} />`
         : html`<${Plot} title=${title} times=${times} series=${series} kind=${kind} height=${height} shown=${shown} isWhole=${kind !== "band" && (unit === "count" || unit === "tokens")} zoom=${zoom} when=${when} step=${step} span=${span} />`}
   </figure>`;
 }
@@ -44,14 +45,14 @@ const SAMPLE = 1234.5;
 const isNone = (value) => value === null || value === undefined;
 const SUMMED = new Set(["count", "tokens", "money"]);
 
-function Values({ title, times, series, unit, currency, written, when, whenTitle }) {
+function Values({ title, times, series, unit, currency, written, when, whenTitle, sums }) {
   const listed = series.flatMap(({ key, label, values, lows, highs }) => [
     { key, label, values }, ...(lows ? [{ key: `${key} low`, label: "from", values: lows }, { key: `${key} high`, label: "to", values: highs }] : []),
   ]);
   const rows = times.map((at, place) => ({ at, currency, ...Object.fromEntries(listed.map(({ key, values }) => [key, values[place]])) }));
   const columns = [
     when ? { key: "at", title: whenTitle, render: ({ at }) => when(at) } : { key: "at", title: "Time", format: "time" },
-    ...listed.map(({ key, label }) => ({ key, title: label, format: unit, ...(written && { render: (row) => html`<span class="num">${written(row[key])}</span>` }), total: SUMMED.has(unit) && listed.length === series.length })),
+    ...listed.map(({ key, label }) => ({ key, title: label, format: unit, ...(written && { render: (row) => html`<span class="num">${written(row[key])}</span>` }), total: sums && listed.length === series.length })),
   ];
   return html`<${Table} name="values" label=${title} columns=${columns} rows=${rows.reverse()} rowKey=${(row) => row.at} filter=${false} />`;
 }

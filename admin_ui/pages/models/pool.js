@@ -17,7 +17,9 @@ import { CancelChange, DrainPool, RemovePool } from "./acts.js";
 import { LoadAdapters } from "./adapters.js";
 import { ScalePool, UpdatePool } from "./change.js";
 import { InMotion } from "./motion.js";
+import { Placement, PlacePool } from "./placement.js";
 import { Replicas } from "./replicas.js";
+import { ByTheLoad, FollowLoad, StopFollowing } from "./scaling.js";
 import { ChangeServers, RemoveServerKey, SetServerKey, isForeign, kindOf, whoseKeys } from "./servers.js";
 import { startedOf, takesAdaptersAtStart } from "./started.js";
 import { isMoving, memoryOf, pathOf, replicas, settingsOf, whoMayUse } from "./words.js";
@@ -25,7 +27,7 @@ import { isMoving, memoryOf, pathOf, replicas, settingsOf, whoMayUse } from "./w
 const EVERY_MS = 10_000;
 const WHILE_MOVING_MS = 2_000;
 const CRUMBS = [["Models", "/admin/models"]];
-const DIALOGS = { servers: ChangeServers, key: SetServerKey, keyless: RemoveServerKey, scale: ScalePool, update: UpdatePool, adapters: LoadAdapters, access: SetAccess, drain: DrainPool, cancel: CancelChange, remove: RemovePool };
+const DIALOGS = { servers: ChangeServers, key: SetServerKey, keyless: RemoveServerKey, scale: ScalePool, follow: FollowLoad, unfollow: StopFollowing, place: PlacePool, update: UpdatePool, adapters: LoadAdapters, access: SetAccess, drain: DrainPool, cancel: CancelChange, remove: RemovePool };
 
 export default function Pool({ params: { pool: id } }) {
   const [every, setEvery] = useState(EVERY_MS);
@@ -54,6 +56,7 @@ function Actions({ pool, ask }) {
   const items = [
     ...(isForeign(pool) ? ofServers(pool, ask) : [{ title: "Change model or settings", icon: "refresh", onClick: () => ask("update") }]),
     ...(takesAdaptersAtStart(pool) ? [{ title: "Load waiting adapters", hint: "starts the servers anew with all", icon: "adapters", onClick: () => ask("adapters") }] : []),
+    ...(pool.is_managed ? placing(pool, ask) : []),
     { title: "Change who may use it", icon: "tenants", onClick: () => ask("access") },
     null,
     isStill
@@ -63,6 +66,12 @@ function Actions({ pool, ask }) {
   return html`${!isForeign(pool) && html`<${Button} kind="primary" icon="adapters" onClick=${() => ask("scale")}>Scale<//>`}
     <${Menu} label="More actions" align="end" look="button secondary icon-only" button=${html`<${Icon} name="more" />`} items=${items} />`;
 }
+
+const placing = (pool, ask) => [
+  { title: pool.scaling ? "Change the bounds of its load" : "Follow the load", hint: "replicas come and go between two bounds", icon: "chart", onClick: () => ask("follow") },
+  ...(pool.scaling ? [{ title: "Follow the load no more", hint: "the number stays as it is", icon: "pause", onClick: () => ask("unfollow") }] : []),
+  { title: "Choose hosts by labels", icon: "system", onClick: () => ask("place") },
+];
 
 const ofServers = (pool, ask) => [
   { title: "Change servers or settings", icon: "refresh", onClick: () => ask("servers") },
@@ -77,6 +86,7 @@ function View({ pool, ask }) {
   return html`
     ${pool.revision !== pool.wanted_revision && html`<${InMotion} pool=${pool} onCancel=${can("pools.write") && pool.revision !== null && (() => ask("cancel"))} />`}
     <${Section} title="Replicas" hint=${`${replicas(pool.num_wanted)} wanted${memoryOf(pool.replica_bytes, pool.num_replicas) && `: ${memoryOf(pool.replica_bytes, pool.num_replicas)}`}.`}><${Replicas} pool=${pool} /><//>
+    ${pool.is_managed && html`<${ByTheLoad} pool=${pool} /><${Placement} pool=${pool} />`}
     <div class="grid-2">
       <${Section} title="What it serves" card>
         <${Facts} rows=${[

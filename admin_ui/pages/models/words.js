@@ -34,3 +34,40 @@ export function whoMayUse({ access, grants }, names, own) {
 }
 
 export const replicas = (number) => plural(number, "replica");
+
+// Labels of hosts, one NAME=VALUE in each line of a text.
+
+const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+
+const pairOf = (line) => [line.slice(0, line.indexOf("=")).trim(), line.slice(line.indexOf("=") + 1).trim()];
+
+export const readLabels = (text) => Object.fromEntries(linesOf(text).map(pairOf));
+
+export const writeLabels = (labels) => Object.entries(labels).sort().map(([name, value]) => `${name}=${value}`).join("\n");
+
+/** Values by the names of labels, of which each may have several. */
+export function readExcluded(text) {
+  const excluded = {};
+  for (const [name, value] of linesOf(text).map(pairOf)) (excluded[name] ??= []).push(value);
+  return excluded;
+}
+
+export const writeExcluded = (excluded) => Object.entries(excluded).sort().flatMap(([name, values]) => values.map((value) => `${name}=${value}`)).join("\n");
+
+/** What is wrong with such a text. */
+export function wrongLabels(text) {
+  const wrong = linesOf(text).find((line) => !/^[a-z0-9][^=]*=\s*[a-z0-9]/.test(line));
+  return wrong === undefined ? undefined : `“${wrong}” is no label: write a name, = and a value in lower case, such as zone=west.`;
+}
+
+/** Whether a host has all labels of the first, and none of the second. */
+export const hasLabels = ({ labels }, wanted, excluded) =>
+  Object.entries(wanted).every(([name, value]) => labels[name] === value) && !Object.entries(excluded).some(([name, values]) => values.includes(labels[name]));
+
+export const labelsOf = ({ labels }) => Object.entries(labels).sort().map(([name, value]) => `${name}=${value}`);
+
+/** The labels that a pool asks of hosts, in words; "any host" where it asks for none. */
+export function placementOf({ placement, exclusion }) {
+  const excluded = Object.entries(exclusion).sort().flatMap(([name, values]) => values.map((value) => `not ${name}=${value}`));
+  return [...labelsOf({ labels: placement }), ...excluded].join(", ") || "any host";
+}

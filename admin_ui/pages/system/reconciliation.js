@@ -67,6 +67,7 @@ function Engines({ rows }) {
 function Journals({ rows, onWriteOff }) {
   const columns = [
     { key: "id", title: "Journal", render: ({ id }) => html`<${Code} text=${id} what="journal id" />` },
+    { key: "folder", title: "Machine and folder", render: ({ folder }) => (folder ? html`<${Code} text=${folder} what="place of the journal" />` : html`<span class="faint">not told</span>`) },
     { key: "open_requests", title: "Requests without a bill", format: "count", total: true },
     { key: "heard_at", title: "Gateway last heard of", format: "time" },
     { key: "act", title: "", csv: false, class: "shrink", hide: !onWriteOff, render: (row) => html`<${Button} small kind="danger" onClick=${() => onWriteOff(row)}>Write off<//>` },

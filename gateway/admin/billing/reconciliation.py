@@ -29,6 +29,8 @@ class LostJournalOut(msgspec.Struct, frozen=True):
     """Requests of the journal that are not in the ledger."""
     heard_at: int
     """Unix seconds at which the gateway was last heard of."""
+    folder: str | None
+    """The machine and the folder that the journal is in, as MACHINE:PATH; null where the gateway did not tell."""
 
 
 class ReconciliationOut(msgspec.Struct, frozen=True):
@@ -86,4 +88,4 @@ class ReconciliationController(Controller):
 
 
 def _wire(lost: LostJournal) -> LostJournalOut:
-    return LostJournalOut(lost.id, lost.open_requests, int(lost.heard_at.timestamp()))
+    return LostJournalOut(lost.id, lost.open_requests, int(lost.heard_at.timestamp()), lost.folder)

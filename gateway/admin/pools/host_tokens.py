@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -44,6 +44,10 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9._/-]{0,61}[a-z0-9])?")
 
 Label = Annotated[str, msgspec.Meta(max_length=63)]
 Labels = Annotated[dict[Label, Label], msgspec.Meta(max_length=MAX_LABELS)]
+Excluded = Annotated[
+    dict[Label, Annotated[tuple[Label, ...], msgspec.Meta(min_length=1, max_length=MAX_LABELS)]],
+    msgspec.Meta(max_length=MAX_LABELS),
+]
 
 
 class CreateHostToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,8 +187,13 @@ async def check_operator(conn: Connection, caller: Actor) -> None:
 
 def check_labels(labels: Mapping[str, str], field: str = "labels") -> None:
     """Check labels, which a field has. Raises InvalidRequest naming the wrong one."""
-    for name, value in labels.items():
-        for part in (name, value):
+    check_excluded({name: (value,) for name, value in labels.items()}, field)
+
+
+def check_excluded(excluded: Mapping[str, Sequence[str]], field: str = "exclusion") -> None:
+    """Check values of labels, by the labels' names, which a field has. Raises InvalidRequest naming the wrong one."""
+    for name, values in excluded.items():
+        for part in (name, *values):
             if _LABEL.fullmatch(part) is None:
                 raise wrong_value(
                     field, f"'{part}' is no label: lower-case letters, digits and . _ / - inside, at most 63"

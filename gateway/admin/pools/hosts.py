@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -72,6 +73,11 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """Models that the host could not prepare, so that no replica of them starts there."""
     is_joined: bool
     """True if the host has keys, with which it reaches engines on other hosts."""
+    version: str | None
+    """The version of Lorikeet of the agent that was there last; null before the first."""
+    away_seconds: float | None
+    """Seconds since the last agent stopped renewing its lease of the host; null while an agent has the lease, and where
+    the last agent ended its engines and itself."""
     object: Literal["organization.host"] = "organization.host"
 
 
@@ -208,4 +214,6 @@ def _wire(host: hosts.HostRow, taken: list[TakenMemory], failures: list[host_fai
             for each in failures
         ],
         is_joined=host.is_joined,
+        version=host.version,
+        away_seconds=None if host.is_alive or math.isinf(host.away_s) else round(host.away_s, 1),
     )

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.admin.paging import wrong_value
-from gateway.admin.pools.host_tokens import Labels, check_labels
+from gateway.admin.pools.host_tokens import Excluded, Labels, check_excluded, check_labels
 from gateway.db.pools.managed import has_alias, unknown_grants
 from gateway.db.pools.pools import Grant
 from gateway.domain.errors import Conflict
@@ -87,6 +87,9 @@ class CreatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bounds between which the number of replicas follows the load; the number stays as it is set if left out."""
     placement: Labels = {}
     """Labels that a host must have for replicas to start there, such as `{"zone": "west"}`; not with `urls`."""
+    exclusion: Excluded = {}
+    """Values that labels of a host must not have for replicas to start there, such as `{"disk": ["hdd"]}`; not with
+    `urls`."""
     access: Access = "all"
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     grants: Grants = ()
@@ -109,6 +112,9 @@ class UpdatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     placement: Labels | UnsetType = UNSET
     """Labels that a host must have for replicas to start there, in place of all former ones. Replicas on other hosts go
     as soon as others are ready."""
+    exclusion: Excluded | UnsetType = UNSET
+    """Values that labels of a host must not have for replicas to start there, in place of all former ones. Replicas on
+    hosts that have them go as soon as others are ready."""
     access: Access | UnsetType = UNSET
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     allow_unfit_adapters: bool = False
@@ -133,11 +139,13 @@ def check_scaling(scaling: PoolScalingIn, num_replicas: int | UnsetType, *, is_m
     return bounds
 
 
-def check_placement(placement: Mapping[str, str], *, is_managed: bool) -> None:
+def check_placement(placement: Mapping[str, str], exclusion: Mapping[str, Sequence[str]], *, is_managed: bool) -> None:
     """Raise InvalidRequest for labels that no host can have. is_managed: whether agents start the replicas."""
     check_labels(placement, "placement")
-    if placement and not is_managed:
-        raise wrong_value("placement", "agents start no servers of this pool")
+    check_excluded(exclusion)
+    for field, labels in (("placement", placement), ("exclusion", exclusion)):
+        if labels and not is_managed:
+            raise wrong_value(field, "agents start no servers of this pool")
 
 
 def check_within(bounds: Bounds, num_replicas: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -12,8 +12,9 @@ from gateway.backends.base import Health
 from gateway.db.pools.pools import Grant
 from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
-from gateway.db.pools.scaling_rows import ScalingRow
+from gateway.db.pools.scaling_rows import Scaling, ScalingRow
 from gateway.db.pools.served import ServedPool
+from gateway.domain.pools.capacity import Standing
 from gateway.domain.pools.condition import PoolState, ReplicaStanding, condition_of
 from gateway.domain.pools.drivers import Driver
 from gateway.domain.pools.plan import How
@@ -75,6 +76,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     gateway that was asked."""
     placement: dict[str, str]
     """Labels that a host must have for replicas to start there."""
+    exclusion: dict[str, list[str]]
+    """Values that labels of a host must not have for replicas to start there, by the names of the labels."""
     access: Access
     """Projects that may use the pool: `all` projects of the installation, or the ones that are `listed` in `grants`."""
     grants: list[PoolGrant]
@@ -173,6 +176,34 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["organization.replica"] = "organization.replica"
 
 
+class PoolHost(msgspec.Struct, frozen=True):
+    """A host, and whether one more replica of a pool could start there now."""
+
+    host_id: str
+    host: str
+    """The name of the host."""
+    fits: bool
+    why: str
+    """The memory that is free on the host, or what is in the way of a replica."""
+
+
+class PoolScalingChange(msgspec.Struct, frozen=True):
+    """A change of the number of a pool's replicas."""
+
+    id: str
+    """Id of the entry in the audit log."""
+    at: int
+    """Unix seconds."""
+    before: int
+    """Number of replicas before the change."""
+    after: int
+    """Number of replicas after the change."""
+    by: Literal["autoscaler", "operator"]
+    why: str
+    """Reason of the autoscaler; empty for a change by an operator."""
+    object: Literal["organization.pool.scaling"] = "organization.pool.scaling"
+
+
 class PoolDetail(Pool, frozen=True, kw_only=True):
     """A pool with the revisions and replicas of the pool."""
 
@@ -187,6 +218,9 @@ class PoolDetail(Pool, frozen=True, kw_only=True):
     """The last four characters of the key that the servers ask for; null where the pool has none."""
     replicas: list[Replica]
     """Replicas that have not been stopped, oldest first."""
+    hosts: list[PoolHost]
+    """All hosts, each with whether one more replica could start there; empty until the model is prepared, and where
+    agents start no servers of the pool."""
 
 
 class PoolKey(msgspec.Struct, frozen=True):
@@ -229,6 +263,7 @@ def detail_wire(
     shortage: str,
     num_adapters: int,
     hosts: Mapping[str, str],
+    standings: Sequence[Standing],
     healths: Healths,
     key_hint: str | None,
     outlook: str | None,
@@ -244,6 +279,7 @@ def detail_wire(
         key_hint=key_hint,
         revisions=[_revision_wire(each) for each in revisions],
         replicas=[replica_wire(each, pool.row.name, hosts, healths) for each in pool.replicas],
+        hosts=[PoolHost(each.host_id, hosts[each.host_id], each.fits, each.why) for each in standings],
     )
 
 
@@ -287,6 +323,11 @@ def _server(health: Health | None) -> ReplicaServer | None:
         has_adapters=trust.has_adapters,
         separates_caches=trust.separates_caches,
     )
+
+
+def scaling_change_wire(row: Scaling) -> PoolScalingChange:
+    by: Literal["autoscaler", "operator"] = "operator" if row.why is None else "autoscaler"
+    return PoolScalingChange(row.id, seconds(row.at), row.before, row.after, by, row.why or "")
 
 
 def terms(pool: ServedPool) -> dict[str, Any]:
@@ -350,6 +391,7 @@ def _fields(
         "num_wanted": condition.num_wanted,
         "num_ready": condition.num_ready,
         "placement": row.placement,
+        "exclusion": row.exclusion,
         "access": row.access,
         "grants": [grant_wire(each) for each in pool.grants],
         "revision": row.revision,

@@ -37,7 +37,16 @@ from gateway.admin.pools.pool_bodies import (
     read_grants,
     read_settings,
 )
-from gateway.admin.pools.pool_wire import DeletedPool, Pool, PoolDetail, detail_wire, pool_wire, terms
+from gateway.admin.pools.pool_wire import (
+    DeletedPool,
+    Pool,
+    PoolDetail,
+    PoolScalingChange,
+    detail_wire,
+    pool_wire,
+    scaling_change_wire,
+    terms,
+)
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.experiments.arms import experiments_of_pool
 from gateway.db.organization import audit
@@ -48,13 +57,13 @@ from gateway.db.pools.hosts import list_hosts
 from gateway.db.pools.planning import read_world
 from gateway.db.pools.provider_keys import remove_provider_keys_of_pool
 from gateway.db.pools.scaling import present_decision
-from gateway.db.pools.scaling_rows import clear_scaling, set_scaling
+from gateway.db.pools.scaling_rows import clear_scaling, list_scalings, set_scaling
 from gateway.db.pools.served import ServedPool
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from gateway.domain.pools.drivers import OWN_DRIVER
 from gateway.domain.pools.foreign_settings import with_adapters
 from gateway.domain.pools.rollout import rollout_of
-from gateway.domain.pools.shortage import shortage_of
+from gateway.domain.pools.shortage import shortage_of, standings_of
 from gateway.domain.pools.unfit import unfit_refusal
 from gateway.domain.tenancy.actor import Actor
 from gateway.routing.adapter_fits import Fits
@@ -64,6 +73,8 @@ if TYPE_CHECKING:
 
 MAX_POOLS = 1000
 """Pools of an organization."""
+MAX_SCALINGS = 1000
+"""Changes of a pool's number of replicas that are shown."""
 
 
 class PoolController(Controller):
@@ -96,7 +107,7 @@ class PoolController(Controller):
         bounds = None
         if wanted.scaling is not None:
             bounds = check_scaling(wanted.scaling, wanted.num_replicas, is_managed=not urls)
-        check_placement(wanted.placement, is_managed=not urls)
+        check_placement(wanted.placement, wanted.exclusion, is_managed=not urls)
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)
             await lock_organization(conn, caller.organization_id)
@@ -123,6 +134,7 @@ class PoolController(Controller):
             if bounds is not None:
                 await set_scaling(conn, made.id, bounds)
             await pools.place_pool(conn, made.id, wanted.placement)
+            await pools.exclude_hosts(conn, made.id, wanted.exclusion)
             if grants:
                 await pools.set_access(conn, made.id, wanted.access, grants)
             after = await _fresh(conn, caller.organization_id, made.id)
@@ -135,6 +147,18 @@ class PoolController(Controller):
         async with services.database.acquire() as conn:
             found = await managed.list_at_once(conn, caller.organization_id, pool_id)
             return await _detail(services, conn, only_pool(found, pool_id))
+
+    @get("/{pool_id:str}/scalings", opt=needs("pools.read", query=LIST_QUERY))
+    async def list_scalings(
+        self, pool_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[PoolScalingChange]:
+        """List the latest thousand changes of the number of a pool's replicas, by its load and by operators, newest
+        first."""
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            only_pool(await managed.list_at_once(conn, caller.organization_id, pool_id), pool_id)
+            changes = await list_scalings(conn, caller.organization_id, pool_id, MAX_SCALINGS)
+        return page_of_all([scaling_change_wire(each) for each in changes], query)
 
     @post("/{pool_id:str}", status_code=200, opt=needs("pools.write", body=UpdatePool))
     async def update_pool(
@@ -156,9 +180,7 @@ class PoolController(Controller):
             check_change(wanted, present)
             await _change_access(conn, caller, before, wanted)
             await _scale(conn, before, wanted)
-            if wanted.placement is not UNSET:
-                check_placement(wanted.placement, is_managed=present.is_managed)
-                await pools.place_pool(conn, pool_id, wanted.placement)
+            await _place(conn, before, wanted)
             model = present.model if wanted.model is UNSET else wanted.model
             texts = present.settings if settings is UNSET else settings
             if starts:
@@ -282,6 +304,7 @@ async def _detail(services: AdminServices, conn: Connection, pool: ServedPool) -
         shortage=shortage_of(*world, pool.row.id),
         num_adapters=num_adapters,
         hosts=hosts,
+        standings=standings_of(*world, pool.row.id) if pool.revisions[pool.row.wanted_revision].is_managed else [],
         healths=services.replica_healths(),
         outlook=None if decision is None else decision.why,
         key_hint=None if (key := await find_backend_key(conn, pool.row.id)) is None else key.hint,
@@ -304,6 +327,18 @@ async def _scale(conn: Connection, before: ServedPool, wanted: UpdatePool) -> No
             check_within(bounds, number)
         number = min(max(number, bounds.min_replicas), bounds.max_replicas)
     await pools.scale_pool(conn, before.row.id, number)
+
+
+async def _place(conn: Connection, before: ServedPool, wanted: UpdatePool) -> None:
+    """Change on which hosts replicas start. Raises InvalidRequest."""
+    is_managed = before.revisions[before.row.wanted_revision].is_managed
+    placement = {} if wanted.placement is UNSET else wanted.placement
+    exclusion = {} if wanted.exclusion is UNSET else wanted.exclusion
+    check_placement(placement, exclusion, is_managed=is_managed)
+    if wanted.placement is not UNSET:
+        await pools.place_pool(conn, before.row.id, placement)
+    if wanted.exclusion is not UNSET:
+        await pools.exclude_hosts(conn, before.row.id, exclusion)
 
 
 async def _change_access(conn: Connection, caller: Actor, before: ServedPool, wanted: UpdatePool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.cli.errors import WrongUsage
-from gateway.cli.output import print_result
+from gateway.cli.output import print_json, print_result, print_table, utc
 from gateway.cli.pools.finding import find_pool
 
 DESCRIPTION = """\
@@ -49,6 +49,20 @@ def autoscale(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         scaling = None if arguments.off else before | asked
         changed = client.post(f"/pools/{pool['id']}", json={"scaling": scaling})
         return print_result(arguments, changed, f"pool {pool['name']}: {scaling_in_words(changed)}")
+
+
+def show_scalings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Print the latest changes of the number of a pool's replicas."""
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        changes = client.get_all(f"/pools/{find_pool(client, arguments.name)['id']}/scalings")
+    if arguments.json:
+        print_json(changes)
+        return 0
+    rows = [(utc(each["at"]), each["before"], each["after"], each["by"], each["why"]) for each in changes]
+    print_table(("AT", "BEFORE", "AFTER", "BY", "WHY"), rows)
+    return 0
 
 
 def scaling_in_words(pool: dict[str, Any]) -> str:

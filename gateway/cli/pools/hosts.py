@@ -107,6 +107,7 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     else:
         print_hosts([host])
         print("labels:", " ".join(f"{name}={value}" for name, value in sorted(host["labels"].items())) or "none")
+        print("version:", host["version"] or "no agent yet")
         for each in host["failures"]:
             print(
                 f"cannot prepare revision {each['revision']} of {each['pool_id']}, tried {each['num_failures']} times, "
@@ -207,3 +208,12 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
         if "=" not in text:
             raise WrongUsage(f"'{text}' is no label; expected NAME=VALUE")
     return dict(text.split("=", 1) for text in texts)
+
+
+def read_excluded(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of labels of the form NAME=VALUE, by the labels' names. Raises WrongUsage."""
+    excluded: dict[str, list[str]] = {}
+    for text in texts:
+        [(name, value)] = read_labels([text]).items()
+        excluded.setdefault(name, []).append(value)
+    return excluded

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.errors import WrongUsage
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table
 from gateway.cli.pools.adapters import show_adapters
-from gateway.cli.pools.autoscaling import DESCRIPTION, add_autoscale
+from gateway.cli.pools.autoscaling import DESCRIPTION, add_autoscale, show_scalings
 from gateway.cli.pools.finding import find_pool
-from gateway.cli.pools.hosts import read_labels
+from gateway.cli.pools.hosts import read_excluded, read_labels
 from gateway.cli.pools.keys import set_key
 from gateway.cli.pools.waiting import add_wait, settle
 from gateway.cli.pools.wanted import (
@@ -43,6 +43,7 @@ examples:
   lorikeet pool update qwen3-0.6b --set max_model_len=8192 --wait
   lorikeet pool scale qwen3-0.6b 3
   lorikeet pool autoscale qwen3-0.6b --min 1 --max 4
+  lorikeet pool place qwen3-0.6b zone=west --not disk=hdd
   lorikeet pool drain qwen3-0.6b
   lorikeet pool delete qwen3-0.6b
 """
@@ -73,6 +74,14 @@ def register(verbs: Verbs) -> None:
         default=[],
         help="label that a host must have for replicas to start there (repeat)",
     )
+    create.add_argument(
+        "--not",
+        metavar="LABEL=VALUE",
+        dest="excluded",
+        action="append",
+        default=[],
+        help="label of hosts on which no replica is to start (repeat)",
+    )
     create.set_defaults(run=_create)
     listing = actions.add_parser(
         "list", help="list pools", description="List pools with the state of each, oldest first."
@@ -93,11 +102,18 @@ def register(verbs: Verbs) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_autoscale(autoscale)
+    scalings = actions.add_parser(
+        "scalings",
+        help="list the changes of the number of replicas",
+        description="List the latest changes of the number of replicas, newest first, with the reason of each that "
+        "followed the load.",
+    )
+    scalings.set_defaults(run=show_scalings)
     place = actions.add_parser(
         "place",
         help="have replicas on hosts with certain labels alone",
-        description="Have replicas run on hosts with these labels alone. Those on other hosts go as soon as others are "
-        "ready; without a label they may run anywhere.",
+        description="Have replicas run on hosts with these labels alone, and on none with a label of --not. Those on "
+        "other hosts go as soon as others are ready; without a label and --not they may run anywhere.",
     )
     place.set_defaults(run=_place)
     update = actions.add_parser(
@@ -147,15 +163,24 @@ def register(verbs: Verbs) -> None:
     )
     adapters.add_argument("--load", action="store_true", help="start the replicas anew with all adapters")
     adapters.set_defaults(run=show_adapters)
-    for parser in (show, scale, autoscale, place, update, drain, cancel, remove, key, adapters):
+    for parser in (show, scale, autoscale, scalings, place, update, drain, cancel, remove, key, adapters):
         parser.add_argument("name", metavar="NAME", help="name of the pool, or its id")
     place.add_argument("labels", metavar="LABEL=VALUE", nargs="*", help="label that a host must have")
+    place.add_argument(
+        "--not",
+        metavar="LABEL=VALUE",
+        dest="excluded",
+        action="append",
+        default=[],
+        help="label that a host must not have (repeat)",
+    )
     scale.add_argument("num_replicas", type=int, metavar="N", help="number of replicas that are to run")
     for parser in (create, update):
         add_engine_settings(parser, can_unset=parser is update)
         add_access(parser)
     for parser in (create, update, scale, drain, adapters):
         add_wait(parser)
+    add_json_flag(scalings)
     for parser in (create, listing, show, scale, autoscale, place, update, drain, cancel, remove, key, adapters):
         add_json_flag(parser)
 
@@ -173,6 +198,8 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             body["num_replicas"] = arguments.replicas
         if arguments.on:
             body["placement"] = read_labels(arguments.on)
+        if arguments.excluded:
+            body["exclusion"] = read_excluded(arguments.excluded)
         body |= {"settings": changed_settings({}, arguments), **read_access(client, arguments)}
         pool = client.post("/pools", json=body)
         return settle(client, arguments, pool, f"pool {pool['name']} is created: {pool['id']}")
@@ -232,13 +259,13 @@ def _scale(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _place(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
+    from gateway.cli.pools.shown import hosts_in_words
 
-    labels = read_labels(arguments.labels)
+    wanted = {"placement": read_labels(arguments.labels), "exclusion": read_excluded(arguments.excluded)}
     with AdminClient.of(environ) as client:
         pool = find_pool(client, arguments.name)
-        changed = client.post(f"/pools/{pool['id']}", json={"placement": labels})
-    where = f"with {' '.join(arguments.labels)}" if labels else "of any labels"
-    return print_result(arguments, changed, f"pool {pool['name']} runs on hosts {where}")
+        changed = client.post(f"/pools/{pool['id']}", json=wanted)
+    return print_result(arguments, changed, f"pool {pool['name']} runs on hosts: {hosts_in_words(changed)}")
 
 
 def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

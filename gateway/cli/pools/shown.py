@@ -9,6 +9,13 @@ from gateway.cli.output import print_table, utc
 from gateway.cli.pools.autoscaling import scaling_in_words
 
 
+def hosts_in_words(pool: dict[str, Any]) -> str:
+    """Return the labels of the hosts on which replicas of a pool start."""
+    wanted = [f"{name}={value}" for name, value in sorted(pool["placement"].items())]
+    excluded = [f"not {name}={value}" for name, values in sorted(pool["exclusion"].items()) for value in values]
+    return " ".join(wanted + excluded) or "any"
+
+
 def print_pool(pool: dict[str, Any], names: Mapping[str, str]) -> None:
     """Print the facts of a pool, then its revisions and replicas. names: the names of projects by their ids."""
     replica_bytes, grants = pool["replica_bytes"], pool["grants"]
@@ -22,7 +29,7 @@ def print_pool(pool: dict[str, Any], names: Mapping[str, str]) -> None:
         ("settings", _settings(serving)),
         ("replicas", f"{pool['num_ready']} ready of {pool['num_wanted']} wanted"),
         *_scaling(pool),
-        ("hosts", " ".join(f"{name}={value}" for name, value in sorted(pool["placement"].items())) or "any"),
+        ("hosts", hosts_in_words(pool)),
         ("memory", "" if replica_bytes is None else f"{size(replica_bytes)} a replica, by the estimate"),
         ("revision", _revision(pool)),
         ("access", " ".join([pool["access"], *(_grantee(each, names) for each in grants)])),

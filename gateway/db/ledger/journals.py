@@ -30,23 +30,26 @@ class LostJournal(msgspec.Struct, frozen=True):
     open_requests: int
     """Requests that were sent to an engine and have no row."""
     heard_at: datetime.datetime
+    folder: str | None
+    """The machine and the folder that the journal is in, as MACHINE:PATH; None where the gateway did not tell."""
 
 
 _REPORT = """
-    INSERT INTO journals AS j (id, open_requests, version, started_at)
-    VALUES ($1, $2, $3, CASE WHEN $3::text IS NOT NULL THEN clock_timestamp() END)
+    INSERT INTO journals AS j (id, open_requests, version, folder, started_at)
+    VALUES ($1, $2, $3, $4, CASE WHEN $3::text IS NOT NULL THEN clock_timestamp() END)
     ON CONFLICT (id) DO UPDATE SET
         open_requests = excluded.open_requests, heard_at = clock_timestamp(),
-        version = coalesce(j.version, excluded.version), started_at = coalesce(j.started_at, excluded.started_at)
+        version = coalesce(j.version, excluded.version), folder = coalesce(excluded.folder, j.folder),
+        started_at = coalesce(j.started_at, excluded.started_at)
 """
 
 
-async def report_journal(conn: Connection, journal_id: str, open_requests: int, *, version: str | None = None) -> None:
-    """Report a living gateway's own journal.
-
-    version: the gateway's version. The gateway counts as started when the version was first reported.
-    """
-    await conn.execute(_REPORT, journal_id, open_requests, version)
+async def report_journal(
+    conn: Connection, journal_id: str, open_requests: int, *, version: str | None = None, folder: str | None = None
+) -> None:
+    """Report a living gateway's own journal. version: of the gateway; it counts as started when this was first
+    reported. folder: as of `LostJournal`."""
+    await conn.execute(_REPORT, journal_id, open_requests, version, folder)
 
 
 class LivingGateway(msgspec.Struct, frozen=True):
@@ -92,7 +95,7 @@ async def forget_journals(conn: Connection, journal_ids: Collection[str]) -> Non
 
 
 _LOST = """
-    SELECT id, open_requests, heard_at FROM journals
+    SELECT id, open_requests, heard_at, folder FROM journals
     WHERE open_requests > 0 AND heard_at < clock_timestamp() - $1::interval ORDER BY heard_at, id
 """
 
@@ -107,7 +110,7 @@ async def lost_journals(conn: Connection) -> list[LostJournal]:
 
 _WRITE_OFF = """
     DELETE FROM journals WHERE id = $1 AND open_requests > 0 AND heard_at < clock_timestamp() - $2::interval
-    RETURNING id, open_requests, heard_at
+    RETURNING id, open_requests, heard_at, folder
 """
 
 

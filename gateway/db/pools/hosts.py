@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from engine.version import VERSION
 from gateway.db.pools.host_failures import clear_failures
 
 if TYPE_CHECKING:
@@ -40,16 +41,20 @@ class HostRow(msgspec.Struct, frozen=True):
     is_drained: bool
     """True if replicas leave the host, and none starts on it."""
     is_joined: bool
-    """True if the host's engines and gateways have keys for TCP."""
+    """Whether its engines and gateways have keys for TCP."""
+    version: str | None
+    """The version of Lorikeet of the agent that claimed the host last; None before the first."""
 
 
 _CLAIM = """
-    INSERT INTO hosts AS h (id, name, generation, lease_until, num_processors, memory_bytes, gpu_bytes, programs)
-    VALUES ($1, $2, 1, clock_timestamp() + $3::interval, $4, $5, $6, $8)
+    INSERT INTO hosts AS h (id, name, generation, lease_until, num_processors, memory_bytes, gpu_bytes, programs,
+                       version)
+    VALUES ($1, $2, 1, clock_timestamp() + $3::interval, $4, $5, $6, $8, $9)
     ON CONFLICT (id) DO UPDATE SET
         name = CASE WHEN h.public_keys = '{}' THEN excluded.name ELSE h.name END, generation = h.generation + 1,
         lease_until = excluded.lease_until, num_processors = excluded.num_processors,
-        memory_bytes = excluded.memory_bytes, gpu_bytes = excluded.gpu_bytes, programs = excluded.programs
+        memory_bytes = excluded.memory_bytes, gpu_bytes = excluded.gpu_bytes, programs = excluded.programs,
+        version = excluded.version
     WHERE (h.lease_until <= clock_timestamp() OR $7) AND h.removed_at IS NULL
     RETURNING generation
 """
@@ -73,7 +78,7 @@ async def claim_host(
     programs: as for `HostRow`.
     """
     generation: int | None = await conn.fetchval(
-        _CLAIM, host_id, name, lease, num_processors, memory_bytes, list(gpu_bytes), force, list(programs)
+        _CLAIM, host_id, name, lease, num_processors, memory_bytes, list(gpu_bytes), force, list(programs), VERSION
     )
     return generation
 
@@ -105,7 +110,7 @@ _LIST = """
            lease_until > clock_timestamp() AS is_alive,
            CASE WHEN lease_until = '-infinity' THEN 'infinity'::float8
                ELSE greatest(0, extract(epoch FROM clock_timestamp() - lease_until)) END::float8 AS away_s,
-           programs, labels, is_drained, public_keys <> '{}' AS is_joined
+           programs, labels, is_drained, public_keys <> '{}' AS is_joined, version
     FROM hosts WHERE removed_at IS NULL ORDER BY created_at, id
 """
 _LABELS = msgspec.json.Decoder(dict[str, str])

@@ -119,24 +119,24 @@ async def _move(conn: Connection, move: _Move, fitting: Set[str]) -> None:
 async def read_world(conn: Connection) -> tuple[list[Pool], list[Host]]:
     """Return the pools and hosts that `gateway.domain.pools.plan` decides about: all of them."""
     hosts = [host_of(each) for each in await list_hosts(conn)]
+    by_id = {each.id: each for each in hosts}
     failures = await list_failures(conn)
-    return [pool_of(each, hosts, failures) for each in await read_served(conn)], hosts
+    return [pool_of(each, by_id, failures) for each in await read_served(conn)], hosts
 
 
-def pool_of(served: ServedPool, hosts: Sequence[Host] = (), failures: Sequence[HostFailure] = ()) -> Pool:
-    """Return a pool as the planner sees it.
-
-    Replicas leave hosts that are drained, or that lack a label which the pool asks for.
-    failures: the failures of hosts at which no replica starts.
-    """
+def pool_of(served: ServedPool, hosts: Mapping[str, Host], failures: Sequence[HostFailure] = ()) -> Pool:
+    """Return a pool as the planner sees it. Replicas go from hosts that are drained, lack a label that the pool asks
+    for, or have one that it excludes. hosts: by id. failures: of hosts at which no replica starts."""
     row = served.row
-    left = {each.id for each in hosts if each.is_drained or each.lacks(row.placement)}
+    there = (host for each in served.replicas if (host := hosts.get(each.host_id or "")) is not None)
+    left = {each.id for each in there if each.is_drained or each.lacks(row.placement) or each.has_any(row.exclusion)}
 
     def revision_of(each: RevisionRow) -> Revision:
         of = [failed for failed in failures if (failed.pool_id, failed.revision) == (row.id, each.revision)]
         needs = msgspec.structs.replace(
             needs_of(each),
             labels=row.placement,
+            excluded=row.exclusion,
             avoided={failed.host_id: failed.why for failed in of},
             hopeful=frozenset(failed.host_id for failed in of if failed.num_failures < MAX_PREPARATIONS),
         )

@@ -35,6 +35,8 @@ class PoolRow(msgspec.Struct, frozen=True):
     created_at: datetime.datetime
     placement: dict[str, str]
     """The labels that a host must have for replicas to start there."""
+    exclusion: dict[str, list[str]]
+    """The values that labels of a host must not have, by the labels' names."""
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -46,6 +48,7 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 _labels = msgspec.json.Decoder(dict[str, str])
+_exclusion = msgspec.json.Decoder(dict[str, list[str]])
 
 _CREATE = """
     INSERT INTO pools (id, organization_id, name, num_replicas, access, wanted_revision) VALUES ($1, $2, $3, $4, $5, 1)
@@ -144,6 +147,14 @@ async def place_pool(conn: Connection, pool_id: str, placement: Mapping[str, str
     await conn.execute(_PLACE, pool_id, msgspec.json.encode(placement).decode())
 
 
+_EXCLUDE = "UPDATE pools SET exclusion = $2::jsonb WHERE id = $1 AND exclusion <> $2::jsonb"
+
+
+async def exclude_hosts(conn: Connection, pool_id: str, exclusion: Mapping[str, Sequence[str]]) -> None:
+    """Say which values labels of a host must not have for replicas to start there, by the labels' names."""
+    await conn.execute(_EXCLUDE, pool_id, msgspec.json.encode(exclusion).decode())
+
+
 _WANT = "UPDATE pools SET wanted_revision = $2 WHERE id = $1 AND wanted_revision <> $2"
 
 
@@ -189,4 +200,6 @@ async def remove_pool(conn: Connection, pool_id: str) -> None:
 def pool_of(row: Record) -> PoolRow:
     """Return the pool of a database row with all its columns."""
     values = {name: row[name] for name in PoolRow.__struct_fields__}
-    return PoolRow(**values | {"placement": _labels.decode(row["placement"])})
+    values["placement"] = _labels.decode(row["placement"])
+    values["exclusion"] = _exclusion.decode(row["exclusion"])
+    return PoolRow(**values)

@@ -66,6 +66,33 @@ async def list_scaling(conn: Connection, pool_ids: Sequence[str]) -> dict[str, S
     return {row["pool_id"]: ScalingRow(**row) for row in await conn.fetch(_LIST, pool_ids)}
 
 
+class Scaling(msgspec.Struct, frozen=True):
+    """A change of the number of a pool's replicas, by its load or by an operator."""
+
+    id: str
+    at: datetime.datetime
+    before: int
+    after: int
+    why: str | None
+    """The reason of the autoscaler; None for a change by an operator."""
+
+
+_SCALINGS = """
+    SELECT id, effective_at AS at, before, after, why FROM (
+        SELECT id, sequence, effective_at, after::jsonb ->> 'why' AS why,
+               (before::jsonb ->> 'num_replicas')::int AS before, (after::jsonb ->> 'num_replicas')::int AS after
+        FROM audit_log
+        WHERE organization_id = $1 AND object_id = $2 AND event IN ('pool.scaled', 'pool.drained')
+        ORDER BY sequence DESC LIMIT $3) AS changes
+    WHERE before <> after ORDER BY sequence DESC
+"""
+
+
+async def list_scalings(conn: Connection, organization_id: str, pool_id: str, most: int) -> list[Scaling]:
+    """Return the latest changes of the number of a pool's replicas, newest first."""
+    return [Scaling(**row) for row in await conn.fetch(_SCALINGS, organization_id, pool_id, most)]
+
+
 _REPORT = """
     INSERT INTO pool_loads (pool_id, gateway_id, at, load)
     SELECT each.pool_id, $1, clock_timestamp(), each.load::jsonb

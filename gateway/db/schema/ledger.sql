@@ -163,7 +163,9 @@ CREATE TABLE journals (
     heard_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- The version of the gateway that writes the journal, and when it started; NULL where no gateway runs.
     version        text,
-    started_at     timestamptz
+    started_at     timestamptz,
+    -- The machine and the folder that the journal is in, as MACHINE:PATH.
+    folder         text
 );
 
 -- What the ledger took of each engine's own counts, to compare with the counts that the engine reports. By journal, so

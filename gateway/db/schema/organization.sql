@@ -176,6 +176,8 @@ CREATE TABLE audit_log (
     PRIMARY KEY (organization_id, sequence)
 );
 
+CREATE INDEX audit_log_by_object ON audit_log (organization_id, object_id, sequence);
+
 -- The last link of each organization's chain.
 CREATE TABLE audit_heads (
     organization_id  text PRIMARY KEY,

@@ -17,7 +17,9 @@ CREATE TABLE pools (
     created_at       timestamptz NOT NULL DEFAULT now(),
     removed_at       timestamptz,
     -- The labels that a host must have for replicas to start there.
-    placement        jsonb NOT NULL DEFAULT '{}'
+    placement        jsonb NOT NULL DEFAULT '{}',
+    -- The values that labels of a host must not have, by the labels' names.
+    exclusion        jsonb NOT NULL DEFAULT '{}'
 );
 
 CREATE UNIQUE INDEX pools_by_name ON pools (name) WHERE removed_at IS NULL;
@@ -146,7 +148,9 @@ CREATE TABLE hosts (
     -- A host from which replicas go, and on which none starts.
     is_drained       boolean NOT NULL DEFAULT false,
     -- A removed host's keys count no more, and its agent ends.
-    removed_at       timestamptz
+    removed_at       timestamptz,
+    -- The version of the agent that claimed the host last; NULL before the first.
+    version          text
 );
 
 -- Hosts that could not prepare the model of a revision, and when each is tried again.

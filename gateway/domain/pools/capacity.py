@@ -90,6 +90,8 @@ class Needs(msgspec.Struct, frozen=True):
     """The driver whose server is started; "" for an engine of our own, which every host has."""
     labels: Mapping[str, str] = {}
     """The labels that the host must have."""
+    excluded: Mapping[str, Sequence[str]] = {}
+    """The values that labels of the host must not have, by the labels' names."""
     avoided: Mapping[str, str] = {}
     """Hosts, by id, that could not prepare the model when that was tried last, each with the reason."""
     hopeful: Set[str] = frozenset()
@@ -124,6 +126,12 @@ class Host(msgspec.Struct, frozen=True):
         """Return the first of these labels that the host does not have, as NAME=VALUE; "" where it has all."""
         return next((f"{name}={value}" for name, value in labels.items() if self.labels.get(name) != value), "")
 
+    def has_any(self, excluded: Mapping[str, Sequence[str]]) -> str:
+        """Return the first of these labels that the host has, as NAME=VALUE; "" where it has none. excluded: values by
+        the labels' names."""
+        found = (f"{name}={self.labels[name]}" for name, values in excluded.items() if self.labels.get(name) in values)
+        return next(found, "")
+
     def takes(self, needs: Needs) -> bool:
         """Tell whether a replica may start on the host, if there is room."""
         return (
@@ -131,6 +139,7 @@ class Host(msgspec.Struct, frozen=True):
             and not self.is_drained
             and self.can_start(needs)
             and not self.lacks(needs.labels)
+            and not self.has_any(needs.excluded)
             and self.id not in needs.avoided
         )
 
@@ -145,6 +154,15 @@ class Place(msgspec.Struct, frozen=True):
     host_id: str
     gpu: int | None = None
     """The index of the accelerator; None: on processors."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Whether a replica could start on a host now, and the reason."""
+
+    host_id: str
+    fits: bool
+    why: str
+    """A clause with the name of the host: the memory that is free there, or what is in the way."""
 
 
 class Room:
@@ -178,20 +196,9 @@ class Room:
         self._change(place, needs.num_bytes, GPU_HOST_BYTES, -1)
 
     def find(self, needs: Needs) -> Place | None:
-        """Return the place with the most free memory that has room for a replica; None where none has room.
-
-        If places are equal, return that of the host with the fewest replicas.
-        """
-        found: list[tuple[int, Place]] = []
-        for host in self._hosts.values():
-            if not host.takes(needs):
-                continue
-            if uses_gpu(needs, host):
-                has_memory = self._free[host.id] >= GPU_HOST_BYTES
-                gpus = enumerate(self._free_gpus[host.id])
-                found += [(free, Place(host.id, gpu)) for gpu, free in gpus if has_memory and free >= needs.num_bytes]
-            elif needs.device != "cuda" and self._free[host.id] >= needs.num_bytes:
-                found.append((self._free[host.id], Place(host.id)))
+        """Return the place with the most free memory that has room for a replica, of equal ones that of the host with
+        the fewest replicas; None where none has room."""
+        found = [each for host in self._hosts.values() for each in self._places(host, needs)]
         return max(found, key=lambda each: (each[0], -self._num_replicas[each[1].host_id]))[1] if found else None
 
     def take(self, needs: Needs) -> Place | None:
@@ -200,6 +207,17 @@ class Room:
         if place is not None:
             self.occupy(place, needs)
         return place
+
+    def standings(self, needs: Needs) -> list[Standing]:
+        """Return for each host whether a replica could start there now, and why or why not."""
+        return [
+            Standing(
+                host.id,
+                bool(self._places(host, needs)),
+                self._sum(host, needs) if host.is_alive else f"no agent runs on {host.name}",
+            )
+            for host in self._hosts.values()
+        ]
 
     def refusal(self, needs: Needs, need: str = "") -> str:
         """Return a sentence that says why a replica finds no place, with the sums.
@@ -210,6 +228,16 @@ class Room:
         sums = [self._sum(host, needs) for host in alive] or ["no host has an agent"]
         return f"A replica needs {need or gib(needs.num_bytes)} of memory; {'; '.join(sums)}."
 
+    def _places(self, host: Host, needs: Needs) -> list[tuple[int, Place]]:
+        """Return the places of a host that have room for a replica, each with the memory that is free there."""
+        free = self._free[host.id]
+        if not host.takes(needs):
+            return []
+        if uses_gpu(needs, host):
+            gpus = enumerate(self._free_gpus[host.id] if free >= GPU_HOST_BYTES else ())
+            return [(left, Place(host.id, gpu)) for gpu, left in gpus if left >= needs.num_bytes]
+        return [(free, Place(host.id))] if needs.device != "cuda" and free >= needs.num_bytes else []
+
     def _sum(self, host: Host, needs: Needs) -> str:
         if host.is_drained:
             return f"{host.name} is drained"
@@ -217,6 +245,8 @@ class Room:
             return f"{host.name} has no program of '{needs.program}'"
         if lacking := host.lacks(needs.labels):
             return f"{host.name} has no label {lacking}"
+        if excluded := host.has_any(needs.excluded):
+            return f"{host.name} has the label {excluded}, which the pool excludes"
         if host.id in needs.avoided:
             return f"{host.name} could not prepare the model: {needs.avoided[host.id].rstrip('.')}"
         free = self._free[host.id]

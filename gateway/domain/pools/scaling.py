@@ -1,9 +1,10 @@
 """The number of replicas that a pool with bounds shall run, by the load that its gateways see.
 
-Pure: no clock, no rows, no engines. More replicas come at once, at most twice as many, and then only when those are
-ready. One replica less comes after nothing has needed it for a whole window, and the next one some time later. A share
-of the places asks for more replicas, and only a lower one needs fewer: the gap keeps a constant load from changing
-anything. Knows nothing of the room on hosts: the replicas that are wanted here are started where there is room.
+Pure: no clock, no rows, no engines. As many more replicas as the load needs come at once, unless none is ready yet:
+then the first one shows that replicas start at all. One replica less comes after nothing has needed it for a whole
+window, and the next one some time later. A share of the places asks for more replicas, and only a lower one needs
+fewer: the gap keeps a constant load from changing anything. Knows nothing of the room on hosts: the replicas that are
+wanted here are started where there is room.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def decide(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s:
     memory = msgspec.structs.replace(memory, peaks=_with_peak(memory.peaks, need, now_s))
     wanted, reason = _wanted(load, memory, snapshot)
     if wanted > number:
-        return _more(bounds, memory, snapshot, min(wanted, 2 * number), reason, now_s)
+        return _more(bounds, memory, snapshot, wanted, reason, now_s)
     return _fewer(bounds, memory, snapshot, reason, now_s)
 
 
@@ -179,6 +180,8 @@ def _wanted(load: Load, memory: Memory, snapshot: PoolSnapshot) -> tuple[int, st
     if is_late and snapshot.num_ready >= snapshot.num_replicas:
         wanted = max(wanted, snapshot.num_replicas + 1)
         reason += f", the oldest for {load.oldest_wait_s:.0f} s"
+    if missing := max(seen.num_replicas - seen.num_ready, 0):
+        reason += f", {_replicas(missing)} {_are(missing)} about to be ready"
     return wanted, reason
 
 
@@ -187,9 +190,8 @@ def _more(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, wanted: int, r
     number, target = snapshot.num_replicas, min(wanted, bounds.max_replicas)
     if target <= number:
         return Decision(number, f"{reason}: {_replicas(number)} {_are(number)} the most that the pool may run.", memory)
-    if snapshot.num_ready < number:
-        missing = number - snapshot.num_ready
-        return Decision(number, f"{reason}: {_replicas(missing)} {_are(missing)} about to be ready.", memory)
+    if not snapshot.num_ready:
+        return Decision(number, f"{reason}: more come once one is ready.", memory)
     since_s = now_s - memory.changed_at_s
     if memory.last == "down" and since_s < COOL_DOWN_S:
         return Decision(number, f"{reason}: a replica went {since_s:.0f} s ago, and none comes yet.", memory)

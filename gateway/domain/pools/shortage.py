@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.domain.pools.capacity import Host
+from gateway.domain.pools.capacity import Host, Standing
 from gateway.domain.pools.plan import LIVE, Pool, needs_of_replica, room_of
 
 
@@ -32,3 +32,13 @@ def shortage_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> s
         return ""
     number = "one more" if missing == 1 else f"{missing} more"
     return f"There is no room for {number}. {room.refusal(wanted.needs)}"
+
+
+def standings_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> list[Standing]:
+    """Return for each host whether one more replica of a pool's wanted revision could start there now, and why; nothing
+    before the model of the revision is prepared."""
+    pool = next((each for each in pools if each.id == pool_id), None)
+    wanted = pool.revisions.get(pool.wanted_revision) if pool is not None else None
+    if wanted is None or wanted.state != "prepared":
+        return []
+    return room_of(pools, hosts).standings(wanted.needs)

@@ -72,11 +72,61 @@ async def test_replicas_start_where_the_labels_are_and_move_with_them(
     assert [each.replica_id for each in await hosts.plan() if isinstance(each, Drain)] == [replica_id]
 
 
+async def test_a_pool_says_of_each_host_whether_a_replica_could_start_there_and_why(
+    operator: httpx.AsyncClient, hosts: Hosts, database: Database
+) -> None:
+    third = Agent(database, "host_3", "gpu-3")
+    await third.claim()
+    await third.die()
+    await operator.post("/hosts/host_2", json={"labels": {"disk": "ssd"}})
+    made = (await operator.post("/pools", json={"name": "tiny", "model": "demo", "placement": {"disk": "ssd"}})).json()
+    assert made["hosts"] == [], "nobody knows what a replica needs"
+    await hosts.one.prepare(made["id"])
+    found = (await operator.get(f"/pools/{made['id']}")).json()["hosts"]
+    assert [(each["host"], each["fits"]) for each in found] == [("gpu-1", False), ("gpu-2", True), ("gpu-3", False)]
+    assert found[0]["why"] == "gpu-1 has no label disk=ssd"
+    assert "64.0 GiB" in found[1]["why"] and found[2]["why"] == "no agent runs on gpu-3"
+    [one, _, three] = (await operator.get("/hosts")).json()["data"]
+    assert one["version"] and one["away_seconds"] is None and three["away_seconds"] >= 0
+
+
 async def test_a_pool_says_which_label_no_host_has(operator: httpx.AsyncClient, hosts: Hosts) -> None:
     pool_id = await make(operator, hosts, placement={"disk": "ssd"})
     assert await hosts.places() == []
     found = (await operator.get(f"/pools/{pool_id}")).json()
     assert "gpu-1 has no label disk=ssd" in found["why"]
+
+
+async def test_no_replica_starts_where_a_label_is_excluded_and_those_there_go(
+    operator: httpx.AsyncClient, hosts: Hosts
+) -> None:
+    await operator.post("/hosts/host_1", json={"labels": {"disk": "hdd", "zone": "west"}})
+    pool_id = await make(operator, hosts, exclusion={"disk": ["tape", "hdd"]}, num_replicas=1)
+    assert await hosts.places() == ["host_2"]
+    found = (await operator.get(f"/pools/{pool_id}")).json()
+    assert found["exclusion"] == {"disk": ["tape", "hdd"]} and found["placement"] == {}
+    [replica] = found["replicas"]
+    await hosts.two.ready(replica["id"])
+    await hosts.plan()
+    await operator.post("/hosts/host_1", json={"labels": {}})
+    await operator.post("/hosts/host_2", json={"labels": {"zone": "east"}})
+    changed = await operator.post(f"/pools/{pool_id}", json={"exclusion": {"zone": ["east"]}})
+    assert changed.status_code == 200 and changed.json()["exclusion"] == {"zone": ["east"]}
+    assert await hosts.places() == ["host_1"], "another one first, before the present one goes"
+    await operator.post(f"/pools/{pool_id}", json={"placement": {"disk": "ssd"}})
+    kept = (await operator.get(f"/pools/{pool_id}")).json()
+    assert (kept["placement"], kept["exclusion"]) == ({"disk": "ssd"}, {"zone": ["east"]})
+
+
+async def test_a_pool_says_which_label_of_a_host_it_excludes(operator: httpx.AsyncClient, hosts: Hosts) -> None:
+    for host_id in ("host_1", "host_2"):
+        await operator.post(f"/hosts/{host_id}", json={"labels": {"disk": "hdd"}})
+    pool_id = await make(operator, hosts, exclusion={"disk": ["hdd"]})
+    assert await hosts.places() == []
+    assert (
+        "gpu-1 has the label disk=hdd, which the pool excludes"
+        in (await operator.get(f"/pools/{pool_id}")).json()["why"]
+    )
 
 
 async def test_a_host_that_could_not_prepare_a_model_is_left_out_until_it_can_and_says_why(
@@ -144,3 +194,11 @@ async def test_a_new_revision_waits_for_a_host_that_has_failed_a_few_times(
 async def test_labels_that_no_host_can_have_are_refused(operator: httpx.AsyncClient, placement: dict[str, str]) -> None:
     reply = await operator.post("/pools", json={"name": "tiny", "model": "demo", "placement": placement})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "placement")
+
+
+@pytest.mark.parametrize("exclusion", [{"Zone": ["west"]}, {"zone": ["a b"]}, {"zone": []}, {"zone": "west"}])
+async def test_excluded_labels_that_no_host_can_have_are_refused(
+    operator: httpx.AsyncClient, exclusion: dict[str, Any]
+) -> None:
+    reply = await operator.post("/pools", json={"name": "tiny", "model": "demo", "exclusion": exclusion})
+    assert reply.status_code == 400 and reply.json()["error"]["param"].startswith("exclusion")

@@ -55,9 +55,9 @@ async def test_replicas_come_with_the_load_by_the_decision_of_one_agent_and_the_
     pool_id = await make(operator, agent, scaling={"min_replicas": 1, "max_replicas": 4})
     await agent.start(pool_id)
     [change] = await decide_scaling(database, agent, BUSY, pool_id)
-    assert (change.before, change.after) == (1, 2)
+    assert (change.before, change.after) == (1, 4)
     found = await shown(operator, pool_id)
-    assert found["num_replicas"] == 2
+    assert found["num_replicas"] == 4
     assert found["scaling"]["why"] == change.why and "20 wait" in change.why
     assert "about to be ready" in found["scaling"]["outlook"]
     [log] = [
@@ -66,7 +66,13 @@ async def test_replicas_come_with_the_load_by_the_decision_of_one_agent_and_the_
         if each["type"] == "pool.scaled" and each["actor"]["type"] == "system"
     ]
     assert log["id"] and "20 wait" in str(log)
-    assert await decide_scaling(database, agent) == [], "the second one is not ready yet"
+    assert await decide_scaling(database, agent) == [], "as many as the pool may run are wanted"
+    await operator.post(f"/pools/{pool_id}", json={"scaling": None, "num_replicas": 3})
+    await operator.post(f"/pools/{pool_id}", json={"access": "all"})
+    [last, first] = (await operator.get(f"/pools/{pool_id}/scalings")).json()["data"]
+    assert (last["before"], last["after"], last["by"], last["why"]) == (4, 3, "operator", "")
+    assert (first["before"], first["after"], first["by"], first["why"]) == (1, 4, "autoscaler", change.why)
+    assert first["id"] == log["id"] and first["at"] <= last["at"]
     other = Agent(database, "host_2", "gpu-2")
     async with database.acquire() as conn:
         assert await scale_pools(conn, other.host_id, 7) == [], "it holds no lease"

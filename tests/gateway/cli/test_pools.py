@@ -351,18 +351,26 @@ async def test_the_number_of_replicas_follows_the_load_within_bounds_that_a_comm
     _, out, _ = await lorikeet("pool", "autoscale", "qwen", "--off")
     assert out == "pool qwen: 1 replica, whatever the load is\n"
     assert (await lorikeet("pool", "autoscale", "qwen", "--off", "--max", "3"))[0] != 0
+    assert (await lorikeet("pool", "scale", "qwen", "3"))[0] == 0
+    [change] = await lorikeet.json("pool", "scalings", "qwen")
+    assert (change["before"], change["after"], change["by"]) == (1, 3, "operator")
+    assert "operator" in (await lorikeet("pool", "scalings", "qwen"))[1]
 
 
 async def test_a_pool_asks_for_labels_of_hosts_and_a_host_tells_what_it_could_not_prepare(
     lorikeet: Cli, agent: Agent, database: Database
 ) -> None:
     made = await lorikeet.json("pool", "create", "qwen", *MODEL, "--on", "zone=west")
-    assert made["placement"] == {"zone": "west"}
-    code, out, _ = await lorikeet("pool", "place", "qwen", "zone=east", "disk=ssd")
-    assert (code, out) == (0, "pool qwen runs on hosts with zone=east disk=ssd\n")
+    assert (made["placement"], made["exclusion"]) == ({"zone": "west"}, {})
+    code, out, _ = await lorikeet(
+        "pool", "place", "qwen", "zone=east", "disk=ssd", "--not", "rack=a", "--not", "rack=b"
+    )
+    assert (code, out) == (0, "pool qwen runs on hosts: disk=ssd zone=east not rack=a not rack=b\n")
     _, out, _ = await lorikeet("pool", "show", "qwen")
-    assert "disk=ssd zone=east" in out
-    assert (await lorikeet("pool", "place", "qwen"))[1] == "pool qwen runs on hosts of any labels\n"
+    assert "disk=ssd zone=east not rack=a not rack=b" in out
+    assert (await lorikeet("pool", "place", "qwen"))[1] == "pool qwen runs on hosts: any\n"
+    other = await lorikeet.json("pool", "create", "other", *MODEL, "--not", "disk=hdd")
+    assert other["exclusion"] == {"disk": ["hdd"]}
     async with database.acquire() as conn:
         await note_failure(conn, agent.host_id, made["id"], 1, "no such folder", datetime.timedelta(minutes=1))
     _, out, _ = await lorikeet("host", "show", agent.host_id)

@@ -122,10 +122,13 @@ async def test_a_lost_journal_is_written_off_on_record_and_a_living_one_is_not(
     database: Database, tmp_path: Path
 ) -> None:
     async with database.acquire() as conn:
-        await report_journal(conn, "lost", 3)
+        await report_journal(conn, "lost", 3, folder="gw-9:/journal")
+        await report_journal(conn, "lost", 3)  # as the ledger's writer does
         await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes'")
         await report_journal(conn, "living", 5)
     async with serve_admin(database, tmp_path) as server, server.client(server.operator_key) as operator:
+        [lost] = (await operator.get("/reconciliation")).json()["lost_journals"]
+        assert (lost["open_requests"], lost["folder"]) == (3, "gw-9:/journal")
         for journal_id, status in (("living", 404), ("unknown", 404), ("lost", 200), ("lost", 404)):
             path = f"/reconciliation/lost_journals/{journal_id}/write_off"
             assert (await operator.post(path, json={"reason": "its disk burned"})).status_code == status

@@ -223,6 +223,12 @@ def test_replicas_start_only_where_a_host_has_all_labels_however_much_room_other
     assert plan([asking(pool(2), labels={"zone": "west", "disk": "ssd"})], two_hosts(disk="hdd")) == []
 
 
+def test_no_replica_starts_where_a_host_has_a_label_that_is_excluded() -> None:
+    made = plan([asking(pool(2), excluded={"zone": ["north", "east"]})], two_hosts())
+    assert [each.place.host_id for each in made if isinstance(each, Create)] == ["west", "west"]
+    assert plan([asking(pool(2), labels={"disk": "ssd"}, excluded={"zone": ["west"]})], two_hosts(disk="ssd")) == []
+
+
 def test_a_host_that_could_not_prepare_a_model_gets_no_replica_and_what_was_to_start_there_goes() -> None:
     avoiding = {"avoided": {"east": "the repository does not exist"}}
     made = plan([asking(pool(1), **avoiding)], two_hosts())
