@@ -40,11 +40,15 @@ class CannotRun(Exception):
 
 
 class Drill(msgspec.Struct, frozen=True):
-    """run: takes an empty folder that every user can pass through. Raises AssertionError where a promise is broken."""
+    """run: takes an empty folder that every user can pass through. Raises AssertionError where a promise is broken.
+
+    small: the same with less of everything, where the whole takes minutes.
+    """
 
     name: str
     promise: str
     run: Callable[[Path, random.Random], Outcome]
+    small: Callable[[Path, random.Random], Outcome] | None = None
 
 
 Fault = Callable[[Ground, Traffic, random.Random], str | None]
