@@ -15,13 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from tests.drills import backups, clients, disks, failover, neighbours, networks, processes, uploads
+from tests.drills import backups, clients, disks, distances, failover, neighbours, networks, processes, uploads
 from tests.drills.drill import CannotRun, Drill, Outcome
 
 DRILLS: tuple[Drill, ...] = (
     *processes.DRILLS,
     *disks.DRILLS,
     *networks.DRILLS,
+    *distances.DRILLS,
     *failover.DRILLS,
     *clients.DRILLS,
     *uploads.DRILLS,
@@ -82,7 +83,7 @@ def main() -> int:
     chosen = [drill for drill in DRILLS if not args.only or any(text in drill.name for text in args.only)]
     if args.list:
         for drill in chosen:
-            print(f"{drill.name:28} {drill.promise}")
+            print(f"{drill.name:30} {drill.promise}")
         return 0
     if not args.json:
         print(HEAD, flush=True)

@@ -219,7 +219,7 @@ async def prepare(ground: Ground, kind: str, folder: Path, num_events: int) -> S
     status, reply = await send(site, 0, request("POST", "/v1/organization/users", body, operator_key))
     assert status == 200, reply
     if kind == "dear adapters":
-        await asyncio.to_thread(dearest_adapter, folder)
+        assert await asyncio.to_thread(dearest_adapter, folder) > 0
     if kind == "reports":
         conn = await asyncpg.connect(dsn)
         try:
