@@ -117,8 +117,9 @@ def slow_clients(number: int, folder: Path, rng: random.Random) -> Outcome:
             assert not traffic.wrong
             latest = {kind: max(took_s) for kind, took_s in ends.took_s.items()}
             worst_s, grown_mib = max(waits_s), max(grown) / MIB
+            ends_of_kinds = ", ".join(f"{late:.1f} s ({kind})" for kind, late in sorted(latest.items()))
             remark = (
-                f"{number} closed after at most {', '.join(f'{late:.1f} s ({kind})' for kind, late in sorted(latest.items()))}; "
+                f"{number} closed after at most {ends_of_kinds}; "
                 f"a new client waits at most {worst_s:.2f} s; RSS + {grown_mib:.0f} MiB; "
                 f"{took_s:.1f} s of its processor time; {ends.refused} refused; load {os.getloadavg()[0]:.0f}"
             )

@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 
 import httpx
+import structlog
 
 from gateway.adapters.cooldown import NUM_FREE
+from gateway.admin.adapters.upload import ARCHIVE
 from gateway.db.migrate import migrate
 from tests.adapters import folders
 from tests.adapters.hostile.mutants import make
@@ -40,7 +42,7 @@ def _files_of(made: Path) -> dict[str, bytes]:
     """Return what is uploaded of a hostile folder, or the hostile file."""
     if made.is_dir():
         return {name: (made / name).read_bytes() for name in (CONFIG, WEIGHTS) if (made / name).is_file()}
-    return {"file": made.read_bytes()}
+    return {ARCHIVE: made.read_bytes()}
 
 
 def _make(seed: int, folder: Path) -> dict[str, bytes]:
@@ -142,7 +144,8 @@ def many_hostile_adapters(number: int, folder: Path, rng: random.Random) -> Outc
     """Upload so many mutants of the fuzzer, three for each project, which is the most before it has to pause."""
     (folder / "data").mkdir()
     (folder / "made").mkdir()
-    postgres = Postgres(folder / "postgres")
+    postgres, log = Postgres(folder / "postgres"), (folder / "gateway.log").open("w")
+    structlog.configure(logger_factory=structlog.WriteLoggerFactory(log))
     try:
         asyncio.run(migrate(postgres.dsn))
         operator_key = asyncio.run(make_operator_key(postgres.dsn))
@@ -156,6 +159,8 @@ def many_hostile_adapters(number: int, folder: Path, rng: random.Random) -> Outc
                 uploader.upload(seed)
     finally:
         gc.unfreeze()
+        structlog.reset_defaults()
+        log.close()
         postgres.stop()
     remark = (
         f"{number} from seed {first}: {dict(sorted(uploader.statuses.items()))}; the loop is kept for at most "
