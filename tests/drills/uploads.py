@@ -177,6 +177,6 @@ DRILLS = (
         "10,000 hostile adapters",
         "refused by name or taken; none keeps the loop for 50 ms of processor time",
         partial(many_hostile_adapters, 10_000),
-        partial(many_hostile_adapters, 300),
+        partial(many_hostile_adapters, 100),
     ),
 )
