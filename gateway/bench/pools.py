@@ -1,4 +1,4 @@
-"""The cost of many pools and hosts: a gateway that reads their rows and finds the target of a request, and an agent's look.
+"""The cost of many pools and hosts for gateways that read their rows and find targets of requests, and for agents.
 
 `python -m gateway.bench.pools --model-dir DIR`: a database with 1,000 pools and 10,000 replicas on 1,250 hosts, and no
 engine. Prints the seconds of reading all rows, the microseconds of resolving model strings while changes come, and the
@@ -109,8 +109,11 @@ async def measure(
 
 
 async def _look(database: Database) -> dict[str, float]:
-    """Return the least seconds that the parts of an agent's look take: reading all pools, deciding their numbers and
-    planning, while nothing is to be done; and a plan for a lost host, which is not carried out."""
+    """Return the least seconds that each part of an agent's look takes.
+
+    Parts: reading all pools, deciding their numbers and planning, while nothing is to be done; and a plan for a lost
+    host, which is not carried out.
+    """
     times_s: dict[str, list[float]] = {}
 
     @contextlib.contextmanager

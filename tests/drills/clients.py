@@ -8,6 +8,7 @@ import random
 import resource
 import socket
 import time
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from tests.drills.drill import Drill, Outcome
 from tests.drills.ground import Ground, running_ground
 from tests.drills.growth import MIB, cpu_s, rss_bytes
 
-NUM_CONNECTIONS, NUM_ADDRESSES = 5000, 50
+NUM_CONNECTIONS, NUM_SMALL, NUM_ADDRESSES = 5000, 1000, 50
 HEAD_S = UNREAD_S = 10.0
 """Limits of the gateways in seconds, which are the defaults."""
 
@@ -85,16 +86,16 @@ async def new_clients(port: int, until_done: asyncio.Event, waits_s: list[float]
         await asyncio.sleep(1)
 
 
-async def _flood(ground: Ground, ends: Ends, waits_s: list[float], grown: list[int]) -> None:
+async def _flood(number: int, ground: Ground, ends: Ends, waits_s: list[float], grown: list[int]) -> None:
     gateway = ground.gateways[0]
     assert gateway.pid is not None
     before, done = rss_bytes(gateway.pid), asyncio.Event()
     asking = asyncio.create_task(new_clients(gateway.port, done, waits_s))
     clients = []
-    for number in range(NUM_CONNECTIONS):
-        address = f"127.0.0.{2 + number % NUM_ADDRESSES}"
-        clients.append(asyncio.create_task(client(KINDS[number % len(KINDS)], gateway.port, address, ends)))
-        if number % 100 == 99:
+    for each in range(number):
+        address = f"127.0.0.{2 + each % NUM_ADDRESSES}"
+        clients.append(asyncio.create_task(client(KINDS[each % len(KINDS)], gateway.port, address, ends)))
+        if each % 100 == 99:
             await asyncio.sleep(0.02)
     waiting = asyncio.gather(*clients)
     while not waiting.done():
@@ -104,7 +105,7 @@ async def _flood(ground: Ground, ends: Ends, waits_s: list[float], grown: list[i
     await asking
 
 
-def slow_clients(folder: Path, rng: random.Random) -> Outcome:
+def slow_clients(number: int, folder: Path, rng: random.Random) -> Outcome:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -113,15 +114,16 @@ def slow_clients(folder: Path, rng: random.Random) -> Outcome:
             with ground.traffic(0.1, rng.randrange(1 << 30)) as traffic:
                 traffic.more_answers(10)
                 before_s, pid = cpu_s(ground.gateways[0].pid or 0), ground.gateways[0].pid or 0
-                asyncio.run(_flood(ground, ends, waits_s, grown))
+                asyncio.run(_flood(number, ground, ends, waits_s, grown))
                 took_s = cpu_s(pid) - before_s
                 traffic.more_answers(20)
             ground.check()
             assert not traffic.wrong
             latest = {kind: max(took_s) for kind, took_s in ends.took_s.items()}
             worst_s, grown_mib = max(waits_s), max(grown) / MIB
+            ends_of_kinds = ", ".join(f"{late:.1f} s ({kind})" for kind, late in sorted(latest.items()))
             remark = (
-                f"closed after at most {', '.join(f'{late:.1f} s ({kind})' for kind, late in sorted(latest.items()))}; "
+                f"{number} closed after at most {ends_of_kinds}; "
                 f"a new client waits at most {worst_s:.2f} s; RSS + {grown_mib:.0f} MiB; "
                 f"{took_s:.1f} s of its processor time; {ends.refused} refused; load {os.getloadavg()[0]:.0f}"
             )
@@ -134,5 +136,10 @@ def slow_clients(folder: Path, rng: random.Random) -> Outcome:
 
 
 DRILLS = (
-    Drill("5,000 slow clients", "all gone in time, a new one served within a second, RSS + 200 MB", slow_clients),
+    Drill(
+        "5,000 slow clients",
+        "all gone in time, a new one served within a second, RSS + 200 MB",
+        partial(slow_clients, NUM_CONNECTIONS),
+        partial(slow_clients, NUM_SMALL),
+    ),
 )

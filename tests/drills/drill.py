@@ -50,6 +50,7 @@ class Drill(msgspec.Struct, frozen=True):
     name: str
     promise: str
     run: Callable[[Path, random.Random], Outcome]
+    small: Callable[[Path, random.Random], Outcome] | None = None
 
 
 Fault = Callable[[Ground, Traffic, random.Random], str | None]

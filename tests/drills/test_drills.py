@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import time
+from pathlib import Path
 
 from tests.drills.__main__ import DRILLS, HEAD, Row, line_of
+from tests.drills.distances import DelayProxy
 from tests.drills.drill import Outcome
 from tests.drills.growth import slope
+from tests.drills.neighbours import MAX_SLOWER, Waits
+from tests.drills.noise import KINDS
 from tests.drills.soak import State, Stretch, table
 
 TIMES_S = [10.0 * number for number in range(100)]
@@ -36,3 +42,41 @@ def test_a_soak_with_one_wrong_answer_has_not_held() -> None:
     wrong = Stretch(0, 600.0, {"answered": 9, "WRONG": 1}, {}, ["another model's"], [], 1.0)
     text, held = table(State(1, [*stretches, wrong]))
     assert not held and "another model's" in text and "answered                                 19" in text
+
+
+def test_a_victim_waits_by_the_slowest_hundredth() -> None:
+    quick, slow = [50] * 990, [70] * 10
+    assert Waits(quick + slow, quick + slow).ratio == 1.0
+    assert Waits(quick + slow, [50] * 980 + [200] * 20).ratio > MAX_SLOWER
+    assert "p99 50 -> 200 ms" in str(Waits([50] * 1000, [50] * 980 + [200] * 20))
+    assert Waits([0] * 10, [1] * 10).ratio == 1.0, "nothing is divided by a wait of no time"
+
+
+def test_each_kind_of_noise_has_a_drill_and_a_smaller_one() -> None:
+    small = {drill.name for drill in DRILLS if drill.small is not None}
+    assert {f"noisy neighbour: {kind}" for kind in KINDS} < small
+
+
+async def test_a_far_server_gets_everything_in_order_and_later(tmp_path: Path) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1000):
+            writer.write(data)
+        writer.close()
+        ended.set()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_unix_server(echo, tmp_path / "socket")
+    proxy = DelayProxy(str(tmp_path / "socket"))
+    try:
+        proxy.delay_s, begun_s = 0.05, time.monotonic()
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        sent = bytes(range(256)) * 4096
+        writer.write(sent)
+        assert await reader.read(1) == sent[:1]
+        assert time.monotonic() - begun_s >= 2 * proxy.delay_s
+        assert await reader.readexactly(len(sent) - 1) == sent[1:]
+        writer.close()
+        await ended.wait()
+    finally:
+        proxy.stop()
+        server.close()

@@ -152,8 +152,10 @@ class PoolController(Controller):
     async def list_scalings(
         self, pool_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[PoolScalingChange]:
-        """List the latest thousand changes of the number of a pool's replicas, by its load and by operators, newest
-        first."""
+        """List the latest thousand changes of the number of a pool's replicas, newest first.
+
+        Both changes by the pool's load and changes by operators are listed.
+        """
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             only_pool(await managed.list_at_once(conn, caller.organization_id, pool_id), pool_id)

@@ -47,8 +47,10 @@ _REPORT = """
 async def report_journal(
     conn: Connection, journal_id: str, open_requests: int, *, version: str | None = None, folder: str | None = None
 ) -> None:
-    """Report a living gateway's own journal. version: of the gateway; it counts as started when this was first
-    reported. folder: as of `LostJournal`."""
+    """Report a living gateway's own journal.
+
+    version: of the gateway; it counts as started when this was first reported. folder: as of `LostJournal`.
+    """
     await conn.execute(_REPORT, journal_id, open_requests, version, folder)
 
 

@@ -125,8 +125,11 @@ async def read_world(conn: Connection) -> tuple[list[Pool], list[Host]]:
 
 
 def pool_of(served: ServedPool, hosts: Mapping[str, Host], failures: Sequence[HostFailure] = ()) -> Pool:
-    """Return a pool as the planner sees it. Replicas go from hosts that are drained, lack a label that the pool asks
-    for, or have one that it excludes. hosts: by id. failures: of hosts at which no replica starts."""
+    """Return a pool as the planner sees it.
+
+    Replicas go from hosts that are drained, lack a label that the pool asks for, or have one that it excludes.
+    hosts: by id. failures: of hosts at which no replica starts.
+    """
     row = served.row
     there = (host for each in served.replicas if (host := hosts.get(each.host_id or "")) is not None)
     left = {each.id for each in there if each.is_drained or each.lacks(row.placement) or each.has_any(row.exclusion)}

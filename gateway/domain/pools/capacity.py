@@ -127,8 +127,10 @@ class Host(msgspec.Struct, frozen=True):
         return next((f"{name}={value}" for name, value in labels.items() if self.labels.get(name) != value), "")
 
     def has_any(self, excluded: Mapping[str, Sequence[str]]) -> str:
-        """Return the first of these labels that the host has, as NAME=VALUE; "" where it has none. excluded: values by
-        the labels' names."""
+        """Return the first of these labels that the host has, as NAME=VALUE; "" where it has none.
+
+        excluded: values by the labels' names.
+        """
         found = (f"{name}={self.labels[name]}" for name, values in excluded.items() if self.labels.get(name) in values)
         return next(found, "")
 
@@ -196,8 +198,10 @@ class Room:
         self._change(place, needs.num_bytes, GPU_HOST_BYTES, -1)
 
     def find(self, needs: Needs) -> Place | None:
-        """Return the place with the most free memory that has room for a replica, of equal ones that of the host with
-        the fewest replicas; None where none has room."""
+        """Return the place with the most free memory that has room for a replica; None where none has room.
+
+        Of equal places, it is that of the host with the fewest replicas.
+        """
         found = [each for host in self._hosts.values() for each in self._places(host, needs)]
         return max(found, key=lambda each: (each[0], -self._num_replicas[each[1].host_id]))[1] if found else None
 

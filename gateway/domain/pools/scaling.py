@@ -180,7 +180,7 @@ def _wanted(load: Load, memory: Memory, snapshot: PoolSnapshot) -> tuple[int, st
     if is_late and snapshot.num_ready >= snapshot.num_replicas:
         wanted = max(wanted, snapshot.num_replicas + 1)
         reason += f", the oldest for {load.oldest_wait_s:.0f} s"
-    if missing := max(seen.num_replicas - seen.num_ready, 0):
+    if missing := max(snapshot.num_replicas - snapshot.num_ready, 0):
         reason += f", {_replicas(missing)} {_are(missing)} about to be ready"
     return wanted, reason
 

@@ -35,8 +35,10 @@ def shortage_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> s
 
 
 def standings_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> list[Standing]:
-    """Return for each host whether one more replica of a pool's wanted revision could start there now, and why; nothing
-    before the model of the revision is prepared."""
+    """Return for each host whether one more replica of a pool's wanted revision could start there now, and why.
+
+    Nothing is returned before the model of the revision is prepared.
+    """
     pool = next((each for each in pools if each.id == pool_id), None)
     wanted = pool.revisions.get(pool.wanted_revision) if pool is not None else None
     if wanted is None or wanted.state != "prepared":

@@ -98,9 +98,11 @@ async def _rows(dsn: str, folder: Path, addresses: list[str]) -> None:
         await conn.close()
 
 
-async def _ask(port: int, key: Key, prompt: list[int], max_tokens: int) -> tuple[int | None, int, str]:
+async def ask(
+    port: int, key: Key, prompt: list[int], max_tokens: int, *, model: str = POOL
+) -> tuple[int | None, int, str]:
     """Send a streamed request over a connection of its own; return ms to its first text, chunks, and the last line."""
-    body = {"model": POOL, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": True}
+    body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": True}
     data = json.dumps(body).encode()
     head = [
         "POST /v1/completions HTTP/1.1",
@@ -138,7 +140,7 @@ async def _run(fleet: Fleet, num_noisy: int, measured_s: float, seed: int) -> tu
             port = fleet.gateways[next(turns) % len(fleet.gateways)].port
             prompt = [rng.randrange(3, 250) for _ in range(rng.randrange(20, 60))]
             is_measured = time.monotonic() - begun_s > WARM_UP_S
-            ttft_ms, num_tokens, last = await _ask(port, tenant.key, prompt, rng.randrange(10, 30))
+            ttft_ms, num_tokens, last = await ask(port, tenant.key, prompt, rng.randrange(10, 30))
             if last != "data: [DONE]":
                 tenant.others.append(last)
                 await asyncio.sleep(0.1)

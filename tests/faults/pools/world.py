@@ -28,7 +28,7 @@ from gateway.db.pools.served import list_served
 from gateway.pools.first_pool import make_pool
 from gateway.settings import Settings
 from gateway.support.host import allow, host_keys, link_folder
-from tests.gateway.model_folder import make_model_folder
+from tests.gateway.model_folder import CONTEXT, make_model_folder
 from tests.installation.engines import FakeEngine
 from tests.installation.gateway_process import GatewayProcess
 from tests.installation.tenants import Key, make_key
@@ -188,15 +188,16 @@ def running_world(
     gateways: Sequence[Mapping[str, Any]] = ({}, {}),
     host: str = "",
     guarded: bool = False,
+    context: int = CONTEXT,
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[tuple[World, Engines]]:
     """Give a world over a migrated database, which is gone when the context is left.
 
     gateways: keyword arguments of each `GatewayProcess`. host: the address that engines listen at; without one they
-    have sockets in the folder. guarded: engines take connections of the gateways' host alone. changes: fields of
-    `Settings` in place of the usual ones.
+    have sockets in the folder. guarded: engines take connections of the gateways' host alone. context: of both bases,
+    in tokens. changes: fields of `Settings` in place of the usual ones.
     """
-    folders = {base: make_model_folder(folder / base) for base in BASES}
+    folders = {base: make_model_folder(folder / base, context) for base in BASES}
     config = json.loads((folders["large"] / "config.json").read_text())
     (folders["large"] / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2, "hidden_size": 64}))
     usual = {"data_dir": folder, "model": str(folders["small"]), "model_name": "small", "drain_seconds": 5.0}

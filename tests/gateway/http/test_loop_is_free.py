@@ -16,13 +16,13 @@ import pytest
 
 from tests.gateway.conftest import House, open_house
 from tests.gateway.live import make_tenant
+from tests.installation.beats import longest_beat_s
 from tests.patience import PATIENCE_S
 
 MAX_CPU_S = 0.05
 MAX_SCANS = 12
 """The most time of a body on a slow processor, in scans of a body (6 ms each on a fast one)."""
 
-BEAT_S = 0.001
 TRIES = 3
 SIZE = (4 << 20) - 1000
 ARRAYS = b"[" + b"[]," * (SIZE // 3) + b"1]"
@@ -77,16 +77,6 @@ def house(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         gc.collect()
         gc.freeze()  # as a gateway does once it has started
         yield house
-
-
-async def longest_beat_s(is_over: Future[None]) -> float:
-    """Return the most processor time that the thread of this loop took between two beats."""
-    longest_s = 0.0
-    while not is_over.done():
-        before_s = time.thread_time()
-        await asyncio.sleep(BEAT_S)
-        longest_s = max(longest_s, time.thread_time() - before_s)
-    return longest_s
 
 
 def scan_s() -> float:

@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.domain.pools.capacity import Host, Needs, Place
 from gateway.domain.pools.plan import LIVE, Create, Drain, Lose, Pool, Replica, Revision, plan, room_of
-from gateway.domain.pools.scaling import NEVER_S, Bounds, Decision, Load, Memory, Seen, decide
+from gateway.domain.pools.scaling import NEVER_S, Bounds, Decision, Load, Memory, PoolSnapshot, decide
 from gateway.domain.pools.states import ReplicaState
 
 GIB = 1 << 30
@@ -23,7 +23,7 @@ LEASE_S = 10
 PAUSE_S = 2
 """Seconds until an agent starts an engine again that ended by itself."""
 
-Decide = Callable[[Bounds, Memory | None, Seen, float], Decision]
+Decide = Callable[[Bounds, Memory | None, PoolSnapshot, float], Decision]
 
 
 class Machine(msgspec.Struct):
@@ -92,7 +92,7 @@ class Served:
         self.running: list[tuple[int, int, str, Request]] = []
         self.requests: list[Request] = []
         self.memory: Memory | None = None
-        self.told: Load | None = None
+        self.reported: Load | None = None
         self.used_s = -NEVER_S
         self.changes: list[Change] = []
         self.seconds: list[Second] = []
@@ -231,7 +231,7 @@ class Site:
             number = served.pool.num_replicas
             num_ready = sum(each.state == "ready" for each in served.engines.values())
             decision = self._decide(
-                served.bounds, served.memory, Seen(number, num_ready, served.told), float(self.now_s)
+                served.bounds, served.memory, PoolSnapshot(number, num_ready, served.reported), float(self.now_s)
             )
             served.memory = decision.memory
             if decision.num_replicas != number:
@@ -239,7 +239,7 @@ class Site:
                 served.changes.append(Change(self.now_s, number, decision.num_replicas, is_bound))
                 served.whys.append(decision.why)
                 served.pool = msgspec.structs.replace(served.pool, num_replicas=decision.num_replicas)
-            served.told = served.load(served.serving(self.is_up), self.now_s)
+            served.reported = served.load(served.serving(self.is_up), self.now_s)
 
     def _place(self) -> None:
         hosts = [each.seen(self.now_s) for each in self.machines.values()]

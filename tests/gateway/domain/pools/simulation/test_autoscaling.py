@@ -20,7 +20,7 @@ from gateway.domain.pools.scaling import (
     Bounds,
     Decision,
     Memory,
-    Seen,
+    PoolSnapshot,
     decide,
 )
 from tests.gateway.domain.pools.simulation.follower import REACTION_S, waits_s
@@ -94,24 +94,24 @@ def more_late(served: Served) -> float:
 # The promises are such that other deciders break them.
 
 
-def doubling(bounds: Bounds, memory: Memory | None, seen: Seen, now_s: float) -> Decision:
+def doubling(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
     """Want at most twice as many, and only once those before are ready."""
-    made = decide(bounds, memory, seen, now_s)
-    number = seen.num_replicas
+    made = decide(bounds, memory, snapshot, now_s)
+    number = snapshot.num_replicas
     if number < made.num_replicas and number >= bounds.min_replicas:
-        limit = number if seen.num_ready < number else max(2 * number, 1)
+        limit = number if snapshot.num_ready < number else max(2 * number, 1)
         return msgspec.structs.replace(made, num_replicas=min(made.num_replicas, limit))
     return made
 
 
-def lavish(bounds: Bounds, memory: Memory | None, seen: Seen, now_s: float) -> Decision:
+def lavish(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
     """Keep what is not needed for an hour."""
-    return decide(msgspec.structs.replace(bounds, down_after_s=3600.0), memory, seen, now_s)
+    return decide(msgspec.structs.replace(bounds, down_after_s=3600.0), memory, snapshot, now_s)
 
 
-def hasty(bounds: Bounds, memory: Memory | None, seen: Seen, now_s: float) -> Decision:
+def hasty(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
     """Let replicas go after half a minute."""
-    return decide(msgspec.structs.replace(bounds, down_after_s=30.0), memory, seen, now_s)
+    return decide(msgspec.structs.replace(bounds, down_after_s=30.0), memory, snapshot, now_s)
 
 
 @pytest.mark.parametrize(
