@@ -24,6 +24,9 @@ WHOLE_FLAG = "--config"
 
 _BYTE_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
+_KINDS = {"`bool`": "true or false", "`int`": "a whole number", "`float`": "a number", "`str`": "a text"}
+"""The kinds of values as msgspec names them, in words."""
+
 
 class Field(msgspec.Struct, frozen=True):
     """One setting of a struct."""
@@ -57,6 +60,8 @@ class Field(msgspec.Struct, frozen=True):
         except msgspec.ValidationError as error:
             choices = _choices(self.hint) if "enum" in str(error) else ()
             why = f"Expected one of {', '.join(choices)}" if choices else str(error).removesuffix(", got `str`")
+            for kind, words in _KINDS.items():
+                why = why.replace(kind, words)
             raise ValueError(why) from None
 
     def show(self) -> str:

@@ -68,5 +68,5 @@ def _taken(row: aliases.AliasRow) -> str:
     if row.target_kind == "experiment":
         return f"The experiment '{row.experiment}' has the name '{row.name}'."
     if row.target_kind == "route":
-        return f"A route has the name '{row.name}'."
+        return f"A route has the name '{row.name}' already; an update of that one is a new version."
     return f"The project already has an alias named '{row.name}'."

@@ -41,15 +41,15 @@ def check_engine(wanted: CreatePool, settings: Mapping[str, str]) -> list[str]:
     Raises InvalidRequest: where the model, the number of replicas or the addresses do not go with the engine.
     """
     if wanted.engine == OWN_DRIVER:
-        check_model(wanted.model)
         if wanted.urls:
             raise wrong_value("urls", "agents start the engines of this pool; name the 'engine' of servers that run")
+        check_model(wanted.model)
         return []
     starts = starts_servers(wanted)
     if wanted.model or starts:
         check_model(wanted.model)
     if wanted.num_replicas is not UNSET and not starts:
-        raise wrong_value("num_replicas", "the servers of another maker are those of 'urls'")
+        raise wrong_value("num_replicas", "each of 'urls' is a replica, and there are no others")
     check_started(wanted.engine, wanted.model, settings, starts=starts)
     check_adapters(wanted.engine, wanted.model, settings)
     return [] if starts else read_urls(wanted.urls, settings)
@@ -118,7 +118,7 @@ def check_change(wanted: UpdatePool, present: RevisionRow) -> None:
         raise wrong_value("urls", "agents start the engines of this pool")
     if not present.is_managed and wanted.num_replicas is not UNSET:
         raise wrong_value(
-            "num_replicas", "the servers of another maker are those of 'urls': name all that are to serve, or drain it"
+            "num_replicas", "each of 'urls' is a replica: name all servers that are to serve there, or drain the pool"
         )
 
 

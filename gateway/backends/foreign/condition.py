@@ -39,6 +39,9 @@ work."""
 KEY_REFUSED = frozenset({401, 403})
 """Statuses by which a server refuses to show its condition without a good key."""
 
+NOT_FOUND = 404
+"""Status of a server that lacks what all servers of its kind have."""
+
 MAX_FALSE_USAGES = 10
 """False usages of the last FALSE_USAGES_AMONG from which on a server gets no requests for DISTRUST_S."""
 
@@ -108,7 +111,7 @@ class ServerCondition:
         self._distrust_s = distrust_s
         self._has_answered = False
         self._is_draining = False
-        self._reason = "the server was not asked yet"
+        self._reason = "the server has not answered yet"
         self._since = int(time.time())
         self._task: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()
@@ -243,7 +246,7 @@ class ServerCondition:
             version=self.choice.version,
             is_tried=not self.choice.note,
             has_adapters=self.choice.has_adapters,
-            separates_caches=self.choice.driver.separates_caches,
+            separates_caches=not self.choice.may_share_cache,
         )
 
     def snapshot(self, model: str, num_running: int) -> EngineSnapshot:
@@ -287,7 +290,8 @@ class ServerCondition:
         except ServerRefused as refused:
             text = shown(refused.text, key=self._server.key)
             if refused.status not in KEY_REFUSED:
-                self._unready(f"the server is not ready: {refused}", text)
+                hint = "; is it a server of the pool's engine, and is the URL's path right?"
+                self._unready(f"the server is not ready: {refused}{hint * (refused.status == NOT_FOUND)}", text)
             elif self._pooled.settings.own_keys == "none":
                 self._unready(self._why_refused(), text)
             elif self._pooled.settings.separate_caches and self.choice.may_share_cache:

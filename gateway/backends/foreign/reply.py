@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
@@ -10,6 +12,9 @@ from gateway.text.tools.parser import CallDelta
 
 MAX_OBJECTS = 1 << 15
 """The most objects of a piece of JSON: each takes time and memory, however short it is."""
+
+MAX_NAMES, MAX_NAME_CHARS = 3, 64
+"""Models that a server lists and operators are told of, and characters of each name."""
 
 
 class Part(msgspec.Struct):
@@ -54,6 +59,16 @@ class Event(msgspec.Struct):
 
 class BadReply(Exception):
     """The error for a reply that breaks the server's protocol; the message is for operators alone."""
+
+
+def not_listed(wanted: str, listed: Sequence[str]) -> BadReply:
+    """Return the error of a server that does not list the model that it is asked for; wanted: "" for any model."""
+    if not listed:
+        return BadReply("it lists no model")
+    words = [repr("".join(c for c in each if c.isprintable())[:MAX_NAME_CHARS]) for each in listed[:MAX_NAMES]]
+    if len(listed) > MAX_NAMES:
+        words.append("others")
+    return BadReply(f"it does not list the model {wanted!r}, but {', '.join(words)}")
 
 
 class AnotherModel(BadReply):

@@ -6,6 +6,8 @@ No proxy, no redirect, no compression; TLS is verified for the name in the URL. 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 import urllib.parse
 from collections.abc import Awaitable, Callable, Hashable, Mapping
@@ -242,9 +244,10 @@ class Server:
                     server_hostname=self._name if self._is_tls else None,
                 )
         except TimeoutError:
-            raise ServerGone("it does not accept a connection in time") from None
+            with_tls = " with TLS, as the URL's https:// asks for," if self._is_tls else ""
+            raise ServerGone(f"it does not accept a connection{with_tls} in time") from None
         except (OSError, UnicodeError) as error:
-            raise ServerGone(f"no connection: {type(error).__name__}") from None
+            raise ServerGone(f"no connection: {_why_none(error)}") from None
         return connection
 
     def _new(self) -> Connection:
@@ -253,6 +256,19 @@ class Server:
     def _lost(self, connection: Connection) -> None:
         if connection in self._idle:
             self._idle.remove(connection)
+
+
+def _why_none(error: OSError | UnicodeError) -> str:
+    """Return the reason why a connection could not be opened, in words for operators."""
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return "the name of its host has no address"
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens at its address (connection refused)"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        return "no TLS, which the URL's https:// asks for"
+    return type(error).__name__ if error.errno is None else os.strerror(error.errno)
 
 
 def _shows(body: bytes, proof: Proof) -> bool:

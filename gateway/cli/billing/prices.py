@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from gateway.cli.billing.money import instant, nanos, price
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 from gateway.cli.parts import name_part
+from gateway.cli.pools.finding import warn_of_unknown
 from gateway.domain.billing.book import ANY, TIERS
 from gateway.domain.billing.money import decimal_text
 
@@ -119,7 +119,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         }
         version = client.post("/prices", json=body)
         if not arguments.remove:
-            _warn_of_unknown(identity["model"], client)
+            warn_of_unknown(identity["model"], client)
     is_ahead = version["effective_at"] > time.time()
     text = f"prices are version {version['version']}, {'which will be ' if is_ahead else ''}in force from "
     return print_result(arguments, version, f"{removed}{text}{utc(version['effective_at'])}")
@@ -153,20 +153,6 @@ def _identity(arguments: argparse.Namespace) -> dict[str, str]:
     elif (arguments.cached_input or 0) > arguments.input:
         raise WrongUsage("--cached-input: the price must not be higher than the price of --input")
     return dict(zip(IDENTITY, (ANY if each is None else each for each in given), strict=True))
-
-
-def _warn_of_unknown(model: str, client: AdminClient) -> None:
-    """Warn of an entry for a model of no pool, which bills nobody: it may come yet, or be a slip of the pen."""
-    if model == ANY:
-        return
-    served = {client.get("/status")["model"]: None}
-    try:
-        served |= dict.fromkeys(pool["name"] for pool in client.get_all("/pools"))
-    except CommandFailed:  # the caller may set prices, and may not see pools
-        return
-    if model.partition(":")[0] not in served:
-        shown = ", ".join(f"'{name}'" for name in served)
-        print(f"lorikeet: no model '{model}' is served here, only {shown}", file=sys.stderr)
 
 
 def _entries(

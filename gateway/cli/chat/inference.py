@@ -26,7 +26,7 @@ _ADVICE = {
     "server_is_overloaded": "try again in a moment",
     "server_shutting_down": "try again in a moment",
     "engine_unavailable": "try again in a moment; `lorikeet pool list` says what runs",
-    "backend_failed": "the engine comes back by itself: try again in a moment",
+    "backend_failed": "try again in a moment; the gateway's log has the reason",
 }
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.errors import WrongUsage
 from gateway.cli.output import add_json_flag, print_json, print_table, utc
 from gateway.cli.parts import id_part
+from gateway.cli.pools.finding import warn_of_unknown
+from gateway.domain.billing.book import ANY
 from gateway.domain.billing.money import NANOS, decimal_text, to_number
 
 if TYPE_CHECKING:
@@ -102,6 +104,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if arguments.alert is not None:
             body["alert_percents"] = arguments.alert
         limit = client.post(_path(client, arguments), json=body)
+        warn_of_unknown(arguments.model or ANY, client)
     if arguments.json:
         print_json(_shown(limit))
     else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed
+from gateway.domain.billing.book import ANY
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
@@ -16,3 +18,18 @@ def find_pool(client: AdminClient, name: str) -> dict[str, Any]:
     if not found:
         raise CommandFailed(f"there is no pool named '{name}'; `lorikeet pool list` lists all pools")
     return found[0]
+
+
+def warn_of_unknown(model: str, client: AdminClient) -> None:
+    """Warn of a price or a limit of a model of no pool, which applies to no request: it may come yet, or be a slip of
+    the pen. model: that of an adapter counts by its base; "*" is any."""
+    if model == ANY:
+        return
+    try:
+        served = {client.get("/status")["model"]: None}
+        served |= dict.fromkeys(pool["name"] for pool in client.get_all("/pools"))
+    except CommandFailed:  # the caller may not see pools
+        return
+    if model.partition(":")[0] not in served:
+        shown = ", ".join(f"'{name}'" for name in served)
+        print(f"lorikeet: no model '{model}' is served here, only {shown}", file=sys.stderr)

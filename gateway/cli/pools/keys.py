@@ -30,8 +30,10 @@ def read_key(file: str) -> str:
     """Return the key in a file, or on standard input where that is "-". Raises WrongUsage."""
     try:
         key = (sys.stdin.read() if file == "-" else Path(file).read_text()).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise WrongUsage(f"--from {file}: {error}") from None
+    except OSError as error:
+        raise WrongUsage(f"--from {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise WrongUsage(f"--from {file}: it is no text") from None
     if not key:
         raise WrongUsage(f"--from {file}: it holds no key")
     return key

@@ -34,7 +34,7 @@ def print_pool(pool: dict[str, Any], names: Mapping[str, str]) -> None:
         ("revision", _revision(pool)),
         ("access", " ".join([pool["access"], *(_grantee(each, names) for each in grants)])),
         ("adapters", pool["num_adapters"]),
-        *([("key", f"...{pool['key_hint']}")] if pool["key_hint"] is not None else []),
+        *([("key", f"...{pool['key_hint']}" if pool["key_hint"] else "set")] if pool["key_hint"] is not None else []),
     ]
     for name, value in facts:
         print(f"{name.ljust(8)}  {'-' if value == '' else value}")

@@ -97,11 +97,11 @@ def test_a_whole_struct_travels_to_a_child_as_one_argument() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--max-num-seqs", "0"], "argument --max-num-seqs: '0': Expected `int` >= 1"),
-        (["--max-num-seqs", "many"], "argument --max-num-seqs: 'many': Expected `int`"),
+        (["--max-num-seqs", "0"], "argument --max-num-seqs: '0': Expected a whole number >= 1"),
+        (["--max-num-seqs", "many"], "argument --max-num-seqs: 'many': Expected a whole number"),
         (["--device", "tpu"], "argument --device: 'tpu': Expected one of auto, cpu, cuda"),
         (["--kv-cache-bytes", "2 parsecs"], "argument --kv-cache-bytes: '2 parsecs': Expected a number of bytes"),
-        (["--gpu-memory-fraction", "2"], "argument --gpu-memory-fraction: '2': Expected `float` <= 1"),
+        (["--gpu-memory-fraction", "2"], "argument --gpu-memory-fraction: '2': Expected a number <= 1"),
         (["--threads", "2"], "unrecognized arguments: --threads 2"),
         (["--config", "{}"], "--config takes the place of all other flags"),
     ],

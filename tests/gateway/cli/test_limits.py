@@ -29,6 +29,15 @@ async def test_a_limit_is_set_listed_and_removed(lorikeet: Cli) -> None:
     assert [each["id"] for each in await lorikeet.json("limit", "list", "--tenant", "acme")] == [soft["id"]]
 
 
+async def test_a_limit_of_a_model_that_is_not_served_is_set_with_a_warning(lorikeet: Cli) -> None:
+    await lorikeet.json("tenant", "create", "acme")
+    kind = ("--tenant", "acme", "--unit", "requests", "--window", "day", "--max", "7", "--model")
+    code, _, err = await lorikeet("limit", "set", *kind, "tony")
+    assert (code, err) == (0, "lorikeet: no model 'tony' is served here, only 'tiny'\n")
+    for known in ("tiny", "tiny:support"):
+        assert (await lorikeet("limit", "set", *kind, known))[::2] == (0, "")
+
+
 async def test_the_organization_has_limits_of_its_own(lorikeet: Cli) -> None:
     await lorikeet.json("tenant", "create", "acme")
     kind = ("--organization", "--unit", "concurrency")

@@ -18,6 +18,8 @@ async def test_a_route_is_created_changed_explained_and_deleted(lorikeet: Cli, t
     assert made["version"] == 1
     two = {"root": {"fallback": {"nodes": [{"target": "tiny"}, {"target": "tiny"}]}}}
     file.write_text(json.dumps(two))
+    code, _, err = await lorikeet("route", "create", "router", str(file), *OF_ACME)
+    assert (code, "'router' already; an update of that one is a new version" in err) == (1, True)
     told = await lorikeet("route", "update", "router", str(file), *OF_ACME)
     assert told == (0, "route router of acme answers with version 2\n", "")
     code, out, _ = await lorikeet("route", "list", *OF_ACME)
@@ -26,6 +28,9 @@ async def test_a_route_is_created_changed_explained_and_deleted(lorikeet: Cli, t
     assert (shown["document"], len(shown["versions"])) == (two, 2)
     code, out, _ = await lorikeet("route", "explain", "router", "--metadata", "plan=free", "--user", "ann", *OF_ACME)
     assert code == 0 and "root: fallback: 2 in turn" in out and "overloaded -> 1" in out
+    file.write_text(json.dumps({"root": {"target": "router"}}))
+    code, _, err = await lorikeet("route", "create", "other", str(file), *OF_ACME)
+    assert (code, "no model 'router'; another route can be no target" in err) == (1, True)
     back = await lorikeet.json("route", "rollback", "router", "1", *OF_ACME)
     assert back["document"] == {"root": {"target": "tiny"}}
     told = await lorikeet("route", "delete", "router", *OF_ACME)

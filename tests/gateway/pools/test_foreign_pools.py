@@ -331,6 +331,7 @@ async def test_a_key_is_kept_encrypted_sent_to_the_server_alone_and_shown_to_nob
         ({"settings": {"max_num_seqs": 4}}, "settings.max_num_seqs"),
         ({"settings": {"idle_seconds": -1}}, "settings.idle_seconds"),
         ({"engine": "lorikeet", "model": "demo", "settings": {}}, "urls"),
+        ({"engine": "lorikeet", "settings": {}}, "urls"),
         ({"engine": "nobody"}, "engine"),
         ({"model": "no such thing"}, "model"),
     ],

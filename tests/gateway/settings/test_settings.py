@@ -60,16 +60,16 @@ def test_every_variable_is_read() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "why"),
     [
-        ("LORIKEET_PORT", "http", "LORIKEET_PORT='http': Expected `int`"),
-        ("LORIKEET_PORT", "0", "LORIKEET_PORT='0': Expected `int` >= 1"),
-        ("LORIKEET_PORT", "65536", "LORIKEET_PORT='65536': Expected `int` <= 65535"),
+        ("LORIKEET_PORT", "http", "LORIKEET_PORT='http': Expected a whole number"),
+        ("LORIKEET_PORT", "0", "LORIKEET_PORT='0': Expected a whole number >= 1"),
+        ("LORIKEET_PORT", "65536", "LORIKEET_PORT='65536': Expected a whole number <= 65535"),
         ("LORIKEET_DEVICE", "tpu", "LORIKEET_DEVICE='tpu': Expected one of auto, cpu, cuda"),
         ("LORIKEET_KV_CACHE_BYTES", "2 parsecs", "LORIKEET_KV_CACHE_BYTES='2 parsecs': Expected a number of bytes"),
-        ("LORIKEET_DRAIN_SECONDS", "nan", "LORIKEET_DRAIN_SECONDS='nan': Expected `float` >= 0"),
-        ("LORIKEET_MODEL_NAME", "base:adapter", "LORIKEET_MODEL_NAME='base:adapter': Expected `str` matching"),
+        ("LORIKEET_DRAIN_SECONDS", "nan", "LORIKEET_DRAIN_SECONDS='nan': Expected a number >= 0"),
+        ("LORIKEET_MODEL_NAME", "base:adapter", "LORIKEET_MODEL_NAME='base:adapter': Expected a text matching"),
         ("LORIKEET_MODEL", "/models/my model", "LORIKEET_MODEL='/models/my model': the name 'my model' cannot be"),
         ("LORIKEET_MODEL", "/", "LORIKEET_MODEL='/': the name '' cannot be a model's id"),
-        ("LORIKEET_MAX_WAITING", "0", "LORIKEET_MAX_WAITING='0': Expected `int` >= 1"),
+        ("LORIKEET_MAX_WAITING", "0", "LORIKEET_MAX_WAITING='0': Expected a whole number >= 1"),
         ("LORIKEET_TRUSTED_PROXIES", "10.0.0.0/8, proxy", "LORIKEET_TRUSTED_PROXIES='10.0.0.0/8, proxy': 'proxy' does"),
         ("LORIKEET_TRUSTED_PROXIES", "10.0.0.1/8", "LORIKEET_TRUSTED_PROXIES='10.0.0.1/8': 10.0.0.1/8 has host bits"),
         ("LORIKEET_CORS_ORIGINS", "*", "LORIKEET_CORS_ORIGINS='*': Expected origins such as"),
@@ -235,5 +235,5 @@ def test_the_gateway_and_the_engine_bound_the_cache_of_a_bucket_by_the_same_defa
 
 def test_a_first_password_has_bounds() -> None:
     assert load_settings({"LORIKEET_ADMIN_PASSWORD": "x" * 12}).admin_password == "x" * 12
-    with pytest.raises(BadSetting, match=r"^LORIKEET_ADMIN_PASSWORD: Expected `str` of length >= 12$"):
+    with pytest.raises(BadSetting, match=r"^LORIKEET_ADMIN_PASSWORD: Expected a text of length >= 12$"):
         load_settings({"LORIKEET_ADMIN_PASSWORD": "x" * 11})

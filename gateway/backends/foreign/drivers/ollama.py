@@ -15,7 +15,15 @@ from gateway.backends.base import Feature
 from gateway.backends.foreign.driver import AdapterWay, Driver, Framing, Pooled, Request, ServerInfo, adapter_of
 from gateway.backends.foreign.drivers.ollama_adapters import LATEST, OllamaAdapters, adapters_among
 from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
-from gateway.backends.foreign.reply import AnotherModel, BadReply, Event, Part, ReportedUsage, ServerRefused
+from gateway.backends.foreign.reply import (
+    AnotherModel,
+    BadReply,
+    Event,
+    Part,
+    ReportedUsage,
+    ServerRefused,
+    not_listed,
+)
 from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.versions import Tried
 from gateway.backends.generation import Generation
@@ -123,7 +131,7 @@ class OllamaDriver:
             raise BadReply("it is no server of Ollama") from None
         wanted = self._settings.served_model
         if not names or (wanted and wanted not in names and f"{wanted}:latest" not in names):
-            raise BadReply("it does not list the model" if wanted else "it lists no model")
+            raise not_listed(wanted, names)
         adapters = frozenset[str]() if self.adapters is None else adapters_among(names)
         return ServerInfo(wanted or names[0], self._length, adapters=adapters)
 

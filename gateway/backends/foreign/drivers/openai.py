@@ -16,7 +16,7 @@ from gateway.backends.base import Feature
 from gateway.backends.foreign.driver import MAX_CHOICES, AdapterWay, Framing, Pooled, Request, ServerInfo
 from gateway.backends.foreign.drivers.openai_chunks import ChunkReader
 from gateway.backends.foreign.errors import text_of
-from gateway.backends.foreign.reply import BadReply, ServerRefused
+from gateway.backends.foreign.reply import BadReply, ServerRefused, not_listed
 from gateway.backends.foreign.server import Reply, Server
 from gateway.backends.foreign.versions import Tried
 from gateway.backends.generation import Generation
@@ -132,11 +132,11 @@ class OpenAIDriver:
         try:
             models = [each for each in _decode_models(reply.body).data[:MAX_MODELS] if not each.parent]
         except (msgspec.DecodeError, RecursionError):
-            raise BadReply("its list of models has another form") from None
+            raise BadReply("what it sends as its list of models is no such list") from None
         wanted = self._settings.served_model
         found = next((each for each in models if not wanted or each.id == wanted), None)
         if found is None:
-            raise BadReply("it does not list the model" if wanted else "it lists no model")
+            raise not_listed(wanted, [each.id for each in models])
         length = found.max_model_len
         return ServerInfo(found.id, min(length, MAX_LEN) if length is not None and length > 0 else None)
 

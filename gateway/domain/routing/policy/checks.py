@@ -105,8 +105,8 @@ def _check_when(path: str, when: When) -> None:
 
 
 def unusable(path: str, target: str) -> InvalidRequest:
-    """Return the refusal of a policy one of whose targets its project may not use."""
-    return refusal(path, f"the project has no model '{target}', or it is a route itself")
+    """Return the refusal of a policy one of whose targets its project may not use, or is a route itself."""
+    return refusal(path, f"the project has no model '{target}'; another route can be no target")
 
 
 def refusal(path: str, why: str) -> InvalidRequest:

@@ -281,5 +281,5 @@ async def test_another_kind_of_server_gets_no_requests(dialect: Dialect, sink: L
         server.models = []
         server.facts = {path: [] for path in dialect.facts}
         async with backend_of(server.url, sink, driver=dialect.driver, settings=SHORT, waits=False) as backend:
-            await until(lambda: backend.health().reason not in ("", "the server was not asked yet"))
+            await until(lambda: backend.health().reason not in ("", "the server has not answered yet"))
             assert not backend.health().ready

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
+import ssl
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -10,10 +13,23 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.backends.base import Unanswered
+from gateway.backends.foreign.connection import ServerGone
 from gateway.backends.foreign.errors import ECHO_CHARS, MAX_SHOWN_CHARS, shown
-from tests.gateway.backends.foreign.backends import FAST, NAME, asking, backend_of, hear, until
-from tests.gateway.backends.foreign.fake import END, HEAD, Answer, FakeServer, event, fake_server, refusing, sending
+from gateway.backends.foreign.server import AddressOf, Server
+from tests.gateway.backends.foreign.backends import FAST, NAME, anywhere, asking, backend_of, hear, until
+from tests.gateway.backends.foreign.fake import (
+    END,
+    HEAD,
+    Answer,
+    FakeServer,
+    Received,
+    event,
+    fake_server,
+    refusing,
+    sending,
+)
 from tests.gateway.backends.scripted import ListSink
+from tests.patience import PATIENCE_S
 
 KEY = "our-own-key/with-a-slash"
 TEXT = f"rank 64 is too high for {KEY}, or Bearer sk-abcdefgh12345678ABCDEFGH"
@@ -52,11 +68,58 @@ async def test_an_error_is_logged_with_the_names_that_an_operator_knows(
 
 async def test_a_server_that_refuses_to_be_asked_is_logged_once(server: FakeServer) -> None:
     settings = msgspec.structs.replace(FAST, served_model="wanted")
+    server.models = [{"id": f"model-\x1b[31m{number}"} for number in range(5)]
     with capture_logs() as lines:
         async with backend_of(server.url, ListSink(), settings=settings, waits=False) as backend:
-            await until(lambda: "does not list" in backend.health().reason)
+            named = "the model 'wanted', but 'model-[31m0', 'model-[31m1', 'model-[31m2', others"
+            await until(lambda: backend.health().reason.endswith(f"it does not list {named}"))
             await until(lambda: len(lines) > 0)
     assert [(each["event"], each["pool"]) for each in lines] == [("server_not_ready", NAME.pool)]
+
+
+async def test_a_server_of_another_kind_or_path_is_told_from_one_that_is_busy(server: FakeServer) -> None:
+    server.answer_to_questions = refusing(404)
+    async with backend_of(server.url, ListSink(), waits=False) as backend:
+        await until(lambda: "status 404; is it a server of the pool's engine" in backend.health().reason)
+        server.answer_to_questions = refusing(503)
+        await until(lambda: backend.health().reason.endswith("status 503"))
+
+
+async def test_a_server_that_does_not_answer_is_not_said_to_be_unasked(server: FakeServer) -> None:
+    async def wait(received: Received, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    asked = asyncio.Event()
+    server.answer_to_questions = wait
+    async with backend_of(server.url, ListSink(), waits=False) as backend:
+        await asyncio.wait_for(asked.wait(), PATIENCE_S)
+        assert backend.health().reason == "the server has not answered yet"
+
+
+async def test_a_connection_that_cannot_be_opened_is_explained(server: FakeServer) -> None:
+    async def nowhere(url: str) -> str:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 No\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    async def why(url: str, address_of: AddressOf = anywhere, connect_s: float = PATIENCE_S) -> str:
+        asked = Server(url, address_of, ssl.create_default_context, connect_s=connect_s)
+        with pytest.raises(ServerGone) as caught:
+            await asked.whole("GET", "/v1/models", within_s=PATIENCE_S)
+        return str(caught.value)
+
+    assert await why("http://nobody.invalid", nowhere) == "no connection: the name of its host has no address"
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as plain:
+        url = f"https://127.0.0.1:{plain.sockets[0].getsockname()[1]}"
+        assert await why(url) == "no connection: no TLS, which the URL's https:// asks for"
+    words = "it does not accept a connection with TLS, as the URL's https:// asks for, in time"
+    assert await why(server.url.replace("http", "https"), connect_s=0.05) == words
+    server.leave_port()
+    assert await why(server.url) == "no connection: nothing listens at its address (connection refused)"
 
 
 def test_a_text_is_short_and_on_one_line() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from engine.protocol import Grammar
 from gateway.backends.base import Unanswered
+from gateway.backends.foreign.connection import READ_BYTES
 from gateway.backends.foreign.model import OpaqueModel
 from gateway.domain.errors import BackendFailed, InvalidRequest, Overloaded, ShuttingDown
 from gateway.text.tools.tool import Tool, ToolUse
@@ -19,6 +20,7 @@ from tests.gateway.backends.foreign.fake import (
     END,
     HEAD,
     FakeServer,
+    Received,
     delta,
     event,
     fake_server,
@@ -203,6 +205,37 @@ async def test_a_client_that_leaves_before_a_part_has_not_failed(server: FakeSer
         await asyncio.gather(reading, return_exceptions=True)
     (record,) = sink.records
     assert (record.finish_reason, record.usage.completion_tokens) == ("abort", 0)
+
+
+@pytest.mark.parametrize("num_events", [1, 2000], ids=["all of it read", "more than is read at a time"])
+async def test_what_was_read_in_the_turn_in_which_a_client_leaves_is_billed(
+    server: FakeServer, sink: ListSink, num_events: int
+) -> None:
+    goes_on, heard = asyncio.Event(), Heard()
+
+    async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD)
+        await goes_on.wait()
+        writer.write(event(delta("word " * 20)) * num_events)
+        await _silent(writer)
+
+    server.answer = answer
+    async with backend_of(server.url, sink) as backend:
+        reading = asyncio.create_task(hear(backend, asking(max_tokens=1 << 20), heard=heard))
+        streams = backend._requests._streams
+        await until(lambda: streams and (connection := streams["req_1"]._connection) and connection.status)
+        attempt = streams["req_1"].attempt
+        goes_on.set()
+        while not attempt.has_begun:  # noqa: ASYNC110 - the turn in which it is read, before its reader goes on
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    (record,) = sink.records
+    unseen = attempt.num_text_bytes - len(heard.text)
+    assert record.finish_reason == "abort"
+    assert record.usage.completion_tokens == -(-attempt.num_text_bytes // 4) > 0
+    assert unseen == 100 if num_events == 1 else 0 <= unseen <= READ_BYTES
+    assert attempt.num_text_bytes < 100 * num_events or num_events == 1, "what waits behind it is not counted"
 
 
 async def _silent(writer: asyncio.StreamWriter) -> None:

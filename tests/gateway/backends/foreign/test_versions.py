@@ -96,7 +96,8 @@ async def test_a_tried_version_and_one_that_nobody_knows_are_asked_by_their_own_
             assert (await hear(backend, of_ids())).text == model.tokenizer.decode(tokens_of(BASE))
             assert "token_ids" in backend.capabilities.features
             trust = backend.health().server
-            assert trust is not None and trust.is_tried and trust.separates_caches
+            assert trust is not None and trust.is_tried
+            assert trust.separates_caches is (version == "0.32.1"), "a server without a version may be of any kind"
             assert not backend.health().reason
 
 

@@ -21,7 +21,7 @@ def test_a_revision_overrides_the_host_and_leaves_the_rest() -> None:
     [
         ({"endpoint": "ipc:///y"}, "'endpoint' is no setting of a pool"),
         ({"speed": "1"}, "'speed' is no setting of a pool"),
-        ({"max_waiting": "0"}, "max_waiting='0': Expected `int` >= 1"),
+        ({"max_waiting": "0"}, "max_waiting='0': Expected a whole number >= 1"),
         ({"device": "tpu"}, "device='tpu': Expected one of auto, cpu, cuda"),
     ],
 )
