@@ -21,9 +21,9 @@ def find_pool(client: AdminClient, name: str) -> dict[str, Any]:
 
 
 def warn_of_unknown(model: str, client: AdminClient) -> None:
-    """Warn of a price or a limit of a model of no pool, which applies to no request:
+    """Warn of a price or a limit of a model that no pool has, which applies to no request.
 
-    it may come yet, or be a slip of the pen. model: that of an adapter counts by its base; "*" is any.
+    model: an adapter's counts by its base; "*" is any.
     """
     if model == ANY:
         return
