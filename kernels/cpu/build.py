@@ -25,7 +25,7 @@ GLIBC = "2.17"
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions",
          "-fno-rtti", "-Wall", "-Wextra")  # fmt: skip
-AVX2 = ("-mavx2", "-mfma")
+AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 PROCESSOR_FLAGS = {
     "avx2": AVX2,
