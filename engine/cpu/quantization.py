@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, load_model_config
+from engine.config.gguf_file import gguf_of
+from engine.cpu.matrices import NativeMatrices
 from engine.cpu.quality import Quality, keep_quality, kept_quality, measure_quality
 from engine.hardware import SetupError, num_threads
-from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding
+from engine.models.gguf import GgufWeights
+from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding, plain_linear
 from kernels.cpu.library import NativeLibrary, installed
-from kernels.cpu.linear import Int8Embedding, Int8Linear
-from kernels.linear import Linear
 
 log = logging.getLogger(__name__)
 
-Format = Literal["none", "int8"]
-Asked = Literal["auto", "none", "int8"]
+Format = Literal["none", "int8", "int4", "gguf"]
+Asked = Literal["auto", "none", "int8", "int4", "gguf"]
 
 
 class Choice(NamedTuple):
@@ -47,26 +48,34 @@ def use_native_path(asked: str) -> None:
 
 
 def choose_format(
-    asked: Asked, device: torch.device, dtype: torch.dtype, quality: Callable[[NativeLibrary], Quality | None]
+    asked: Asked,
+    device: torch.device,
+    dtype: torch.dtype,
+    quality: Callable[[NativeLibrary], Quality | None],
+    *,
+    has_blocks: bool = False,
 ) -> Choice:
     """Return the format that is computed.
 
-    quality: called where `auto` depends on what 8-bit integers change of the model; None: nobody can tell.
+    quality: called where `auto` depends on what 8-bit integers change of the model; None: nobody can tell. has_blocks:
+    the model is a GGUF file.
 
     Raises SetupError: when the device has no such format.
     """
     library = installed()
-    if asked == "int8":
+    if asked == "gguf" and not has_blocks:
+        raise SetupError("LORIKEET_QUANTIZATION is gguf, but the model is not a GGUF file; set it to auto")
+    if asked in ("int8", "int4", "gguf"):
         if device.type != "cpu":
             raise SetupError(
-                f"LORIKEET_QUANTIZATION is int8, which is for a CPU, not for {device.type}; set it to auto"
+                f"LORIKEET_QUANTIZATION is {asked}, which is for a CPU, not for {device.type}; set it to auto"
             )
         if library is None:
             return Choice(
-                "none", "LORIKEET_QUANTIZATION is int8, but the native kernels are not there: PyTorch computes."
+                "none", f"LORIKEET_QUANTIZATION is {asked}, but the native kernels are not there: PyTorch computes."
             )
         return Choice(
-            "int8", f"LORIKEET_QUANTIZATION is int8, and {library.paths[-1]} is this processor's fastest path."
+            asked, f"LORIKEET_QUANTIZATION is {asked}, and {library.paths[-1]} is this processor's fastest path."
         )
     if asked == "none":
         return Choice("none", "LORIKEET_QUANTIZATION is none.")
@@ -74,6 +83,8 @@ def choose_format(
         return Choice("none", "8-bit integers are for a CPU.")
     if library is None or len(library.all_paths) < 2:
         return Choice("none", "There are no native kernels for this processor: PyTorch computes.")
+    if has_blocks and dtype != torch.float16:
+        return Choice("gguf", f"Matrices stay in the blocks of their GGUF file, by {library.paths[-1]}.")
     if dtype != torch.float32:
         # Measured: tokens of few streams come faster in 8-bit integers there, too, but a prompt of 512 tokens takes up
         # to 2.7 times as long. So nothing that was fast before becomes slow without being asked for (`engine/LOG.md`).
@@ -95,28 +106,38 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
     """
 
     def quality(library: NativeLibrary) -> Quality | None:
-        found = kept_quality(config.model_dir)
+        found = kept_quality(config.model_dir, "int8")
         if found is None:
             torch.set_num_threads(num_threads(config.num_threads))
-            found = measure_quality(library, config.model_dir)
+            found = measure_quality(library, config.model_dir, "int8")
             if found is not None:
-                keep_quality(config.model_dir, found)
+                keep_quality(config.model_dir, found, "int8")
         return found
 
     use_native_path(config.native_path)
-    choice = choose_format(config.quantization, device, dtype, quality)
+    has_blocks = gguf_of(config.model_dir) is not None
+    choice = choose_format(config.quantization, device, dtype, quality, has_blocks=has_blocks)
     if choice.format != config.quantization:  # else it was asked for
         log.info("%s", choice.reason)
     return choice.format
 
 
-def make_linear(quantized: Format) -> MakeLinear:
-    """Return what makes products of a model's weights."""
-    library = installed() if quantized == "int8" else None
-    return Linear if library is None else partial(Int8Linear, library)
+def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") -> tuple[MakeLinear, MakeEmbedding]:
+    """Return what makes products, and what makes the rows of tokens, of a model's weights in a dtype.
 
+    A quantized head that is tied to the embedding is where rows of tokens are read. model_dir: of the model that has
+    blocks, for `gguf`.
 
-def make_embedding(quantized: Format) -> MakeEmbedding:
-    """Return what makes the rows of a model's tokens. A quantized head that is tied to them is where they are read."""
-    library = installed() if quantized == "int8" else None
-    return plain_embedding if library is None else partial(Int8Embedding.of, library)
+    Raises UnsupportedModel: when the file of blocks cannot be read.
+    """
+    library = installed()
+    if quantized == "none" or library is None:
+        return plain_linear, plain_embedding
+    if quantized == "gguf":
+        file = gguf_of(model_dir)
+        assert file is not None
+        blocks = GgufWeights(file, load_model_config(model_dir))
+        made = NativeMatrices(library, "int8", dtype, blocks)
+    else:
+        made = NativeMatrices(library, quantized, dtype)
+    return made.linear, made.embedding

@@ -11,7 +11,7 @@ from engine.cpu.attention import PagedCache
 from engine.cpu.native import NativePath, make_decoder
 from engine.cpu.path import CpuPath
 from engine.cpu.quality import CACHE_DTYPE
-from engine.cpu.quantization import make_embedding, make_linear, settle_format
+from engine.cpu.quantization import makers, settle_format
 from engine.cpu.tables import AdapterTables
 from engine.cpu.threads import AdaptedThreads, linux_usage
 from engine.device import AdapterIn, Device, DevicePath, blocks_within, context_length, kv_token_bytes
@@ -41,15 +41,9 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
     torch.set_num_threads(most)
     cpu = torch.device("cpu")
     quantized = settle_format(config, cpu, dtype)
-    weights = load_weights(
-        config.model_dir,
-        model,
-        dtype,
-        cpu,
-        make_linear=make_linear(quantized),
-        make_embedding=make_embedding(quantized),
-    )
-    library = installed() if quantized == "int8" and config.block_size == CACHE_BLOCK else None
+    make_linear, make_embedding = makers(quantized, dtype, config.model_dir)
+    weights = load_weights(config.model_dir, model, dtype, cpu, make_linear=make_linear, make_embedding=make_embedding)
+    library = installed() if quantized != "none" and config.block_size == CACHE_BLOCK else None
     is_native = library is not None and dtype != torch.float16
     token_bytes = kv_token_bytes(model, CACHE_DTYPE if is_native else dtype)
     free_bytes = free_host_bytes()

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from engine.config import EngineConfig, UnsupportedModel, load_model_config
+from engine.config.gguf_file import gguf_of, read_gguf
 from gateway.agent.hardware import Hardware, has_bf16
 from gateway.agent.model import ModelNotPrepared, preparation, why_not
 from gateway.agent.servers.adapters import num_file_bytes
@@ -43,7 +44,9 @@ async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow,
     settings: of the host. say: gets the progress, at most once a second.
     Raises ModelNotPrepared: with the reason, where no engine of this host could serve it.
     """
-    folder = await _fetch(msgspec.structs.replace(settings, model=revision.model, model_name=""), say)
+    settings = msgspec.structs.replace(settings, model=revision.model, model_name="")
+    converts = revision.driver == "vllm" and revision.model.endswith(".gguf")
+    folder = await _fetch(preparation(settings, converts=converts), say)
     try:
         _check_context(folder, revision.settings if revision.is_managed else {})
         measured = await asyncio.to_thread(measure, folder, settings.engine, revision, hardware)
@@ -96,10 +99,12 @@ def measure(
 
 
 def num_parameters(folder: Path) -> int:
-    """Return how many elements all weights in a folder have, by the headers of its safetensors files.
+    """Return how many elements all weights in a folder have, by the heads of its safetensors or GGUF files.
 
     Raises ValueError: for a file that is shorter than its header says, or that has none.
     """
+    if (blocks := gguf_of(folder)) is not None:
+        return sum(math.prod(tensor.shape) for tensor in read_gguf(blocks).tensors.values())
     return sum(_num_elements(path) for path in sorted(folder.glob("*.safetensors")))
 
 
@@ -124,10 +129,10 @@ class _Tensor(msgspec.Struct, frozen=True):
     data_offsets: tuple[int, int]
 
 
-async def _fetch(settings: Settings, say: Say) -> Path:
+async def _fetch(command: Sequence[str], say: Say) -> Path:
     """Run the preparation; return the folder that it prints. Raises ModelNotPrepared."""
     process = await asyncio.create_subprocess_exec(
-        *preparation(settings),
+        *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -33,6 +33,9 @@ FORMATS: dict[Format, str] = {
 these kernels' figures, and matrices that were kept with another one are not these matrices."""
 
 GROUP = 32
+BLOCK = 16
+"""Outputs that lie side by side: parts of a matrix begin at multiples of this number."""
+
 NUM_SCALES = 8
 NUM_ENDS = 4
 LEAST = 1e-30

@@ -14,7 +14,7 @@ from engine.doctor.choice import choose
 from engine.doctor.report import Choice, Machine
 from engine.hardware import SetupError, num_threads, resolve_device, resolve_dtype
 from kernels.cpu.library import installed
-from kernels.cpu.linear import FORMAT
+from kernels.cpu.matrix import FORMATS
 from tests.engine.harness import engine_config
 from tests.engine.models.tiny import save_tiny
 
@@ -94,7 +94,7 @@ def test_auto_is_told_with_what_is_known_of_the_model(config: EngineConfig) -> N
         if ratio is not None:
             measured = {"divergence_nats": 0.001, "perplexity_ratio": ratio, "num_tokens": 9}
             digest = model_digest(config.model_dir)
-            keep_quality(config.model_dir, Quality(model_digest=digest, format=FORMAT, **measured))  # type: ignore[arg-type]
+            keep_quality(config.model_dir, Quality(model_digest=digest, format=FORMATS["int8"], **measured), "int8")  # type: ignore[arg-type]
         choice = choose(config, QUIET, ())
         assert choice.products == products
         assert why in choice.reasons[-1]

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "product.h"
+#include "../product.h"
 
 namespace lorikeet {
 namespace {

@@ -10,7 +10,7 @@
 //     bfloat16(p), half(p), unsigned_bytes(p), signed_bytes(p)    Floats of numbers in memory
 #pragma once
 
-#include "product.h"
+#include "../product.h"
 
 namespace lorikeet {
 namespace {

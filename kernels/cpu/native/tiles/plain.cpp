@@ -1,5 +1,5 @@
 // Products for any processor: the definition, which all other paths equal bit by bit.
-#include "dtype.h"
+#include "../dtype.h"
 #include "quantize_row.h"
 #include "tile.h"
 
