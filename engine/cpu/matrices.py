@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.cpu.kept import KeptMatrices, MatricesWriter
 from engine.models.gguf import GgufWeights
 from engine.models.weights import Product, Stacked
 from kernels.cpu.library import NativeLibrary
@@ -28,20 +29,26 @@ class NativeMatrices:
         kind: Format,
         dtype: torch.dtype = torch.float32,
         blocks: GgufWeights | None = None,
+        kept: KeptMatrices | None = None,
+        writer: MatricesWriter | None = None,
     ) -> None:
         """Make matrices of a kind. dtype: of the rows of tokens, and so of the model.
 
-        blocks: a file whose blocks are taken as they are, where the kernels multiply their format.
+        blocks: a file whose blocks are taken as they are, where the kernels multiply their format. kept: matrices that
+        were made before, which are read instead; writer: gets those that are made.
         """
         self._library = library
         self._kind = kind
         self._dtype = dtype
         self._blocks = blocks
+        self._kept = kept
+        self._writer = writer
 
     def linear(self, matrices: Stacked, bias: Tensor | None) -> NativeLinear:
         """Return the product with the matrices.
 
         Raises ValueError: when a matrix is too large or holds a number that is not finite.
+        Raises Damaged: when a kept matrix is not what was written.
         """
         return NativeLinear(self._matrix(matrices), bias)
 
@@ -53,6 +60,14 @@ class NativeMatrices:
         return NativeEmbedding(head.weight if isinstance(head, NativeLinear) else self._matrix(table), self._dtype)
 
     def _matrix(self, matrices: Stacked) -> NativeMatrix:
+        if self._kept is not None:
+            return self._kept.matrix(matrices.names)
+        made = self._made(matrices)
+        if self._writer is not None:
+            self._writer.add(matrices.names, made)
+        return made
+
+    def _made(self, matrices: Stacked) -> NativeMatrix:
         everything = range(len(matrices.names))
         if self._blocks is None or not any(self._format(name) for name in matrices.names):
             return self._quantized(matrices, everything)

@@ -12,14 +12,17 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from engine.config import EngineConfig, load_model_config
+from engine.config import EngineConfig, ModelConfig, load_model_config
 from engine.config.gguf_file import gguf_of
+from engine.cpu.kept import Damaged, KeptMatrices, MatricesWriter, file_of, made_of
 from engine.cpu.matrices import NativeMatrices
 from engine.cpu.quality import Quality, keep_quality, kept_quality, measure_quality
 from engine.hardware import SetupError, num_threads
+from engine.models.checkpoint import load_weights
 from engine.models.gguf import GgufWeights
-from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding, plain_linear
+from engine.models.weights import MakeEmbedding, MakeLinear, ModelWeights, plain_embedding, plain_linear
 from kernels.cpu.library import NativeLibrary, installed
+from kernels.cpu.matrix import FORMATS
 
 log = logging.getLogger(__name__)
 
@@ -136,8 +139,38 @@ def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") ->
     if quantized == "gguf":
         file = gguf_of(model_dir)
         assert file is not None
-        blocks = GgufWeights(file, load_model_config(model_dir))
-        made = NativeMatrices(library, "int8", dtype, blocks)
+        made = NativeMatrices(library, "int8", dtype, GgufWeights(file, load_model_config(model_dir)))
     else:
         made = NativeMatrices(library, quantized, dtype)
     return made.linear, made.embedding
+
+
+def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format, dtype: torch.dtype) -> ModelWeights:
+    """Return a model's weights on a CPU. Matrices of `int8` and `int4` are kept beside the model for later starts.
+
+    Raises UnsupportedModel: when the model's files are not those of its config.
+    """
+
+    def load(linear: MakeLinear, embedding: MakeEmbedding) -> ModelWeights:
+        cpu = torch.device("cpu")
+        return load_weights(model_dir, config, dtype, cpu, make_linear=linear, make_embedding=embedding)
+
+    library = installed()
+    if library is None or quantized not in FORMATS:
+        return load(*makers(quantized, dtype, model_dir))
+    path, of = file_of(model_dir, quantized), made_of(model_dir, FORMATS[quantized])
+    try:
+        with KeptMatrices(path, library, of) as kept:
+            made = NativeMatrices(library, quantized, dtype, kept=kept)
+            return load(made.linear, made.embedding)
+    except (Damaged, OSError) as error:
+        if path.exists():
+            log.warning("quantizing again, since %s cannot be used: %s", path, error)
+    writer = MatricesWriter(path, of)
+    try:
+        made = NativeMatrices(library, quantized, dtype, writer=writer)
+        weights = load(made.linear, made.embedding)
+        writer.finish()
+    finally:
+        writer.abandon()
+    return weights

@@ -32,6 +32,9 @@ FORMATS: dict[Format, str] = {
 """The semantics of each format in words, and what is beside it. Figures that were measured with another wording are not
 these kernels' figures, and matrices that were kept with another one are not these matrices."""
 
+LAYOUT = 1
+"""The number of the order in which matrices lie in memory, which changes with `native/product.h`."""
+
 GROUP = 32
 BLOCK = 16
 """Outputs that lie side by side: parts of a matrix begin at multiples of this number."""
