@@ -98,6 +98,16 @@ def hugging_face_name(name: str) -> str | None:
     return f"model.layers.{found[1]}.{_OF_LAYER[found[2]]}.{found[3]}"
 
 
+def gguf_name(name: str) -> str:
+    """Return the name in a GGUF file of a tensor that has one. name: in Hugging Face's checkpoints."""
+    for ours, theirs in _WHOLE.items():
+        if theirs == name:
+            return ours
+    _, _, layer, middle = name.split(".", 3)
+    middle, end = middle.rsplit(".", 1)
+    return f"blk.{layer}.{next(ours for ours, theirs in _OF_LAYER.items() if theirs == middle)}.{end}"
+
+
 def read_gguf(path: Path) -> GgufFile:
     """Return the head of a file.
 

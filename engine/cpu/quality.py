@@ -6,9 +6,11 @@ each is measured once.
 
 from __future__ import annotations
 
+import argparse
 import logging
 import math
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from engine.cpu.matrices import NativeMatrices
 from engine.models.checkpoint import weights_in_turn
 from engine.models.decoder import Batch, Decoder
 from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding, plain_linear
-from kernels.cpu.library import NativeLibrary
+from kernels.cpu.library import NativeLibrary, installed
 from kernels.cpu.matrix import FORMATS, Format
 
 log = logging.getLogger(__name__)
@@ -180,3 +182,26 @@ def _token_ids(model_dir: Path, config: ModelConfig) -> list[int]:
         log.warning("quantization cannot be measured: no usable tokenizer.json (%s)", error)
         return []
     return ids[: config.max_position] if max(ids, default=0) < config.vocab_size else []
+
+
+def main() -> int:
+    """Measure a model in a format, keep the figures beside it, and print them."""
+    parser = argparse.ArgumentParser(prog="python -m engine.cpu.quality", description=main.__doc__)
+    parser.add_argument("--model-dir", required=True, help="folder with config.json, tokenizer.json and weights")
+    parser.add_argument("--format", choices=tuple(FORMATS), default="int4")
+    options = parser.parse_args()
+    library = installed()
+    if library is None:
+        sys.stderr.write("error: the native kernels are not there\n")
+        return 1
+    quality = measure_quality(library, options.model_dir, options.format)
+    if quality is None:
+        sys.stderr.write("error: the model has no usable tokenizer, or numbers that are not finite\n")
+        return 1
+    keep_quality(options.model_dir, quality, options.format)
+    sys.stdout.write(f"{quality}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

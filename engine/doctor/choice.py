@@ -55,6 +55,8 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Cho
     )
     if quantized == "int8" and config.quantization == "auto" and kept is None:
         why = f"Matrices are 8-bit integers, by {paths[-1]}, if the first start finds the model near enough to float32."
+    if quantized == "int4" and (measured := kept_quality(config.model_dir, "int4")) is not None:
+        why += f" This model is {measured}."
     products = "torch" if quantized == "none" else f"{quantized} {paths[-1]}"
     threads = num_threads(config.num_threads)
     return Choice(

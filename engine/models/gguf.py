@@ -26,7 +26,7 @@ class GgufWeights:
             self._head = read_gguf(path)
         except (NotGguf, OSError) as error:
             raise UnsupportedModel(str(error)) from None
-        self._content = np.memmap(path, dtype=np.uint8, mode="r")
+        self._path = path
         self._heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
 
     def keys(self) -> Iterator[str]:
@@ -66,7 +66,8 @@ class GgufWeights:
         return tensor.reshape(found.shape)
 
     def _rows(self, tensor: GgufTensor) -> NDArray[np.uint8]:
-        memory = self._content[tensor.offset : tensor.offset + tensor.num_bytes]
+        # Read rather than mapped: pages of a mapped file would count as memory of the process.
+        memory = np.fromfile(self._path, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset)
         return memory.reshape(-1, tensor.row_bytes)
 
     def _in_order(self, name: str, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
