@@ -30,6 +30,10 @@ Format = Literal["none", "int8", "int4", "gguf"]
 Asked = Literal["auto", "none", "int8", "int4", "gguf"]
 
 
+LOSSY_RATIO = 1.04
+"""Perplexity in 4-bit integers over that in float32 above which a start warns."""
+
+
 class Choice(NamedTuple):
     """A format, and a sentence that says why."""
 
@@ -122,6 +126,13 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
     choice = choose_format(config.quantization, device, dtype, quality, has_blocks=has_blocks)
     if choice.format != config.quantization:  # else it was asked for
         log.info("%s", choice.reason)
+    elif choice.format == "int4":
+        measured = kept_quality(config.model_dir, "int4")
+        if measured is None:
+            command = f"python -m engine.cpu.quality --model-dir {config.model_dir}"
+            log.info("what int4 changes of this model is not known; `%s` measures it", command)
+        else:
+            log.log(logging.WARNING if measured.perplexity_ratio > LOSSY_RATIO else logging.INFO, "int4: %s", measured)
     return choice.format
 
 

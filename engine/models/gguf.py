@@ -75,6 +75,7 @@ class GgufWeights:
         heads = self._heads.get(name.rsplit(".", 2)[-2]) if self._head.permutes else None
         if heads is None:
             return rows
-        flat = rows.reshape(-1, 4) if len(rows) == 1 else rows  # a bias of float32 is one row
+        # A bias is one row, whose numbers are what lies in that order.
+        flat = rows.reshape(self._head.tensors[name].shape[0], -1)
         turned = flat.reshape(heads, -1, 2, flat.shape[-1]).swapaxes(1, 2).reshape(flat.shape)
         return turned.reshape(rows.shape)

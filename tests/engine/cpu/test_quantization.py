@@ -68,6 +68,25 @@ def test_the_demo_in_int4_is_within_its_bound_and_kept_beside_int8(tmp_path: Pat
     assert kept_quality(folder, "int8") != quality
 
 
+@needs_library
+def test_a_start_with_int4_says_what_it_loses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_tiny("llama", tmp_path)
+    config = engine_config(tmp_path, tmp_path / "store", quantization="int4")
+    mine = msgspec.structs.replace(NEAR, model_digest=model_digest(tmp_path), format=FORMATS["int4"])
+    for kept, level, text in [
+        (None, "INFO", "engine.cpu.quality --model-dir"),
+        (mine, "INFO", "perplexity +0.30 %"),
+        (msgspec.structs.replace(mine, perplexity_ratio=1.05), "WARNING", "perplexity +5.00 %"),
+    ]:
+        if kept is not None:
+            keep_quality(tmp_path, kept, "int4")
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            assert settle_format(config, CPU, FLOAT32) == "int4"
+        (record,) = caplog.records
+        assert (record.levelname, text in record.getMessage()) == (level, True)
+
+
 @pytest.mark.parametrize(
     ("asked", "dtype", "quality", "format_", "why"),
     [
