@@ -263,10 +263,11 @@ bench-cpu-kernels: $(VENV)/.installed-dev
 bench-cpu: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m engine.bench bounds --model-dir $(DEMO_MODEL) $(ARGS)
 
-# The native kernels' tests with GCC's sanitizers of addresses, undefined behaviour and threads.
+# The native kernels' tests with GCC's sanitizers of addresses, undefined behaviour and threads, and their bits as aarch64 by
+# QEMU (Debian's package qemu-user).
 #     make long-native ARGS="address thread"
-long-native: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.kernels.cpu.sanitized $(ARGS)
+long-native: $(VENV)/.installed-dev build/backend/.installed
+	PYTHONPATH=build/backend $(BIN)/python -m tests.kernels.cpu.sanitized $(ARGS)
 
 # Each kernel beside the least that its bytes and operations can take on this machine's GPU.
 bench-kernels: $(VENV)/.installed-dev

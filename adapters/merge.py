@@ -63,7 +63,10 @@ def merge(base: Path, adapter: Path, out: Path, dtype: str | None = None) -> Mer
         raise MergeRefused(f"{out} exists and is not an empty folder")
     paths = sorted(base.glob("*.safetensors"))
     if not paths or not (base / CONFIG_NAME).is_file():
-        raise MergeRefused(f"{base} is not a model: it lacks {CONFIG_NAME} or *.safetensors")
+        raise MergeRefused(
+            f"{base} is not a model: it lacks {CONFIG_NAME} or *.safetensors, which "
+            "`python -m engine.prepare FILE --convert --out DIR` makes of a .gguf file"
+        )
     modules = {(module.layer, module.projection): module for module in read_adapter(adapter).modules}
     _check_fit(paths, modules)
     out.parent.mkdir(parents=True, exist_ok=True)

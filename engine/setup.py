@@ -81,7 +81,7 @@ def settled(config: EngineConfig) -> EngineConfig:
 
 def _formats(dtype: str, quantized: str) -> str:
     """Return the number formats for people, such as `bfloat16` or `float32, products in int8 by avx2`."""
-    library = installed() if quantized == "int8" else None
+    library = None if quantized == "none" else installed()
     return dtype if library is None else f"{dtype}, products in {quantized} by {library.paths[-1]}"
 
 

@@ -15,5 +15,5 @@ kernels for CPUs in C++, for engines that are asked for quantized products, whos
 | choosing tokens | `sampling.most_likely`, `sample` | `gpu.sampling.sample` |
 | penalties, logit_bias | `penalties.penalize_repetition_` | `gpu.penalties.penalize_` |
 | frozen matrices | `linear.Linear` | the same: cuBLAS |
-| frozen matrices of 8-bit integers | `cpu.linear.Int8Linear` | none |
+| frozen matrices of small integers | `cpu.linear.NativeLinear` | none |
 """

@@ -54,7 +54,11 @@ def main(arguments: list[str]) -> int:
     report = Report(args.scenario, sys.stdout, as_json=args.json)
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as folder:
         config = EngineConfig(
-            model_dir=args.model_dir, adapter_store=str(Path(folder) / "store"), endpoint="", dtype=args.dtype
+            model_dir=args.model_dir,
+            adapter_store=str(Path(folder) / "store"),
+            endpoint="",
+            dtype=args.dtype,
+            quantization=args.quantization,
         )
         report.machine(machine(config))
         for row in scenario.measure(config, read_options(scenario.Options, args)):
@@ -68,8 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     for name, module in SCENARIOS.items():
         about = (module.__doc__ or "").strip()
         one = scenarios.add_parser(name, help=about.splitlines()[0], description=about)
-        one.add_argument("--model-dir", default=DEMO_MODEL, help="folder with config.json and *.safetensors")
+        one.add_argument("--model-dir", default=DEMO_MODEL, help="folder with config.json and weights")
         one.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+        one.add_argument("--quantization", default="auto", choices=("auto", "none", "int8", "int4", "gguf"))
         one.add_argument("--json", action="store_true", help="one JSON line per row instead of a table")
         add_options(one, module.Options)
     return parser

@@ -51,11 +51,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(description="Number format of the weights: `auto`, `float32`, `bfloat16` or `float16`."),
     ] = "auto"
     quantization: Annotated[
-        Literal["auto", "none", "int8"],
+        Literal["auto", "none", "int8", "int4", "gguf"],
         Meta(
-            description="Quantization of the base model's matrices on a CPU: `none`, `int8` (8-bit integers, made of "
-            "the weights at start; adapters stay as they are) or `auto`: `int8` where weights would be float32 and the "
-            "first start with a model finds it near enough to itself in float32, else `none`."
+            description="Quantization of the base model's matrices on a CPU: `none`, `int8` or `int4` (8-bit or 4-bit "
+            "integers, made of the weights at start; adapters stay as they are), `gguf` (the blocks of the model's "
+            "GGUF file) or `auto`: `gguf` for such a file; else `int8` where weights would be float32 and the first "
+            "start with a model finds it near enough to itself in float32; else `none`."
         ),
     ] = "auto"
     native_path: Annotated[

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from engine.config.gguf_file import gguf_of
 from engine.config.model import ModelConfig, RopeParameters, UnsupportedModel
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite", "gemma3_text")
@@ -255,7 +256,8 @@ def model_digest(model_dir: str | Path) -> str:
     """
     folder = Path(model_dir)
     digest = hashlib.sha256((folder / "config.json").read_bytes())
-    for path in sorted(folder.glob("*.safetensors")):
+    blocks = gguf_of(folder)
+    for path in sorted(folder.glob("*.safetensors")) if blocks is None else [blocks]:
         digest.update(f"{path.name}:{path.stat().st_size}:".encode())
         with path.open("rb") as file:
             digest.update(file.read(1 << 16))

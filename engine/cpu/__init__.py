@@ -5,11 +5,13 @@
     tables      adapters side by side, as batched products want them
     lora        the adapters of one step
     quantization   the number format of products with frozen matrices
+    matrices    frozen matrices in that format, of weights or of a GGUF file's blocks
+    kept        these matrices in a file beside the model, for later starts
     quality     what that format changes of a model's predictions
     path        batch, attention and lora together: a plan to hidden states
-    native      a plan to hidden states by the native kernels, for products in 8-bit integers
+    native      a plan to hidden states by the native kernels, for products in small integers
 
-With products in 8-bit integers a step is one native call, which has a cache of its own (`kernels.cpu.decoder`) and
+With products in small integers a step is one native call, which has a cache of its own (`kernels.cpu.decoder`) and
 reads adapters where they lie. All other engines compute by `path`:
 
 - Cache. Per layer `[2, kv_heads, slots, head_dim]`, slot = block * 16 + offset. Decode gathers whole blocks and

@@ -33,7 +33,7 @@ from kernels.cpu.decoder import (
     dtype_number,
 )
 from kernels.cpu.library import NativeLibrary
-from kernels.cpu.linear import Int8Embedding, Int8Linear
+from kernels.cpu.linear import NativeEmbedding, NativeLinear
 from kernels.norm import RmsNorm
 from kernels.workspace import Workspace
 
@@ -156,7 +156,7 @@ def make_decoder(
     Raises ValueError: when the native kernels do not compute this model.
     """
     embed = weights.embed
-    assert isinstance(embed, Int8Embedding)
+    assert isinstance(embed, NativeEmbedding)
     shape = DecoderShape(
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
@@ -205,8 +205,8 @@ def _weight(norm: Norm) -> Tensor:
     return norm.weight.float().contiguous()
 
 
-def _quantized(product: Product) -> Int8Linear:
-    assert isinstance(product, Int8Linear)
+def _quantized(product: Product) -> NativeLinear:
+    assert isinstance(product, NativeLinear)
     return product
 
 

@@ -1,15 +1,17 @@
-"""Decides whether a base model in 8-bit integers is near enough to float32 to be served so without being asked.
+"""Tells how near a base model in small integers is to itself in float32, and whether it may be served so unasked.
 
-Both compute one fixed text. The difference is stored beside the model, so that it is measured once.
+Both compute one fixed text. The differences are kept beside the model, a file for each format, so that
+each is measured once.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import math
 import os
+import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,12 +21,12 @@ from torch import Tensor
 
 from engine.config import ModelConfig, load_model_config, model_digest
 from engine.cpu.attention import AttentionRows, PagedAttention, PagedCache, PrefillRows
+from engine.cpu.matrices import NativeMatrices
 from engine.models.checkpoint import weights_in_turn
 from engine.models.decoder import Batch, Decoder
-from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding
-from kernels.cpu.library import NativeLibrary
-from kernels.cpu.linear import FORMAT, Int8Embedding, Int8Linear
-from kernels.linear import Linear
+from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding, plain_linear
+from kernels.cpu.library import NativeLibrary, installed
+from kernels.cpu.matrix import FORMATS, Format
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +38,12 @@ CACHE_DTYPE = torch.bfloat16
 nats."""
 
 TEXT = Path(__file__).with_name("prose.txt")
-FILE_NAME = "lorikeet-int8.json"
 ROWS_OF_LOGITS = 64
 """Tokens whose logits are in memory at once: the logits of all tokens would be larger than many a model."""
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """The change that 8-bit integers make to a model's predictions for the tokens of a text."""
+    """The change that a format makes to a model's predictions for the tokens of a text."""
 
     model_digest: str
     format: str
@@ -62,28 +63,33 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.divergence_nats:.4f} nats from float32, perplexity {change:+.2f} %"
 
 
-def stored_quality(model_dir: str | Path) -> Quality | None:
-    """Return the quality that was measured of this model before; None where none was, or one of another format."""
+def quality_file(model_dir: str | Path, kind: Format) -> Path:
+    """Return the file that keeps the quality of a model in a format."""
+    return Path(model_dir) / f"lorikeet-{kind}.json"
+
+
+def stored_quality(model_dir: str | Path, kind: Format) -> Quality | None:
+    """Return the quality that was measured of this model before; None where none was, or one of another wording."""
     try:
-        found = msgspec.json.decode((Path(model_dir) / FILE_NAME).read_bytes(), type=Quality)
+        found = msgspec.json.decode(quality_file(model_dir, kind).read_bytes(), type=Quality)
     except (OSError, msgspec.DecodeError):
         return None
-    return found if (found.model_digest, found.format) == (model_digest(model_dir), FORMAT) else None
+    return found if (found.model_digest, found.format) == (model_digest(model_dir), FORMATS[kind]) else None
 
 
-def keep_quality(model_dir: str | Path, quality: Quality) -> None:
+def keep_quality(model_dir: str | Path, quality: Quality, kind: Format) -> None:
     """Keep a measured quality beside the model, if files can be made there."""
-    path = Path(model_dir) / FILE_NAME
+    path = quality_file(model_dir, kind)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(msgspec.json.format(msgspec.json.encode(quality), indent=2))
         beside.replace(path)
     except OSError as error:
-        log.warning("the next start measures 8-bit integers again: %s", error)
+        log.warning("the next start measures %s again: %s", kind, error)
 
 
-def measure_quality(library: NativeLibrary, model_dir: str | Path) -> Quality | None:
-    """Compute the text by the model in float32 and in 8-bit integers, a layer of weights in memory at a time.
+def measure_quality(library: NativeLibrary, model_dir: str | Path, kind: Format) -> Quality | None:
+    """Compute the text by the model in float32 and in a format, a layer of weights in memory at a time.
 
     Return None where that says nothing: the model has no tokenizer, or numbers that are not finite.
 
@@ -94,25 +100,25 @@ def measure_quality(library: NativeLibrary, model_dir: str | Path) -> Quality | 
     token_ids = _token_ids(Path(model_dir), config)
     if len(token_ids) < 2:
         return None
-    log.info("comparing 8-bit integers with float32 over %d tokens, once for this model", len(token_ids))
+    log.info("comparing %s with float32 over %d tokens, once for this model", kind, len(token_ids))
 
     with torch.inference_mode():
         try:
-            plain = _states(model_dir, config, token_ids, Linear, plain_embedding, torch.float32)
-            linear, embedding = partial(Int8Linear, library), partial(Int8Embedding.of, library)
-            eight = _states(model_dir, config, token_ids, linear, embedding, CACHE_DTYPE)
+            plain = _states(model_dir, config, token_ids, plain_linear, plain_embedding, torch.float32)
+            made = NativeMatrices(library, kind)
+            quantized = _states(model_dir, config, token_ids, made.linear, made.embedding, CACHE_DTYPE)
         except ValueError as error:
-            log.warning("8-bit integers are not for this model: %s", error)
+            log.warning("%s is not for this model: %s", kind, error)
             return None
-        divergence, lost = _differences(plain, eight, torch.tensor(token_ids[1:]))
+        divergence, lost = _differences(plain, quantized, torch.tensor(token_ids[1:]))
     quality = Quality(
         model_digest=model_digest(model_dir),
-        format=FORMAT,
+        format=FORMATS[kind],
         num_tokens=len(token_ids),
         divergence_nats=divergence,
         perplexity_ratio=math.exp(min(lost, 100.0)),
     )
-    log.info("8-bit integers: %s, measured in %.1f s", quality, time.monotonic() - began_s)
+    log.info("%s: %s, measured in %.1f s", kind, quality, time.monotonic() - began_s)
     return quality
 
 
@@ -156,13 +162,13 @@ def _rows(num_tokens: int, window: int | None) -> AttentionRows:
     )
 
 
-def _differences(plain: _States, eight: _States, following: Tensor) -> tuple[float, float]:
+def _differences(plain: _States, quantized: _States, following: Tensor) -> tuple[float, float]:
     """Return the mean divergence, and the mean of what the logarithm of the next token's probability loses."""
     divergence = lost = 0.0
     num_tokens = len(plain.hidden)
     for first in range(0, num_tokens, ROWS_OF_LOGITS):
         part = slice(first, first + ROWS_OF_LOGITS)
-        ours, theirs = (each.decoder.logits(each.hidden[part]).log_softmax(-1) for each in (eight, plain))
+        ours, theirs = (each.decoder.logits(each.hidden[part]).log_softmax(-1) for each in (quantized, plain))
         divergence += (theirs.exp() * (theirs - ours)).sum().item()
         wanted = following[part][:, None]
         lost += (theirs[: len(wanted)].gather(1, wanted) - ours[: len(wanted)].gather(1, wanted)).sum().item()
@@ -174,6 +180,29 @@ def _token_ids(model_dir: Path, config: ModelConfig) -> list[int]:
     try:
         ids: list[int] = Tokenizer.from_file(str(model_dir / "tokenizer.json")).encode(TEXT.read_text()).ids
     except Exception as error:  # what the library raises for a file that it cannot read
-        log.warning("8-bit integers cannot be measured: no usable tokenizer.json (%s)", error)
+        log.warning("quantization cannot be measured: no usable tokenizer.json (%s)", error)
         return []
     return ids[: config.max_position] if max(ids, default=0) < config.vocab_size else []
+
+
+def main() -> int:
+    """Measure a model in a format, keep the figures beside it, and print them."""
+    parser = argparse.ArgumentParser(prog="python -m engine.cpu.quality", description=main.__doc__)
+    parser.add_argument("--model-dir", required=True, help="folder with config.json, tokenizer.json and weights")
+    parser.add_argument("--format", choices=tuple(FORMATS), default="int4")
+    options = parser.parse_args()
+    library = installed()
+    if library is None:
+        sys.stderr.write("error: the native kernels are not there\n")
+        return 1
+    quality = measure_quality(library, options.model_dir, options.format)
+    if quality is None:
+        sys.stderr.write("error: the model has no usable tokenizer, or numbers that are not finite\n")
+        return 1
+    keep_quality(options.model_dir, quality, options.format)
+    sys.stdout.write(f"{quality}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

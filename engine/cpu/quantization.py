@@ -7,23 +7,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, ModelConfig, load_model_config
+from engine.config.gguf_file import gguf_of
+from engine.cpu.kept import Damaged, KeptMatrices, MatricesWriter, file_of, made_of
+from engine.cpu.matrices import NativeMatrices
 from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
 from engine.hardware import SetupError, cpu_has_tiles, num_threads
-from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding
+from engine.models.checkpoint import load_weights
+from engine.models.gguf import GgufWeights
+from engine.models.weights import MakeEmbedding, MakeLinear, ModelWeights, plain_embedding, plain_linear
 from kernels.cpu.library import NativeLibrary, installed
-from kernels.cpu.linear import Int8Embedding, Int8Linear
-from kernels.linear import Linear
+from kernels.cpu.matrix import FORMATS
 
 log = logging.getLogger(__name__)
 
-Format = Literal["none", "int8"]
-Asked = Literal["auto", "none", "int8"]
+Format = Literal["none", "int8", "int4", "gguf"]
+Asked = Literal["auto", "none", "int8", "int4", "gguf"]
+
+
+LOSSY_RATIO = 1.04
+"""Perplexity in 4-bit integers over that in float32 above which a start warns."""
 
 
 class Choice(NamedTuple):
@@ -51,27 +59,32 @@ def choose_format(
     device: torch.device,
     dtype: torch.dtype,
     quality: Callable[[NativeLibrary], Quality | None],
+    *,
+    has_blocks: bool = False,
     has_tiles: bool | None = None,
 ) -> Choice:
     """Return the format that products are computed in.
 
     quality: called where `auto` depends on the change that 8-bit integers make; None: it is not known.
+    has_blocks: True if the model is a GGUF file.
     has_tiles: True if the CPU multiplies bfloat16 by tiles; None: ask this machine.
 
     Raises SetupError: when the device has no such format.
     """
     library = installed()
-    if asked == "int8":
+    if asked == "gguf" and not has_blocks:
+        raise SetupError("LORIKEET_QUANTIZATION is gguf, but the model is not a GGUF file; set it to auto")
+    if asked in ("int8", "int4", "gguf"):
         if device.type != "cpu":
             raise SetupError(
-                f"LORIKEET_QUANTIZATION is int8, which is for a CPU, not for {device.type}; set it to auto"
+                f"LORIKEET_QUANTIZATION is {asked}, which is for a CPU, not for {device.type}; set it to auto"
             )
         if library is None:
             return Choice(
-                "none", "LORIKEET_QUANTIZATION is int8, but the native kernels are not there: PyTorch computes."
+                "none", f"LORIKEET_QUANTIZATION is {asked}, but the native kernels are not there: PyTorch computes."
             )
         return Choice(
-            "int8", f"LORIKEET_QUANTIZATION is int8, and {library.paths[-1]} is this processor's fastest path."
+            asked, f"LORIKEET_QUANTIZATION is {asked}, and {library.paths[-1]} is this processor's fastest path."
         )
     if asked == "none":
         return Choice("none", "LORIKEET_QUANTIZATION is none.")
@@ -79,6 +92,8 @@ def choose_format(
         return Choice("none", "8-bit integers are for a CPU.")
     if library is None or len(library.all_paths) < 2:
         return Choice("none", "There are no native kernels for this processor: PyTorch computes.")
+    if has_blocks and dtype != torch.float16:
+        return Choice("gguf", f"Matrices stay in the blocks of their GGUF file, by {library.paths[-1]}.")
     if dtype != torch.float32 and not _beats_bfloat16(library, dtype, has_tiles):
         name = str(dtype).removeprefix("torch.")
         return Choice("none", f"Matrices stay in {name}, in which long prompts are faster than in 8-bit integers.")
@@ -109,31 +124,75 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
     """
 
     def quality(library: NativeLibrary) -> Quality | None:
-        found = stored_quality(config.model_dir)
+        found = stored_quality(config.model_dir, "int8")
         if found is None:
             torch.set_num_threads(num_threads(config.num_threads))
-            found = measure_quality(library, config.model_dir)
+            found = measure_quality(library, config.model_dir, "int8")
             if found is not None:
-                keep_quality(config.model_dir, found)
+                keep_quality(config.model_dir, found, "int8")
         return found
 
     use_native_path(config.native_path)
-    choice = choose_format(config.quantization, device, dtype, quality)
+    has_blocks = gguf_of(config.model_dir) is not None
+    choice = choose_format(config.quantization, device, dtype, quality, has_blocks=has_blocks)
     if choice.format != config.quantization:  # else it was asked for
         log.info("%s", choice.reason)
+    elif choice.format == "int4":
+        measured = stored_quality(config.model_dir, "int4")
+        if measured is None:
+            command = f"python -m engine.cpu.quality --model-dir {config.model_dir}"
+            log.info("what int4 changes of this model is not known; `%s` measures it", command)
+        else:
+            log.log(logging.WARNING if measured.perplexity_ratio > LOSSY_RATIO else logging.INFO, "int4: %s", measured)
     return choice.format
 
 
-def make_linear(quantized: Format) -> MakeLinear:
-    """Return the function that makes products of a model's weights."""
-    library = installed() if quantized == "int8" else None
-    return Linear if library is None else partial(Int8Linear, library)
+def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") -> tuple[MakeLinear, MakeEmbedding]:
+    """Return what makes products, and what makes the rows of tokens, of a model's weights in a dtype.
 
+    A quantized head that is tied to the embedding is where rows of tokens are read. model_dir: of the model that has
+    blocks, for `gguf`.
 
-def make_embedding(quantized: Format) -> MakeEmbedding:
-    """Return the function that makes the rows of a model's tokens.
-
-    They are read from a quantized head where it is tied to them.
+    Raises UnsupportedModel: when the file of blocks cannot be read.
     """
-    library = installed() if quantized == "int8" else None
-    return plain_embedding if library is None else partial(Int8Embedding.of, library)
+    library = installed()
+    if quantized == "none" or library is None:
+        return plain_linear, plain_embedding
+    if quantized == "gguf":
+        file = gguf_of(model_dir)
+        assert file is not None
+        made = NativeMatrices(library, "int8", dtype, GgufWeights(file, load_model_config(model_dir)))
+    else:
+        made = NativeMatrices(library, quantized, dtype)
+    return made.linear, made.embedding
+
+
+def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format, dtype: torch.dtype) -> ModelWeights:
+    """Return a model's weights on a CPU. Matrices of `int8` and `int4` are kept beside the model for later starts.
+
+    Raises UnsupportedModel: when the model's files are not those of its config.
+    """
+
+    def load(linear: MakeLinear, embedding: MakeEmbedding) -> ModelWeights:
+        cpu = torch.device("cpu")
+        return load_weights(model_dir, config, dtype, cpu, make_linear=linear, make_embedding=embedding)
+
+    library = installed()
+    if library is None or quantized not in FORMATS:
+        return load(*makers(quantized, dtype, model_dir))
+    path, of = file_of(model_dir, quantized), made_of(model_dir, FORMATS[quantized])
+    try:
+        with KeptMatrices(path, library, of) as kept:
+            made = NativeMatrices(library, quantized, dtype, kept=kept)
+            return load(made.linear, made.embedding)
+    except (Damaged, OSError) as error:
+        if path.exists():
+            log.warning("quantizing again, since %s cannot be used: %s", path, error)
+    writer = MatricesWriter(path, of)
+    try:
+        made = NativeMatrices(library, quantized, dtype, writer=writer)
+        weights = load(made.linear, made.embedding)
+        writer.finish()
+    finally:
+        writer.abandon()
+    return weights

@@ -11,13 +11,12 @@ from engine.cpu.attention import PagedCache
 from engine.cpu.native import NativePath, make_decoder
 from engine.cpu.path import CpuPath
 from engine.cpu.quality import CACHE_DTYPE
-from engine.cpu.quantization import make_embedding, make_linear, settle_format
+from engine.cpu.quantization import load_quantized, settle_format
 from engine.cpu.tables import AdapterTables
 from engine.cpu.threads import AdaptedThreads, linux_usage
 from engine.device import AdapterIn, Device, DevicePath, blocks_within, context_length, kv_token_bytes
 from engine.hardware import free_host_bytes, num_threads
 from engine.lora.layer import AdapterLayout
-from engine.models.checkpoint import load_weights
 from engine.models.decoder import Decoder
 from engine.sampling.choice import choose_on_host
 from engine.transfers import HostTransfers
@@ -41,15 +40,8 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
     torch.set_num_threads(most)
     cpu = torch.device("cpu")
     quantized = settle_format(config, cpu, dtype)
-    weights = load_weights(
-        config.model_dir,
-        model,
-        dtype,
-        cpu,
-        make_linear=make_linear(quantized),
-        make_embedding=make_embedding(quantized),
-    )
-    library = installed() if quantized == "int8" and config.block_size == CACHE_BLOCK else None
+    weights = load_quantized(config.model_dir, model, quantized, dtype)
+    library = installed() if quantized != "none" and config.block_size == CACHE_BLOCK else None
     is_native = library is not None and dtype != torch.float16
     token_bytes = kv_token_bytes(model, CACHE_DTYPE if is_native else dtype)
     free_bytes = free_host_bytes()

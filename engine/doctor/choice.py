@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from engine.config import EngineConfig
+from engine.config.gguf_file import gguf_of
 from engine.cpu.quality import Quality, stored_quality
 from engine.cpu.quantization import choose_format, use_native_path
 from engine.doctor.report import Choice, Gpu, Machine
@@ -44,11 +45,19 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Cho
     use_native_path(config.native_path)
     library = installed()
     paths = library.paths if library is not None else ()
-    stored = stored_quality(config.model_dir)
-    quantized, why = choose_format(config.quantization, device, computed, lambda library: stored or UNMEASURED)
+    stored = stored_quality(config.model_dir, "int8")
+    quantized, why = choose_format(
+        config.quantization,
+        device,
+        computed,
+        lambda library: stored or UNMEASURED,
+        has_blocks=gguf_of(config.model_dir) is not None,
+    )
     if quantized == "int8" and config.quantization == "auto" and stored is None:
         why = f"Matrices are 8-bit integers, by {paths[-1]}, if the first start finds the model near enough to float32."
-    products = f"int8 {paths[-1]}" if quantized == "int8" else "torch"
+    if quantized == "int4" and (measured := stored_quality(config.model_dir, "int4")) is not None:
+        why += f" This model is {measured}."
+    products = "torch" if quantized == "none" else f"{quantized} {paths[-1]}"
     threads = num_threads(config.num_threads)
     return Choice(
         device=device.type,

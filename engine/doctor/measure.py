@@ -6,10 +6,13 @@ import time
 from collections.abc import Callable
 from statistics import median
 
+import msgspec
 import torch
+from torch import Tensor
 
-from engine.cpu.quantization import make_linear
+from engine.cpu.quantization import Format, makers
 from engine.doctor.report import Choice, Measured
+from engine.models.weights import Stacked
 
 LAYERS = 30
 LAYER = ((960, 576), (576, 576), (3072, 576), (576, 1536))
@@ -21,6 +24,9 @@ READ_BYTES = 512 << 20
 
 MIN_ROUNDS = 3
 
+GROUP_BYTES = {"int8": 34, "int4": 20, "gguf": 20}
+"""Bytes of 32 weights with their scale, and their minimum where there is one."""
+
 
 def measure(choice: Choice, seconds: float) -> Measured:
     """Measure for about so many seconds, half of them each rate.
@@ -30,23 +36,33 @@ def measure(choice: Choice, seconds: float) -> Measured:
     torch.set_num_threads(choice.num_threads)
     rate = _read_rate(seconds / 2)
     dtype: torch.dtype = getattr(torch, choice.dtype)
-    quantized = choice.products.startswith("int8")
-    make = make_linear("int8" if quantized else "none")
+    name = choice.products.split()[0]
+    quantized = msgspec.convert("none" if name == "torch" else name, Format)
+    # The doctor has no file: blocks of most files have 4 bits.
+    make, _ = makers("int4" if quantized == "gguf" else quantized, dtype)
     shapes = [*LAYER * LAYERS, HEAD]
-    linears = [make(torch.randn(shape, dtype=dtype), None) for shape in shapes]
+    linears = [make(_random(shape, dtype), None) for shape in shapes]
     inputs = {size: torch.randn(1, size, dtype=dtype) for _, size in shapes}
     times = _rounds(
         lambda: [linear(inputs[size]) for linear, (_, size) in zip(linears, shapes, strict=True)], seconds / 2
     )
-    num_weights = sum(outputs * size for outputs, size in shapes)
-    # A group of 32 weights has a scale of two bytes beside it.
-    weights_bytes = num_weights * 34 // 32 if quantized else num_weights * dtype.itemsize
+    group_bytes = GROUP_BYTES.get(quantized, 32 * dtype.itemsize)
+    weights_bytes = sum(outputs * size * group_bytes // 32 for outputs, size in shapes)
     return Measured(
         read_gb_per_s=round(rate / 1e9, 1),
         weights_bytes=weights_bytes,
         floor_ms=round(weights_bytes / rate * 1e3, 2),
         products_ms=round(median(times) * 1e3, 2),
     )
+
+
+def _random(shape: tuple[int, int], dtype: torch.dtype) -> Stacked:
+    """Return a random matrix."""
+
+    def take(name: str, shape: tuple[int, ...]) -> Tensor:
+        return torch.randn(shape, dtype=dtype)
+
+    return Stacked(take, ("random",), (shape,))
 
 
 def _read_rate(seconds: float) -> float:

@@ -1,29 +1,55 @@
-"""From a folder of safetensors files to a base model's weights, on their device and in the engine's dtype."""
+"""From safetensors files or a GGUF file to a base model's weights, on their device and in the engine's dtype."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
-from engine.models.weights import MakeEmbedding, MakeLinear, MakeNorm, ModelWeights, assemble, plain_embedding
-from kernels.linear import Linear
+from engine.config.gguf_file import FILE_NAME, gguf_of
+from engine.models.gguf import GgufWeights
+from engine.models.weights import (
+    MakeEmbedding,
+    MakeLinear,
+    MakeNorm,
+    ModelWeights,
+    Stacked,
+    assemble,
+    plain_embedding,
+    plain_linear,
+)
 from kernels.norm import RmsNorm
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+class _File(Protocol):
+    """A file of tensors, as safetensors has it."""
+
+    def get_tensor(self, name: str) -> Tensor: ...
 
 
 class _Checkpoint:
     """Tensors by name over all files of a folder; remembers which were never asked for."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, stack: ExitStack) -> None:
+    def __init__(
+        self, folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, stack: ExitStack
+    ) -> None:
         paths = sorted(folder.glob("*.safetensors"))
-        if not paths:
-            raise UnsupportedModel(f"{folder} holds no *.safetensors file")
-        self._files = {}
+        blocks = gguf_of(folder)
+        if not paths and blocks is None:
+            raise UnsupportedModel(f"{folder} holds neither *.safetensors nor {FILE_NAME}")
+        self._files: dict[str, _File] = {}
+        if blocks is not None:
+            weights = GgufWeights(blocks, config)
+            self._files = dict.fromkeys(weights.keys(), weights)
         for path in paths:
             file = stack.enter_context(safe_open(path, framework="pt"))
             self._files.update(dict.fromkeys(file.keys(), file))
@@ -44,6 +70,15 @@ class _Checkpoint:
             raise UnsupportedModel(f"{name} is {list(tensor.shape)}, the config asks for {list(shape)}")
         return tensor.to(self._device, self._dtype)
 
+    def note(self, make: Callable[[Stacked, Given], Made]) -> Callable[[Stacked, Given], Made]:
+        """Return `make`, which may find the matrices elsewhere, with a note that they were asked for."""
+
+        def made(matrices: Stacked, given: Given) -> Made:
+            self._unread.difference_update(matrices.names)
+            return make(matrices, given)
+
+        return made
+
     def unread(self) -> Iterator[str]:
         return (name for name in sorted(self._unread) if not name.endswith("rotary_emb.inv_freq"))
 
@@ -54,7 +89,7 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device,
     make_norm: MakeNorm = RmsNorm,
-    make_linear: MakeLinear = Linear,
+    make_linear: MakeLinear = plain_linear,
     make_embedding: MakeEmbedding = plain_embedding,
 ) -> ModelWeights:
     """Read and fuse all weights.
@@ -62,8 +97,9 @@ def load_weights(
     Raises UnsupportedModel: when a tensor is missing, misshapen or unknown.
     """
     with ExitStack() as stack:
-        checkpoint = _Checkpoint(Path(model_dir), dtype, device, stack)
-        weights = assemble(checkpoint.take, config, make_norm, make_linear, make_embedding)
+        checkpoint = _Checkpoint(Path(model_dir), config, dtype, device, stack)
+        linear, embedding = checkpoint.note(make_linear), checkpoint.note(make_embedding)
+        weights = assemble(checkpoint.take, config, make_norm, linear, embedding)
         tied = config.tie_word_embeddings
         unknown = [name for name in checkpoint.unread() if not (tied and name == "lm_head.weight")]
         if unknown:
@@ -82,5 +118,5 @@ def weights_in_turn(
     Raises UnsupportedModel: when a tensor is missing or misshapen.
     """
     with ExitStack() as stack:
-        checkpoint = _Checkpoint(Path(model_dir), torch.float32, torch.device("cpu"), stack)
+        checkpoint = _Checkpoint(Path(model_dir), config, torch.float32, torch.device("cpu"), stack)
         yield assemble(checkpoint.take, config, RmsNorm, make_linear, make_embedding, in_turn=True)

@@ -6,6 +6,7 @@ Projections that share an input are fused: q, k, v into one matrix, gate and up 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Protocol, overload
 
 import msgspec
@@ -40,11 +41,34 @@ class TokenRows(Protocol):
     def __call__(self, token_ids: Tensor) -> Tensor: ...
 
 
-MakeLinear = Callable[[Tensor, Tensor | None], Product]  # the product with a weight and its bias
-# The embedding by a table [V, H], and the product with the same table where the head is tied to it.
-MakeEmbedding = Callable[[Tensor, Product | None], TokenRows]
-MakeNorm = Callable[[Tensor, float], Norm]  # the norm with a weight and its epsilon
 Take = Callable[[str, tuple[int, ...]], Tensor]  # a tensor of this shape by its name in Hugging Face's checkpoints
+
+
+class Stacked:
+    """Matrices of one number of inputs, one below the other, that are read when they are asked for.
+
+    names: theirs in Hugging Face's checkpoints; shapes: [out, in] of each.
+    """
+
+    def __init__(self, take: Take, names: Sequence[str], shapes: Sequence[tuple[int, int]]) -> None:
+        self.names, self.shapes = tuple(names), tuple(shapes)
+        self._take = take
+
+    @cached_property
+    def tensor(self) -> Tensor:
+        """The matrices as one tensor, which is read once."""
+        return self.read(range(len(self.names)))
+
+    def read(self, which: Sequence[int]) -> Tensor:
+        """Return some of the matrices as one tensor, read anew."""
+        found = [self._take(self.names[each], self.shapes[each]) for each in which]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+
+MakeLinear = Callable[[Stacked, Tensor | None], Product]  # of matrices and the bias of all their outputs
+# Of a table [V, H], and the product with the same table where the head is tied to it.
+MakeEmbedding = Callable[[Stacked, Product | None], TokenRows]
+MakeNorm = Callable[[Tensor, float], Norm]  # of a weight and its epsilon
 
 
 class LayerWeights(msgspec.Struct, frozen=True):
@@ -91,37 +115,43 @@ class LayersInTurn(Sequence[LayerWeights]):
         )
 
 
-def plain_embedding(table: Tensor, head: Product | None) -> TokenRows:
+def plain_linear(matrices: Stacked, bias: Tensor | None) -> Product:
+    """Return the product with the matrices as they are."""
+    return Linear(matrices.tensor, bias)
+
+
+def plain_embedding(table: Stacked, head: Product | None) -> TokenRows:
     """Return the rows of the table as it is."""
-    return Embedding(table)
+    return Embedding(table.tensor)
 
 
 def assemble(
     take: Take,
     config: ModelConfig,
     make_norm: MakeNorm,
-    make_linear: MakeLinear = Linear,
+    make_linear: MakeLinear = plain_linear,
     make_embedding: MakeEmbedding = plain_embedding,
     *,
     in_turn: bool = False,
 ) -> ModelWeights:
     """Return every tensor of a model, fused. in_turn: True: each layer is read whenever it is used, and not kept."""
     hidden = config.hidden_size
-    table = take("model.embed_tokens.weight", (config.vocab_size, hidden))
+    table = Stacked(take, ("model.embed_tokens.weight",), ((config.vocab_size, hidden),))
     each = LayersInTurn(lambda index: _layer(take, config, index, make_norm, make_linear), config.num_layers)
     layers = each if in_turn else list(each)
     norm = make_norm(_norm_weight(take, "model.norm", hidden, config), config.rms_norm_eps)
     is_tied = config.tie_word_embeddings
-    head = make_linear(table if is_tied else take("lm_head.weight", (config.vocab_size, hidden)), None)
+    head = make_linear(table if is_tied else Stacked(take, ("lm_head.weight",), table.shapes), None)
     return ModelWeights(make_embedding(table, head if is_tied else None), layers, norm, head)
 
 
 def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm, make_linear: MakeLinear) -> LayerWeights:
     prefix, hidden = f"model.layers.{index}", config.hidden_size
 
-    def matrix(block: str, projection: str) -> Tensor:
-        width, height = config.adapter_targets()[projection]
-        return take(f"{prefix}.{block}.{projection}.weight", (height, width))
+    def matrices(block: str, *projections: str) -> Stacked:
+        names = [f"{prefix}.{block}.{projection}.weight" for projection in projections]
+        widths, heights = zip(*(config.adapter_targets()[projection] for projection in projections), strict=True)
+        return Stacked(take, names, list(zip(heights, widths, strict=True)))
 
     def bias(projection: str) -> Tensor:
         return take(f"{prefix}.self_attn.{projection}.bias", (config.adapter_targets()[projection][1],))
@@ -133,19 +163,19 @@ def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm, mak
     return LayerWeights(
         input_norm=norm("input_layernorm", hidden),
         qkv=make_linear(
-            torch.cat([matrix("self_attn", name) for name in qkv]),
+            matrices("self_attn", *qkv),
             torch.cat([bias(name) for name in qkv]) if config.qkv_bias else None,
         ),
         q_norm=norm("self_attn.q_norm", config.head_dim, config.query_multiplier) if config.qk_norm else None,
         k_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
         # The decoder scales what goes into this product, which leaves its bias to be scaled here.
         o=make_linear(
-            matrix("self_attn", "o_proj"), bias("o_proj") * config.residual_multiplier if config.o_bias else None
+            matrices("self_attn", "o_proj"), bias("o_proj") * config.residual_multiplier if config.o_bias else None
         ),
         attention_norm=norm("post_attention_layernorm", hidden) if config.output_norms else None,
         post_norm=norm("pre_feedforward_layernorm" if config.output_norms else "post_attention_layernorm", hidden),
-        gate_up=make_linear(torch.cat([matrix("mlp", "gate_proj"), matrix("mlp", "up_proj")]), None),
-        down=make_linear(matrix("mlp", "down_proj"), None),
+        gate_up=make_linear(matrices("mlp", "gate_proj", "up_proj"), None),
+        down=make_linear(matrices("mlp", "down_proj"), None),
         feed_forward_norm=norm("post_feedforward_layernorm", hidden) if config.output_norms else None,
     )
 

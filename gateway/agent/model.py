@@ -17,6 +17,8 @@ from gateway.support.accounts import Account, as_root, environ_of
 from gateway.support.model_folders import prepared_folder
 from gateway.support.process import die_with_parent
 
+_PREPARE = [sys.executable, "-m", "engine.prepare"]
+
 
 class ModelNotPrepared(RuntimeError):
     """The base model cannot be used; the message is the preparation's own."""
@@ -63,12 +65,15 @@ def prepare_model(
     return Path(folder)
 
 
-def preparation(settings: Settings) -> list[str]:
-    """Return the command that prepares settings.model and prints the model's folder.
+def preparation(settings: Settings, *, converts: bool = False) -> list[str]:
+    """Return the command that prepares settings.model and prints its folder; progress and reasons go to its stderr.
 
-    Progress and reasons go to stderr.
+    converts: a GGUF file's weights become safetensors, which servers of other makers read, in a folder of their own.
     """
-    return [sys.executable, "-m", "engine.prepare", settings.model, "--out", str(prepared_folder(settings))]
+    out = prepared_folder(settings)
+    if converts:
+        return [*_PREPARE, settings.model, "--convert", "--out", str(out.with_name(f"{out.name}-converted"))]
+    return [*_PREPARE, settings.model, "--out", str(out)]
 
 
 def why_not(last_line: str, returncode: int) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from engine.config import EngineConfig, UnsupportedModel, load_model_config
+from engine.config.gguf_file import gguf_of, read_gguf
 from gateway.agent.hardware import Hardware, has_bf16
 from gateway.agent.model import ModelNotPrepared, preparation, why_not
 from gateway.agent.servers.adapters import num_file_bytes
@@ -46,7 +47,9 @@ async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow,
     report: gets the progress, at most once a second.
     Raises ModelNotPrepared: with the reason, where no engine of this host could serve the model.
     """
-    folder = await _fetch(msgspec.structs.replace(settings, model=revision.model, model_name=""), report)
+    settings = msgspec.structs.replace(settings, model=revision.model, model_name="")
+    converts = revision.driver == "vllm" and revision.model.endswith(".gguf")
+    folder = await _fetch(preparation(settings, converts=converts), report)
     try:
         _check_context(folder, revision.settings if revision.is_managed else {})
         measured = await asyncio.to_thread(measure, folder, settings.engine, revision, hardware)
@@ -100,10 +103,12 @@ def measure(
 
 
 def num_parameters(folder: Path) -> int:
-    """Return how many elements all weights in a folder have, by the headers of its safetensors files.
+    """Return how many elements all weights in a folder have, by the heads of its safetensors or GGUF files.
 
     Raises ValueError: for a file that is shorter than its header says, or that has none.
     """
+    if (blocks := gguf_of(folder)) is not None:
+        return sum(math.prod(tensor.shape) for tensor in read_gguf(blocks).tensors.values())
     return sum(_num_elements(path) for path in sorted(folder.glob("*.safetensors")))
 
 
@@ -131,10 +136,10 @@ class _Tensor(msgspec.Struct, frozen=True):
     """The first byte of the tensor and the one after its last, from the end of the header."""
 
 
-async def _fetch(settings: Settings, report: Report) -> Path:
+async def _fetch(command: Sequence[str], report: Report) -> Path:
     """Run the preparation; return the folder that it prints. Raises ModelNotPrepared."""
     process = await asyncio.create_subprocess_exec(
-        *preparation(settings),
+        *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -20,7 +20,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from kernels.cpu.library import installed
-from kernels.cpu.linear import Int8Linear, int8_linear_reference
+from kernels.cpu.linear import NativeLinear, linear_reference
+from kernels.cpu.matrix import FORMATS, Format, NativeMatrix
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,19 +75,21 @@ def _ways() -> dict[str, list[tuple[int, Product]]]:
     library = installed()
     if library is None:
         return ways
-    for path in library.paths[1:]:
-        ours = [Int8Linear(library, weight, path=path) for weight in weights]
-        _check(ours[0], weights[0])
-        ways[f"int8 {path}"] = [(shape[1], linear) for shape, linear in zip(shapes, ours, strict=True)]
+    for kind in FORMATS:
+        matrices = [NativeMatrix.quantized(library, weight, kind) for weight in weights]
+        for path in library.paths[1:]:
+            ours = [NativeLinear(matrix, path=path) for matrix in matrices]
+            _check(ours[0], weights[0], kind)
+            ways[f"{kind} {path}"] = [(shape[1], linear) for shape, linear in zip(shapes, ours, strict=True)]
     return ways
 
 
-def _check(linear: Int8Linear, weight: Tensor) -> None:
+def _check(linear: NativeLinear, weight: Tensor, kind: Format) -> None:
     """End the program when the products are wrong: then there are no figures."""
     import torch
 
     x = torch.randn(9, weight.shape[1])
-    theirs = int8_linear_reference(x, weight)
+    theirs = linear_reference(x, weight, kind=kind)
     error = float((linear(x) - theirs).norm() / theirs.norm())
     if not error <= LARGEST_ERROR:
         sys.exit(f"wrong, so there are no figures: relative error {error:.1e}")
@@ -120,7 +123,9 @@ def product_times(num_rows: Sequence[int], rounds: int) -> dict[int, list[float]
         raise RuntimeError("the native kernels are not built")
     torch.manual_seed(0)
     shapes = [*LAYER * LAYERS, HEAD]
-    steps: list[tuple[int, Product]] = [(shape[1], Int8Linear(library, torch.randn(shape) * 0.05)) for shape in shapes]
+    steps: list[tuple[int, Product]] = [
+        (shape[1], NativeLinear.of(library, "int8", torch.randn(shape) * 0.05)) for shape in shapes
+    ]
     times = _times({"int8": steps}, list(num_rows), rounds)
     return {number: times["int8", number] for number in num_rows}
 

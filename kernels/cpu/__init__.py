@@ -2,7 +2,8 @@
 
     build      compiles `native/` to a shared object: when the wheel is built, never on the user's machine
     library    loads it by ctypes, and says whether it is there
-    linear     products with frozen matrices of 8-bit integers
+    matrix     frozen matrices of 8-bit and 4-bit integers, and of the blocks of GGUF files
+    linear     products with these matrices
     decoder    a decoder's whole step in one call
 
 - One result. A row's bits depend on that row alone: not on the other rows, the number of threads or the processor. All

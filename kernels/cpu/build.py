@@ -25,7 +25,7 @@ GLIBC = "2.17"
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions",
          "-fno-rtti", "-Wall", "-Wextra")  # fmt: skip
-AVX2 = ("-mavx2", "-mfma")
+AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 PROCESSOR_FLAGS = {
     "avx2": AVX2,
@@ -48,12 +48,19 @@ def digest() -> str:
     return found.hexdigest()
 
 
-def compiler() -> list[str]:
-    """Return the command of a C++ compiler. Raises BuildError: where there is none."""
+def compiler(machine: str = "") -> list[str]:
+    """Return the command of a C++ compiler.
+
+    machine: another kind of processor than this one's, for which `ziglang` alone compiles.
+
+    Raises BuildError: where there is none.
+    """
     if importlib.util.find_spec("ziglang") is not None:
-        target = f"{platform.machine()}-linux-gnu.{GLIBC}"
+        target = f"{machine or platform.machine()}-linux-gnu.{GLIBC}"
         return [sys.executable, "-m", "ziglang", "c++", "-target", target, "-mcpu=baseline"]
     found = os.environ.get("CXX") or shutil.which("c++")
+    if machine not in ("", platform.machine()):
+        raise BuildError(f"the ziglang package, which compiles for {machine}, is not there")
     if not found:
         raise BuildError("there is neither the ziglang package nor a C++ compiler")
     return [found]

@@ -1,7 +1,7 @@
 """A decoder's step on a CPU in one call: all layers, attention over the paged cache, and the adapters of all rows.
 
 Semantics: those of the modules of `kernels` in their order, with products as `kernels.cpu.linear` has them. All numbers
-are in float32 but for the embedding, which is a matrix of 8-bit integers, too, the cache and the matrices of adapters.
+are in float32 but for the embedding, which is a matrix of small integers, too, the cache and the matrices of adapters.
 
 The structs of this module are those of `native/step/model.h`.
 """
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.cpu.library import NativeLibrary
-from kernels.cpu.linear import Int8Linear
+from kernels.cpu.linear import NativeLinear
+from kernels.cpu.matrix import NativeMatrix
 
 CACHE_BLOCK = 16
 """Positions of a block of the cache."""
@@ -54,7 +55,7 @@ def dtype_number(dtype: torch.dtype) -> int:
 class LayerTensors(NamedTuple):
     """The tensors of one layer. Norms are float32, and None where the model has none; q_norm and k_norm are by head."""
 
-    products: tuple[Int8Linear, Int8Linear, Int8Linear, Int8Linear]
+    products: tuple[NativeLinear, NativeLinear, NativeLinear, NativeLinear]
     """The products of q, k and v; of o; of gate and up; of down."""
     input_norm: Tensor
     q_norm: Tensor | None
@@ -95,7 +96,7 @@ class NativeDecoder:
         self,
         library: NativeLibrary,
         shape: DecoderShape,
-        embed: Int8Linear,
+        embed: NativeMatrix,
         layers: Sequence[LayerTensors],
         norm: Tensor,
         path: str | None = None,
@@ -104,7 +105,7 @@ class NativeDecoder:
 
         embed: the matrix [V, H] whose rows tokens become.
         norm: the last norm, [H] float32.
-        path: as for `Int8Linear`.
+        path: as for `NativeLinear`.
 
         Raises ValueError: when the kernels do not compute a model of this shape.
         """
@@ -126,7 +127,7 @@ class NativeDecoder:
             shape.num_kv_heads,
             shape.head_dim,
             shape.max_position,
-            embed.matrix,
+            embed.address,
             norm.data_ptr(),
             cache_dtype,
             ("silu", "gelu_tanh").index(shape.activation),

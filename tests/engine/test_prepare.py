@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ from adapters.peft_format import read_adapter
 from engine.config import UnsupportedModel, load_model_config, model_digest
 from engine.prepare.folder import SourceNote, make_folder, prepare
 from engine.prepare.random_model import ADAPTER_FOLDER, RANK
-from engine.prepare.sources import PreparationFailed
+from engine.prepare.sources import PreparationFailed, demo_file
+from tests.demo import QUESTIONS, chat_ids, demo_model_dir
+from tests.engine.harness import engine_config, greedy, run_engine
 
 CONFIG = {
     "model_type": "llama",
@@ -95,6 +98,35 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     fill(tmp_path, FILES | {"model.safetensors.index.json": json.dumps(index)})
     with pytest.raises(PreparationFailed, match=r"lacks model-2.safetensors"):
         prepare(str(tmp_path), tmp_path / "never")
+
+
+def test_a_gguf_file_is_linked_and_serves_by_its_own_blocks(tmp_path: Path) -> None:
+    source = tmp_path / "some.gguf"
+    shutil.copyfile(demo_file(), source)
+    folder = prepare(str(source), tmp_path / "out")
+    assert sorted(path.suffix for path in folder.iterdir() if path.stat().st_size > 10_000_000) == [".gguf"]
+    assert (folder / "model.gguf").samefile(source)
+    assert prepare(str(source), tmp_path / "out") == folder
+    ours, converted = load_model_config(folder), load_model_config(demo_model_dir())
+    assert ours == converted
+    requests = [greedy(str(number), chat_ids(question), 12) for number, question in enumerate(QUESTIONS)]
+    answers = [
+        run_engine(engine_config(where, tmp_path / "store", quantization=quantized, dtype="float32"), requests)
+        for where, quantized in [(folder, "auto"), (demo_model_dir(), "none")]
+    ]
+    for request in requests:
+        # Rounding the file's numbers to bfloat16 changes more than the products do.
+        blocks, rounded = (answer[request.request_id] for answer in answers)
+        for a, b in zip(blocks.logprobs[:1], rounded.logprobs[:1], strict=True):
+            assert abs(a.logprob - b.logprob) < 0.1
+
+
+def test_a_gguf_file_is_converted_where_that_is_asked_for(tmp_path: Path) -> None:
+    source = tmp_path / "some.gguf"
+    shutil.copyfile(demo_file(), source)
+    folder = prepare(str(source), tmp_path / "out", converts=True)
+    assert (folder / "model.safetensors").exists()
+    assert not (folder / "model.gguf").exists()
 
 
 def test_the_hub_out_of_reach_is_one_clear_line_and_leaves_nothing_that_counts(tmp_path: Path) -> None:

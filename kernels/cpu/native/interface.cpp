@@ -32,21 +32,43 @@ EXPORT const char* lorikeet_path_name(int32_t index) {
   return index >= 0 && index < processor_paths(&paths) ? paths[index].name : nullptr;
 }
 
-EXPORT Int8Matrix* lorikeet_int8_quantize(const float* weight, int64_t num_outputs, int64_t num_inputs,
-                                          int32_t num_threads) {
-  return quantize_matrix(weight, num_outputs, num_inputs, num_threads);
+// kind, format: see product.h and matrix.h. All return null where there is no such matrix.
+EXPORT Matrix* lorikeet_matrix_new(int32_t kind, int64_t num_outputs, int64_t num_inputs) {
+  return new_matrix(Kind(kind), num_outputs, num_inputs);
 }
 
-EXPORT void lorikeet_int8_dequantize(const Int8Matrix* matrix, float* out) { dequantize_matrix(*matrix, out); }
+EXPORT Matrix* lorikeet_matrix_quantize(int32_t kind, const float* weight, int64_t num_outputs, int64_t num_inputs,
+                                        int32_t num_threads) {
+  return quantize_matrix(Kind(kind), weight, num_outputs, num_inputs, num_threads);
+}
 
-EXPORT void lorikeet_int8_rows(const Int8Matrix* matrix, const int64_t* outputs, int64_t count, float* out) {
+EXPORT Matrix* lorikeet_matrix_pack(int32_t format, const uint8_t* rows, int64_t num_outputs, int64_t num_inputs,
+                                    int32_t num_threads) {
+  return pack_matrix(FileFormat(format), rows, num_outputs, num_inputs, num_threads);
+}
+
+// Returns 0, or 1 where the matrices do not fit together.
+EXPORT int32_t lorikeet_matrix_join(Matrix* first, Matrix* second) { return join_matrices(first, second) ? 0 : 1; }
+
+// A part's kind, outputs, number of bytes and address. Returns 0, or 1 where there is no such part.
+EXPORT int32_t lorikeet_matrix_part(const Matrix* matrix, int64_t number, int64_t* fields) {
+  if (number < 0 || number >= matrix->num_parts) return 1;
+  const Part& part = matrix->parts[number];
+  fields[0] = part.kind, fields[1] = part.num_outputs, fields[2] = part.num_bytes;
+  fields[3] = int64_t(reinterpret_cast<uintptr_t>(part.weights));
+  return 0;
+}
+
+EXPORT void lorikeet_matrix_dequantize(const Matrix* matrix, float* out) { dequantize_matrix(*matrix, out); }
+
+EXPORT void lorikeet_matrix_rows(const Matrix* matrix, const int64_t* outputs, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i++) dequantize_row(*matrix, outputs[i], out + i * matrix->num_inputs);
 }
 
-EXPORT void lorikeet_int8_free(Int8Matrix* matrix) { free_matrix(matrix); }
+EXPORT void lorikeet_matrix_free(Matrix* matrix) { free_matrix(matrix); }
 
 // path: an index, or -1 for the fastest. Returns 0, or 1 if there is no memory.
-EXPORT int32_t lorikeet_int8_multiply(const Int8Matrix* matrix, const void* x, void* y, const float* bias,
+EXPORT int32_t lorikeet_matrix_multiply(const Matrix* matrix, const void* x, void* y, const float* bias,
                                       int64_t num_rows, int64_t x_stride, int64_t y_stride, int32_t dtype, int32_t add,
                                       int32_t path, int32_t num_threads) {
   const Path* paths;

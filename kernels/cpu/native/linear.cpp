@@ -16,12 +16,12 @@ constexpr int64_t kUnitsPerThread = 8;
 static_assert(kPanel * kMostBlocks * kBlock <= kBufferFloats, "a unit fits a thread's buffer");
 
 struct Task {
-  Tile tile;
-  Int8Matrix matrix;
+  const Tile* tiles;
+  const Matrix* matrix;
   Rows rows;
   char* y;
   const float* bias;
-  int64_t num_rows, y_stride, num_blocks, blocks_per_unit, num_panels;
+  int64_t num_rows, num_outputs, y_stride, num_blocks, blocks_per_unit, num_panels;
   Dtype dtype;
   bool add;
 };
@@ -31,6 +31,7 @@ static_assert(sizeof(Task) <= kTaskBytes, "a job has room for the task");
 struct Scratch {
   int16_t* values;
   float* scales;
+  float* sums;
   float* row;
   int64_t num_groups;
 };
@@ -42,12 +43,13 @@ bool reserve(int64_t num_groups, int64_t inputs) {
   const int64_t room = (wanted * 2 + 63) / 64 * 64;
   auto* values = static_cast<int16_t*>(take_memory(64, room * kGroup * sizeof(int16_t)));
   auto* scales = static_cast<float*>(take_memory(64, room * sizeof(float)));
+  auto* sums = static_cast<float*>(take_memory(64, room * sizeof(float)));
   auto* row = static_cast<float*>(take_memory(64, room * kGroup * sizeof(float)));
-  if (!values || !scales || !row) {
-    free(values), free(scales), free(row);
+  if (!values || !scales || !sums || !row) {
+    free(values), free(scales), free(sums), free(row);
     return false;
   }
-  scratch = {values, scales, row, room};
+  scratch = {values, scales, sums, row, room};
   return true;
 }
 
@@ -62,7 +64,7 @@ void quantize_rows(const Product& product, const Path& path, int64_t first, int6
       x = scratch.row;
     }
     const int64_t group = r * groups;
-    path.quantize_row(x, inputs, scratch.values + group * kGroup, scratch.scales + group);
+    path.quantize_row(x, inputs, scratch.values + group * kGroup, scratch.scales + group, scratch.sums + group);
   }
 }
 
@@ -81,7 +83,8 @@ void compute(const void* argument, int64_t unit, float* buffer) {
   const Area area = area_of(task, unit);
   const int64_t stride = area.num_blocks * kBlock;
   for (int64_t b = 0; b < area.num_blocks; b++) {
-    task.tile(task.matrix, area.first_block + b, task.rows, area.first_row, area.num_rows, buffer + b * kBlock, stride);
+    compute_block(task.tiles, *task.matrix, area.first_block + b, task.rows, area.first_row, area.num_rows,
+                  buffer + b * kBlock, stride);
   }
 }
 
@@ -89,7 +92,7 @@ void store(const void* argument, int64_t unit, const float* buffer) {
   const Task& task = *static_cast<const Task*>(argument);
   const Area area = area_of(task, unit);
   const int64_t first = area.first_block * kBlock, stride = area.num_blocks * kBlock;
-  const int64_t rest = task.matrix.num_outputs - first, count = rest < stride ? rest : stride;
+  const int64_t rest = task.num_outputs - first, count = rest < stride ? rest : stride;
   for (int64_t r = 0; r < area.num_rows; r++) {
     const float* from = buffer + r * stride;
     const int64_t start = (area.first_row + r) * task.y_stride + first;
@@ -110,7 +113,7 @@ int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
 }  // namespace
 
 bool multiply(const Product& product, const Path& path, int num_threads) {
-  const Int8Matrix& matrix = *product.matrix;
+  const Matrix& matrix = *product.matrix;
   const int64_t most_rows = product.num_rows < kMostRows ? product.num_rows : kMostRows;
   if (!reserve(most_rows * matrix.num_groups, matrix.num_inputs)) return false;
   const int64_t blocks = ceiling(matrix.num_outputs, kBlock);
@@ -120,12 +123,13 @@ bool multiply(const Product& product, const Path& path, int num_threads) {
     const int64_t count = product.num_rows - first < kMostRows ? product.num_rows - first : kMostRows;
     quantize_rows(product, path, first, count);
     const int64_t panels = ceiling(count, kPanel);
-    const Task task = {path.tile,
-                       matrix,
-                       {scratch.values, scratch.scales},
+    const Task task = {path.tiles,
+                       &matrix,
+                       {scratch.values, scratch.scales, scratch.sums},
                        static_cast<char*>(product.y) + first * product.y_stride * (product.dtype == kFloat32 ? 4 : 2),
                        product.bias,
                        count,
+                       matrix.num_outputs,
                        product.y_stride,
                        blocks,
                        blocks_per_unit,

@@ -1,4 +1,4 @@
-// The product of some rows with a matrix of 8-bit integers.
+// The product of some rows with a matrix of small integers.
 #pragma once
 
 #include "dtype.h"
@@ -9,7 +9,7 @@ namespace lorikeet {
 // x [num_rows][num_inputs] and y [num_rows][num_outputs] of one dtype, rows x_stride and y_stride numbers apart.
 // bias: num_outputs numbers in float32, or null. add: the product is added to y, instead of replacing it.
 struct Product {
-  const Int8Matrix* matrix;
+  const Matrix* matrix;
   const void* x;
   void* y;
   const float* bias;

@@ -24,7 +24,7 @@ uint32_t saved_registers() {
 Features detect() {
   uint32_t a, b, c, d, b7 = 0, c7 = 0, a71 = 0;
   if (!__get_cpuid(1, &a, &b, &c, &d)) return {};
-  const bool saves = c >> 27 & 1, avx_fma = (c >> 28 & 1) && (c >> 12 & 1);
+  const bool saves = c >> 27 & 1, avx_fma = (c >> 28 & 1) && (c >> 12 & 1) && (c >> 29 & 1);  // with F16C
   if (!saves || !avx_fma || (saved_registers() & 0x6) != 0x6) return {};
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
     b7 = b, c7 = c;
@@ -44,15 +44,15 @@ struct Paths {
   int count = 0;
 
   Paths() {
-    list[count++] = {"plain", tile_plain, quantize_row_plain, &row_kernels_plain};
+    list[count++] = {"plain", tiles_plain, quantize_row_plain, &row_kernels_plain};
 #if defined(__x86_64__)
     const Features features = detect();
-    if (features.avx2) list[count++] = {"avx2", tile_avx2, quantize_row_avx2, &row_kernels_avx2};
+    if (features.avx2) list[count++] = {"avx2", tiles_avx2, quantize_row_avx2, &row_kernels_avx2};
     if (features.avx_vnni) {
-      list[count++] = {"avx_vnni", tile_avx_vnni, quantize_row_avx2, &row_kernels_avx2};
+      list[count++] = {"avx_vnni", tiles_avx_vnni, quantize_row_avx2, &row_kernels_avx2};
     }
     if (features.avx512_vnni) {
-      list[count++] = {"avx512_vnni", tile_avx512_vnni, quantize_row_avx2, &row_kernels_avx512};
+      list[count++] = {"avx512_vnni", tiles_avx512_vnni, quantize_row_avx2, &row_kernels_avx512};
     }
 #endif
   }

@@ -1,15 +1,15 @@
 // The paths that this processor and its system can run.
 #pragma once
 
-#include "int8.h"
+#include "product.h"
 #include "rows/kernels.h"
 
 namespace lorikeet {
 
 struct Path {
   const char* name;
-  Tile tile;
-  void (*quantize_row)(const float* x, int64_t num_inputs, int16_t* values, float* scales);
+  const Tile* tiles;  // by Kind
+  QuantizeRow quantize_row;
   const RowKernels* rows;
 };
 

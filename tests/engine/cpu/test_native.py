@@ -17,7 +17,7 @@ from engine.config import ModelConfig, load_model_config
 from engine.cpu.attention import PagedCache
 from engine.cpu.native import NativePath, make_decoder
 from engine.cpu.path import CpuPath
-from engine.cpu.quantization import make_embedding, make_linear
+from engine.cpu.quantization import Format, makers
 from engine.cpu.tables import AdapterTables
 from engine.device import DevicePath
 from engine.lora.layer import AdapterLayout, LoadedAdapter
@@ -48,12 +48,15 @@ def random_adapter(config: ModelConfig, ranks: dict[tuple[int, str], int], dtype
 class Model:
     """A tiny model with quantized products, and three adapters, which differ in what they adapt."""
 
-    def __init__(self, family: str, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, family: str, folder: Path, dtype: torch.dtype = torch.float32, quantized: Format = "int8"
+    ) -> None:
         save_tiny(family, folder)
         self.config = load_model_config(folder)
         self.dtype = dtype
+        linear, embedding = makers(quantized, dtype)
         self.weights: ModelWeights = load_weights(
-            folder, self.config, dtype, CPU, make_linear=make_linear("int8"), make_embedding=make_embedding("int8")
+            folder, self.config, dtype, CPU, make_linear=linear, make_embedding=embedding
         )
         layers, names = range(self.config.num_layers), list(self.config.adapter_targets())
         self.adapters = [
@@ -121,9 +124,10 @@ def relative_error(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).norm() / theirs.norm())
 
 
+@pytest.mark.parametrize("quantized", ["int8", "int4"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_is_computed_as_by_pytorch(family: str, tmp_path: Path) -> None:
-    model = Model(family, tmp_path)
+def test_every_family_is_computed_as_by_pytorch(family: str, quantized: Format, tmp_path: Path) -> None:
+    model = Model(family, tmp_path, quantized=quantized)
     ours, theirs = model.native(), model.torch()
     sequences = texts((5, None), (34, 0), (71, None), (17, 1), (2, 2), (50, 0))
     for decodes, prefills in [([], prompts(sequences)), (lasts(sequences), []), (lasts(sequences[2:4]), [])]:
@@ -142,12 +146,14 @@ def test_bfloat16_is_near_float32(family: str, tmp_path: Path) -> None:
     assert 0 < relative_error(found[1], found[0]) < 0.07
 
 
+@pytest.mark.parametrize("quantized", ["int8", "int4"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_sequence_has_the_same_bits_whatever_is_beside_it(dtype: torch.dtype, tmp_path: Path) -> None:
-    """A sequence's logits are the same alone and among others, at once and in pieces, with any number of threads, on
-    every path."""
+def test_a_sequence_has_the_same_bits_whatever_is_beside_it(
+    dtype: torch.dtype, quantized: Format, tmp_path: Path
+) -> None:
+    """Alone and among others, at once and in pieces, by one thread and by several, on every path."""
     assert library is not None
-    model = Model("qwen3", tmp_path, dtype)
+    model = Model("qwen3", tmp_path, dtype, quantized)
     sequences = texts((70, 0), (34, None), (21, 2), (100, 1), (40, 0))
     with threads(1):
         together = model.native()

@@ -15,20 +15,21 @@ from transformers import PreTrainedTokenizerFast
 from adapters.demo import DEMO
 from adapters.store import AdapterStore
 from engine.config import load_model_config, model_digest
-from engine.cpu.quality import Quality, keep_quality, stored_quality
-from engine.cpu.quantization import Asked, choose_format, make_linear, settle_format
+from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
+from engine.cpu.quantization import Asked, choose_format, makers, settle_format
 from engine.hardware import SetupError
 from engine.models.checkpoint import load_weights
 from engine.setup import _fingerprint
 from kernels.cpu.library import installed, load
-from kernels.cpu.linear import FORMAT, Int8Linear
+from kernels.cpu.linear import NativeLinear
+from kernels.cpu.matrix import FORMATS
 from tests.demo import NUM_LAYERS, QUESTIONS, chat_ids, demo_model_dir, first_layers
 from tests.engine.harness import engine_config, greedy, run_engine
 from tests.engine.models.tiny import save_tiny
 
 needs_library = pytest.mark.skipif(installed() is None, reason="the native kernels are not built: run make")
 FLOAT32, CPU = torch.float32, torch.device("cpu")
-NEAR = Quality(model_digest="", format=FORMAT, num_tokens=599, divergence_nats=0.0012, perplexity_ratio=1.003)
+NEAR = Quality(model_digest="", format=FORMATS["int8"], num_tokens=599, divergence_nats=0.0012, perplexity_ratio=1.003)
 FAR = msgspec.structs.replace(NEAR, divergence_nats=0.0021)
 
 
@@ -40,16 +41,50 @@ def test_the_demo_in_int8_is_near_float32_by_its_first_start(tmp_path: Path) -> 
     )
     config = engine_config(folder, tmp_path / "store", quantization="auto", num_threads=0)
     assert settle_format(config, CPU, FLOAT32) == "int8"
-    quality = stored_quality(folder)
+    quality = stored_quality(folder, "int8")
     assert quality is not None
     print(quality)
     assert quality.holds
     assert 0 < quality.divergence_nats < 0.002
     assert 0.99 < quality.perplexity_ratio < 1.005
     assert quality.num_tokens == 599
-    keep_quality(folder, msgspec.structs.replace(quality, perplexity_ratio=1.006))
+    keep_quality(folder, msgspec.structs.replace(quality, perplexity_ratio=1.006), "int8")
     assert settle_format(config, CPU, FLOAT32) == "none"  # by what was kept: nothing was measured
     assert not list(folder.glob(".lorikeet-int8*"))
+
+
+@needs_library
+def test_the_demo_in_int4_is_within_its_bound_and_kept_beside_int8(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(demo_model_dir(), tmp_path / "model"))
+    library = installed()
+    assert library is not None
+    quality = measure_quality(library, folder, "int4")
+    assert quality is not None
+    print(quality)
+    assert quality.divergence_nats > 0
+    assert quality.perplexity_ratio < 1.04
+    keep_quality(folder, quality, "int4")
+    assert stored_quality(folder, "int4") == quality
+    assert stored_quality(folder, "int8") != quality
+
+
+@needs_library
+def test_a_start_with_int4_says_what_it_loses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_tiny("llama", tmp_path)
+    config = engine_config(tmp_path, tmp_path / "store", quantization="int4")
+    mine = msgspec.structs.replace(NEAR, model_digest=model_digest(tmp_path), format=FORMATS["int4"])
+    for kept, level, text in [
+        (None, "INFO", "engine.cpu.quality --model-dir"),
+        (mine, "INFO", "perplexity +0.30 %"),
+        (msgspec.structs.replace(mine, perplexity_ratio=1.05), "WARNING", "perplexity +5.00 %"),
+    ]:
+        if kept is not None:
+            keep_quality(tmp_path, kept, "int4")
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            assert settle_format(config, CPU, FLOAT32) == "int4"
+        (record,) = caplog.records
+        assert (record.levelname, text in record.getMessage()) == (level, True)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +98,7 @@ def test_the_demo_in_int8_is_near_float32_by_its_first_start(tmp_path: Path) -> 
         ("auto", torch.float16, NEAR, "none", "stay in float16"),
         ("none", FLOAT32, NEAR, "none", "LORIKEET_QUANTIZATION is none"),
         ("int8", torch.bfloat16, None, "int8", "LORIKEET_QUANTIZATION is int8"),
+        ("int4", torch.float32, None, "int4", "LORIKEET_QUANTIZATION is int4"),
     ],
 )
 @needs_library
@@ -80,7 +116,7 @@ def test_auto_leaves_bfloat16_only_where_prompts_do_not_become_slower() -> None:
 
     def format_in(path: str, has_tiles: bool) -> str:
         library.use_up_to(path)
-        return choose_format("auto", CPU, torch.bfloat16, lambda _: NEAR, has_tiles).format
+        return choose_format("auto", CPU, torch.bfloat16, lambda _: NEAR, has_tiles=has_tiles).format
 
     try:
         found = {(path, tiles): format_in(path, tiles) for path in library.all_paths for tiles in (False, True)}
@@ -92,17 +128,17 @@ def test_auto_leaves_bfloat16_only_where_prompts_do_not_become_slower() -> None:
 
 def test_figures_of_another_model_or_of_other_kernels_are_not_used(tmp_path: Path) -> None:
     save_tiny("llama", tmp_path)
-    assert stored_quality(tmp_path) is None
+    assert stored_quality(tmp_path, "int8") is None
     mine = msgspec.structs.replace(NEAR, model_digest=model_digest(tmp_path))
     for quality, found in [
         (mine, mine),
         (msgspec.structs.replace(mine, model_digest="another"), None),
         (msgspec.structs.replace(mine, format="another"), None),
     ]:
-        keep_quality(tmp_path, quality)
-        assert stored_quality(tmp_path) == found
+        keep_quality(tmp_path, quality, "int8")
+        assert stored_quality(tmp_path, "int8") == found
     (tmp_path / "lorikeet-int8.json").write_text("{")
-    assert stored_quality(tmp_path) is None
+    assert stored_quality(tmp_path, "int8") is None
 
 
 @needs_library
@@ -117,9 +153,9 @@ def test_a_model_without_a_tokenizer_stays_as_it_is(tokenizer: str | None, tmp_p
 def test_a_folder_that_cannot_be_written_to_is_one_line_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep_quality(tmp_path / "nowhere", NEAR)
+    keep_quality(tmp_path / "nowhere", NEAR, "int8")
     (record,) = caplog.records
-    assert "the next start measures 8-bit integers again" in record.getMessage()
+    assert "the next start measures int8 again" in record.getMessage()
 
 
 @needs_library
@@ -171,14 +207,14 @@ def test_every_projection_with_its_biases_is_quantized(tmp_path: Path) -> None:
     save_tiny("qwen2", tmp_path)
     config = engine_config(tmp_path, tmp_path / "store", quantization="int8")
     model, cpu = load_model_config(tmp_path), torch.device("cpu")
-    ours = load_weights(tmp_path, model, torch.float32, cpu, make_linear=make_linear("int8"))
+    ours = load_weights(tmp_path, model, torch.float32, cpu, make_linear=makers("int8", torch.float32)[0])
     theirs = load_weights(tmp_path, model, torch.float32, cpu)
     x = torch.randn(3, model.hidden_size)
     for mine, reference in [(ours.lm_head, theirs.lm_head), (ours.layers[1].qkv, theirs.layers[1].qkv)]:
-        assert isinstance(mine, Int8Linear)
+        assert isinstance(mine, NativeLinear)
         assert (mine(x) - reference(x)).norm() < 0.02 * reference(x).norm()
     for layer in ours.layers:
-        assert all(isinstance(each, Int8Linear) for each in (layer.qkv, layer.o, layer.gate_up, layer.down))
+        assert all(isinstance(each, NativeLinear) for each in (layer.qkv, layer.o, layer.gate_up, layer.down))
     answer = run_engine(config, [greedy("one", [1, 2, 3], 4, ignore_eos=True)])["one"]
     assert len(answer.token_ids) == 4
 
@@ -188,7 +224,7 @@ def test_a_gpu_does_not_start_with_int8() -> None:
     for asked in ("auto", "none"):
         assert choose_format(asked, gpu, FLOAT32, lambda library: NEAR).format == "none"
     with pytest.raises(SetupError, match="LORIKEET_QUANTIZATION"):
-        choose_format("int8", gpu, FLOAT32, lambda library: NEAR)
+        choose_format("int4", gpu, FLOAT32, lambda library: NEAR)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no library"])

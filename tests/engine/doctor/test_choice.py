@@ -14,7 +14,7 @@ from engine.doctor.choice import choose
 from engine.doctor.report import Choice, Machine
 from engine.hardware import SetupError, num_threads, resolve_device, resolve_dtype
 from kernels.cpu.library import installed
-from kernels.cpu.linear import FORMAT
+from kernels.cpu.matrix import FORMATS
 from tests.engine.harness import engine_config
 from tests.engine.models.tiny import save_tiny
 
@@ -73,6 +73,30 @@ def test_slower_instructions_can_be_asked_for(config: EngineConfig) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_gguf_file_keeps_its_blocks(dtype: str, config: EngineConfig) -> None:
+    (Path(config.model_dir) / "model.gguf").touch()
+    choice = choose(msgspec.structs.replace(config, dtype=dtype, quantization="auto"), QUIET, ())
+    library = installed()
+    assert choice.products == ("torch" if library is None else f"gguf {library.paths[-1]}")
+    assert library is None or "blocks of their GGUF file" in choice.reasons[-1]
+
+
+def test_int4_is_told_with_what_was_measured(config: EngineConfig) -> None:
+    library = installed()
+    if library is None:
+        return
+    config = msgspec.structs.replace(config, quantization="int4")
+    save_tiny("llama", Path(config.model_dir))
+    assert choose(config, QUIET, ()).products == f"int4 {library.paths[-1]}"
+    digest = model_digest(config.model_dir)
+    quality = Quality(
+        model_digest=digest, format=FORMATS["int4"], num_tokens=9, divergence_nats=0.01, perplexity_ratio=1.02
+    )
+    keep_quality(config.model_dir, quality, "int4")
+    assert "perplexity +2.00 %" in choose(config, QUIET, ()).reasons[-1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_int8_is_advised_only_where_kernels_are_there(dtype: str, config: EngineConfig) -> None:
     choice = choose(msgspec.structs.replace(config, dtype=dtype), QUIET, ())
     assert ("LORIKEET_QUANTIZATION=int8" in _advice(choice)) == (len(choice.native_paths) > 1)
@@ -94,7 +118,7 @@ def test_auto_is_told_with_what_is_known_of_the_model(config: EngineConfig) -> N
         if ratio is not None:
             measured = {"divergence_nats": 0.001, "perplexity_ratio": ratio, "num_tokens": 9}
             digest = model_digest(config.model_dir)
-            keep_quality(config.model_dir, Quality(model_digest=digest, format=FORMAT, **measured))  # type: ignore[arg-type]
+            keep_quality(config.model_dir, Quality(model_digest=digest, format=FORMATS["int8"], **measured), "int8")  # type: ignore[arg-type]
         choice = choose(config, QUIET, ())
         assert choice.products == products
         assert why in choice.reasons[-1]

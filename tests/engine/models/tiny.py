@@ -113,11 +113,14 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
 }
 
 
-def save_tiny(name: str, folder: Path) -> PreTrainedModel:
-    """Save and return a random model of a family, with biases and norms that are not their neutral initial values."""
+def save_tiny(name: str, folder: Path, sizes: dict[str, Any] | None = None) -> PreTrainedModel:
+    """A random model of a family, with biases and norms that are not their neutral initial values.
+
+    sizes: instead of the tiny ones.
+    """
     config_class, model_class, changes = FAMILIES[name]
     torch.manual_seed(len(name))
-    model: PreTrainedModel = model_class(config_class(**(TINY | changes))).eval()
+    model: PreTrainedModel = model_class(config_class(**(TINY | changes | (sizes or {})))).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:

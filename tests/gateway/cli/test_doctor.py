@@ -10,7 +10,7 @@ import pytest
 
 from engine.config import model_digest
 from gateway.cli import main
-from kernels.cpu.linear import FORMAT
+from kernels.cpu.matrix import FORMATS
 from tests.engine.models.tiny import save_tiny
 
 
@@ -42,7 +42,7 @@ def test_people_read_the_path_and_the_advice(tmp_path: Path, capsys: pytest.Capt
 
 def test_what_the_first_start_found_of_the_model_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_tiny("llama", tmp_path / "model")
-    quality = {"model_digest": model_digest(tmp_path / "model"), "format": FORMAT, "num_tokens": 9}
+    quality = {"model_digest": model_digest(tmp_path / "model"), "format": FORMATS["int8"], "num_tokens": 9}
     quality |= {"divergence_nats": 0.0123, "perplexity_ratio": 1.0}
     (tmp_path / "model" / "lorikeet-int8.json").write_text(json.dumps(quality))
     settings = {"LORIKEET_MODEL": str(tmp_path / "model"), "LORIKEET_DTYPE": "float32", "LORIKEET_DEVICE": "cpu"}

@@ -1,12 +1,15 @@
-"""`python -m tests.kernels.cpu.sanitized [address|undefined|thread ...]`: the native tests with GCC's sanitizers.
+"""`python -m tests.kernels.cpu.sanitized [address|undefined|thread|aarch64 ...]`: the native tests, elsewhere.
 
-Each sanitizer gets a library of its own in build/native, loaded into an ordinary Python: its runtime comes first by
-LD_PRELOAD. Ends with 1 where a sanitizer or a test complains.
+With GCC's sanitizers: each gets a library of its own in build/native, loaded into an ordinary Python: its runtime comes
+first by LD_PRELOAD. As aarch64: `bits.cpp` is compiled for this machine and, by the ziglang package, for ARM, where
+QEMU runs it (Debian's package qemu-user); both have to print the same. Ends with 1 where anything complains.
 """
 
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +18,8 @@ from kernels.cpu import build
 
 TESTS = ("tests/kernels/cpu", "tests/engine/cpu/test_native.py")
 FOLDER = Path("build/native")
+BITS = Path(__file__).with_name("bits.cpp")
+ARM = "aarch64"
 
 # Allocations that are too large are what some tests ask for. Python and PyTorch are not built for leaks to be told.
 OPTIONS = {
@@ -28,8 +33,10 @@ RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libt
 
 def main(names: list[str]) -> int:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    build.compiler = lambda: ["c++"]  # the sanitizers' runtimes are GCC's
-    failed = [name for name in names or OPTIONS if not _passes(name)]
+    wanted = names or [*OPTIONS, ARM]
+    failed = [ARM] if ARM in wanted and not _same_bits_on_arm() else []
+    build.compiler = lambda machine="": ["c++"]  # the sanitizers' runtimes are GCC's
+    failed += [name for name in wanted if name != ARM and not _passes(name)]
     print("failed: " + ", ".join(failed) if failed else "all pass")
     return 1 if failed else 0
 
@@ -43,6 +50,53 @@ def _passes(name: str) -> bool:
     command = ["setarch", "-R", sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     environ = {**os.environ, **OPTIONS[name], "LD_PRELOAD": runtime}
     return not subprocess.run([*command, f"--native-library={library}", *TESTS], env=environ, check=False).returncode
+
+
+def _same_bits_on_arm() -> bool:
+    """Tell whether ARM's processors compute the same bits as all paths of this one, by QEMU."""
+    emulator = shutil.which("qemu-aarch64")
+    if emulator is None:
+        print("qemu-aarch64 is not installed: apt-get install qemu-user")
+        return False
+    try:
+        ours, theirs = (_program(machine) for machine in (platform.machine(), ARM))
+    except build.BuildError as error:
+        print(error)
+        return False
+    printed = [
+        subprocess.run(command, capture_output=True, text=True, check=False)
+        for command in ([str(ours)], [emulator, str(theirs)])
+    ]
+    lines = [done.stdout.splitlines() for done in printed]
+    for name, done in zip((platform.machine(), ARM), printed, strict=True):
+        print(f"{name}: exit {done.returncode}, {len(done.stdout.splitlines())} results, {done.stderr.strip()}")
+    bad = [line for line in lines[0] + lines[1] if "differs" in line or "not finite" in line]
+    bad += [f"{a} here, {b} on ARM" for a, b in zip(*lines, strict=False) if a != b]
+    print("\n".join(bad[:20]) or "the same bits")
+    return (
+        not bad and all(done.returncode == 0 for done in printed) and bool(lines[0]) and len(lines[0]) == len(lines[1])
+    )
+
+
+def _program(machine: str) -> Path:
+    """Compile `bits.cpp` with the native sources for a kind of processor."""
+    target = FOLDER.absolute() / f"bits-{machine}"
+    print(f"building {target}", flush=True)
+    command = build.compiler(machine)
+    os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(FOLDER.absolute() / "zig"))
+    static = ("-static",) if machine == ARM else ()
+    if machine == ARM:  # with a C library that links statically
+        command = [part.replace(f"gnu.{build.GLIBC}", "musl") for part in command]
+    flags = [flag for flag in build.FLAGS if flag != "-fvisibility=hidden"]
+    objects = []
+    for source in (BITS, *sorted(build.SOURCES.rglob("*.cpp"))):
+        made = f"{target}.{source.parent.name}.{source.stem}.o"
+        extra = build.PROCESSOR_FLAGS.get(source.stem, ()) if machine == "x86_64" else ()
+        digest = f'-DLORIKEET_DIGEST="{build.digest()}"'
+        build._run([*command, *flags, *extra, digest, f"-I{build.SOURCES}", "-c", str(source), "-o", made])
+        objects.append(made)
+    build._run([*command, *static, *objects, "-lm", "-lpthread", "-o", str(target)])
+    return target
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ bool reserve_rows(Decoder& d, int64_t rows) {
   if (!allocate(&d.chunks, rows) || !allocate(&d.chunk_of_row, rows) || !allocate(&d.tiles, rows) ||
       !allocate(&d.adapted, rows) || !allocate(&d.x, rows * d.model.hidden) || !allocate(&d.inputs, rows * most_inputs(d)) ||
       !allocate(&d.values, rows * most_groups(d) * kGroup) || !allocate(&d.scales, rows * most_groups(d)) ||
+      !allocate(&d.sums, rows * most_groups(d)) ||
       !allocate(&d.out, rows * most_outputs(d)) || !allocate(&d.q, rows * q_size(d)) ||
       !allocate(&d.shrunk, rows * d.room_ranks)) {
     return false;
@@ -162,7 +163,7 @@ Decoder* new_decoder(const Model& model, const Layer* layers, const Path& path) 
 void free_decoder(Decoder* d) {
   wait_for_helpers();
   void* all[] = {d->layers, d->chunks, d->chunk_of_row, d->blocks, d->tiles, d->adapted, d->adapts, d->x,
-                 d->inputs, d->values, d->scales,       d->shrunk, d->out,   d->q};
+                 d->inputs, d->values, d->scales,       d->sums,   d->shrunk, d->out,     d->q};
   for (void* memory : all) free(memory);
   free(d);
 }

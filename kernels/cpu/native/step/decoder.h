@@ -39,6 +39,7 @@ struct Decoder {
   float* inputs;      // [rows][in of the next product]
   int16_t* values;    // the same, quantized
   float* scales;
+  float* sums;
   float* shrunk;      // [rows][room_ranks]
   float* out;         // [rows][out of the last product]
   float* q;           // [rows][num_heads * head_dim], rotated and scaled

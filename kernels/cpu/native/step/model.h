@@ -1,7 +1,7 @@
 // A decoder's weights and one step's rows, as `kernels.cpu.decoder` passes them: plain structs of 8-byte fields.
 #pragma once
 
-#include "../int8.h"
+#include "../product.h"
 #include "../rows/kernels.h"
 
 namespace lorikeet {
@@ -23,7 +23,7 @@ struct Factors {
 
 // Norms, biases and angles are in float32; those that a model lacks are null. bias: of each group's product.
 struct Layer {
-  const Int8Matrix* products[kGroups];
+  const Matrix* products[kGroups];
   const float* biases[kGroups];
   const float *input_norm, *q_norm, *k_norm, *attention_norm, *post_norm, *feed_forward_norm;
   const float *cos, *sin;  // [max_position][head_dim / 2], null where a layer does not rotate
@@ -33,7 +33,7 @@ struct Layer {
 
 struct Model {
   int64_t num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, max_position;
-  const Int8Matrix* embed;  // [vocabulary][hidden]
+  const Matrix* embed;  // [vocabulary][hidden]
   const float* norm;
   int64_t cache_dtype, activation;
   double eps, embedding_multiplier, query_multiplier, residual_multiplier;

@@ -68,7 +68,7 @@ void store_shrink(const ShrinkTask& task, int64_t unit, const float* buffer) {
 
 struct ProductTask {
   const Decoder* d;
-  const Int8Matrix* matrix;
+  const Matrix* matrix;
   const float* bias;
   float* y;
   int64_t blocks_per_unit, num_blocks, num_panels, layer;
@@ -121,8 +121,8 @@ void compute_product(const ProductTask& task, int64_t unit, float* buffer) {
   const int64_t stride = area.num_blocks * kBlock, first = area.first_block * kBlock;
   const int64_t rest = task.matrix->num_outputs - first, count = rest < stride ? rest : stride;
   for (int64_t b = 0; b < area.num_blocks; b++) {
-    d.path.tile(*task.matrix, area.first_block + b, {d.values, d.scales}, area.first_row, area.num_rows,
-                buffer + b * kBlock, stride);
+    compute_block(d.path.tiles, *task.matrix, area.first_block + b, {d.values, d.scales, d.sums}, area.first_row,
+                  area.num_rows, buffer + b * kBlock, stride);
   }
   for (int64_t r = 0; r < area.num_rows; r++) {
     float* out = buffer + r * stride;
@@ -151,7 +151,7 @@ void store_product(const ProductTask& task, int64_t unit, const float* buffer) {
 }  // namespace
 
 void multiply_rows(const Decoder& d, int64_t layer, Group group, bool add_to_x) {
-  const Int8Matrix& matrix = *d.layers[layer].products[group];
+  const Matrix& matrix = *d.layers[layer].products[group];
   const bool adapts = d.adapts[layer * kGroups + group];
   if (adapts) {
     const ShrinkTask task = {&d, layer, matrix.num_inputs, group};

@@ -17,9 +17,10 @@ struct InputTask {
   bool keeps_floats;
 };
 
-// Where, in floats, a buffer has the quantized values and their scales, after [width] floats.
+// Where, in floats, a buffer has the quantized values, their scales and their sums, after [width] floats.
 int64_t values_place(const InputTask& task) { return (task.width + 15) / 16 * 16; }
 int64_t scales_place(const InputTask& task) { return values_place(task) + task.num_groups * kGroup / 2; }
+int64_t sums_place(const InputTask& task) { return scales_place(task) + task.num_groups; }
 
 void compute_input(const InputTask& task, int64_t row, float* buffer) {
   const Decoder& d = *task.d;
@@ -34,7 +35,7 @@ void compute_input(const InputTask& task, int64_t row, float* buffer) {
     for (int64_t i = 0; i < task.width; i++) buffer[i] = attended[i] * task.factor;
   }
   auto* values = reinterpret_cast<int16_t*>(buffer + values_place(task));
-  d.path.quantize_row(buffer, task.width, values, buffer + scales_place(task));
+  d.path.quantize_row(buffer, task.width, values, buffer + scales_place(task), buffer + sums_place(task));
 }
 
 void store_input(const InputTask& task, int64_t row, const float* buffer) {
@@ -42,6 +43,7 @@ void store_input(const InputTask& task, int64_t row, const float* buffer) {
   const int64_t groups = task.num_groups;
   memcpy(d.values + row * groups * kGroup, buffer + values_place(task), groups * kGroup * sizeof(int16_t));
   memcpy(d.scales + row * groups, buffer + scales_place(task), groups * sizeof(float));
+  memcpy(d.sums + row * groups, buffer + sums_place(task), groups * sizeof(float));
   if (task.keeps_floats) memcpy(d.inputs + row * task.width, buffer, task.width * sizeof(float));
 }
 
@@ -122,7 +124,7 @@ void store_norm(const NormTask& task, int64_t row, const float* buffer) {
 }  // namespace
 
 void prepare_inputs(const Decoder& d, int64_t layer, Group group, const float* norm) {
-  const Int8Matrix& matrix = *d.layers[layer].products[group];
+  const Matrix& matrix = *d.layers[layer].products[group];
   const Source source = group == kOut ? kAttended : group == kDown ? kGated : kNormed;
   const float factor = source == kNormed ? 1.0f : float(d.model.residual_multiplier);
   const bool keeps_floats = d.adapts[layer * kGroups + group] && (source != kAttended || factor != 1.0f);

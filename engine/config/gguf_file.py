@@ -1,0 +1,202 @@
+"""The tensors of a GGUF file: where they lie, in which blocks, and what Hugging Face's checkpoints call them.
+
+Reads the file's head alone, by https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Knows nothing of numbers.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from pathlib import Path
+
+import msgspec
+
+FILE_NAME = "model.gguf"
+"""A GGUF file in the folder of a prepared model, whose weights it holds instead of files of safetensors."""
+
+BLOCKS = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 30: ("BF16", 1, 2),
+}  # fmt: skip
+"""By the number of a format: its name, and the numbers and bytes of a block."""
+
+ARCHITECTURES = {"llama": True, "qwen2": False, "qwen3": False}
+"""Architectures whose files are served as they are, and whether rows of queries and keys have another order in them."""
+
+_VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_STRING, _ARRAY, _UINT32 = 8, 9, 4
+_MOST_DIMENSIONS = 4
+_ALIGNMENT = 32
+_MAGIC = int.from_bytes(b"GGUF", "little")
+
+_WHOLE = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_OF_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+
+
+class NotGguf(ValueError):
+    """A file is no GGUF file that can be read; the message says why."""
+
+
+class GgufTensor(msgspec.Struct, frozen=True):
+    """One tensor of a file. shape: as in Hugging Face's checkpoints, inputs last; offset: in the file."""
+
+    format: str
+    shape: tuple[int, ...]
+    offset: int
+    row_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.row_bytes * (self.shape[0] if len(self.shape) > 1 else 1)
+
+
+class GgufFile(msgspec.Struct, frozen=True):
+    """The head of a file. tensors: by their names in Hugging Face's checkpoints; others: names that have none there."""
+
+    architecture: str
+    tensors: dict[str, GgufTensor]
+    others: tuple[str, ...]
+
+    @property
+    def permutes(self) -> bool:
+        """Tell whether rows of queries and keys lie in the order of neighbouring pairs that are rotated together."""
+        return ARCHITECTURES.get(self.architecture, False)
+
+
+def gguf_of(folder: str | Path) -> Path | None:
+    """Return the GGUF file that holds the weights of a prepared model; None where files of safetensors do."""
+    path = Path(folder) / FILE_NAME
+    return path if path.is_file() and not any(Path(folder).glob("*.safetensors")) else None
+
+
+def hugging_face_name(name: str) -> str | None:
+    """Return the name that a tensor of a GGUF file has in Hugging Face's checkpoints; None where it has none."""
+    if name in _WHOLE:
+        return _WHOLE[name]
+    found = _LAYER_NAME.fullmatch(name)
+    if found is None or found[2] not in _OF_LAYER:
+        return None
+    return f"model.layers.{found[1]}.{_OF_LAYER[found[2]]}.{found[3]}"
+
+
+def gguf_name(name: str) -> str:
+    """Return the name in a GGUF file of a tensor that has one. name: in Hugging Face's checkpoints."""
+    for ours, theirs in _WHOLE.items():
+        if theirs == name:
+            return ours
+    _, _, layer, middle = name.split(".", 3)
+    middle, end = middle.rsplit(".", 1)
+    return f"blk.{layer}.{next(ours for ours, theirs in _OF_LAYER.items() if theirs == middle)}.{end}"
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """Return the head of a file.
+
+    Raises NotGguf: when the file is none, is cut off, or has a format that is not known.
+    Raises OSError.
+    """
+    with path.open("rb") as file:
+        try:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return _Head(content, path).read()
+        except (struct.error, UnicodeDecodeError, ValueError, OverflowError, KeyError) as error:
+            raise NotGguf(f"{path} is no GGUF file that can be read: {error}") from None
+
+
+class _Head:
+    """Reads a file's head from its beginning."""
+
+    def __init__(self, content: mmap.mmap, path: Path) -> None:
+        self._content = content
+        self._place = 0
+
+    def read(self) -> GgufFile:
+        magic, version, num_tensors, num_values = self._take("<IIQQ")
+        if magic != _MAGIC or version not in (2, 3):
+            raise ValueError("it does not begin as one of version 2 or 3")
+        architecture, alignment = "", _ALIGNMENT
+        for _ in range(num_values):
+            key, (kind,) = self._string(), self._take("<I")
+            if key == "general.architecture" and kind == _STRING:
+                architecture = self._string()
+            elif key == "general.alignment" and kind == _UINT32:
+                (alignment,) = self._take("<I")
+            else:
+                self._skip(kind)
+        tensors, others = {}, []
+        found = [self._tensor() for _ in range(num_tensors)]
+        if not alignment or alignment % 8:
+            raise ValueError(f"its alignment is {alignment}")
+        first = self._place + -self._place % alignment
+        for name, tensor in found:
+            placed = msgspec.structs.replace(tensor, offset=first + tensor.offset)
+            if placed.offset + placed.num_bytes > len(self._content):
+                raise ValueError(f"it ends before {name} does")
+            known = hugging_face_name(name)
+            if known is None:
+                others.append(name)
+            else:
+                tensors[known] = placed
+        return GgufFile(architecture, tensors, tuple(others))
+
+    def _tensor(self) -> tuple[str, GgufTensor]:
+        name, (num_dimensions,) = self._string(), self._take("<I")
+        if not 1 <= num_dimensions <= _MOST_DIMENSIONS:
+            raise ValueError(f"{name} has {num_dimensions} dimensions")
+        dimensions = self._take(f"<{num_dimensions}Q")
+        number, offset = self._take("<IQ")
+        if number not in BLOCKS:
+            raise ValueError(f"{name} has format {number}, which is not known")
+        kind, size, num_bytes = BLOCKS[number]
+        if dimensions[0] % size or max(dimensions) > 1 << 40:
+            raise ValueError(f"{name} of {list(dimensions)} is no number of whole blocks of {kind}")
+        shape = tuple(int(each) for each in reversed(dimensions))
+        return name, GgufTensor(kind, shape, offset, dimensions[0] // size * num_bytes)
+
+    def _take(self, form: str) -> tuple[int, ...]:
+        found = struct.unpack_from(form, self._content, self._place)
+        self._place += struct.calcsize(form)
+        return found
+
+    def _string(self) -> str:
+        (length,) = self._take("<Q")
+        self._forward(length)
+        return self._content[self._place - length : self._place].decode()
+
+    def _forward(self, num_bytes: int) -> None:
+        if num_bytes > len(self._content) - self._place:
+            raise ValueError("it is cut off")
+        self._place += num_bytes
+
+    def _skip(self, kind: int) -> None:
+        if kind == _STRING:
+            (length,) = self._take("<Q")
+            self._forward(length)
+        elif kind == _ARRAY:
+            item, count = self._take("<IQ")
+            if item in _VALUE_BYTES:
+                self._forward(_VALUE_BYTES[item] * count)
+            else:
+                for _ in range(count):
+                    self._skip(item)
+        else:
+            self._forward(_VALUE_BYTES[kind])

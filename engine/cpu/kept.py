@@ -1,0 +1,210 @@
+"""Quantized matrices in a file beside the model, so that a later start reads them instead of quantizing.
+
+Layout: the memory of all matrices, one after the other; a table of them, as JSON; the length of the table in 8 bytes,
+and its SHA-256. The table has a SHA-256 of each matrix, and says what the matrices were made of. A file that does not
+fit is made anew, and so is a damaged one. A folder has one such file: that of the format which was asked for last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from io import BufferedReader
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import msgspec
+
+from engine.config import model_digest
+from kernels.cpu.library import NativeLibrary
+from kernels.cpu.matrix import LAYOUT, NativeMatrix
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".matrices"
+MOST_TABLE_BYTES = 64 << 20
+DIGEST_BYTES = 32
+FREE_SHARE = 2
+"""A file is made only where the disk has room for so many of it."""
+
+
+class Damaged(Exception):
+    """A kept file is not what was written; the message says where."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """One matrix. parts: kind, outputs and bytes of each; offset: of the first, the others follow."""
+
+    num_inputs: int
+    parts: list[tuple[int, int, int]]
+    offset: int
+    digest: str
+
+
+class _Table(msgspec.Struct, frozen=True):
+    made_of: str
+    matrices: dict[str, _Entry]
+
+
+def file_of(model_dir: str | Path, kind: str) -> Path:
+    """Return the file that keeps a model's matrices in a format."""
+    return Path(model_dir) / f"lorikeet-{kind}{SUFFIX}"
+
+
+def made_of(model_dir: str | Path, wording: str) -> str:
+    """Return what says of which weights, and in which format and layout, matrices were made.
+
+    The time of a file's last change is in it, since the digest of a model does not depend on all bytes of the weights.
+    """
+    files = sorted(Path(model_dir).glob("*.safetensors")) or sorted(Path(model_dir).glob("*.gguf"))
+    times = " ".join(str(path.stat().st_mtime_ns) for path in files)
+    return f"{model_digest(model_dir)}; {times}; {wording}; layout {LAYOUT}"
+
+
+class KeptMatrices:
+    """The matrices of a file, read one by one. Use as a context."""
+
+    def __init__(self, path: Path, library: NativeLibrary, wanted: str) -> None:
+        """Open a file. wanted: what the matrices must have been made of (`made_of`).
+
+        Raises Damaged: when the file is cut off or another one than was written.
+        Raises FileNotFoundError: when there is none, or one of other matrices.
+        """
+        self._file: BufferedReader = path.open("rb")
+        self._library = library
+        try:
+            table = self._table(path.stat().st_size)
+            if table.made_of != wanted:
+                raise FileNotFoundError(f"{path} has other matrices")
+        except BaseException:
+            self._file.close()
+            raise
+        self._matrices = table.matrices
+
+    def __enter__(self) -> KeptMatrices:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def matrix(self, names: Sequence[str]) -> NativeMatrix:
+        """Return the matrix of a model's matrices, by their names.
+
+        Raises Damaged: when its memory is another one than was written.
+        """
+        key = " ".join(names)
+        entry = self._matrices.get(key)
+        if entry is None:
+            raise Damaged(f"{key} is not there")
+        try:
+            made = NativeMatrix.empty(self._library, [part[:2] for part in entry.parts], entry.num_inputs)
+        except ValueError as error:
+            raise Damaged(f"{key}: {error}") from None
+        digest = hashlib.sha256()
+        self._file.seek(entry.offset)
+        for part, (_, _, num_bytes) in zip(made.parts(), entry.parts, strict=True):
+            if len(part.memory) != num_bytes or self._file.readinto(part.memory) != num_bytes:
+                raise Damaged(f"{key} has another size")
+            digest.update(part.memory)
+        if digest.hexdigest() != entry.digest:
+            raise Damaged(f"{key} has other bytes")
+        return made
+
+    def _table(self, size: int) -> _Table:
+        trailer = 8 + DIGEST_BYTES
+        if size < trailer:
+            raise Damaged("it is cut off")
+        self._file.seek(size - trailer)
+        length, digest = int.from_bytes(self._file.read(8), "little"), self._file.read(DIGEST_BYTES)
+        if length > min(MOST_TABLE_BYTES, size - trailer):
+            raise Damaged("it is cut off")
+        self._file.seek(size - trailer - length)
+        raw = self._file.read(length)
+        if hashlib.sha256(raw).digest() != digest:
+            raise Damaged("its table has other bytes")
+        try:
+            return msgspec.json.decode(raw, type=_Table)
+        except msgspec.DecodeError as error:
+            raise Damaged(str(error)) from None
+
+
+class MatricesWriter:
+    """Writes matrices as they are made. Where that fails nothing is kept, after one line in the log."""
+
+    def __init__(self, path: Path, of: str) -> None:
+        """Begin a file beside `path`. of: what the matrices are made of (`made_of`)."""
+        self._path = path
+        self._made_of = of
+        self._entries: dict[str, _Entry] = {}
+        self._offset = 0
+        self._beside = path.with_name(f".{path.name}.{os.getpid()}")
+        self._file: BinaryIO | None = None
+        try:
+            remove_interrupted(path.parent)
+            self._file = self._beside.open("wb")
+        except OSError as error:
+            self._give_up(error)
+
+    def add(self, names: Sequence[str], matrix: NativeMatrix) -> None:
+        """Write the matrix of a model's matrices, by their names."""
+        if self._file is None or (key := " ".join(names)) in self._entries:
+            return
+        digest, parts, first = hashlib.sha256(), [], self._offset
+        try:
+            for part in matrix.parts():
+                if shutil.disk_usage(self._path.parent).free < FREE_SHARE * len(part.memory):
+                    raise OSError("the disk is almost full")
+                self._file.write(part.memory)
+                digest.update(part.memory)
+                parts.append((part.kind, part.num_outputs, len(part.memory)))
+                self._offset += len(part.memory)
+        except OSError as error:
+            self._give_up(error)
+        self._entries[key] = _Entry(matrix.shape[1], parts, first, digest.hexdigest())
+
+    def finish(self) -> None:
+        """Put the file in its place, and remove those of other formats."""
+        if self._file is None:
+            return
+        raw = msgspec.json.encode(_Table(self._made_of, self._entries))
+        try:
+            self._file.write(raw + len(raw).to_bytes(8, "little") + hashlib.sha256(raw).digest())
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._beside.replace(self._path)
+        except OSError as error:
+            self._give_up(error)
+            return
+        self._file = None
+        for other in self._path.parent.glob(f"lorikeet-*{SUFFIX}"):
+            if other != self._path:
+                other.unlink(missing_ok=True)
+        log.info("kept the quantized matrices in %s (%.0f MB)", self._path, self._offset / 1e6)
+
+    def abandon(self) -> None:
+        """Remove what was written, if it is not in its place."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        with contextlib.suppress(OSError):
+            self._beside.unlink(missing_ok=True)
+
+    def _give_up(self, error: OSError) -> None:
+        log.warning("the next start quantizes again: %s", error)
+        self.abandon()
+
+
+def remove_interrupted(folder: Path) -> None:
+    """Remove what starts that ended early left in a folder. Raises OSError."""
+    for path in folder.glob(f".lorikeet-*{SUFFIX}.*"):
+        pid = path.suffix.removeprefix(".")
+        if not pid.isdecimal() or not Path(f"/proc/{pid}").exists():
+            path.unlink(missing_ok=True)

@@ -1,0 +1,98 @@
+"""A base model's frozen matrices in the formats of the native kernels, made of weights or of a GGUF file's blocks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.cpu.kept import KeptMatrices, MatricesWriter
+from engine.models.gguf import GgufWeights
+from engine.models.weights import Product, Stacked
+from kernels.cpu.library import NativeLibrary
+from kernels.cpu.linear import NativeEmbedding, NativeLinear
+from kernels.cpu.matrix import BLOCK, BLOCK_FORMATS, Format, NativeMatrix
+
+HEADS = {"lm_head.weight", "model.embed_tokens.weight"}
+"""Matrices with a row for each token. They stay in 8-bit integers in every format: in 4 bits they lose most."""
+
+
+class NativeMatrices:
+    """Makes products and embeddings, one at a time: no more than one matrix is in memory as it is in the checkpoint."""
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        kind: Format,
+        dtype: torch.dtype = torch.float32,
+        blocks: GgufWeights | None = None,
+        kept: KeptMatrices | None = None,
+        writer: MatricesWriter | None = None,
+    ) -> None:
+        """Make matrices of a kind. dtype: of the rows of tokens, and so of the model.
+
+        blocks: a file whose blocks are taken as they are, where the kernels multiply their format. kept: matrices that
+        were made before, which are read instead; writer: gets those that are made.
+        """
+        self._library = library
+        self._kind = kind
+        self._dtype = dtype
+        self._blocks = blocks
+        self._kept = kept
+        self._writer = writer
+
+    def linear(self, matrices: Stacked, bias: Tensor | None) -> NativeLinear:
+        """Return the product with the matrices.
+
+        Raises ValueError: when a matrix is too large or holds a number that is not finite.
+        Raises Damaged: when a kept matrix is not what was written.
+        """
+        return NativeLinear(self._matrix(matrices), bias)
+
+    def embedding(self, table: Stacked, head: Product | None) -> NativeEmbedding:
+        """Return the rows of a table [V, H]. head: the product with the same table, where they are read then.
+
+        Raises ValueError: as `linear`.
+        """
+        return NativeEmbedding(head.weight if isinstance(head, NativeLinear) else self._matrix(table), self._dtype)
+
+    def _matrix(self, matrices: Stacked) -> NativeMatrix:
+        if self._kept is not None:
+            return self._kept.matrix(matrices.names)
+        made = self._made(matrices)
+        if self._writer is not None:
+            self._writer.add(matrices.names, made)
+        return made
+
+    def _made(self, matrices: Stacked) -> NativeMatrix:
+        everything = range(len(matrices.names))
+        if self._blocks is None or not any(self._format(name) for name in matrices.names):
+            return self._quantized(matrices, everything)
+        groups = [
+            (name, list(which))
+            for name, which in itertools.groupby(everything, lambda i: self._format(matrices.names[i]))
+        ]
+        ends = itertools.accumulate(sum(matrices.shapes[i][0] for i in which) for _, which in groups[:-1])
+        if any(end % BLOCK for end in ends):  # no two formats share one block of outputs
+            return self._quantized(matrices, everything)
+        parts = [
+            self._packed(self._blocks, name, matrices, which) if name else self._quantized(matrices, which)
+            for name, which in groups
+        ]
+        return NativeMatrix.joined(parts)
+
+    def _format(self, name: str) -> str:
+        """Return the format of a matrix's blocks; `` where there are none that the kernels multiply."""
+        found = "" if self._blocks is None else self._blocks.format_of(name)
+        return found if found in BLOCK_FORMATS else ""
+
+    def _packed(self, blocks: GgufWeights, name: str, matrices: Stacked, which: Sequence[int]) -> NativeMatrix:
+        rows = [blocks.blocks(matrices.names[i], matrices.shapes[i]) for i in which]
+        return NativeMatrix.packed(self._library, name, rows[0] if len(rows) == 1 else np.concatenate(rows))
+
+    def _quantized(self, matrices: Stacked, which: Sequence[int]) -> NativeMatrix:
+        kind: Format = "int8" if HEADS.issuperset(matrices.names) else self._kind
+        return NativeMatrix.quantized(self._library, matrices.read(which), kind)

@@ -1,0 +1,117 @@
+"""Quantized matrices are made once and kept: later starts read the same ones, and anything else is made again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.config import load_model_config
+from engine.cpu.kept import SUFFIX, file_of
+from engine.cpu.quantization import load_quantized
+from engine.models.weights import ModelWeights
+from kernels.cpu.library import installed
+from kernels.cpu.linear import NativeLinear
+from kernels.cpu.matrix import FORMATS, Format
+from tests.engine.models.tiny import save_tiny
+
+pytestmark = pytest.mark.skipif(installed() is None, reason="the native kernels are not built: run make")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_tiny("qwen2", tmp_path)
+    return tmp_path
+
+
+def load(folder: Path, kind: Format = "int8") -> ModelWeights:
+    return load_quantized(folder, load_model_config(folder), kind, torch.float32)
+
+
+def numbers(weights: ModelWeights) -> list[torch.Tensor]:
+    layers = [each for layer in weights.layers for each in (layer.qkv, layer.o, layer.gate_up, layer.down)]
+    products = [each for each in (weights.lm_head, *layers) if isinstance(each, NativeLinear)]
+    assert len(products) == 1 + len(layers)
+    return [each.weight.dequantized() for each in products] + [weights.embed(torch.arange(199))]
+
+
+def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_later_start_reads_what_the_first_one_made(
+    kind: Format, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = numbers(load(folder, kind))
+    path = file_of(folder, kind)
+    written = path.stat()
+    caplog.clear()
+    # Weights are not looked at: only norms and biases are read from the checkpoint.
+    assert same(numbers(load(folder, kind)), first)
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (written.st_mtime_ns, written.st_ino)
+    assert not caplog.records
+
+
+def test_one_format_is_kept_and_what_was_interrupted_goes(folder: Path) -> None:
+    load(folder, "int8")
+    dead = folder / f".lorikeet-int8{SUFFIX}.999999999"
+    alive = folder / f".lorikeet-int8{SUFFIX}.{os.getppid()}"
+    dead.touch(), alive.touch()
+    load(folder, "int4")
+    found = sorted(path.name for path in folder.glob(f"*{SUFFIX}*"))
+    assert found == [alive.name, f"lorikeet-int4{SUFFIX}"]
+
+
+def test_any_damaged_byte_is_noticed_and_the_file_made_again(
+    folder: Path, caplog: pytest.LogCaptureFixture, full: bool
+) -> None:
+    expected = numbers(load(folder))
+    path = file_of(folder, "int8")
+    content = path.read_bytes()
+    places = range(0, len(content), 97 if full else len(content) // 12)
+    for place in (*places, len(content) - 1, len(content) - 33, len(content) - 40):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert same(numbers(load(folder)), expected)
+        (record,) = caplog.records
+        assert "quantizing again" in record.getMessage()
+        assert path.read_bytes() == content
+    for length in (0, 7, 40, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:length])
+        assert same(numbers(load(folder)), expected)
+        assert path.read_bytes() == content
+
+
+def test_matrices_of_another_model_are_not_taken(folder: Path, tmp_path: Path) -> None:
+    """The other model has the same config and tensors of the same names and shapes."""
+    load(folder)
+    other = tmp_path / "other"
+    model = save_tiny("qwen2", other)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    model.save_pretrained(other)
+    expected = numbers(load(other))
+    shutil.copyfile(file_of(folder, "int8"), file_of(other, "int8"))
+    assert same(numbers(load(other)), expected)
+    assert not same(numbers(load(folder)), expected)
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line_in_the_log(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder stands where the file would be: nobody can replace that, whatever the rights."""
+    (file_of(folder, "int8") / "in the way").mkdir(parents=True)
+    first = numbers(load(folder))
+    (file_of(folder, "int8") / "in the way").rmdir()
+    file_of(folder, "int8").rmdir()
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("the next start quantizes again" in message for message in messages)
+    assert not list(folder.glob(f".*{SUFFIX}*"))
+    assert same(numbers(load(folder)), first)

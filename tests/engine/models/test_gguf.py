@@ -1,0 +1,213 @@
+"""A GGUF file's weights: those that transformers reads, whatever their blocks, and damaged files are refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import quantize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.config import ModelConfig, UnsupportedModel, load_model_config, model_digest
+from engine.config.gguf_file import ARCHITECTURES, NotGguf, hugging_face_name, read_gguf
+from engine.cpu.quantization import choose_format, makers
+from engine.models.checkpoint import load_weights
+from engine.models.gguf import GgufWeights
+from engine.models.weights import ModelWeights, Product
+from kernels.cpu.library import installed
+from kernels.cpu.linear import NativeLinear
+from tests.engine.harness import engine_config, greedy, run_engine
+from tests.engine.models.tiny import TINY, save_tiny
+
+needs_library = pytest.mark.skipif(installed() is None, reason="the native kernels are not built: run make")
+CPU = torch.device("cpu")
+SIZES = {
+    "hidden_size": 256,
+    "head_dim": 32,
+    "intermediate_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+
+
+def write_gguf(family: str, folder: Path, kinds: Callable[[str], str]) -> Path:
+    """Write a tiny random model as a GGUF file beside its config, and return the folder.
+
+    kinds: the format of each matrix, by its name in the file.
+    """
+    plain = folder / "plain"
+    model = save_tiny(family, plain, SIZES)
+    made = folder / "blocks"
+    made.mkdir()
+    for name in ("config.json", "generation_config.json"):
+        shutil.copyfile(plain / name, made / name)
+    state = {name: tensor.float().numpy() for name, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        state.pop("lm_head.weight")
+    writer = GGUFWriter(made / "model.gguf", family)
+    writer.add_array("tokenizer.ggml.tokens", ["a", "bc"])
+    writer.add_uint32("general.alignment", 64)
+    writer.data_alignment = 64
+    names = {hugging_face_name(name): name for name in gguf_names(int(TINY["num_hidden_layers"]))}
+    for name, weights in state.items():
+        ours = names[name]
+        heads = {"attn_q": 8, "attn_k": 4}.get(ours.split(".")[-2])
+        if heads is not None and ARCHITECTURES[family]:  # as llama.cpp's converter does
+            weights = weights.reshape(heads, 2, -1, *weights.shape[1:]).swapaxes(1, 2).reshape(weights.shape)
+        kind = GGMLQuantizationType[kinds(ours)] if weights.ndim > 1 else GGMLQuantizationType.F32
+        if kind in (GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q6_K):
+            rng = np.random.default_rng(len(name))
+            writer.add_tensor(ours, random_k_blocks(kind.name, *weights.shape, rng), raw_dtype=kind)
+        else:
+            writer.add_tensor(ours, quantize(weights, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return made
+
+
+def gguf_names(num_layers: int) -> list[str]:
+    parts = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm", "ffn_norm",
+             "ffn_gate", "ffn_up", "ffn_down")  # fmt: skip
+    layers = [f"blk.{i}.{part}.{end}" for i in range(num_layers) for part in parts for end in ("weight", "bias")]
+    return ["token_embd.weight", "output_norm.weight", "output.weight", *layers]
+
+
+def random_k_blocks(name: str, outputs: int, inputs: int, rng: np.random.Generator) -> np.ndarray:
+    """Return blocks that the `gguf` package does not make: random ones, with small scales."""
+    num_bytes, halves = {"Q4_K": (144, (0, 2)), "Q6_K": (210, (208,))}[name]
+    blocks = rng.integers(0, 256, (outputs, inputs // 256, num_bytes), dtype=np.uint8)
+    for first in halves:
+        numbers = rng.normal(0, 2e-4, (outputs, inputs // 256, 1)).astype(np.float16)
+        blocks[..., first : first + 2] = numbers.view(np.uint8)
+    return blocks.reshape(outputs, -1)
+
+
+def mixed(name: str) -> str:
+    """Q4_K_M's kind of mixture: some matrices of other blocks than those that are fused with them."""
+    kinds = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "ffn_up": "Q5_0", "token_embd": "Q8_0", "output": "Q4_1"}
+    return kinds.get(name.split(".")[-2], "Q4_K")
+
+
+def products(weights: ModelWeights, config: ModelConfig) -> list[tuple[Product, int]]:
+    """Return all products, each with its number of inputs."""
+    hidden, attended = config.hidden_size, config.num_heads * config.head_dim
+    found: list[tuple[Product, int]] = [(weights.lm_head, hidden)]
+    for layer in weights.layers:
+        found += [(layer.qkv, hidden), (layer.o, attended), (layer.gate_up, hidden)]
+        found.append((layer.down, config.intermediate_size))
+    return found
+
+
+@pytest.mark.parametrize("family", ARCHITECTURES)
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0"])
+def test_tensors_are_those_of_the_model_it_was_made_of(family: str, kind: str, tmp_path: Path) -> None:
+    folder = write_gguf(family, tmp_path, lambda name: kind)
+    config = load_model_config(folder)
+    ours, theirs = (load_weights(each, config, torch.float32, CPU) for each in (folder, tmp_path / "plain"))
+    for (mine, width), (reference, _) in zip(products(ours, config), products(theirs, config), strict=True):
+        x = torch.randn(3, width)
+        assert (mine(x) - reference(x)).norm() < 0.02 * reference(x).norm()
+
+
+@needs_library
+@pytest.mark.parametrize("family", ARCHITECTURES)
+@pytest.mark.parametrize("kinds", [mixed, lambda name: "Q4_0", lambda name: "Q4_1", lambda name: "Q8_0"])
+def test_products_with_blocks_are_those_with_their_numbers(
+    family: str, kinds: Callable[[str], str], tmp_path: Path
+) -> None:
+    folder = write_gguf(family, tmp_path, kinds)
+    config = load_model_config(folder)
+    linear, embedding = makers("gguf", torch.float32, folder)
+    ours = load_weights(folder, config, torch.float32, CPU, make_linear=linear, make_embedding=embedding)
+    theirs = load_weights(folder, config, torch.float32, CPU)
+    for (mine, width), (reference, _) in zip(products(ours, config), products(theirs, config), strict=True):
+        assert isinstance(mine, NativeLinear)
+        x = torch.randn(3, width)
+        # Q5_0 becomes 8-bit integers.
+        assert (mine(x) - reference(x)).norm() < (0.02 if kinds is mixed else 1e-4) * reference(x).norm()
+    tokens = torch.tensor([0, 5, 198])
+    assert torch.allclose(ours.embed(tokens), theirs.embed(tokens))
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_engine_of_a_gguf_file_keeps_its_blocks_by_itself(dtype: str, tmp_path: Path) -> None:
+    folder = write_gguf("llama", tmp_path, mixed)
+    answers = {
+        asked: run_engine(
+            engine_config(folder, tmp_path / "store", quantization=asked, dtype=dtype),
+            [greedy("one", [1, 2, 3, 4, 5], 6, ignore_eos=True)],
+        )["one"]
+        for asked in ("auto", "gguf", "none", "int4")
+    }
+    assert answers["auto"].token_ids == answers["gguf"].token_ids
+    assert all(len(answer.token_ids) == 6 for answer in answers.values())
+    for ours, theirs in zip(answers["auto"].logprobs[:1], answers["none"].logprobs[:1], strict=True):
+        assert abs(ours.logprob - theirs.logprob) < 0.1
+
+
+@needs_library
+def test_auto_keeps_blocks_whatever_the_processor_multiplies() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        assert choose_format("auto", CPU, dtype, lambda library: None, has_blocks=True).format == "gguf"
+        assert choose_format("none", CPU, dtype, lambda library: None, has_blocks=True).format == "none"
+    assert (
+        choose_format("auto", torch.device("cuda"), torch.float32, lambda library: None, has_blocks=True).format
+        == "none"
+    )
+
+
+def test_the_digest_depends_on_the_file(tmp_path: Path) -> None:
+    folder = write_gguf("llama", tmp_path, mixed)
+    before = model_digest(folder)
+    with (folder / "model.gguf").open("ab") as file:
+        file.write(b"\0")
+    assert model_digest(folder) != before
+
+
+def test_a_tensor_that_the_config_does_not_fit_is_named(tmp_path: Path) -> None:
+    folder = write_gguf("llama", tmp_path, mixed)
+    config = load_model_config(folder)
+    weights = GgufWeights(folder / "model.gguf", config)
+    with pytest.raises(UnsupportedModel, match=r"q_proj\.weight is \[256, 256\], the config asks for \[1, 256\]"):
+        weights.blocks("model.layers.0.self_attn.q_proj.weight", (1, 256))
+    with pytest.raises(UnsupportedModel, match=r"lacks model\.layers\.9"):
+        weights.blocks("model.layers.9.self_attn.q_proj.weight", (1, 256))
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return (write_gguf("qwen3", tmp_path_factory.mktemp("gguf"), mixed) / "model.gguf").read_bytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_damaged_file_is_refused_or_read_within_its_bounds(
+    data: st.DataObject, content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    damaged = bytearray(content)
+    for _ in range(data.draw(st.integers(0, 3))):
+        damaged[data.draw(st.integers(0, 6000))] = data.draw(st.integers(0, 255))
+    length = data.draw(st.integers(0, len(damaged)))
+    path = tmp_path_factory.getbasetemp() / "damaged.gguf"
+    path.write_bytes(damaged[:length] if data.draw(st.booleans()) else damaged)
+    try:
+        head = read_gguf(path)
+    except NotGguf:
+        return
+    size = path.stat().st_size
+    assert all(tensor.offset + tensor.num_bytes <= size for tensor in head.tensors.values())
+
+
+def test_an_empty_file_is_none(tmp_path: Path) -> None:
+    (tmp_path / "empty.gguf").touch()
+    with pytest.raises(NotGguf, match=r"empty\.gguf"):
+        read_gguf(tmp_path / "empty.gguf")
