@@ -70,6 +70,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """True if replicas go from the host, and none starts on it."""
     failures: list[HostFailure]
     """Models that the host could not prepare, so that no replica of them starts there."""
+    placement: Literal["local", "ray"]
+    """`local`: engines run on the host itself. `ray`: the host stands for a Ray cluster, which chooses their machines and
+    says nothing of their memory here."""
     is_joined: bool
     """True if the host has keys, with which it reaches engines on other hosts."""
     object: Literal["organization.host"] = "organization.host"
@@ -201,5 +204,6 @@ def _wire(host: hosts.HostRow, taken: list[TakenMemory], failures: list[host_fai
             )
             for each in failures
         ],
+        placement=host.placement,
         is_joined=host.is_joined,
     )

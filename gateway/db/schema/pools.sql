@@ -146,7 +146,9 @@ CREATE TABLE hosts (
     -- A host from which replicas go, and on which none starts.
     is_drained       boolean NOT NULL DEFAULT false,
     -- A removed host's keys count no more, and its agent ends.
-    removed_at       timestamptz
+    removed_at       timestamptz,
+    -- What chooses the machines of its engines; not 'local' for a host that stands for a whole cluster.
+    placement        text NOT NULL DEFAULT 'local' CHECK (placement IN ('local', 'ray'))
 );
 
 -- Hosts that could not prepare the model of a revision, and when each is tried again.

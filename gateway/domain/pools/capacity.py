@@ -15,6 +15,8 @@ import msgspec
 from engine.config import EngineConfig, ModelConfig
 
 Device = Literal["auto", "cpu", "cuda"]
+Placement = Literal["local", "ray"]
+"""What chooses the machines of a host's engines: the host itself, its only one, or Ray, among those of a cluster."""
 
 PROCESS_BYTES = 512 << 20
 """The interpreter, PyTorch and the memory of steps, on processors."""
@@ -117,9 +119,14 @@ class Host(msgspec.Struct, frozen=True):
     """Whether replicas go from it, and none starts on it."""
     labels: Mapping[str, str] = {}
     """What operators say of it."""
+    is_cluster: bool = False
+    """Whether it stands for a cluster, in which something else finds a machine for each replica, or waits for one."""
 
     def lacks(self, labels: Mapping[str, str]) -> str:
-        """Return the first of these labels that the host does not have, as NAME=VALUE; "" where it has all."""
+        """Return the first of these labels that the host does not have, as NAME=VALUE; "" where it has all. What a
+        cluster itself lacks is asked of its machines."""
+        if self.is_cluster:
+            return ""
         return next((f"{name}={value}" for name, value in labels.items() if self.labels.get(name) != value), "")
 
     def takes(self, needs: Needs) -> bool:
@@ -134,7 +141,7 @@ class Host(msgspec.Struct, frozen=True):
 
     def can_start(self, needs: Needs) -> bool:
         """Tell whether the host has the program of a replica."""
-        return not needs.program or needs.program in self.programs
+        return not needs.program or (needs.program in self.programs and not self.is_cluster)
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -177,12 +184,14 @@ class Room:
 
     def find(self, needs: Needs) -> Place | None:
         """Return the place with the most free memory that has room for a replica, of equal ones that of the host with
-        the fewest replicas; None where none has room."""
+        the fewest replicas; None where none has room. A cluster always has: it gets what finds no other place."""
         found: list[tuple[int, Place]] = []
         for host in self._hosts.values():
             if not host.takes(needs):
                 continue
-            if uses_gpu(needs, host):
+            if host.is_cluster:
+                found.append((-1, Place(host.id)))
+            elif uses_gpu(needs, host):
                 has_memory = self._free[host.id] >= GPU_HOST_BYTES
                 gpus = enumerate(self._free_gpus[host.id])
                 found += [(free, Place(host.id, gpu)) for gpu, free in gpus if has_memory and free >= needs.num_bytes]
