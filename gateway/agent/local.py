@@ -33,7 +33,7 @@ _MAX_NOTE_BYTES = 4096
 _DOOR_NAME = "door"
 _DOOR_PAUSE_S = 0.02
 
-_APART = """sh -c 'echo $$ >>"$0"; exec "$@"' "$@" & wait $!"""
+_APART = """sh -c 'echo $$ >>"$0"; exec "$@"' "$@" & exec 2>/dev/null; wait $!"""
 """A shell that has another one write its number into a file and become a program, and that ends as the program does:
 whoever kills the children of a process kills this shell, and leaves the program alive."""
 _SIGNALED = 128

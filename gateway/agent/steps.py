@@ -22,7 +22,7 @@ from engine.curve import KeyPair, Peer
 from gateway.agent.commands import Command, engine_environ
 from gateway.agent.follower import Follower, ProbeFailed
 from gateway.agent.hardware import Hardware
-from gateway.agent.launcher import Ask, CannotStart, Ended, Engine, Launcher, NotYet, Spec, Spot
+from gateway.agent.launcher import Ask, CannotReach, CannotStart, Ended, Engine, Launcher, NotYet, Spec, Spot
 from gateway.agent.servers.commands import server_command, server_environ, socket_path, write_key
 from gateway.agent.servers.follower import ServerFollower
 from gateway.agent.servers.plan import plan_of_server
@@ -147,7 +147,7 @@ class Steps:
 
         try:
             engine = await site.launcher.start(asked, begin)
-        except NotYet as waits:
+        except (NotYet, CannotReach) as waits:
             await self._waits(row, str(waits))
         except CannotStart as refusal:
             await self._fail(row, str(refusal), MAX_RETRY_S)

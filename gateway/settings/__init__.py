@@ -290,14 +290,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=r"^\d{1,5}-\d{1,5}$",
-            description="First and last TCP port that engines listen on where LORIKEET_LINK_ADDRESS is set.",
+            description="First and last TCP port that engines listen on where LORIKEET_LINK_ADDRESS is set, or "
+            "LORIKEET_PLACEMENT is not `local`.",
         ),
     ] = "7400-7499"
     placement: Annotated[
         Literal["local", "ray"],
         Meta(
-            description="What chooses the machine of each engine: `local` starts engines on the agent's own host, `ray` "
-            "on the nodes of a Ray cluster, of which the agent's host has to be one."
+            description="What chooses the machine of each engine: `local` starts engines on the agent's own host, "
+            "`ray` on the nodes of a Ray cluster, of which the agent's host has to be one."
         ),
     ] = "local"
     ray_address: Annotated[

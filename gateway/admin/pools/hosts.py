@@ -71,8 +71,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     failures: list[HostFailure]
     """Models that the host could not prepare, so that no replica of them starts there."""
     placement: Literal["local", "ray"]
-    """`local`: engines run on the host itself. `ray`: the host stands for a Ray cluster, which chooses their machines and
-    says nothing of their memory here."""
+    """`local`: engines run on the host itself. `ray`: the host stands for a Ray cluster, which chooses the machine of
+    each engine; the numbers of processors and bytes are 0 then."""
     is_joined: bool
     """True if the host has keys, with which it reaches engines on other hosts."""
     object: Literal["organization.host"] = "organization.host"

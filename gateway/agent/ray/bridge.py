@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.agent.commands import engine_environ
 from gateway.agent.launcher import CannotReach
 from gateway.agent.ray.messages import Answer, Answered, Away, Call, Called, Setup
 from gateway.support.process import die_with_parent, open_log
@@ -46,6 +48,7 @@ class Bridge:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
+                env=engine_environ(os.environ),
                 limit=MAX_LINE_BYTES,
                 start_new_session=True,
                 preexec_fn=die_with_parent(signal.SIGKILL),

@@ -1,7 +1,7 @@
 """The actor beside an engine: it starts the engine as a process of its node, adopts the one that lives, and tells.
 
-It runs in a process of Ray on a node. Several of a node share the folder `ray` in the node's data folder, whose lock
-files say which engines live: each of them can tell of all engines there, and end them.
+It runs in a process of Ray on a node. Several of a node share the installation's folder below `ray` in the node's data
+folder, whose lock files say which engines live: each of them can tell of all engines there, and end them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Supervisor:
         self._replica_id = replica_id
         self._launcher: LocalLauncher | None = None
         self._keys: list[str] = []
-        self._folder = Path(os.environ.get("LORIKEET_DATA_DIR") or setup.data_dir).absolute() / "ray"
+        self._folder = Path(os.environ.get("LORIKEET_DATA_DIR") or setup.data_dir).absolute()
+        self._folder = self._folder / "ray" / setup.namespace
         self._ended: dict[str, Ended] = {}
         self._starting: asyncio.Task[Engine | None] | None = None
         self._decision: asyncio.Future[Spec | None] | None = None

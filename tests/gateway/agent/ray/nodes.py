@@ -1,0 +1,151 @@
+"""A Ray cluster of several nodes on this machine, each with a data folder of its own, for tests that have Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.db.pool import Database
+from gateway.support.host import host_id
+from tests.gateway.agent.site import Host
+from tests.patience import PATIENCE_S
+
+NO_RAY = "Ray is not installed: `make long-ray` installs it and runs these"
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason=NO_RAY)
+
+OBJECT_STORE_BYTES = 80 << 20
+NODE_BYTES = 8 << 30
+"""The memory that a node says to have: several are to be on a small machine."""
+
+
+class Nodes:
+    """The nodes, the head first. folder: of the nodes' data folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = _free_port()
+        self._made: dict[str, Any] = {}
+        self._options: dict[str, dict[str, Any]] = {}
+        self._cluster: Any = None
+        self.start_head()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start_head(self) -> None:
+        """Start a head that remembers nothing, at the address of the one before."""
+        from ray.cluster_utils import Cluster
+
+        self._cluster = Cluster(initialize_head=False)
+        self._add("head", num_cpus=0, gcs_server_port=self._port, node_ip_address="127.0.0.1", include_dashboard=False)
+
+    def kill_head(self) -> None:
+        """End the head, and with it what it knows."""
+        self._cluster.remove_node(self._made.pop("head"), allow_graceful=False)
+
+    def add(self, name: str, num_cpus: int = 2, **options: Any) -> None:
+        """Start a node, with the data folder that it had before."""
+        self._options[name] = {"num_cpus": num_cpus, **options}
+        self._add(name, **self._options[name])
+
+    def kill(self, name: str) -> None:
+        """End a node's own processes; engines there live on."""
+        self._cluster.remove_node(self._made.pop(name), allow_graceful=False)
+
+    def rejoin(self, name: str) -> None:
+        """Start a node again that was killed, or whose head was."""
+        node = self._made.pop(name, None)
+        if node is not None:
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
+        self._add(name, **self._options[name])
+
+    def data_dir(self, name: str) -> Path:
+        return self._folder / name
+
+    def close(self) -> None:
+        for node in self._made.values():
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
+
+    def _add(self, name: str, **options: Any) -> None:
+        self._made[name] = self._cluster.add_node(
+            object_store_memory=OBJECT_STORE_BYTES,
+            memory=NODE_BYTES,
+            env_vars={"LORIKEET_DATA_DIR": str(self.data_dir(name)), "RAY_USAGE_STATS_ENABLED": "0"},
+            **({"node_ip_address": "127.0.0.1"} | options),
+        )
+
+
+@contextmanager
+def ray_nodes(*names: str, **options: Any) -> Iterator[Nodes]:
+    """Give a cluster with these nodes beside its head, which is gone when the context is left."""
+    folder = Path(tempfile.mkdtemp(prefix="lk-ray-"))
+    nodes = Nodes(folder)
+    try:
+        for name in names:
+            nodes.add(name, **options)
+        yield nodes
+    finally:
+        nodes.close()
+        shutil.rmtree(folder)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class RayHost(Host):
+    """The host of an agent that has Ray place its engines."""
+
+    def __init__(self, folder: Path, dsn: str, database: Database, nodes: Nodes) -> None:
+        super().__init__(folder, dsn, database)
+        self.nodes = nodes
+        self.variables |= {"LORIKEET_PLACEMENT": "ray", "LORIKEET_RAY_ADDRESS": nodes.address}
+
+    def pids_on(self, name: str) -> list[int]:
+        """Return the engines of this host that live on a node."""
+        folder = str(self.nodes.data_dir(name)).encode()
+        return [pid for pid in self.pids() if folder in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    @contextmanager
+    def paused(self, pid: int) -> Iterator[None]:
+        """Stop an engine's process, and let it go on when the context is left."""
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.go_on(pid)
+
+    def _mark(self) -> str:
+        return host_id(self.data_dir)
+
+    def close(self) -> None:
+        """End what runs, and the actors that would keep resources of the nodes that the next host needs."""
+        super().close()
+        subprocess.run(
+            [sys.executable, "-c", END_ACTORS, self.nodes.address, f"lorikeet-{host_id(self.data_dir)}"],
+            check=False,
+            capture_output=True,
+            timeout=PATIENCE_S,
+        )
+
+
+END_ACTORS = """
+import ray, sys
+ray.init(address=sys.argv[1], namespace=sys.argv[2], log_to_driver=False)
+for name in ray.util.list_named_actors():
+    ray.kill(ray.get_actor(name))
+"""
