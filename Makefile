@@ -165,7 +165,7 @@ long-pools: $(VENV)/.installed-dev
 # its autoscaler. Installs the extra first: a quarter of an hour and 250 MB.
 long-ray: $(VENV)/.installed-dev
 	$(LOCKED) --quiet -r deploy/locks/ray.txt
-	$(BIN)/pytest --full -s tests/gateway/agent/test_launchers.py tests/gateway/agent/ray tests/faults/pools/ray $(ARGS)
+	$(BIN)/pytest --full -s tests/gateway/agent/test_launchers.py tests/gateway/agent/ray tests/faults/pools/test_ray.py $(ARGS)
 
 # All that is sized of servers of other makers, part by part, with a table at the end: what a gateway adds to a direct call
 # beside LiteLLM and Portkey; llama.cpp, vLLM's CPU build and NVIDIA's Triton themselves; usage, faults, hostile replies,

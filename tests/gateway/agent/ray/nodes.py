@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from gateway.db.pool import Database
+from gateway.db.pools.replicas import ReplicaRow, replace_replicas
 from gateway.support.host import host_id
 from tests.gateway.agent.site import Host
 from tests.patience import PATIENCE_S
@@ -88,6 +89,30 @@ class Nodes:
         )
 
 
+class AutoscaledNodes:
+    """A cluster to which Ray's autoscaler brings nodes when there is something to run, and takes idle ones."""
+
+    def __init__(self, data_dir: Path, *, num_cpus: int, max_nodes: int) -> None:
+        from ray.cluster_utils import AutoscalingCluster
+
+        resources = {"CPU": num_cpus, "memory": NODE_BYTES, "object_store_memory": OBJECT_STORE_BYTES}
+        kind = {"resources": resources, "node_config": {}, "min_workers": 0, "max_workers": max_nodes}
+        self._cluster = AutoscalingCluster(
+            head_resources={"CPU": 0, "object_store_memory": OBJECT_STORE_BYTES},
+            worker_node_types={"worker": kind},
+            idle_timeout_minutes=0.1,
+        )
+        self._cluster.start(override_env={"LORIKEET_DATA_DIR": str(data_dir), "RAY_USAGE_STATS_ENABLED": "0"})
+        self.address = "auto"
+
+    def count(self) -> int:
+        """Return how many nodes there are beside the head."""
+        return int(_in_cluster(COUNT_NODES, self.address)) - 1
+
+    def close(self) -> None:
+        self._cluster.shutdown()
+
+
 @contextmanager
 def ray_nodes(*names: str, **options: Any) -> Iterator[Nodes]:
     """Give a cluster with these nodes beside its head, which is gone when the context is left."""
@@ -110,15 +135,26 @@ def _free_port() -> int:
 class RayHost(Host):
     """The host of an agent that has Ray place its engines."""
 
-    def __init__(self, folder: Path, dsn: str, database: Database, nodes: Nodes) -> None:
+    def __init__(self, folder: Path, dsn: str, database: Database, nodes: Nodes | AutoscaledNodes) -> None:
         super().__init__(folder, dsn, database)
         self.nodes = nodes
         self.variables |= {"LORIKEET_PLACEMENT": "ray", "LORIKEET_RAY_ADDRESS": nodes.address}
 
     def pids_on(self, name: str) -> list[int]:
         """Return the engines of this host that live on a node."""
+        assert isinstance(self.nodes, Nodes)
         folder = str(self.nodes.data_dir(name)).encode()
         return [pid for pid in self.pids() if folder in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    def addresses_on(self, name: str) -> set[str]:
+        """Return the addresses of the engines of this host that live on a node."""
+        words = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in self.pids_on(name)]
+        return {each[each.index("--endpoint") + 1] for each in words}
+
+    async def replace(self, row: ReplicaRow) -> None:
+        """Have another replica take the place of one."""
+        async with self.database.acquire() as conn:
+            await replace_replicas(conn, [row.id])
 
     @contextmanager
     def paused(self, pid: int) -> Iterator[None]:
@@ -135,12 +171,7 @@ class RayHost(Host):
     def close(self) -> None:
         """End what runs, and the actors that would keep resources of the nodes that the next host needs."""
         super().close()
-        subprocess.run(
-            [sys.executable, "-c", END_ACTORS, self.nodes.address, f"lorikeet-{host_id(self.data_dir)}"],
-            check=False,
-            capture_output=True,
-            timeout=PATIENCE_S,
-        )
+        _in_cluster(END_ACTORS, self.nodes.address, f"lorikeet-{host_id(self.data_dir)}")
 
 
 END_ACTORS = """
@@ -149,3 +180,15 @@ ray.init(address=sys.argv[1], namespace=sys.argv[2], log_to_driver=False)
 for name in ray.util.list_named_actors():
     ray.kill(ray.get_actor(name))
 """
+
+COUNT_NODES = """
+import ray, sys
+ray.init(address=sys.argv[1], log_to_driver=False)
+print(sum(node["Alive"] for node in ray.nodes()))
+"""
+
+
+def _in_cluster(program: str, *arguments: str) -> str:
+    """Run a program as a client of a cluster; return what it prints."""
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S).stdout
