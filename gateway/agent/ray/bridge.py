@@ -8,14 +8,16 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from gateway.agent.commands import engine_environ
 from gateway.agent.launcher import CannotReach
-from gateway.agent.ray.messages import Answer, Answered, Away, Call, Called, Setup
+from gateway.agent.ray.messages import Answer, Answered, Away, Call, Called, Connected, Setup
 from gateway.support.process import die_with_parent, open_log
 
 CONNECT_S = 60.0
@@ -24,9 +26,11 @@ MAX_LINE_BYTES = 16 << 20
 
 
 class Bridge:
-    """Calls to one driver at a time. log_path: of what the driver and Ray's library write."""
+    """Calls to one driver at a time. log_path: of what the driver and Ray's library write; None: nowhere."""
 
-    def __init__(self, setup: Setup, log_path: Path) -> None:
+    def __init__(self, setup: Setup, log_path: Path | None) -> None:
+        self.num_nodes = 0
+        """The nodes of the cluster when the driver connected last."""
         self._setup = setup
         self._log_path = log_path
         self._numbers = itertools.count(1)
@@ -34,12 +38,12 @@ class Bridge:
         self._process: asyncio.subprocess.Process | None = None
         self._why = "it is not connected to the Ray cluster yet"
 
-    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Start a driver, and do work as long as it is connected.
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start a driver, and do work while it is connected; return when the work is done.
 
         Raises CannotReach: when it is not, or not any more.
         """
-        with open_log(self._log_path) as log:
+        with nullcontext(asyncio.subprocess.DEVNULL) if self._log_path is None else open_log(self._log_path) as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -60,13 +64,14 @@ class Bridge:
         try:
             async with asyncio.timeout(CONNECT_S):
                 answer = await connected
-            if isinstance(answer, Away):
-                raise CannotReach(answer.why)
+            if not isinstance(answer, Connected):
+                raise CannotReach(answer.why if isinstance(answer, Away) else "its driver said nothing")
+            self.num_nodes = answer.num_nodes
             self._process = process
-            working = asyncio.ensure_future(work())
+            working = asyncio.create_task(work())
             await asyncio.wait({working, reading}, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
-                working.result()
+                return working.result()
             raise CannotReach("the connection to the Ray cluster was lost")
         except TimeoutError:
             raise CannotReach(f"the Ray cluster ({self._setup.address}) did not answer in {CONNECT_S:g} s") from None

@@ -22,6 +22,7 @@ from gateway.agent.ray.messages import (
     Away,
     Call,
     Called,
+    Connected,
     Done,
     Forget,
     Go,
@@ -79,8 +80,8 @@ class Driver:
         self._nodes: list[Node] = []
         self._supervisor = ray.remote(Supervisor)
 
-    def connect(self) -> None:
-        """Connect, and find the seats that there are. Raises whatever Ray raises."""
+    def connect(self) -> int:
+        """Connect, and find the seats that there are; return the number of nodes. Raises whatever Ray raises."""
         ray.init(
             address=self._setup.address,
             namespace=self._setup.namespace,
@@ -91,6 +92,8 @@ class Driver:
         for name in ray.util.list_named_actors():
             if name.startswith(_SEAT):
                 self._seats[name.removeprefix(_SEAT)] = ray.get_actor(name)
+        self._nodes = nodes_of(ray.nodes())
+        return len(self._nodes)
 
     async def do(self, call: Call) -> Answer:
         """Do what the agent asks, and return the answer."""
@@ -146,7 +149,7 @@ class Driver:
         engines = [engine for sight in by_node.values() for engine in sight.engines]
         ended = {each.replica_id: each for sight in lookouts.values() for each in sight.ended}
         ended |= {each.replica_id: each for id, sight in seats.items() for each in sight.ended if each.replica_id == id}
-        return Picture(sorted(engines, key=lambda each: each.generation), list(ended.values()), len(alive))
+        return Picture(sorted(engines, key=lambda each: each.generation), list(ended.values()))
 
     async def _ask_all(self, supervisors: dict[str, Any], public_keys: list[str]) -> dict[str, Sight]:
         """Return what those see that answer; forget those that are dead for good."""
@@ -265,13 +268,13 @@ async def serve(setup: Setup, answers: int) -> int:
         return os.EX_CONFIG
     driver = Driver(setup)
     try:
-        await asyncio.to_thread(driver.connect)
+        num_nodes = await asyncio.to_thread(driver.connect)
     except (
         Exception
     ) as error:  # whatever Ray raises: a wrong version is a RuntimeError, an absent cluster a ConnectionError
         say(0, Away(f"the Ray cluster ({setup.address}) cannot be reached: {in_a_line(error)}"))
         return os.EX_TEMPFAIL
-    say(0, Done())
+    say(0, Connected(num_nodes))
     calls = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(calls), sys.stdin)
     decoder, tasks = msgspec.json.Decoder(Called), set[asyncio.Task[None]]()

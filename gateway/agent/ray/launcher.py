@@ -49,14 +49,7 @@ class RayLauncher:
 
     def __init__(self, settings: Settings) -> None:
         """Raises OSError: when the data folder cannot be written."""
-        setup = Setup(
-            address=settings.ray_address,
-            namespace=f"lorikeet-{host_id(settings.data_dir)}",
-            data_dir=str(settings.data_dir),
-            first_port=settings.engine_ports.start,
-            last_port=settings.engine_ports.stop - 1,
-            version=VERSION,
-        )
+        setup = _setup(settings, f"lorikeet-{host_id(settings.data_dir)}")
         self._bridge = Bridge(setup, settings.log_dir / "ray-driver.log")
         self._engines: dict[str, Engine] = {}
         self._public_keys: list[str] = []
@@ -179,3 +172,25 @@ class RayLauncher:
         self._told = {each for each in self._told if each[0] in replica_ids}
         with contextlib.suppress(CannotReach):
             await self._bridge.call(Forget(replica_ids), START_S)
+
+
+async def count_nodes(settings: Settings) -> int:
+    """Return the number of nodes of the cluster. Raises CannotReach."""
+
+    async def nothing() -> None:
+        pass
+
+    bridge = Bridge(_setup(settings, "lorikeet-doctor"), None)
+    await bridge.run(nothing)
+    return bridge.num_nodes
+
+
+def _setup(settings: Settings, namespace: str) -> Setup:
+    return Setup(
+        address=settings.ray_address,
+        namespace=namespace,
+        data_dir=str(settings.data_dir),
+        first_port=settings.engine_ports.start,
+        last_port=settings.engine_ports.stop - 1,
+        version=VERSION,
+    )

@@ -61,6 +61,12 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
 Call = Look | Offer | Go | Stop | Forget
 
 
+class Connected(msgspec.Struct, frozen=True, tag=True):
+    """The driver is connected to the cluster."""
+
+    num_nodes: int
+
+
 class Picture(msgspec.Struct, frozen=True, tag=True):
     """The cluster as it is now."""
 
@@ -68,7 +74,6 @@ class Picture(msgspec.Struct, frozen=True, tag=True):
     """Engines that live on nodes, the earlier start of a replica first."""
     ended: list[Ended]
     """The last end of the engine of each replica."""
-    num_nodes: int
 
 
 class Offered(msgspec.Struct, frozen=True, tag=True):
@@ -105,7 +110,7 @@ class Away(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
-Answer = Picture | Offered | Started | Done | Waits | Refused | Away
+Answer = Connected | Picture | Offered | Started | Done | Waits | Refused | Away
 
 
 class Called(msgspec.Struct, frozen=True):
