@@ -31,6 +31,9 @@ its connections in the moment in which it wakes, and has them again within this 
 CONNECTING_S = 5.0
 """Seconds that the connection to a serving replica may take where an agent adopts the replica."""
 
+AWAY: tuple[type[Exception], ...] = (*FAILURES, CannotReach)
+"""Raised where the database, or what runs engines, does not answer."""
+
 LISTENED_TO = ("loading", "ready", "draining")
 """States of replicas whose engines may live though they are not seen."""
 
@@ -213,5 +216,5 @@ async def _unless_away(replica_id: str, step: Step) -> None:
     came."""
     try:
         await step
-    except (*FAILURES, CannotReach) as error:
+    except AWAY as error:
         log.warning("replica_waits", replica=replica_id, error=str(error) or type(error).__name__)

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import ray
@@ -110,7 +111,8 @@ class Supervisor:
 
         self._decision = decision
         self._starting = asyncio.create_task(launcher.start(ask, begin))
-        await asyncio.wait({self._starting, offered}, return_when=asyncio.FIRST_COMPLETED)
+        waited: set[asyncio.Future[Any]] = {self._starting, offered}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if offered.done():
             return offered.result()
         self._starting.result()  # raises what stood in the way

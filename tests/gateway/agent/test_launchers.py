@@ -55,6 +55,7 @@ async def launcher(make: Callable[[], Launcher], spent: list[Engine]) -> AsyncIt
     for engine in spent:
         with contextlib.suppress(ProcessLookupError):
             os.kill(engine.pid or 0, signal.SIGKILL)
+    await seen(made)
     made.release(set())
     await made.close()
 

@@ -27,6 +27,9 @@ NO_RAY = "Ray is not installed: `make long-ray` installs it and runs these"
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason=NO_RAY)
 
 OBJECT_STORE_BYTES = 80 << 20
+FIRST_ADDRESS = 11
+"""Of the loopback: each node has an address of its own, the head that of the machine."""
+
 NODE_BYTES = 8 << 30
 """The memory that a node says to have: several are to be on a small machine."""
 
@@ -44,14 +47,14 @@ class Nodes:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return str(self._cluster.address)
 
     def start_head(self) -> None:
         """Start a head that remembers nothing, at the address of the one before."""
         from ray.cluster_utils import Cluster
 
         self._cluster = Cluster(initialize_head=False)
-        self._add("head", num_cpus=0, gcs_server_port=self._port, node_ip_address="127.0.0.1", include_dashboard=False)
+        self._add("head", num_cpus=0, gcs_server_port=self._port, include_dashboard=False)
 
     def kill_head(self) -> None:
         """End the head, and with it what it knows."""
@@ -59,7 +62,8 @@ class Nodes:
 
     def add(self, name: str, num_cpus: int = 2, **options: Any) -> None:
         """Start a node, with the data folder that it had before."""
-        self._options[name] = {"num_cpus": num_cpus, **options}
+        address = f"127.0.0.{FIRST_ADDRESS + len(self._options)}"
+        self._options[name] = {"num_cpus": num_cpus, "node_ip_address": address, **options}
         self._add(name, **self._options[name])
 
     def kill(self, name: str) -> None:
@@ -85,7 +89,7 @@ class Nodes:
             object_store_memory=OBJECT_STORE_BYTES,
             memory=NODE_BYTES,
             env_vars={"LORIKEET_DATA_DIR": str(self.data_dir(name)), "RAY_USAGE_STATS_ENABLED": "0"},
-            **({"node_ip_address": "127.0.0.1"} | options),
+            **options,
         )
 
 
