@@ -156,6 +156,7 @@ class Host:
                 command = (entry / "cmdline").read_bytes()
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
                 is_engine = b"engine.fake" in command or b"\0-m\0engine\0" in command
+                is_engine = is_engine and not command.startswith(b"/bin/sh\0")  # the shell that waits for one
                 if is_engine and self._mark().encode() in command and state != "Z":
                     found.append(int(entry.name))
         return sorted(found)
