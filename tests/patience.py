@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-PATIENCE_S = 40.0
+PATIENCE_S = 300.0
 TRIES = 6
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -10,9 +11,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from tests.patience import PATIENCE_S
 NO_RAY = "Ray is not installed: `make long-ray` installs it and runs these"
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason=NO_RAY)
 
+HEAD = "head"
 OBJECT_STORE_BYTES = 80 << 20
 FIRST_ADDRESS = 11
 """Of the loopback: each node has an address of its own, the head that of the machine."""
@@ -38,59 +41,66 @@ class Nodes:
     """The nodes, the head first. folder: of the nodes' data folders."""
 
     def __init__(self, folder: Path) -> None:
+        self.address = ""
         self._folder = folder
         self._port = _free_port()
-        self._made: dict[str, Any] = {}
         self._options: dict[str, dict[str, Any]] = {}
-        self._cluster: Any = None
+        command = [sys.executable, "-m", "tests.gateway.agent.ray.cluster_main"]
+        self._log = (folder / "cluster.log").open("wb")
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
+            cwd=Path(__file__).parents[4],
+        )
         self.start_head()
-
-    @property
-    def address(self) -> str:
-        return str(self._cluster.address)
 
     def start_head(self) -> None:
         """Start a head that remembers nothing, at the address of the one before."""
-        from ray.cluster_utils import Cluster
-
-        self._cluster = Cluster(initialize_head=False)
-        self._add("head", num_cpus=0, gcs_server_port=self._port, include_dashboard=False)
+        self._do("head", HEAD, {"num_cpus": 0, "gcs_server_port": self._port, "include_dashboard": False})
 
     def kill_head(self) -> None:
         """End the head, and with it what it knows."""
-        self._cluster.remove_node(self._made.pop("head"), allow_graceful=False)
+        self._do("kill", HEAD)
 
     def add(self, name: str, num_cpus: int = 2, **options: Any) -> None:
         """Start a node, with the data folder that it had before."""
         address = f"127.0.0.{FIRST_ADDRESS + len(self._options)}"
         self._options[name] = {"num_cpus": num_cpus, "node_ip_address": address, **options}
-        self._add(name, **self._options[name])
+        self._do("add", name, self._options[name])
 
     def kill(self, name: str) -> None:
         """End a node's own processes; engines there live on."""
-        self._cluster.remove_node(self._made.pop(name), allow_graceful=False)
+        self._do("kill", name)
 
     def rejoin(self, name: str) -> None:
         """Start a node again that was killed, or whose head was."""
-        node = self._made.pop(name, None)
-        if node is not None:
-            node.kill_all_processes(check_alive=False, allow_graceful=False)
-        self._add(name, **self._options[name])
+        self._do("kill", name)
+        self._do("add", name, self._options[name])
 
     def data_dir(self, name: str) -> Path:
+        """Return the data folder of a node."""
         return self._folder / name
 
     def close(self) -> None:
-        for node in self._made.values():
-            node.kill_all_processes(check_alive=False, allow_graceful=False)
+        """End all nodes."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(PATIENCE_S)
+        self._process.stdout.close()
+        self._log.close()
 
-    def _add(self, name: str, **options: Any) -> None:
-        self._made[name] = self._cluster.add_node(
-            object_store_memory=OBJECT_STORE_BYTES,
-            memory=NODE_BYTES,
-            env_vars={"LORIKEET_DATA_DIR": str(self.data_dir(name)), "RAY_USAGE_STATS_ENABLED": "0"},
-            **options,
-        )
+    def _do(self, do: str, name: str, options: Mapping[str, Any] = MappingProxyType({})) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        told = {"object_store_memory": OBJECT_STORE_BYTES, "memory": NODE_BYTES, **options}
+        told["env_vars"] = {"LORIKEET_DATA_DIR": str(self.data_dir(name)), "RAY_USAGE_STATS_ENABLED": "0"}
+        self._process.stdin.write(json.dumps({"do": do, "name": name, "options": told}) + "\n")
+        self.address = self._process.stdout.readline().strip()
+        assert self.address, (self._folder / "cluster.log").read_text()[-3000:]
 
 
 class AutoscaledNodes:
