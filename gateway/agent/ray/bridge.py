@@ -20,7 +20,7 @@ from gateway.agent.launcher import CannotReach
 from gateway.agent.ray.messages import Answer, Answered, Away, Call, Called, Connected, Setup
 from gateway.support.process import die_with_parent, open_log
 
-CONNECT_S = 60.0
+CONNECT_S = 30.0
 """Seconds that the driver has to connect to the cluster."""
 MAX_LINE_BYTES = 16 << 20
 
@@ -74,7 +74,9 @@ class Bridge:
                 return working.result()
             raise CannotReach("the connection to the Ray cluster was lost")
         except TimeoutError:
-            raise CannotReach(f"the Ray cluster ({self._setup.address}) did not answer in {CONNECT_S:g} s") from None
+            raise CannotReach(
+                f"the Ray cluster ({self._setup.address}) cannot be reached: no answer in {CONNECT_S:g} s"
+            ) from None
         except CannotReach as error:
             self._why = str(error)
             raise
