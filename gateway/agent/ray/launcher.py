@@ -34,7 +34,7 @@ LOOK_PAUSE_S = 1.0
 RETRY_S = 2.0
 """Pause before the cluster is connected to again."""
 
-UNSEEN_S = 5.0
+UNSEEN_S = 3.0
 """Silence of an engine that no node has any more, after which it is started elsewhere: longer than its connection takes
 to come back where that alone was lost."""
 

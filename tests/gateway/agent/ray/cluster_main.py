@@ -2,7 +2,7 @@
 
 Ray's cluster utility arranges what signals do to its process, and works in a main thread alone.
 
-    {"do": "head" | "add" | "kill", "name": NAME, "options": {OPTION OF A NODE: VALUE}}
+    {"do": "head" | "add" | "kill" | "await loss", "name": NAME, "options": {OPTION OF A NODE: VALUE}}
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import Any
 
 from ray.cluster_utils import Cluster
 
-HEAD = "head"
+PAUSE_S = 0.1
 
 
 def main() -> None:
@@ -32,6 +33,9 @@ def main() -> None:
                 nodes[name] = cluster.add_node(**asked["options"])
             case "kill", name if name in nodes:
                 nodes.pop(name).kill_all_processes(check_alive=False, allow_graceful=False)
+            case "await loss", _:
+                while sum(node["Alive"] for node in cluster.global_state.node_table()) > len(nodes):
+                    time.sleep(PAUSE_S)
         os.write(answers, f"{cluster.address}\n".encode())
     for node in nodes.values():
         node.kill_all_processes(check_alive=False, allow_graceful=False)

@@ -77,6 +77,10 @@ class Nodes:
         """End a node's own processes; engines there live on."""
         self._do("kill", name)
 
+    def await_loss(self) -> None:
+        """Return once the head knows that the nodes that were killed are lost."""
+        self._do("await loss", HEAD)
+
     def rejoin(self, name: str) -> None:
         """Start a node again that was killed, or whose head was."""
         self._do("kill", name)
@@ -106,25 +110,53 @@ class Nodes:
 class AutoscaledNodes:
     """A cluster to which Ray's autoscaler brings nodes when there is something to run, and takes idle ones."""
 
-    def __init__(self, data_dir: Path, *, num_cpus: int, max_nodes: int) -> None:
-        from ray.cluster_utils import AutoscalingCluster
+    def __init__(self, folder: Path, *, num_cpus: int, max_nodes: int) -> None:
+        import ray
 
+        port = _free_port()
+        self.address = f"{ray.util.get_node_ip_address()}:{port}"
         resources = {"CPU": num_cpus, "memory": NODE_BYTES, "object_store_memory": OBJECT_STORE_BYTES}
-        kind = {"resources": resources, "node_config": {}, "min_workers": 0, "max_workers": max_nodes}
-        self._cluster = AutoscalingCluster(
-            head_resources={"CPU": 0, "object_store_memory": OBJECT_STORE_BYTES},
-            worker_node_types={"worker": kind},
-            idle_timeout_minutes=0.1,
+        kinds = {
+            "worker": {"resources": resources, "node_config": {}, "min_workers": 0, "max_workers": max_nodes},
+            "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+        }
+        config: dict[str, Any] = {
+            "cluster_name": "tests",
+            "provider": {"type": "fake_multinode", "gcs_address": self.address},
+            "available_node_types": kinds,
+            "head_node_type": "ray.head.default",
+            "max_workers": max_nodes,
+            "upscaling_speed": 10,
+            "idle_timeout_minutes": 0.1,
+            "file_mounts_sync_continuously": False,
+        }
+        config |= {name: {} for name in ("auth", "docker", "file_mounts")}
+        lists = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+        config |= {f"{name}_commands": [] for name in lists}
+        config |= {name: [] for name in ("cluster_synced_files", "rsync_exclude", "rsync_filter")}
+        folder.mkdir(parents=True)
+        (folder / "autoscaler.yaml").write_text(json.dumps(config))
+        environ = {"LORIKEET_DATA_DIR": str(folder / "data"), "RAY_USAGE_STATS_ENABLED": "0", "RAY_FAKE_CLUSTER": "1"}
+        flags = ["--head", f"--port={port}", "--num-cpus=0", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        flags += ["--include-dashboard=false", f"--autoscaling-config={folder / 'autoscaler.yaml'}", "--block"]
+        self._log = (folder / "ray.log").open("wb")
+        self._process = subprocess.Popen(
+            [str(Path(sys.executable).with_name("ray")), "start", *flags],
+            env=os.environ | environ | {"AUTOSCALER_UPDATE_INTERVAL_S": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
         )
-        self._cluster.start(override_env={"LORIKEET_DATA_DIR": str(data_dir), "RAY_USAGE_STATS_ENABLED": "0"})
-        self.address = "auto"
 
     def count(self) -> int:
         """Return how many nodes there are beside the head."""
-        return int(_in_cluster(COUNT_NODES, self.address)) - 1
+        return int(_in_cluster(COUNT_NODES, self.address) or 1) - 1
 
     def close(self) -> None:
-        self._cluster.shutdown()
+        self._process.terminate()
+        self._process.wait(PATIENCE_S)
+        self._log.close()
 
 
 @contextmanager

@@ -57,10 +57,11 @@ async def test_the_replicas_of_a_machine_that_is_lost_start_elsewhere_and_the_ot
     [lost] = host.pids_on("a")
     host.kill(lost)  # with the whole machine
     await asyncio.to_thread(host.nodes.kill, "a")
+    await asyncio.to_thread(host.nodes.await_loss)
     begun_s = time.monotonic()
     await becomes(host, 1, 2)
     took_s = time.monotonic() - begun_s
-    print(f"elsewhere {took_s:.1f} s after its node was killed")
+    print(f"elsewhere {took_s:.1f} s after Ray noticed the loss of its node")
     untouched = next(row for row in await host.ready(2) if row.generation == 1)
     assert before[untouched.address] == untouched and kept in host.pids() and len(host.pids_on("b")) == 2
     await asyncio.to_thread(host.nodes.rejoin, "a")
