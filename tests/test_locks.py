@@ -93,7 +93,9 @@ def test_gateways_have_the_servers_versions_and_nothing_of_pytorch() -> None:
 
 
 def test_the_extra_for_ray_has_the_versions_of_the_server() -> None:
-    ray, dev = ({name: {str(pin) for pin in each} for name, each in locked(lock).items()} for lock in ("ray", "dev"))
+    ray, dev = (
+        {name: {version_of(pin) for pin in each} for name, each in locked(lock).items()} for lock in ("ray", "dev")
+    )
     assert "torch" not in ray
     assert {name: dev[name] for name in ray if name in dev} == {name: pin for name, pin in ray.items() if name in dev}
 

@@ -128,6 +128,7 @@ class Driver:
     # what there is
 
     async def _look(self, public_keys: list[str], kept: list[str] | None) -> Picture:
+        seated = set(self._seats)  # those that `kept` can know of
         self._nodes = nodes_of(await asyncio.to_thread(ray.nodes))
         alive = {each.id for each in self._nodes}
         self._lookouts = {id: each for id, each in self._lookouts.items() if id in alive}
@@ -145,7 +146,7 @@ class Driver:
             for engine in sight.engines
         }
         await self._adopt(by_node)
-        await self._release(by_node, kept)
+        await self._release(by_node, seated - set(seated if kept is None else kept))
         engines = [engine for sight in by_node.values() for engine in sight.engines]
         ended = {each.replica_id: each for sight in lookouts.values() for each in sight.ended}
         ended |= {each.replica_id: each for id, sight in seats.items() for each in sight.ended if each.replica_id == id}
@@ -175,10 +176,10 @@ class Driver:
                 elif self._seat_nodes.get(id, node_id) != node_id:
                     await asyncio.to_thread(ray.kill, self._seats.pop(id))  # the next look makes another one here
 
-    async def _release(self, by_node: dict[str, Sight], kept: list[str] | None) -> None:
-        """End the seats of replicas that are no more, and lookouts that have nothing to see."""
+    async def _release(self, by_node: dict[str, Sight], spare: set[str]) -> None:
+        """End the spare seats that have no engine, and lookouts that have nothing to see."""
         living = {replica_id for replica_id, _ in self._engine_nodes}
-        for replica_id in self._seats.keys() - living - set(kept if kept is not None else self._seats):
+        for replica_id in (spare & self._seats.keys()) - living:
             self._seat_nodes.pop(replica_id, None)
             await asyncio.to_thread(ray.kill, self._seats.pop(replica_id))
         with_seats = set(self._seat_nodes.values())

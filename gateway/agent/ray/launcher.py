@@ -71,6 +71,8 @@ class RayLauncher:
 
     async def start(self, ask: Ask, begin: Begin) -> Engine | None:
         """Start an engine on a node that Ray finds, as `Launcher.start`."""
+        if self._kept is not None and ask.replica_id not in self._kept:
+            self._kept = [*self._kept, ask.replica_id]
         answer = await self._bridge.call(Offer(ask, self._public_keys), START_S)
         if isinstance(answer, Waits):
             raise NotYet(answer.why)

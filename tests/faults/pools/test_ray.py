@@ -168,26 +168,26 @@ async def are_on(host: RayHost, numbers: dict[str, int]) -> bool:
     return found == numbers and states == ["ready"] * sum(numbers.values())
 
 
+async def has_nodes(nodes: AutoscaledNodes, number: int) -> bool:
+    return await asyncio.to_thread(nodes.count) == number
+
+
 async def test_rays_autoscaler_brings_a_node_for_a_replica_and_takes_it_afterwards(
     dsn: str, database: Database
 ) -> None:
     folder = Path(tempfile.mkdtemp(prefix="lk-"))
-    nodes = AutoscaledNodes(folder / "nodes", num_cpus=2, max_nodes=2)
+    nodes = AutoscaledNodes(folder / "nodes", num_cpus=2, max_nodes=3)
     host = RayHost(folder, dsn, database, nodes)
     try:
         pool = await host.pool(host.model(), num_replicas=0)
         host.agent()
-        assert await asyncio.to_thread(nodes.count) == 0
-        await host.scale(pool, 3)  # of one CPU each: two nodes
+        await until(lambda: has_nodes(nodes, 1))
+        await host.scale(pool, 3)  # of one CPU each, where a node has two
         rows = await host.ready(3)
-        assert {row.generation for row in rows} == {1} and await asyncio.to_thread(nodes.count) == 2
+        assert {row.generation for row in rows} == {1} and await has_nodes(nodes, 2)
         await host.scale(pool, 0)
         await host.ready(0)
-
-        async def are_gone() -> bool:
-            return await asyncio.to_thread(nodes.count) == 0
-
-        await until(are_gone, host.log)
+        await until(lambda: has_nodes(nodes, 1), host.log)
     finally:
         host.close()
         nodes.close()

@@ -108,16 +108,20 @@ class Nodes:
 
 
 class AutoscaledNodes:
-    """A cluster to which Ray's autoscaler brings nodes when there is something to run, and takes idle ones."""
+    """A cluster of one node, to which Ray's autoscaler brings others when there is something to run, and takes
+    idle ones.
+
+    Its provider of nodes for tests cannot declare a node's memory: the autoscaler learns that of the first node.
+    """
 
     def __init__(self, folder: Path, *, num_cpus: int, max_nodes: int) -> None:
         import ray
 
         port = _free_port()
         self.address = f"{ray.util.get_node_ip_address()}:{port}"
-        resources = {"CPU": num_cpus, "memory": NODE_BYTES, "object_store_memory": OBJECT_STORE_BYTES}
+        resources = {"CPU": num_cpus, "object_store_memory": OBJECT_STORE_BYTES}
         kinds = {
-            "worker": {"resources": resources, "node_config": {}, "min_workers": 0, "max_workers": max_nodes},
+            "worker": {"resources": resources, "node_config": {}, "min_workers": 1, "max_workers": max_nodes},
             "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
         }
         config: dict[str, Any] = {
@@ -130,7 +134,7 @@ class AutoscaledNodes:
             "idle_timeout_minutes": 0.1,
             "file_mounts_sync_continuously": False,
         }
-        config |= {name: {} for name in ("auth", "docker", "file_mounts")}
+        config |= {"auth": {"ssh_user": "nobody"}, "docker": {}, "file_mounts": {}}
         lists = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
         config |= {f"{name}_commands": [] for name in lists}
         config |= {name: [] for name in ("cluster_synced_files", "rsync_exclude", "rsync_filter")}
