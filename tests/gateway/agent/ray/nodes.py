@@ -126,7 +126,14 @@ class AutoscaledNodes:
         }
         config: dict[str, Any] = {
             "cluster_name": "tests",
-            "provider": {"type": "fake_multinode", "gcs_address": self.address},
+            "provider": {
+                "type": "fake_multinode",
+                "gcs_address": self.address,
+                "use_node_id_as_ip": True,  # nodes share their address
+                "disable_node_updaters": True,
+                "disable_launch_config_check": True,
+                "foreground_node_launch": True,
+            },
             "available_node_types": kinds,
             "head_node_type": "ray.head.default",
             "max_workers": max_nodes,
@@ -134,7 +141,7 @@ class AutoscaledNodes:
             "idle_timeout_minutes": 0.1,
             "file_mounts_sync_continuously": False,
         }
-        config |= {"auth": {"ssh_user": "nobody"}, "docker": {}, "file_mounts": {}}
+        config |= {"auth": {}, "docker": {}, "file_mounts": {}}
         lists = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
         config |= {f"{name}_commands": [] for name in lists}
         config |= {name: [] for name in ("cluster_synced_files", "rsync_exclude", "rsync_filter")}
