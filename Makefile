@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
-	long-native long-streams long-upgrade long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
+	long-native long-ray long-streams long-upgrade long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
 	clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
@@ -165,6 +165,12 @@ long-pools: $(VENV)/.installed-dev
 # those of a plan that knows the future: a minute. FIRST_SEED goes on from one.
 long-scaling: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/domain/pools/simulation
+
+# Engines on the nodes of Ray clusters on this machine: what holds of every launcher, lost nodes and heads under load, and
+# its autoscaler. Installs the extra first: a quarter of an hour and 250 MB.
+long-ray: $(VENV)/.installed-dev
+	$(LOCKED) --quiet -r deploy/locks/ray.txt
+	$(BIN)/pytest --full -s tests/gateway/agent/test_launchers.py tests/gateway/agent/ray tests/faults/pools/test_ray.py $(ARGS)
 
 # All that is sized of servers of other makers, part by part, with a table at the end: what a gateway adds to a direct call
 # beside LiteLLM and Portkey; llama.cpp, vLLM's CPU build and NVIDIA's Triton themselves; usage, faults, hostile replies,
@@ -319,7 +325,7 @@ lock: $(TOOLS)/.installed
 
 # Whether any locked package has a known vulnerability: fails, too, where the package index does not say. Changes nothing.
 audit: $(TOOLS)/.installed
-	@for lock in torch dev cuda build tools; do echo "deploy/locks/$$lock.txt"; \
+	@for lock in torch dev cuda ray build tools; do echo "deploy/locks/$$lock.txt"; \
 	  $(TOOLS)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off $(ARGS) -r deploy/locks/$$lock.txt || failed=1; \
 	done; test -z "$$failed"
 

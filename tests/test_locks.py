@@ -27,7 +27,7 @@ from engine.prepare.sources import (
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-NAMES = ("torch", "runtime", "gateway", "dev", "cuda", "build", "tools")
+NAMES = ("torch", "runtime", "gateway", "dev", "cuda", "ray", "build", "tools")
 
 
 def locked(*names: str) -> dict[str, list[Requirement]]:
@@ -61,9 +61,10 @@ def test_every_package_has_one_version_and_the_hashes_of_its_files(name: str) ->
     [
         (("torch", "runtime"), PROJECT["project"]["dependencies"]),
         (("torch", "dev"), PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["dev"]),
+        (("ray",), PROJECT["project"]["optional-dependencies"]["ray"]),
         (("build",), PROJECT["build-system"]["requires"]),
     ],
-    ids=["runtime", "dev", "build"],
+    ids=["runtime", "dev", "ray", "build"],
 )
 def test_the_locks_have_what_the_project_asks_for(names: tuple[str, ...], wanted: list[str]) -> None:
     found = locked(*names)
@@ -89,6 +90,14 @@ def test_gateways_have_the_servers_versions_and_nothing_of_pytorch() -> None:
     assert not gateway.keys() & set(OF_ENGINES)
     asked = {canonicalize_name(Requirement(each).name) for each in PROJECT["project"]["dependencies"]}
     assert asked - gateway.keys() == set(OF_ENGINES)
+
+
+def test_the_extra_for_ray_has_the_versions_of_the_server() -> None:
+    ray, dev = (
+        {name: {version_of(pin) for pin in each} for name, each in locked(lock).items()} for lock in ("ray", "dev")
+    )
+    assert "torch" not in ray
+    assert {name: dev[name] for name in ray if name in dev} == {name: pin for name, pin in ray.items() if name in dev}
 
 
 def test_what_only_the_cuda_build_of_pytorch_asks_for_is_apart() -> None:

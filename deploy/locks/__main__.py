@@ -10,6 +10,7 @@
 | `gateway.txt` | of `lorikeet gateway` and `lorikeet migrate`, which need no PyTorch and no database of their own |
 | `dev.txt` | those, and of the development tools |
 | `cuda.txt` | that PyTorch's CUDA build asks for, gigabytes; its Triton takes the place of the one in the others |
+| `ray.txt` | of the extra `ray`, in the versions of the others |
 | `build.txt` | that build Lorikeet itself |
 | `tools.txt` | of `make lock`, `make audit` and `make sbom` |
 
@@ -109,6 +110,7 @@ def main() -> None:
     server = packages(compile_lock("runtime", runtime, [pin for pin in same if not pin.startswith("triton==")]))
     _write("runtime", sorted([*(entry for entry in server if is_other(entry)), *own]))
     _write("gateway", gateway_lock(runtime))
+    _write("ray", ray_lock(project["project"]["optional-dependencies"]["ray"], keeps=keeps))
     build = [*project["build-system"]["requires"], "editables"]
     _write("build", packages(compile_lock("build", build, pins(FOLDER / "build.txt") if keeps else [])))
     _write("tools", packages(compile_lock("tools", list(TOOLS), pins(FOLDER / "tools.txt") if keeps else [])))
@@ -118,6 +120,12 @@ def gateway_lock(runtime: list[str]) -> Iterator[str]:
     """Return the entries of the packages of gateways, in the versions of the runtime's lock."""
     wanted = [each for each in runtime if re.split(r"[^\w-]", each)[0] not in OF_ENGINES]
     return packages(compile_lock("gateway", wanted, pins(FOLDER / "runtime.txt")))
+
+
+def ray_lock(wanted: list[str], *, keeps: bool) -> Iterator[str]:
+    """Return the entries of the packages of the extra `ray`, in the versions of the other locks."""
+    kept = [pin for name in ("dev", *(("ray",) if keeps else ())) for pin in pins(FOLDER / f"{name}.txt")]
+    return packages(compile_lock("ray", wanted, list(dict.fromkeys(kept))))
 
 
 def _write(name: str, entries: Iterator[str] | list[str]) -> None:

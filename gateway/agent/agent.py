@@ -32,7 +32,7 @@ from gateway.db.pools.scaling_rows import forget_loads
 from gateway.db.pools.served import ServedPool, list_served
 from gateway.domain.pools.plan import Action
 from gateway.settings import Settings
-from gateway.support.host import allow, host_keys
+from gateway.support.host import host_keys
 from gateway.support.model_folders import on_this_machine
 
 if TYPE_CHECKING:
@@ -80,8 +80,9 @@ class Agent:
         """
         self._database = database
         self._settings = settings
-        self._keys = host_keys(settings.data_dir) if settings.link_address else None
-        self._lease = Lease(database, settings.data_dir, hardware, programs)
+        self._keys = host_keys(settings.data_dir) if settings.has_link else None
+        self._lease = Lease(database, settings.data_dir, hardware, programs, placement=settings.placement)
+        self._launcher = launcher
         self._wake = asyncio.Event()
         site = Site(database, settings, hardware, launcher, command, self._lease, programs, self._keys)
         self._models = Models(database, settings, hardware, self._lease.host_id, changed=self._wake.set)
@@ -175,7 +176,7 @@ class Agent:
     async def _exchange_keys(self, conn: Connection, own: KeyPair) -> None:
         """Tell this host's key, and let the holders of all keys connect to its engines."""
         await announce_key(conn, self._lease.host_id, self._lease.host_name, own.public)
-        await asyncio.to_thread(allow, self._settings.data_dir, await list_keys(conn))
+        await self._launcher.admit(await list_keys(conn))
 
     # where nothing can be started
 

@@ -8,6 +8,55 @@ from typing import Protocol
 import msgspec
 
 
+class CannotReach(Exception):
+    """Whatever runs engines does not answer; the message says why. Engines live on, and nothing is known of them."""
+
+
+class CannotStart(Exception):
+    """The machine on which an engine was to start cannot start it; the message says why."""
+
+
+class NotYet(Exception):
+    """An engine has no machine yet, and will start once it has one; the message says what it waits for."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One start of a replica's engine, and what it takes of a machine."""
+
+    replica_id: str
+    generation: int
+    """The number of the start."""
+    model_dir: str
+    base_digest: str
+    """The digest of the model that the folder must hold."""
+    device: str = "auto"
+    """As the engine's settings have it."""
+    num_cpus: int = 1
+    memory_bytes: int = 0
+    """Memory of the machine that an engine on processors takes, by the estimate."""
+    labels: Mapping[str, str] = {}
+    """Labels that the machine must have."""
+
+
+class Spot(msgspec.Struct, frozen=True):
+    """Where an engine is about to start: its launcher has chosen that, and keeps it free until the engine has begun."""
+
+    address: str
+    """The ZeroMQ endpoint at which gateways reach the engine."""
+    endpoint: str
+    """The one that the engine listens on."""
+    link_dir: str = ""
+    """The folder of its machine's keys, where the address is on TCP."""
+    public_key: str | None = None
+    """The key that it proves there."""
+    device: str | None = None
+    """The device that was kept for it; None: as the settings and the replica's row say."""
+    num_threads: int | None = None
+    """Threads for an engine on processors; None: as the settings say, or its share of this host."""
+    cache_dir: str | None = None
+    """The folder of its machine's copies of adapters; None: as on this host."""
+
+
 class Spec(msgspec.Struct, frozen=True):
     """The facts by which a replica's engine is started."""
 
@@ -18,7 +67,7 @@ class Spec(msgspec.Struct, frozen=True):
     command: Sequence[str]
     """The program and its arguments."""
     environ: Mapping[str, str]
-    """The whole environment of the process."""
+    """The whole environment of the process; where it starts on another machine, that machine's counts instead."""
     public_key: str | None = None
     """The key that the engine proves where its address is on TCP."""
 
@@ -47,27 +96,49 @@ class Ended(msgspec.Struct, frozen=True):
     """The last lines of the engine's output."""
 
 
-class Launcher(Protocol):
-    """Starts and stops the engines of one host. At most one engine of a replica lives, whoever starts it."""
+Begin = Callable[[Spot], Awaitable[Spec | None]]
+"""Decides whether and how an engine is started at a spot: called once no other engine of the replica can be started."""
 
-    async def start(self, replica_id: str, begin: Callable[[], Awaitable[Spec | None]]) -> Engine | None:
+
+class Launcher(Protocol):
+    """Starts and stops engines. At most one engine of a replica is started on a machine, whoever starts it."""
+
+    @property
+    def unseen_s(self) -> float:
+        """Seconds of silence after which an engine that `running` does not return counts as ended.
+
+        0: `running` returns all that live. Infinite: nothing can be said now.
+        """
+
+    async def admit(self, public_keys: Sequence[str]) -> None:
+        """Let the holders of these keys, and nobody else, connect to engines on TCP."""
+
+    async def start(self, ask: Ask, begin: Begin) -> Engine | None:
         """Start an engine of a replica; return None where one lives already, or `begin` returns None.
 
-        begin: decides, once no other engine of the replica can be started, whether and how this one is.
-        Raises OSError: when its process cannot be made.
+        Raises CannotStart, NotYet or CannotReach, or what `begin` raises.
         """
 
     async def stop(self, engine: Engine, grace_s: float) -> None:
-        """End an engine: ask it to, and kill it after grace_s. Does nothing where it does not live any more."""
+        """End an engine: ask it to, and kill it after grace_s. Does nothing where it does not live any more.
+
+        Raises CannotReach.
+        """
 
     def running(self) -> dict[str, Engine]:
-        """Return the engines that live, by replica, whoever started them."""
+        """Return the engines that are known to live, by replica, whoever started them.
+
+        Two machines may have engines of one replica: the earlier start is returned.
+        """
 
     def watch(self, ended: Callable[[Ended], None]) -> None:
         """Call this function for each engine that ends from now on, of those that `start` or `running` returned."""
 
+    def release(self, replica_ids: set[str]) -> None:
+        """Give back what is kept free for the engines of all replicas but these, as far as none of them lives."""
+
     def forget(self, replica_ids: set[str]) -> None:
         """Remove what is kept of all replicas but these, as far as none of their engines lives."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Watch no more; the engines live on."""

@@ -18,6 +18,7 @@ import structlog
 from gateway.agent.hardware import Hardware
 from gateway.db.pool import FAILURES, Database
 from gateway.db.pools.hosts import claim_host, is_removed, release_host, renew_host
+from gateway.domain.pools.capacity import Placement
 from gateway.support.host import host_id
 
 LEASE_S = 5.0
@@ -45,17 +46,23 @@ class Removed(Superseded):
 class Lease:
     """The right to change the replicas of a host, until another agent takes it."""
 
-    def __init__(self, database: Database, data_dir: Path, hardware: Hardware, programs: Iterable[str] = ()) -> None:
-        """Prepare the lease of the host whose data folder this is; `claim` takes it.
-
-        programs: the drivers whose servers the host can start.
-        """
+    def __init__(
+        self,
+        database: Database,
+        data_dir: Path,
+        hardware: Hardware,
+        programs: Iterable[str] = (),
+        *,
+        placement: Placement = "local",
+    ) -> None:
+        """programs: the drivers whose servers the host can start. placement: as of `HostRow`."""
         self.host_id = host_id(data_dir)
         self.host_name = hardware.name
         self.generation = 0
         self._database = database
         self._hardware = hardware
         self._programs = list(programs)
+        self._placement: Placement = placement
         self._presence = os.open(data_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     async def claim(self) -> None:
@@ -78,6 +85,7 @@ class Lease:
                         gpu_bytes=self._hardware.gpu_bytes,
                         force=self._is_present(),
                         programs=self._programs,
+                        placement=self._placement,
                     )
             except FAILURES as error:
                 log.warning("host_not_claimed", error=str(error) or type(error).__name__)

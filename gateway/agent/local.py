@@ -5,6 +5,8 @@ it lives: the descriptor is inherited. So no second engine of a replica can be s
 that comes later finds the engines that live. The file holds the number of the start, the address, and the number of the
 process.
 
+Several launchers may share a folder, each in a process of its own: the lock decides which of them starts an engine.
+
 Knows nothing of rows, models and health.
 """
 
@@ -16,18 +18,30 @@ import fcntl
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import msgspec
 
-from gateway.agent.launcher import Ended, Engine, Spec
+from gateway.agent.doors import Door
+from gateway.agent.launcher import Ask, Begin, CannotStart, Ended, Engine, Spec
 from gateway.domain.pools.addresses import key_file_of, socket_of
+from gateway.support.host import port_of
 from gateway.support.process import last_lines, make_private_folder, open_log
 
 NUM_LAST_LINES = 10
 _SUFFIX = ".lock"
 _MAX_NOTE_BYTES = 4096
+_DOOR_NAME = "door"
+_DOOR_PAUSE_S = 0.02
+
+_APART = """sh -c 'echo $$ >>"$0"; exec "$@"' "$@" & exec 2>/dev/null; wait $!"""
+"""A shell that has another one write its number into a file and become a program, and that ends as the program does:
+whoever kills the children of a process kills this shell, and leaves the program alive."""
+_SIGNALED = 128
+"""What a shell adds to the number of the signal that ended its program."""
+_PID_PAUSE_S, _PID_WAIT_S = 0.005, 10.0
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -48,7 +62,7 @@ class _Process(msgspec.Struct):
     log_start: int
     """The length of the log, in bytes, when the process began."""
     popen: subprocess.Popen[bytes] | None
-    """None where this agent did not start the process."""
+    """The child that was started; None where another process started the engine."""
     ended: asyncio.Event
 
 
@@ -59,26 +73,63 @@ class LocalLauncher:
     log_dir: the folder in which each replica writes `engine-<id>.log`.
     """
 
-    def __init__(self, folder: Path, log_dir: Path) -> None:
+    unseen_s = 0.0
+
+    def __init__(self, folder: Path, log_dir: Path, door: Door, *, apart: bool = False) -> None:
         self._folder = folder
         self._log_dir = log_dir
+        self._door = door
+        self._apart = apart
         self._processes: dict[tuple[str, int], _Process] = {}
         self._ended: Callable[[Ended], None] = lambda ended: None
         make_private_folder(folder)
 
-    async def start(self, replica_id: str, begin: Callable[[], Awaitable[Spec | None]]) -> Engine | None:
+    async def admit(self, public_keys: Sequence[str]) -> None:
+        """Write the list of keys that engines on TCP let in, as `Launcher.admit`."""
+        await asyncio.to_thread(self._door.admit, public_keys)
+
+    async def start(self, ask: Ask, begin: Begin) -> Engine | None:
         """Start an engine under the replica's lock, as `Launcher.start`."""
-        descriptor = os.open(self._path(replica_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._path(ask.replica_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not _try_lock(descriptor, fcntl.LOCK_EX):
                 return None
             os.ftruncate(descriptor, 0)
-            spec = await begin()
-            return None if spec is None else self._spawn(replica_id, spec, descriptor)
+            async with self._only_one_chooses():
+                with _as_refusal():
+                    spot = self._door.spot(ask, self._ports())
+                spec = await begin(spot)
+                with _as_refusal():
+                    return None if spec is None else await self._spawn(ask.replica_id, spec, descriptor)
         finally:
             os.close(descriptor)
 
-    def _spawn(self, replica_id: str, spec: Spec, descriptor: int) -> Engine:
+    @asynccontextmanager
+    async def _only_one_chooses(self) -> AsyncIterator[None]:
+        """Let no other engine of this folder choose a port until the one that is started has written its own down."""
+        descriptor = os.open(self._folder / _DOOR_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while not _try_lock(descriptor, fcntl.LOCK_EX):  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(_DOOR_PAUSE_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _ports(self) -> set[int]:
+        """Return the ports of the engines that live, some of which may not listen yet."""
+        ports = {port_of(engine.address) for engine in self.running().values()}
+        return {port for port in ports if port is not None}
+
+    async def _spawn(self, replica_id: str, spec: Spec, descriptor: int) -> Engine:
+        """Start a process that holds a lock file's descriptor. Raises OSError or CannotStart."""
+        log_start, popen = self._popen(replica_id, spec, descriptor)
+        pid = await self._pid_of(popen, descriptor) if self._apart else popen.pid
+        engine = Engine(replica_id, spec.generation, spec.address, pid)
+        self._observe(engine, log_start, popen)
+        return engine
+
+    def _popen(self, replica_id: str, spec: Spec, descriptor: int) -> tuple[int, subprocess.Popen[bytes]]:
+        """Return where a new process begins to write in its log, and the process. Raises OSError."""
         note = msgspec.json.encode(_Note(spec.generation, spec.address)) + b"\n"
         os.pwrite(descriptor, note, 0)
 
@@ -86,21 +137,31 @@ class LocalLauncher:
             # In the child: it has its number down before it is anything else, whatever becomes of the agent.
             os.pwrite(descriptor, b"%d\n" % os.getpid(), len(note))
 
+        before = ["/bin/sh", "-c", _APART, "sh", str(self._path(replica_id))] if self._apart else []
         with open_log(self._log(replica_id)) as log:
             log_start = os.fstat(log.fileno()).st_size
             popen = subprocess.Popen(
-                list(spec.command),
+                [*before, *spec.command],
                 env=dict(spec.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=[descriptor],
                 start_new_session=True,
-                preexec_fn=note_pid,
+                preexec_fn=None if self._apart else note_pid,
             )
-        engine = Engine(replica_id, spec.generation, spec.address, popen.pid)
-        self._observe(engine, log_start, popen)
-        return engine
+        return log_start, popen
+
+    async def _pid_of(self, shell: subprocess.Popen[bytes], descriptor: int) -> int:
+        """Return the number of the program that a shell starts. Raises CannotStart: when there is none."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PID_WAIT_S):
+                while _pid_in(_read(descriptor)) is None and shell.poll() is None:  # noqa: ASYNC110 - of a process
+                    await asyncio.sleep(_PID_PAUSE_S)
+        pid = _pid_in(_read(descriptor))
+        if pid is None:
+            raise CannotStart("its process was not made")
+        return pid
 
     async def stop(self, engine: Engine, grace_s: float) -> None:
         """End an engine by SIGTERM, and by SIGKILL after grace_s."""
@@ -138,7 +199,10 @@ class LocalLauncher:
                 for each in (path, log, log.with_name(f"{log.name}.1")):
                     each.unlink(missing_ok=True)
 
-    def close(self) -> None:
+    def release(self, replica_ids: set[str]) -> None:
+        """Do nothing: what an engine of this host takes is free once it has ended."""
+
+    async def close(self) -> None:
         """Watch no process any more; engines live on."""
         for process in self._processes.values():
             self._unwatch(process)
@@ -154,13 +218,14 @@ class LocalLauncher:
         try:
             if _try_lock(descriptor, fcntl.LOCK_SH):
                 return None
-            lines = os.pread(descriptor, _MAX_NOTE_BYTES, 0).splitlines()
+            text = _read(descriptor)
         finally:
             os.close(descriptor)
         try:
-            note = msgspec.json.decode(lines[0], type=_Note)
-            pid = int(lines[1])
-        except (IndexError, ValueError):
+            note, pid = msgspec.json.decode(text.split(b"\n")[0], type=_Note), _pid_in(text)
+        except ValueError:
+            pid = None
+        if pid is None:
             return Engine(replica_id, 0, "", None)  # somebody is about to start it
         engine = Engine(replica_id, note.generation, note.address, pid)
         if (replica_id, note.generation) not in self._processes:
@@ -180,10 +245,13 @@ class LocalLauncher:
 
     def _has_ended(self, process: _Process) -> None:
         engine = process.engine
-        if process.popen is not None:  # not waited for yet, so that the number of its group is still its own
+        if process.popen is not None:  # not reaped yet, so that the number of its group is still its own
+            os.waitid(os.P_PID, process.popen.pid, os.WEXITED | os.WNOWAIT)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.popen.pid, signal.SIGKILL)  # processes that it left behind
         returncode = process.popen.wait() if process.popen is not None else None
+        if self._apart and returncode is not None and returncode > _SIGNALED:
+            returncode = _SIGNALED - returncode
         self._unwatch(process)
         del self._processes[engine.replica_id, engine.generation]
         for path in _files_of(engine.address):
@@ -205,11 +273,30 @@ class LocalLauncher:
         return self._log_dir / f"engine-{replica_id}.log"
 
 
+@contextmanager
+def _as_refusal() -> Iterator[None]:
+    """Raise CannotStart for an error of this machine."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotStart(str(error)) from None
+
+
 def _files_of(address: str) -> list[Path]:
     """Return the files that one start of an engine left: its socket, and the key of a server of another maker."""
     if (socket := socket_of(address)) is not None:
         return [Path(socket), Path(key_file_of(socket))]
     return [Path(address.removeprefix("ipc://"))] if address.startswith("ipc://") else []
+
+
+def _read(descriptor: int) -> bytes:
+    return os.pread(descriptor, _MAX_NOTE_BYTES, 0)
+
+
+def _pid_in(text: bytes) -> int | None:
+    """Return the number in the second line of a lock file; None where that is not whole yet."""
+    lines = text.split(b"\n")
+    return int(lines[1]) if len(lines) > 2 and lines[1].isdigit() else None
 
 
 def _try_lock(descriptor: int, kind: int) -> bool:

@@ -9,9 +9,12 @@ import sys
 
 from gateway.agent.agent import Agent, CannotRun
 from gateway.agent.commands import Command, engine_command
-from gateway.agent.hardware import this_host
+from gateway.agent.doors import LinkDoor, SocketDoor
+from gateway.agent.hardware import Hardware, this_host
+from gateway.agent.launcher import Launcher
 from gateway.agent.lease import Removed, Superseded
 from gateway.agent.local import LocalLauncher
+from gateway.agent.ray.launcher import RayLauncher
 from gateway.agent.servers.programs import find_programs
 from gateway.db.pool import Database
 from gateway.settings import Settings
@@ -41,8 +44,10 @@ def run_agent(
 async def _run(settings: Settings, dsn: str, command: Command, *, stops_engines: bool, gives_up: bool) -> int:
     settings.run_dir.parent.mkdir(parents=True, exist_ok=True)
     private_folder(settings.run_dir, os.geteuid(), os.getegid())
-    launcher = LocalLauncher(settings.data_dir / "replicas", settings.log_dir)
+    launcher = _launcher(settings)
     hardware = await asyncio.to_thread(this_host, settings.engine.device)
+    if settings.placement != "local":  # its engines compute elsewhere
+        hardware = Hardware(hardware.name, 0, 0, [], [])
     programs = find_programs(settings)
     async with await Database.connect(dsn, max_size=NUM_CONNECTIONS) as database:
         agent = Agent(database, settings, hardware, launcher, command, programs, gives_up=gives_up)
@@ -69,3 +74,14 @@ async def _run(settings: Settings, dsn: str, command: Command, *, stops_engines:
         await agent.end(stops_engines=stops_engines, forced=forced, is_superseded=is_superseded)
         sys.stderr.writelines(f"agent: {line}\n" for line in why.splitlines())
         return code
+
+
+def _launcher(settings: Settings) -> Launcher:
+    """Return what runs engines, as the settings say.
+
+    Raises OSError or BadKey: when this host's keys cannot be read, where its engines serve other machines.
+    """
+    if settings.placement == "ray":
+        return RayLauncher(settings)
+    link = LinkDoor(settings.link_address, settings.engine_ports, settings.data_dir) if settings.link_address else None
+    return LocalLauncher(settings.data_dir / "replicas", settings.log_dir, link or SocketDoor(settings.run_dir))

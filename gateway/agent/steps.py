@@ -19,16 +19,16 @@ import structlog
 
 from engine.config import UnsupportedModel, load_model_config, model_digest
 from engine.curve import KeyPair, Peer
-from gateway.agent.commands import Command, address, engine_environ
+from gateway.agent.commands import Command, engine_environ
 from gateway.agent.follower import Follower, ProbeFailed
 from gateway.agent.hardware import Hardware
-from gateway.agent.launcher import Ended, Engine, Launcher, Spec
+from gateway.agent.launcher import Ask, CannotReach, CannotStart, Ended, Engine, Launcher, NotYet, Spec, Spot
 from gateway.agent.servers.commands import server_command, server_environ, socket_path, write_key
 from gateway.agent.servers.follower import ServerFollower
 from gateway.agent.servers.plan import plan_of_server
 from gateway.agent.servers.programs import Programs
 from gateway.db.pool import Database
-from gateway.db.pools.replicas import ReplicaRow, begin_start, move_replica
+from gateway.db.pools.replicas import ReplicaRow, await_start, begin_start, move_replica
 from gateway.db.pools.revisions import RevisionRow, set_revision_state
 from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.addresses import address_of_socket
@@ -37,9 +37,12 @@ from gateway.domain.pools.foreign_settings import parse_foreign_settings
 from gateway.domain.pools.settings import engine_config
 from gateway.domain.pools.states import ReplicaState
 from gateway.settings import Settings
-from gateway.support.host import engine_address, host_keys, link_folder, port_of
+from gateway.support.host import host_keys
 
 FIRST_RETRY_S, MAX_RETRY_S = 0.5, 30.0
+NOT_YET_RETRY_S = 1.0
+"""Pause before it is seen again whether a replica has found a machine."""
+
 HEALTHY_S = 30.0
 """Seconds of service after which a replica has proven itself: its next failure counts as the first one."""
 
@@ -123,7 +126,6 @@ class Steps:
         self._num_failures: dict[str, int] = {}
         self._ready_since_s: dict[str, float] = {}
         self._retry_at_s: dict[str, float] = {}
-        self._starting = asyncio.Lock()
         site.launcher.watch(self._ended)
 
     async def start(self, served: Served, num_engines: int) -> None:
@@ -139,15 +141,14 @@ class Steps:
             await self._fail(row, str(error), MAX_RETRY_S)
             return
 
-        refusal: OSError | None = None
+        asked, public_key = self._ask(served), None
 
-        async def begin() -> Spec | None:
-            nonlocal refusal
+        async def begin(spot: Spot) -> Spec | None:
+            nonlocal public_key
             try:
-                spec = spec_of(row.generation + 1)
+                spec = spec_of(spot)
             except OSError as error:
-                refusal = error
-                return None
+                raise CannotStart(str(error)) from None
             async with site.database.acquire() as conn:
                 generation = await begin_start(
                     conn, row.id, site.lease.generation, address=spec.address, public_key=spec.public_key
@@ -155,20 +156,45 @@ class Steps:
             if generation is None:
                 return None
             assert generation == spec.generation, "only the holder of the lock starts a replica"
+            public_key = spec.public_key
             return spec
 
-        async with self._starting:  # a port is taken by the next one once it is written down
-            engine = await site.launcher.start(row.id, begin)
-        if refusal is not None:
+        try:
+            engine = await site.launcher.start(asked, begin)
+        except (NotYet, CannotReach) as waits:
+            await self._waits(row, str(waits))
+        except CannotStart as refusal:
             await self._fail(row, str(refusal), MAX_RETRY_S)
-        if engine is not None:
-            self.endings.pop(row.id, None)
-            key = site.keys.public if site.keys is not None and port_of(engine.address) is not None else None
-            self._follow_engine(engine, revision, key)
-            log.info("engine_started", replica=row.id, generation=engine.generation, pid=engine.pid)
+        else:
+            if engine is not None:
+                self.endings.pop(row.id, None)
+                self._follow_engine(engine, revision, public_key)
+                log.info("engine_started", replica=row.id, generation=engine.generation, pid=engine.pid)
 
-    def _engine_plan(self, served: Served, num_engines: int) -> Callable[[int], Spec]:
-        """Return a function that makes the start of an engine of our own from a generation. Raises as `_place`."""
+    def _ask(self, served: Served) -> Ask:
+        """Return what the engine of a replica takes of a machine."""
+        row, revision = served.row, served.revision
+        config = engine_config(self._site.settings.engine, revision.engine_settings)
+        return Ask(
+            row.id,
+            row.generation + 1,
+            str(revision.folder),
+            revision.base_digest or "",
+            config.device,
+            config.num_threads or 1,
+            revision.num_bytes or 0,
+            served.pool.row.placement,
+        )
+
+    async def _waits(self, row: ReplicaRow, why: str) -> None:
+        """Note what a replica waits for that has no machine yet. That is no failure."""
+        self._retry_at_s[row.id] = _now_s() + NOT_YET_RETRY_S
+        async with self._site.database.acquire() as conn:
+            await await_start(conn, row.id, self._site.lease.generation, row.generation, why)
+        asyncio.get_running_loop().call_later(NOT_YET_RETRY_S, self._changed)
+
+    def _engine_plan(self, served: Served, num_engines: int) -> Callable[[Spot], Spec]:
+        """Return how an engine of our own is started at a spot. Raises as `_place`."""
         site, row, revision = self._site, served.row, served.revision
         config = engine_config(site.settings.engine, revision.settings)
         folder, num_threads, gpu = self._place(served, config.num_threads, num_engines)
@@ -177,32 +203,34 @@ class Steps:
             config, model_dir=str(folder), num_threads=num_threads, unattended_s=unattended_s
         )
 
-        def spec(generation: int) -> Spec:
-            environ = engine_environ(os.environ, gpu)
-            if site.keys is None:
-                where = address(site.settings.run_dir, row.id, generation)
-                return Spec(generation, where, site.command(msgspec.structs.replace(config, endpoint=where)), environ)
-            where, endpoint = engine_address(site.settings.link_address, site.settings.engine_ports, self._ports())
-            guarded = msgspec.structs.replace(
-                config, endpoint=endpoint, link_dir=str(link_folder(site.settings.data_dir))
+        def spec(spot: Spot) -> Spec:
+            placed = msgspec.structs.replace(
+                config,
+                endpoint=spot.endpoint,
+                link_dir=spot.link_dir,
+                device=config.device if spot.device is None else spot.device,
+                num_threads=config.num_threads if spot.num_threads is None else spot.num_threads,
+                adapter_cache_dir=config.adapter_cache_dir if spot.cache_dir is None else spot.cache_dir,
             )
-            return Spec(generation, where, site.command(guarded), environ, site.keys.public)
+            environ = engine_environ(os.environ, gpu)
+            return Spec(row.generation + 1, spot.address, site.command(placed), environ, spot.public_key)
 
         return spec
 
-    def _ports(self) -> set[int]:
-        """Return the ports of this host's engines that live, some of which may not listen yet."""
-        ports = {port_of(engine.address) for engine in self._site.launcher.running().values()}
-        return {port for port in ports if port is not None}
-
-    def _server_plan(self, served: Served, num_engines: int) -> Callable[[int], Spec]:
-        """Return a function that makes the start of a server of another maker from a generation. Raises as `_place`."""
+    def _server_plan(self, served: Served, num_engines: int) -> Callable[[Spot], Spec]:
+        """Return how a server of another maker is started, on a socket of this machine. Raises as `_place`."""
         site, row, revision = self._site, served.row, served.revision
+        if site.settings.placement != "local":
+            raise ValueError(
+                f"LORIKEET_PLACEMENT={site.settings.placement} starts engines of Lorikeet alone: servers of other "
+                "makers have sockets of their own machine"
+            )
         settings = parse_foreign_settings(revision.settings)
         folder, num_threads, gpu = self._place(served, settings.num_threads, num_engines)
         server = plan_of_server(site.settings, site.programs, served.pool.row.name, revision, folder, num_threads, gpu)
 
-        def spec(generation: int) -> Spec:
+        def spec(spot: Spot) -> Spec:
+            generation = row.generation + 1
             socket = socket_path(site.settings.run_dir, row.id, generation)
             environ = server_environ(server, write_key(socket), os.environ)
             return Spec(generation, address_of_socket(str(socket)), server_command(server, socket), environ)
@@ -284,7 +312,7 @@ class Steps:
 
     async def drain(self, row: ReplicaRow, engine: Engine | None, revision: RevisionRow) -> None:
         """Stop a replica once it has nothing to do, or its time is over."""
-        if engine is not None:
+        if engine is not None or (self._site.launcher.unseen_s and row.address is not None):
             follower = self.follow(row, revision)
             end_s = _now_s() + self._site.settings.replica_drain_seconds
             idle_since_s = _now_s()
@@ -292,7 +320,9 @@ class Steps:
                 await asyncio.sleep(POLL_S)
                 if follower.is_connected and not follower.is_idle:
                     idle_since_s = _now_s()
-            await self.end(engine, STOP_S if _now_s() < end_s else OVERDUE_STOP_S)
+            engine = self._site.launcher.running().get(row.id, engine)
+            if engine is not None:
+                await self.end(engine, STOP_S if _now_s() < end_s else OVERDUE_STOP_S)
         await self._move(row, "stopped", row.why)
         log.info("replica_stopped", replica=row.id, why=row.why)
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import structlog
 
-from gateway.agent.launcher import Ended, Engine
+from gateway.agent.launcher import CannotReach, Ended, Engine
 from gateway.agent.servers.adapters import remove_files
 from gateway.agent.steps import NO_ANSWER, STOP_S, Served, Site, Step, Steps
 from gateway.db.pool import FAILURES
-from gateway.db.pools.replicas import await_start
+from gateway.db.pools.replicas import ReplicaRow, await_start
 from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 
@@ -33,6 +33,12 @@ An agent that was frozen itself loses its connections at the moment when it wake
 
 CONNECTING_S = 5.0
 """Seconds that the connection to a serving replica may take where an agent adopts the replica."""
+
+AWAY: tuple[type[Exception], ...] = (*FAILURES, CannotReach)
+"""Raised where the database, or what runs engines, does not answer."""
+
+LISTENED_TO = ("loading", "ready", "draining")
+"""States of replicas whose engines may live though they are not seen."""
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +92,11 @@ class Replicas:
                 step = self._step(served, engines.get(replica_id), num_engines)
                 if step is not None:
                     self._do(replica_id, step)
-        await self._steps.unfollow({(each.replica_id, each.generation) for each in engines.values()}, self.busy)
+        self._site.launcher.release(set(mine) | self.busy)
+        alive = {(each.replica_id, each.generation) for each in engines.values()}
+        if self._site.launcher.unseen_s:
+            alive |= {(each.row.id, each.row.generation) for each in mine.values() if each.row.state in LISTENED_TO}
+        await self._steps.unfollow(alive, self.busy)
 
     def forget(self, pools: Sequence[ServedPool]) -> None:
         """Remove the files and the memory of replicas that are no more."""
@@ -102,7 +112,7 @@ class Replicas:
             task.cancel()
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
         await self._steps.unfollow(set(), set())
-        self._site.launcher.close()
+        await self._site.launcher.close()
 
     async def stop_all(self, forced: asyncio.Event) -> None:
         """End all engines of this host, since the agent ends and is to leave nothing behind.
@@ -113,14 +123,15 @@ class Replicas:
             task.cancel()
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
         engines = [each for each in self._site.launcher.running().values() if each.pid is not None]
-        stopping = [asyncio.create_task(self._site.launcher.stop(each, STOP_S)) for each in engines]
+        stopping = [asyncio.create_task(self._stop(each, STOP_S)) for each in engines]
         force = asyncio.create_task(forced.wait())
         pending: set[asyncio.Task[Any]] = {*stopping}
         while pending and not force.done():
             _, pending = await asyncio.wait({*pending, force}, return_when=asyncio.FIRST_COMPLETED)
             pending.discard(force)
-        await asyncio.gather(*(self._site.launcher.stop(each, 0.0) for each in engines if pending), *stopping)
+        await asyncio.gather(*(self._stop(each, 0.0) for each in engines if pending), *stopping)
         force.cancel()
+        self._site.launcher.release(set())
         try:
             async with self._site.database.acquire() as conn:
                 for each in engines:
@@ -129,6 +140,12 @@ class Replicas:
                     await await_start(conn, each.replica_id, lease.generation, each.generation, why)
         except FAILURES as error:
             log.warning("rows_not_told", error=str(error))
+
+    async def _stop(self, engine: Engine, grace_s: float) -> None:
+        try:
+            await self._site.launcher.stop(engine, grace_s)
+        except CannotReach as error:
+            log.warning("engine_not_stopped", replica=engine.replica_id, error=str(error))
 
     # what is due for one replica
 
@@ -148,28 +165,34 @@ class Replicas:
                 return self._steps.start(served, num_engines)
             case "draining":
                 return self._steps.drain(row, engine, served.revision)
-            case "loading" | "ready" if engine is None:
-                return self._steps.lost(served)
             case "loading" | "ready":
-                assert engine is not None
-                return self._watch(served, engine)
+                return self._steps.lost(served) if self._has_ended(row, engine) else self._watch(served, engine)
         return None
 
-    def _watch(self, served: Served, engine: Engine) -> Step | None:
+    def _has_ended(self, row: ReplicaRow, engine: Engine | None) -> bool:
+        """Tell whether it is known that the engine of a replica, which is not seen to live, has ended."""
+        ended = self.endings.get(row.id)
+        is_known = ended is not None and ended.generation == row.generation
+        return engine is None and (is_known or not self._site.launcher.unseen_s)
+
+    def _watch(self, served: Served, engine: Engine | None) -> Step | None:
         """Return the step for a replica whose process lives.
 
         A replica is tried once it answers, and ended when it does not. A replica that served and does not answer is
-        loading until it does, which its row says within moments.
+        loading until it does, which its row says within moments. An engine
+        that is not seen where it should be lives as long as it answers.
         """
         row, follower = served.row, self._steps.follow(served.row, served.revision)
         if follower.silent_since_s is None:
             return self._steps.probe(served, follower) if row.state == "loading" else None
         silent_s = asyncio.get_running_loop().time() - follower.silent_since_s
+        if engine is None and silent_s > self._site.launcher.unseen_s:
+            return self._steps.lost(served)
         if row.state == "loading" and not follower.was_connected and row.why != NO_ANSWER:
             start_s = self._site.settings.replica_start_seconds
             why = f"its engine did not answer within {start_s:g} s of its start (LORIKEET_REPLICA_START_SECONDS)"
-            return self._steps.kill(row, engine, why) if silent_s > start_s else None
-        if silent_s > SILENT_S:
+            return self._steps.kill(row, engine, why) if engine is not None and silent_s > start_s else None
+        if engine is not None and silent_s > SILENT_S:
             return self._steps.kill(row, engine, f"it did not answer for {SILENT_S:g} s")
         if row.state == "ready" and silent_s > (FELL_SILENT_S if follower.was_connected else CONNECTING_S):
             return self._steps.falls_silent(row)
@@ -201,5 +224,5 @@ async def _unless_away(replica_id: str, step: Step) -> None:
     """Do a step, as far as the database is there for it. Rows and engines show later how far the step came."""
     try:
         await step
-    except FAILURES as error:
+    except AWAY as error:
         log.warning("replica_waits", replica=replica_id, error=str(error) or type(error).__name__)

@@ -290,9 +290,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=r"^\d{1,5}-\d{1,5}$",
-            description="First and last TCP port that engines listen on where LORIKEET_LINK_ADDRESS is set.",
+            description="First and last TCP port that engines listen on where LORIKEET_LINK_ADDRESS is set, or "
+            "LORIKEET_PLACEMENT is not `local`.",
         ),
     ] = "7400-7499"
+    placement: Annotated[
+        Literal["local", "ray"],
+        Meta(
+            description="What chooses the machine of each engine: `local` starts engines on the agent's own host, "
+            "`ray` on the nodes of a Ray cluster, of which the agent's host has to be one."
+        ),
+    ] = "local"
+    ray_address: Annotated[
+        str,
+        Meta(
+            description="Address of the Ray cluster with LORIKEET_PLACEMENT=ray, e.g. `10.0.0.5:6379` (`auto`: the "
+            "cluster of the node that runs on the agent's host)."
+        ),
+    ] = "auto"
     llama_server: Annotated[
         str,
         Meta(
@@ -406,6 +421,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """URL at which this machine reaches the gateway, without a path."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def has_link(self) -> bool:
+        """Tell whether this host's engines are on TCP, for gateways of other machines."""
+        return bool(self.link_address) or self.placement != "local"
 
     @property
     def engine_ports(self) -> range:

@@ -71,6 +71,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """True if replicas go from the host, and none starts on it."""
     failures: list[HostFailure]
     """Models that the host could not prepare, so that no replica of them starts there."""
+    placement: Literal["local", "ray"]
+    """`local`: engines run on the host itself. `ray`: the host stands for a Ray cluster, which chooses the machine of
+    each engine; the numbers of processors and bytes are 0 then."""
     is_joined: bool
     """True if the host has keys, with which it reaches engines on other hosts."""
     version: str | None
@@ -213,6 +216,7 @@ def _wire(host: hosts.HostRow, taken: list[TakenMemory], failures: list[host_fai
             )
             for each in failures
         ],
+        placement=host.placement,
         is_joined=host.is_joined,
         version=host.version,
         away_seconds=None if host.is_alive or math.isinf(host.away_s) else round(host.away_s, 1),

@@ -116,9 +116,13 @@ def print_hosts(hosts: Sequence[dict[str, Any]]) -> None:
     rows = [
         (
             each["name"],
-            ("alive" if each["is_alive"] else "no agent") + (", drained" if each["is_drained"] else ""),
+            ("alive" if each["is_alive"] else "no agent")
+            + (", drained" if each["is_drained"] else "")
+            + (", Ray cluster" if each["placement"] == "ray" else ""),
             each["num_processors"],
-            f"{size(each['taken_bytes'])} of {size(each['memory_bytes'])}",
+            size(each["taken_bytes"])
+            if each["placement"] == "ray"
+            else f"{size(each['taken_bytes'])} of {size(each['memory_bytes'])}",
             ", ".join(f"{size(gpu['taken_bytes'])} of {size(gpu['memory_bytes'])}" for gpu in each["gpus"]),
             each["num_replicas"],
             " ".join(each["programs"]),

@@ -6,6 +6,7 @@ The facts come from `python -m engine.doctor` in a process of its own, since the
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
@@ -55,6 +56,7 @@ def _doctor(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     report = _report(settings, environ, arguments.measure)
     report["data_folder"] = _data_folder(settings.data_dir)
+    report["ray"] = _ray(settings) if settings.placement == "ray" else None
     return print_result(arguments, report, "\n".join(_lines(report)))
 
 
@@ -97,6 +99,17 @@ def _data_folder(folder: Path) -> dict[str, Any]:
     return {"path": str(folder), "exists": folder.exists(), "free_bytes": usage.free}
 
 
+def _ray(settings: Settings) -> dict[str, Any]:
+    """Return whether the agent could have Ray place engines, and why not."""
+    from gateway.agent.launcher import CannotReach
+    from gateway.agent.ray.launcher import count_nodes
+
+    try:
+        return {"num_nodes": asyncio.run(count_nodes(settings)), "why_not": ""}
+    except CannotReach as error:
+        return {"num_nodes": 0, "why_not": str(error)}
+
+
 def _lines(report: dict[str, Any]) -> list[str]:
     machine, choice, folder = report["machine"], report["choice"], report["data_folder"]
     quota = "" if machine["quota"] is None else f", of which the control group allows {machine['quota']:g}"
@@ -109,6 +122,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
         f"other load   {machine['busy']:.1f} processors busy now, load average {machine['load']:.1f}",
         f"data folder  {folder['path']}: {folder['free_bytes'] / GIB:.1f} GiB free on its disk",
     ]
+    if (ray := report["ray"]) is not None:
+        lines.append(f"Ray cluster  {ray['why_not'] or str(ray['num_nodes']) + ' nodes'}")
     for gpu in report["gpus"]:
         free, total = gpu["free_bytes"] / GIB, gpu["memory_bytes"] / GIB
         lines.append(f"GPU          {gpu['name']} ({gpu['capability']}): {free:.1f} of {total:.1f} GiB free")

@@ -14,6 +14,7 @@ import msgspec
 
 from engine.version import VERSION
 from gateway.db.pools.host_failures import clear_failures
+from gateway.domain.pools.capacity import Placement
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -39,7 +40,9 @@ class HostRow(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     """The labels that operators gave the host."""
     is_drained: bool
-    """True if replicas leave the host, and none starts on it."""
+    """Whether replicas go from it, and none starts on it."""
+    placement: Placement
+    """What chooses the machines of its engines: `local`, which is the host itself, or `ray`, for a whole cluster."""
     is_joined: bool
     """Whether its engines and gateways have keys for TCP."""
     version: str | None
@@ -48,13 +51,13 @@ class HostRow(msgspec.Struct, frozen=True):
 
 _CLAIM = """
     INSERT INTO hosts AS h (id, name, generation, lease_until, num_processors, memory_bytes, gpu_bytes, programs,
-                       version)
-    VALUES ($1, $2, 1, clock_timestamp() + $3::interval, $4, $5, $6, $8, $9)
+                       version, placement)
+    VALUES ($1, $2, 1, clock_timestamp() + $3::interval, $4, $5, $6, $8, $9, $10)
     ON CONFLICT (id) DO UPDATE SET
         name = CASE WHEN h.public_keys = '{}' THEN excluded.name ELSE h.name END, generation = h.generation + 1,
         lease_until = excluded.lease_until, num_processors = excluded.num_processors,
         memory_bytes = excluded.memory_bytes, gpu_bytes = excluded.gpu_bytes, programs = excluded.programs,
-        version = excluded.version
+        version = excluded.version, placement = excluded.placement
     WHERE (h.lease_until <= clock_timestamp() OR $7) AND h.removed_at IS NULL
     RETURNING generation
 """
@@ -71,14 +74,25 @@ async def claim_host(
     gpu_bytes: Sequence[int] = (),
     force: bool = False,
     programs: Sequence[str] = (),
+    placement: Placement = "local",
 ) -> int | None:
     """Take the lease of a host, new or known; return the host's generation. None: another agent holds the lease.
 
     force: take the lease all the same, for an agent that knows the other one to be dead.
-    programs: as for `HostRow`.
+    programs, placement: as for `HostRow`.
     """
     generation: int | None = await conn.fetchval(
-        _CLAIM, host_id, name, lease, num_processors, memory_bytes, list(gpu_bytes), force, list(programs), VERSION
+        _CLAIM,
+        host_id,
+        name,
+        lease,
+        num_processors,
+        memory_bytes,
+        list(gpu_bytes),
+        force,
+        list(programs),
+        VERSION,
+        placement,
     )
     return generation
 
@@ -110,7 +124,7 @@ _LIST = """
            lease_until > clock_timestamp() AS is_alive,
            CASE WHEN lease_until = '-infinity' THEN 'infinity'::float8
                ELSE greatest(0, extract(epoch FROM clock_timestamp() - lease_until)) END::float8 AS away_s,
-           programs, labels, is_drained, public_keys <> '{}' AS is_joined, version
+           programs, labels, is_drained, placement, public_keys <> '{}' AS is_joined, version
     FROM hosts WHERE removed_at IS NULL ORDER BY created_at, id
 """
 _LABELS = msgspec.json.Decoder(dict[str, str])

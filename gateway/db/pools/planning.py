@@ -168,6 +168,7 @@ def host_of(row: HostRow) -> Host:
         frozenset(row.programs),
         is_drained=row.is_drained,
         labels=row.labels,
+        is_cluster=row.placement != "local",
     )
 
 

@@ -171,14 +171,15 @@ async def move_replica(
 _AWAIT_START = """
     UPDATE replicas r SET state = 'starting', why = $4, retry_at = NULL
     FROM hosts h WHERE r.id = $1 AND h.id = r.host_id AND h.generation = $2 AND r.generation = $3
-        AND r.state IN ('loading', 'ready', 'failed')
+        AND r.state IN ('starting', 'loading', 'ready', 'failed')
+        AND (r.state, r.why) IS DISTINCT FROM ('starting', $4)
 """
 
 
 async def await_start(conn: Connection, replica_id: str, host_generation: int, generation: int, why: str) -> bool:
-    """Note that a replica's process was ended, and that the host's next agent has to start it; return whether it is so.
+    """Note that the host's agent has to start a replica; return whether that changed the replica's row.
 
-    That is no failure of the replica.
+    The replica's process was ended, or could not be started yet, which is no failure of the replica.
     """
     return await conn.execute(_AWAIT_START, replica_id, host_generation, generation, why) == "UPDATE 1"
 

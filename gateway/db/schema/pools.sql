@@ -150,7 +150,9 @@ CREATE TABLE hosts (
     -- A removed host's keys count no more, and its agent ends.
     removed_at       timestamptz,
     -- The version of the agent that claimed the host last; NULL before the first.
-    version          text
+    version          text,
+    -- What chooses the machines of its engines; not 'local' for a host that stands for a whole cluster.
+    placement        text NOT NULL DEFAULT 'local' CHECK (placement IN ('local', 'ray'))
 );
 
 -- Hosts that could not prepare the model of a revision, and when each is tried again.

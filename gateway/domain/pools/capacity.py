@@ -17,6 +17,8 @@ import msgspec
 from engine.config import EngineConfig, ModelConfig
 
 Device = Literal["auto", "cpu", "cuda"]
+Placement = Literal["local", "ray"]
+"""What chooses the machines of a host's engines: the host itself, its only one, or Ray, among those of a cluster."""
 
 PROCESS_BYTES = 512 << 20
 """Bytes of the interpreter, PyTorch and the memory of steps, on processors."""
@@ -120,10 +122,17 @@ class Host(msgspec.Struct, frozen=True):
     is_drained: bool = False
     """True if replicas leave the host, and none starts on it."""
     labels: Mapping[str, str] = {}
-    """The labels that operators gave the host."""
+    """What operators say of it."""
+    is_cluster: bool = False
+    """Whether it stands for a cluster, in which something else finds a machine for each replica, or waits for one."""
 
     def lacks(self, labels: Mapping[str, str]) -> str:
-        """Return the first of these labels that the host does not have, as NAME=VALUE; "" where it has all."""
+        """Return the first of these labels that the host does not have, as NAME=VALUE; "" where it has all.
+
+        What a cluster itself lacks is asked of its machines.
+        """
+        if self.is_cluster:
+            return ""
         return next((f"{name}={value}" for name, value in labels.items() if self.labels.get(name) != value), "")
 
     def has_any(self, excluded: Mapping[str, Sequence[str]]) -> str:
@@ -147,7 +156,7 @@ class Host(msgspec.Struct, frozen=True):
 
     def can_start(self, needs: Needs) -> bool:
         """Tell whether the host has the program of a replica."""
-        return not needs.program or needs.program in self.programs
+        return not needs.program or (needs.program in self.programs and not self.is_cluster)
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -200,7 +209,8 @@ class Room:
     def find(self, needs: Needs) -> Place | None:
         """Return the place with the most free memory that has room for a replica; None where none has room.
 
-        Of equal places, it is that of the host with the fewest replicas.
+        Of equal places, it is that of the host with the fewest replicas. A cluster always has room: it gets
+        the replicas that find no other place.
         """
         found = [each for host in self._hosts.values() for each in self._places(host, needs)]
         return max(found, key=lambda each: (each[0], -self._num_replicas[each[1].host_id]))[1] if found else None
@@ -237,6 +247,8 @@ class Room:
         free = self._free[host.id]
         if not host.takes(needs):
             return []
+        if host.is_cluster:
+            return [(-1, Place(host.id))]
         if uses_gpu(needs, host):
             gpus = enumerate(self._free_gpus[host.id] if free >= GPU_HOST_BYTES else ())
             return [(left, Place(host.id, gpu)) for gpu, left in gpus if left >= needs.num_bytes]

@@ -32,7 +32,7 @@ def fake_engine(config: EngineConfig) -> list[str]:
             script = f"import sys; sys.stderr.write('engine: ' + {file.read_text()!r} + '\\n'); sys.exit({code})"
             return [sys.executable, "-c", script]
     if (Path(config.model_dir) / "mute").exists():
-        return [sys.executable, "-c", "import time; time.sleep(3600)", "engine.fake", config.endpoint]
+        return [sys.executable, "-c", "import time; time.sleep(3600)", "engine.fake", config.endpoint, config.link_dir]
     flags = ["--endpoint", config.endpoint, "--model-dir", config.model_dir]
     flags += ["--unattended-s", str(config.unattended_s), "--tokens-per-s", "200", "--link-dir", config.link_dir]
     return [sys.executable, "-m", "engine.fake", *flags]

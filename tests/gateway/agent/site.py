@@ -156,9 +156,14 @@ class Host:
                 command = (entry / "cmdline").read_bytes()
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
                 is_engine = b"engine.fake" in command or b"\0-m\0engine\0" in command
-                if is_engine and str(self.data_dir).encode() in command and state != "Z":
+                is_engine = is_engine and not command.startswith(b"/bin/sh\0")  # the shell that waits for one
+                if is_engine and self._mark().encode() in command and state != "Z":
                     found.append(int(entry.name))
         return sorted(found)
+
+    def _mark(self) -> str:
+        """Return what the commands of this host's engines have, and no others'."""
+        return str(self.data_dir)
 
     async def has_generation(self, number: int) -> bool:
         """Tell whether the host's agent is the one that took it so many times."""

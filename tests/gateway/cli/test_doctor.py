@@ -52,6 +52,14 @@ def test_what_the_first_start_found_of_the_model_is_told(tmp_path: Path, capsys:
     assert len(choice["native_paths"]) < 2 or "0.0123 nats" in choice["reasons"][-1]
 
 
+def test_a_ray_cluster_that_cannot_be_reached_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"LORIKEET_PLACEMENT": "ray", "LORIKEET_RAY_ADDRESS": "127.0.0.1:1", "LORIKEET_DEVICE": "cpu"}
+    assert main(["doctor", "--measure", "0"], _environ(tmp_path, **settings)) == 0
+    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Ray cluster"))
+    assert "Ray is not installed" in said or "the Ray cluster (127.0.0.1:1) cannot be reached" in said
+    assert not (tmp_path / "data").exists(), "looking makes nothing"
+
+
 @pytest.mark.parametrize("seconds", ["-1", "x", "301", "nan"])
 def test_a_wrong_length_is_refused(seconds: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as left:

@@ -1,0 +1,65 @@
+"""Doors: at which address an engine of this machine listens, and which keys it lets in.
+
+The address is decided where the engine starts: free ports and keys are a machine's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from gateway.agent.commands import address
+from gateway.agent.launcher import Ask, Spot
+from gateway.support.host import allow, engine_address, host_keys, link_folder
+
+
+class Door(Protocol):
+    """The way to the engines of one machine."""
+
+    def spot(self, ask: Ask, taken: Collection[int]) -> Spot:
+        """Return where an engine listens. taken: ports that other engines are about to use. Raises OSError."""
+
+    def admit(self, public_keys: Iterable[str]) -> None:
+        """Let the holders of these keys connect, and nobody else, where keys are asked for."""
+
+
+class SocketDoor:
+    """Unix sockets in a folder, for gateways of this machine."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    def spot(self, ask: Ask, taken: Collection[int]) -> Spot:
+        """Return the socket of one start of a replica."""
+        where = address(self._run_dir, ask.replica_id, ask.generation)
+        return Spot(where, where)
+
+    def admit(self, public_keys: Iterable[str]) -> None:
+        """Do nothing: who may open the folder may connect."""
+
+
+class LinkDoor:
+    """TCP with the keys of a data folder, for gateways of other machines.
+
+    host: an address of this machine, or a name by which other machines reach it.
+    """
+
+    def __init__(self, host: str, ports: range, data_dir: Path) -> None:
+        """Read the keys of the data folder.
+
+        Raises OSError or BadKey: when the keys cannot be read.
+        """
+        self._host = host
+        self._ports = ports
+        self._data_dir = data_dir
+        self._keys = host_keys(data_dir)
+
+    def spot(self, ask: Ask, taken: Collection[int]) -> Spot:
+        """Return the first free port. Raises OSError: when none is free."""
+        where, endpoint = engine_address(self._host, self._ports, taken)
+        return Spot(where, endpoint, str(link_folder(self._data_dir)), self._keys.public)
+
+    def admit(self, public_keys: Iterable[str]) -> None:
+        """Write the list of keys that engines let in."""
+        allow(self._data_dir, public_keys)

@@ -1,0 +1,302 @@
+"""The client of a Ray cluster, in a process of its own: does what the agent's lines ask, and answers each with a line.
+
+    python -m gateway.agent.ray.driver SETUP
+
+It says first that it is connected, or why it is not, and ends then. It ends with its stdin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable
+from typing import Any
+
+import msgspec
+
+from gateway.agent.launcher import Ask, CannotStart
+from gateway.agent.ray.messages import (
+    Answer,
+    Answered,
+    Away,
+    Call,
+    Called,
+    Connected,
+    Done,
+    Forget,
+    Go,
+    Look,
+    Offer,
+    Offered,
+    Picture,
+    Refused,
+    Setup,
+    Started,
+    Stop,
+    Waits,
+)
+from gateway.agent.ray.resources import CPU, GPU, MEMORY, Node, demand, needs_gpu, nodes_of, why_waiting
+
+try:
+    import ray
+    from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from gateway.agent.ray.supervisor import Sight, Supervisor
+except ImportError as error:
+    MISSING = str(error)
+else:
+    MISSING = ""
+
+LOOK_S = 3.0
+"""Seconds that a supervisor has to tell what it sees."""
+PLACE_S = 1.5
+"""Seconds after which a replica without a node is said to wait for one."""
+OFFER_S = 20.0
+STOP_EXTRA_S = 10.0
+MAX_LINE_BYTES = 16 << 20
+
+_SEAT, _LOOKOUT = "replica:", "node:"
+
+
+class Driver:
+    """A connection to the cluster, and the supervisors there.
+
+    A replica has a *seat*: the supervisor for which Ray keeps its resources. A node on which there are engines and no
+    seat, or that has not been looked at yet, has a *lookout*, one without resources. Lookouts go once their nodes have
+    no engine: a node with any actor counts as busy, and would never be given back.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._seats: dict[str, Any] = {}
+        self._seat_nodes: dict[str, str] = {}
+        """The nodes of seats that have one."""
+        self._lookouts: dict[str, Any] = {}
+        self._looked_at: set[str] = set()
+        """Nodes on which there was no engine when that was looked at first."""
+        self._engine_nodes: dict[tuple[str, int], str] = {}
+        self._nodes: list[Node] = []
+        self._supervisor = ray.remote(Supervisor)
+
+    def connect(self) -> int:
+        """Connect, and find the seats that there are; return the number of nodes. Raises whatever Ray raises."""
+        ray.init(
+            address=self._setup.address,
+            namespace=self._setup.namespace,
+            log_to_driver=False,
+            configure_logging=False,
+            include_dashboard=False,
+        )
+        for name in ray.util.list_named_actors():
+            if name.startswith(_SEAT):
+                self._seats[name.removeprefix(_SEAT)] = ray.get_actor(name)
+        self._nodes = nodes_of(ray.nodes())
+        return len(self._nodes)
+
+    async def do(self, call: Call) -> Answer:
+        """Do what the agent asks, and return the answer."""
+        try:
+            match call:
+                case Look():
+                    return await self._look(call.public_keys, call.kept)
+                case Offer():
+                    return await self._offer(call.ask, call.public_keys)
+                case Go():
+                    seat = self._seats.get(call.replica_id)
+                    if seat is None:
+                        return Refused("the place that was kept for it is gone")
+                    engine = await _within(OFFER_S, seat.go.remote(call.spec))
+                    if engine is not None:
+                        self._engine_nodes[engine.replica_id, engine.generation] = self._seat_nodes[call.replica_id]
+                    return Started(engine)
+                case Stop():
+                    return await self._stop(call)
+                case Forget():
+                    watchers = self._watchers().values()
+                    await asyncio.gather(
+                        *(_within(LOOK_S, each.forget.remote(call.replica_ids)) for each in watchers),
+                        return_exceptions=True,
+                    )
+                    return Done()
+        except CannotStart as refusal:
+            return Refused(str(refusal))
+        except (RayError, TimeoutError, OSError, RuntimeError, ValueError) as error:
+            return Away(f"the Ray cluster does not answer: {in_a_line(error)}")
+
+    # what there is
+
+    async def _look(self, public_keys: list[str], kept: list[str] | None) -> Picture:
+        seated = set(self._seats)  # those that `kept` can know of
+        self._nodes = nodes_of(await asyncio.to_thread(ray.nodes))
+        alive = {each.id for each in self._nodes}
+        self._lookouts = {id: each for id, each in self._lookouts.items() if id in alive}
+        self._looked_at &= alive
+        for node_id in alive - self._looked_at - self._lookouts.keys() - set(self._seat_nodes.values()):
+            self._lookouts[node_id] = await asyncio.to_thread(self._make_lookout, node_id)
+        seats = await self._ask_all(self._seats, public_keys)
+        lookouts = await self._ask_all(self._lookouts, public_keys)
+        self._seat_nodes = {id: sight.node_id for id, sight in seats.items() if sight.node_id in alive}
+        by_node = {sight.node_id: sight for sight in (*lookouts.values(), *seats.values()) if sight.node_id in alive}
+        self._looked_at |= by_node.keys()
+        self._engine_nodes = {
+            (engine.replica_id, engine.generation): node_id
+            for node_id, sight in by_node.items()
+            for engine in sight.engines
+        }
+        await self._adopt(by_node)
+        await self._release(by_node, seated - set(seated if kept is None else kept))
+        engines = [engine for sight in by_node.values() for engine in sight.engines]
+        ended = {each.replica_id: each for sight in lookouts.values() for each in sight.ended}
+        ended |= {each.replica_id: each for id, sight in seats.items() for each in sight.ended if each.replica_id == id}
+        return Picture(sorted(engines, key=lambda each: each.generation), list(ended.values()))
+
+    async def _ask_all(self, supervisors: dict[str, Any], public_keys: list[str]) -> dict[str, Sight]:
+        """Return what those see that answer; forget those that are dead for good."""
+        asked = dict(supervisors)
+        sights = await asyncio.gather(
+            *(_within(LOOK_S, each.look.remote(public_keys)) for each in asked.values()), return_exceptions=True
+        )
+        for (key, supervisor), sight in zip(asked.items(), sights, strict=True):
+            if isinstance(sight, ActorDiedError) and supervisors.get(key) is supervisor:
+                del supervisors[key]
+        return {key: sight for key, sight in zip(asked, sights, strict=True) if isinstance(sight, Sight)}
+
+    async def _adopt(self, by_node: dict[str, Sight]) -> None:
+        """See that each engine has its seat on its node: one that Ray has put elsewhere meanwhile is taken back."""
+        newest = dict(sorted(self._engine_nodes))
+        for node_id, sight in by_node.items():
+            for engine in sight.engines:
+                id, ask = engine.replica_id, sight.asks.get(engine.replica_id)
+                if ask is None or engine.pid is None or engine.generation != newest[id]:
+                    continue
+                if id not in self._seats:
+                    self._seats[id] = await asyncio.to_thread(self._make_seat, ask, node_id)
+                elif self._seat_nodes.get(id, node_id) != node_id:
+                    await asyncio.to_thread(ray.kill, self._seats.pop(id))  # the next look makes another one here
+
+    async def _release(self, by_node: dict[str, Sight], spare: set[str]) -> None:
+        """End the spare seats that have no engine, and lookouts that have nothing to see."""
+        living = {replica_id for replica_id, _ in self._engine_nodes}
+        for replica_id in (spare & self._seats.keys()) - living:
+            self._seat_nodes.pop(replica_id, None)
+            await asyncio.to_thread(ray.kill, self._seats.pop(replica_id))
+        with_seats = set(self._seat_nodes.values())
+        for node_id in list(self._lookouts):
+            sight = by_node.get(node_id)
+            if sight is not None and (node_id in with_seats or not sight.engines):
+                await asyncio.to_thread(ray.kill, self._lookouts.pop(node_id))
+        lost_sight = {node_id for (_, _), node_id in self._engine_nodes.items()} - with_seats - self._lookouts.keys()
+        self._looked_at -= lost_sight
+
+    def _watchers(self) -> dict[str, Any]:
+        """Return one supervisor of each node that has any."""
+        seats = {node_id: self._seats[id] for id, node_id in self._seat_nodes.items() if id in self._seats}
+        return self._lookouts | seats
+
+    # what is to be
+
+    async def _offer(self, ask: Ask, public_keys: list[str]) -> Answer:
+        if not self._nodes:
+            self._nodes = nodes_of(await asyncio.to_thread(ray.nodes))
+        seat = self._seats.get(ask.replica_id)
+        if seat is None:
+            seat = self._seats[ask.replica_id] = await asyncio.to_thread(self._make_seat, ask)
+        try:
+            sight = await _within(PLACE_S, seat.look.remote(public_keys))
+        except (TimeoutError, ActorUnavailableError):
+            return Waits(why_waiting(ask, self._nodes, on_gpu=needs_gpu(ask, self._nodes)))
+        except ActorDiedError as error:
+            self._seats.pop(ask.replica_id, None)
+            return Refused(f"its supervisor could not be made: {in_a_line(error)}")
+        self._seat_nodes[ask.replica_id] = sight.node_id
+        return Offered(await _within(OFFER_S, seat.offer.remote(ask, public_keys)))
+
+    async def _stop(self, call: Stop) -> Answer:
+        node_id = self._engine_nodes.get((call.engine.replica_id, call.engine.generation))
+        watcher = self._watchers().get(node_id or "")
+        if watcher is None:
+            return Away("the node of the engine is not in the Ray cluster")
+        await _within(call.grace_s + STOP_EXTRA_S, watcher.stop.remote(call.engine, call.grace_s))
+        return Done()
+
+    def _make_seat(self, ask: Ask, node_id: str | None = None) -> Any:
+        """Return the seat of a replica. node_id: where it is put, if it can be."""
+        wanted = demand(ask, on_gpu=needs_gpu(ask, self._nodes))
+        affinity = NodeAffinitySchedulingStrategy(node_id, soft=True) if node_id is not None else "SPREAD"
+        return self._supervisor.options(
+            name=f"{_SEAT}{ask.replica_id}",
+            get_if_exists=True,
+            lifetime="detached",
+            max_restarts=-1,
+            num_cpus=wanted[CPU],
+            num_gpus=wanted.get(GPU, 0),
+            memory=wanted.get(MEMORY),
+            scheduling_strategy=affinity,
+            **({"label_selector": dict(ask.labels)} if ask.labels and node_id is None else {}),
+        ).remote(self._setup, ask.replica_id)
+
+    def _make_lookout(self, node_id: str) -> Any:
+        return self._supervisor.options(
+            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
+        ).remote(self._setup)
+
+
+async def _within(seconds: float, answer: Awaitable[Any]) -> Any:
+    """Return what a supervisor answers. Raises TimeoutError, or what it raised; the call itself goes on."""
+    waiting = asyncio.ensure_future(answer)
+    done, _ = await asyncio.wait({waiting}, timeout=seconds)
+    if not done:
+        waiting.add_done_callback(lambda each: each.cancelled() or each.exception())
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return waiting.result()
+
+
+def in_a_line(error: BaseException) -> str:
+    """Return what an error of Ray says in its first lines."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+async def serve(setup: Setup, answers: int) -> int:
+    """Connect, and serve until stdin ends; return the exit code. answers: the descriptor that gets the lines."""
+
+    def say(number: int, answer: Answer) -> None:
+        os.write(answers, msgspec.json.encode(Answered(number, answer)) + b"\n")
+
+    if MISSING:
+        say(0, Away(f"Ray is not installed ({MISSING}): pip install 'lorikeet-serving[ray]'"))
+        return os.EX_CONFIG
+    driver = Driver(setup)
+    try:
+        num_nodes = await asyncio.to_thread(driver.connect)
+    except (
+        Exception
+    ) as error:  # whatever Ray raises: a wrong version is a RuntimeError, an absent cluster a ConnectionError
+        say(0, Away(f"the Ray cluster ({setup.address}) cannot be reached: {in_a_line(error)}"))
+        return os.EX_TEMPFAIL
+    say(0, Connected(num_nodes))
+    calls = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(calls), sys.stdin)
+    decoder, tasks = msgspec.json.Decoder(Called), set[asyncio.Task[None]]()
+
+    async def do(called: Called) -> None:
+        say(called.number, await driver.do(called.call))
+
+    async for line in calls:
+        task = asyncio.create_task(do(decoder.decode(line)))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    return os.EX_OK
+
+
+def main() -> None:
+    setup = msgspec.json.decode(sys.argv[1], type=Setup)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # Ray prints
+    code = asyncio.run(serve(setup, answers))
+    os._exit(code)  # Ray's own end waits for a head that may be away
+
+
+if __name__ == "__main__":
+    main()

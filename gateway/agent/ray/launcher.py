@@ -1,0 +1,201 @@
+"""`Launcher` of an agent whose engines run on the nodes of a Ray cluster. Never imports Ray: its driver does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from engine.version import VERSION
+from gateway.agent.launcher import Ask, Begin, CannotReach, CannotStart, Ended, Engine, NotYet
+from gateway.agent.ray.bridge import Bridge
+from gateway.agent.ray.messages import (
+    Done,
+    Forget,
+    Go,
+    Look,
+    Offer,
+    Offered,
+    Picture,
+    Refused,
+    Setup,
+    Started,
+    Stop,
+    Waits,
+)
+from gateway.settings import Settings
+from gateway.support.host import host_id
+
+LOOK_PAUSE_S = 1.0
+RETRY_S = 2.0
+"""Pause before the cluster is connected to again."""
+
+UNSEEN_S = 3.0
+"""Silence of an engine that no node has any more, after which it is started elsewhere: longer than its connection takes
+to come back where that alone was lost."""
+
+LOOK_S = 15.0
+START_S = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+class RayLauncher:
+    """`Launcher` of one host, which stands for a cluster. Begins to connect to the cluster at the first `watch`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Make the folders that nodes need.
+
+        Raises OSError: when the data folder cannot be written.
+        """
+        setup = _setup(settings, f"lorikeet-{host_id(settings.data_dir)}")
+        self._bridge = Bridge(setup, settings.log_dir / "ray-driver.log")
+        self._engines: dict[str, Engine] = {}
+        self._public_keys: list[str] = []
+        self._kept: list[str] | None = None
+        self._is_sighted = False
+        self._told: set[tuple[str, int]] = set()
+        self._ended: Callable[[Ended], None] = lambda ended: None
+        self._looking: asyncio.Task[None] | None = None
+        self._forgetting: set[asyncio.Task[None]] = set()
+
+    @property
+    def unseen_s(self) -> float:
+        """Return the silence that counts as an engine's end, as `Launcher.unseen_s`."""
+        return UNSEEN_S if self._is_sighted else math.inf
+
+    async def admit(self, public_keys: Sequence[str]) -> None:
+        """Hand the keys to all nodes, as `Launcher.admit`: to those with engines at the next look."""
+        self._public_keys = sorted(public_keys)
+
+    async def start(self, ask: Ask, begin: Begin) -> Engine | None:
+        """Start an engine on a node that Ray finds, as `Launcher.start`."""
+        if self._kept is not None and ask.replica_id not in self._kept:
+            self._kept = [*self._kept, ask.replica_id]
+        answer = await self._bridge.call(Offer(ask, self._public_keys), START_S)
+        if isinstance(answer, Waits):
+            raise NotYet(answer.why)
+        if isinstance(answer, Refused):
+            raise CannotStart(answer.why)
+        assert isinstance(answer, Offered)
+        if answer.spot is None:
+            return None
+        spec = None
+        try:
+            spec = await begin(answer.spot)
+        finally:
+            told = None if spec is None else msgspec.structs.replace(spec, environ={})
+            if told is None:
+                with contextlib.suppress(CannotReach):
+                    await self._bridge.call(Go(ask.replica_id, None), START_S)
+        if told is None:
+            return None
+        started = await self._bridge.call(Go(ask.replica_id, told), START_S)
+        if isinstance(started, Refused):
+            raise CannotStart(started.why)
+        assert isinstance(started, Started)
+        if started.engine is not None:
+            self._engines[ask.replica_id] = started.engine
+        return started.engine
+
+    async def stop(self, engine: Engine, grace_s: float) -> None:
+        """End an engine on its node, as `Launcher.stop`."""
+        if self._engines.get(engine.replica_id) != engine:
+            return
+        answer = await self._bridge.call(Stop(engine, grace_s), grace_s + START_S)
+        assert isinstance(answer, Done)
+        if self._engines.get(engine.replica_id) == engine:
+            del self._engines[engine.replica_id]
+
+    def running(self) -> dict[str, Engine]:
+        """Return the engines of the last look; while the cluster is away, of the last one before."""
+        return dict(self._engines)
+
+    def watch(self, ended: Callable[[Ended], None]) -> None:
+        """Call `ended` for each engine that ends from now on, as `Launcher.watch`."""
+        self._ended = ended
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._keep_looking())
+
+    def release(self, replica_ids: set[str]) -> None:
+        """Keep no resources free for all replicas but these, from the next look on."""
+        self._kept = sorted(replica_ids)
+
+    def forget(self, replica_ids: set[str]) -> None:
+        """Remove the files of all replicas but these, on nodes that have engines now."""
+        task = asyncio.create_task(self._forget(sorted(replica_ids)))
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
+    async def close(self) -> None:
+        """Watch no more; the engines live on."""
+        if self._kept == []:  # nothing is left to run: nodes are given back at once
+            with contextlib.suppress(CannotReach):
+                await self._look()
+        tasks = [each for each in (self._looking, *self._forgetting) if each is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep_looking(self) -> None:
+        why = ""
+        while True:
+            try:
+                await self._bridge.run(self._look_for_ever)
+            except CannotReach as error:
+                self._is_sighted = False
+                if str(error) != why:
+                    why = str(error)
+                    log.warning("ray_away", error=why)
+            await asyncio.sleep(RETRY_S)
+
+    async def _look_for_ever(self) -> None:
+        log.info("ray_connected")
+        while True:
+            await self._look()
+            await asyncio.sleep(LOOK_PAUSE_S)
+
+    async def _look(self) -> None:
+        """Take a new picture. Raises CannotReach."""
+        picture = await self._bridge.call(Look(self._public_keys, self._kept), LOOK_S)
+        assert isinstance(picture, Picture)
+        engines: dict[str, Engine] = {}
+        for engine in picture.engines:
+            engines.setdefault(engine.replica_id, engine)
+        self._engines = engines
+        self._is_sighted = True
+        for ended in picture.ended:
+            if (ended.replica_id, ended.generation) not in self._told:
+                self._told.add((ended.replica_id, ended.generation))
+                self._ended(ended)
+
+    async def _forget(self, replica_ids: list[str]) -> None:
+        self._told = {each for each in self._told if each[0] in replica_ids}
+        with contextlib.suppress(CannotReach):
+            await self._bridge.call(Forget(replica_ids), START_S)
+
+
+async def count_nodes(settings: Settings) -> int:
+    """Return the number of nodes of the cluster. Raises CannotReach."""
+
+    async def nothing() -> None:
+        pass
+
+    bridge = Bridge(_setup(settings, "lorikeet-doctor"), None)
+    await bridge.run(nothing)
+    return bridge.num_nodes
+
+
+def _setup(settings: Settings, namespace: str) -> Setup:
+    return Setup(
+        address=settings.ray_address,
+        namespace=namespace,
+        data_dir=str(settings.data_dir),
+        first_port=settings.engine_ports.start,
+        last_port=settings.engine_ports.stop - 1,
+        version=VERSION,
+    )

@@ -1,0 +1,127 @@
+"""What the agent and the driver say to each other, one line of JSON each."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.agent.launcher import Ask, Ended, Engine, Spec, Spot
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What the driver is told at its start, and each supervisor when it is made."""
+
+    address: str
+    """Of the Ray cluster."""
+    namespace: str
+    """Of the actors of one host."""
+    data_dir: str
+    """The data folder on nodes whose own environment names none."""
+    first_port: int
+    last_port: int
+    version: str
+    """Of Lorikeet, which has to be the same on all nodes."""
+
+
+class Look(msgspec.Struct, frozen=True, tag=True):
+    """Look at all engines."""
+
+    public_keys: list[str]
+    """Those that may connect to engines from now on."""
+    kept: list[str] | None
+    """The replicas for whose engines resources stay free; None: those for which they are."""
+
+
+class Offer(msgspec.Struct, frozen=True, tag=True):
+    """Find a node for an engine and say where it would be. `Go` has to follow within moments."""
+
+    ask: Ask
+    public_keys: list[str]
+
+
+class Go(msgspec.Struct, frozen=True, tag=True):
+    """Start the engine that was offered a spot, or none after all."""
+
+    replica_id: str
+    spec: Spec | None
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """End an engine."""
+
+    engine: Engine
+    grace_s: float
+
+
+class Forget(msgspec.Struct, frozen=True, tag=True):
+    """Remove the files of all replicas but these."""
+
+    replica_ids: list[str]
+
+
+Call = Look | Offer | Go | Stop | Forget
+
+
+class Connected(msgspec.Struct, frozen=True, tag=True):
+    """The driver is connected to the cluster."""
+
+    num_nodes: int
+
+
+class Picture(msgspec.Struct, frozen=True, tag=True):
+    """The cluster as it is now."""
+
+    engines: list[Engine]
+    """Engines that live on nodes, the earlier start of a replica first."""
+    ended: list[Ended]
+    """The last end of the engine of each replica."""
+
+
+class Offered(msgspec.Struct, frozen=True, tag=True):
+    """A spot; None where an engine of the replica lives already."""
+
+    spot: Spot | None
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """The engine that was started, if one was."""
+
+    engine: Engine | None
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """It is done."""
+
+
+class Waits(msgspec.Struct, frozen=True, tag=True):
+    """No node has room now."""
+
+    why: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The node cannot start the engine."""
+
+    why: str
+
+
+class Away(msgspec.Struct, frozen=True, tag=True):
+    """The cluster, or the node that it takes, does not answer."""
+
+    why: str
+
+
+Answer = Connected | Picture | Offered | Started | Done | Waits | Refused | Away
+
+
+class Called(msgspec.Struct, frozen=True):
+    """A line to the driver."""
+
+    number: int
+    call: Call
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A line of the driver. number: of the call; 0 for what it says by itself: it has connected, or it cannot."""
+
+    number: int
+    answer: Answer

@@ -1,0 +1,214 @@
+"""The actor beside an engine: it starts the engine as a process of its node, adopts the one that lives, and tells.
+
+It runs in a process of Ray on a node. Several of a node share the installation's folder below `ray` in the node's data
+folder, whose lock files say which engines live: each of them can tell of all engines there, and end them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import ray
+
+from engine.config import UnsupportedModel, model_digest
+from engine.version import VERSION
+from gateway.agent.commands import engine_environ
+from gateway.agent.doors import LinkDoor
+from gateway.agent.launcher import Ask, CannotStart, Ended, Engine, Spec, Spot
+from gateway.agent.local import LocalLauncher
+from gateway.agent.ray.messages import Setup
+from gateway.support.process import make_private_folder, write_private
+
+OFFER_S = 15.0
+"""Seconds for which an offered spot is kept free for a word of the agent, which may have died."""
+
+_RECORD_SUFFIX = ".record"
+_GPU_SUFFIX = ".gpu"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What an engine that was started on this node takes of it."""
+
+    ask: Ask
+    gpu: str | None
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """What a supervisor sees on its node."""
+
+    node_id: str
+    engines: list[Engine]
+    asks: dict[str, Ask]
+    """What each of these engines takes, by replica."""
+    ended: list[Ended]
+    """Engines that this supervisor has seen end."""
+
+
+class Supervisor:
+    """Supervises the engines of one node.
+
+    replica_id: of the replica for whose engine Ray keeps resources here; "" where it only looks.
+    """
+
+    def __init__(self, setup: Setup, replica_id: str = "") -> None:
+        self._setup = setup
+        self._replica_id = replica_id
+        self._launcher: LocalLauncher | None = None
+        self._keys: list[str] = []
+        self._folder = Path(os.environ.get("LORIKEET_DATA_DIR") or setup.data_dir).absolute()
+        self._folder = self._folder / "ray" / setup.namespace
+        self._ended: dict[str, Ended] = {}
+        self._starting: asyncio.Task[Engine | None] | None = None
+        self._decision: asyncio.Future[Spec | None] | None = None
+        self._context = ray.get_runtime_context()
+        self._gpu = next((str(gpu) for gpu in self._context.get_accelerator_ids().get("GPU", [])), None)
+
+    async def look(self, public_keys: list[str]) -> Sight:
+        """Tell what lives on this node. public_keys: those that may connect to engines from now on."""
+        launcher = await self._ready(public_keys)
+        engines = launcher.running()
+        asks = {id: record.ask for id in engines if (record := self._record_of(id)) is not None}
+        return Sight(self._context.get_node_id(), list(engines.values()), asks, list(self._ended.values()))
+
+    async def offer(self, ask: Ask, public_keys: list[str]) -> Spot | None:
+        """Return where the engine would be, which `go` starts then; None where one of the replica lives.
+
+        Raises CannotStart.
+        """
+        launcher = await self._ready(public_keys)
+        self._check_version()
+        await asyncio.to_thread(self._check_model, ask)
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        decision: asyncio.Future[Spec | None] = asyncio.get_running_loop().create_future()
+        offered: asyncio.Future[Spot] = asyncio.get_running_loop().create_future()
+
+        async def begin(spot: Spot) -> Spec | None:
+            gpu = self._free_gpu(launcher.running())
+            record = Record(ask, gpu)
+            write_private(self._file(ask.replica_id, _RECORD_SUFFIX), msgspec.json.encode(record).decode())
+            offered.set_result(
+                msgspec.structs.replace(
+                    spot,
+                    device="cpu" if gpu is None else "cuda",
+                    num_threads=ask.num_cpus if gpu is None else None,
+                    cache_dir=str(self._folder / "adapter-cache"),
+                )
+            )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(OFFER_S):
+                    return _of_this_node(await decision, gpu)
+            return None
+
+        self._decision = decision
+        self._starting = asyncio.create_task(launcher.start(ask, begin))
+        waited: set[asyncio.Future[Any]] = {self._starting, offered}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if offered.done():
+            return offered.result()
+        self._starting.result()  # raises what stood in the way
+        return None
+
+    async def go(self, spec: Spec | None) -> Engine | None:
+        """Start the engine that was offered a spot, or none. Raises CannotStart."""
+        if self._decision is None or self._starting is None or self._decision.done():
+            raise CannotStart("the place that was kept for it was given up")
+        self._decision.set_result(spec)
+        return await self._starting
+
+    async def stop(self, engine: Engine, grace_s: float) -> None:
+        """End an engine of this node."""
+        launcher = await self._ready(self._keys)
+        launcher.running()  # watches those that it has not started
+        await launcher.stop(engine, grace_s)
+
+    async def forget(self, replica_ids: list[str]) -> None:
+        """Remove the files of all replicas but these, as far as none of their engines lives."""
+        launcher = await self._ready(self._keys)
+        launcher.forget(set(replica_ids))
+        kept = {*replica_ids, *launcher.running()}
+        for suffix in (_RECORD_SUFFIX, _GPU_SUFFIX):
+            for path in self._folder.glob(f"*{suffix}"):
+                if path.name.removesuffix(suffix) not in kept:
+                    path.unlink(missing_ok=True)
+
+    async def _ready(self, public_keys: list[str]) -> LocalLauncher:
+        """Return the launcher of this node, whose engines let in these keys."""
+        if self._launcher is None:
+            make_private_folder(self._folder)
+            ports = range(self._setup.first_port, self._setup.last_port + 1)
+            door = LinkDoor(ray.util.get_node_ip_address(), ports, self._folder)
+            launcher = LocalLauncher(self._folder / "replicas", self._folder / "log", door, apart=True)
+            launcher.watch(self._note_end)
+            if self._replica_id and self._gpu is not None:
+                write_private(self._file(self._replica_id, _GPU_SUFFIX), self._gpu)
+            self._launcher = launcher
+        if public_keys != self._keys:
+            await self._launcher.admit(public_keys)
+            self._keys = public_keys
+        return self._launcher
+
+    def _note_end(self, ended: Ended) -> None:
+        self._ended[ended.replica_id] = ended
+
+    def _free_gpu(self, engines: Mapping[str, Engine]) -> str | None:
+        """Return the GPU for the engine; None where Ray keeps none for it.
+
+        After all actors of a node were started anew, Ray may have dealt its GPUs otherwise among them than among the
+        engines, which live on: then the one that is free is found from holder to holder.
+        """
+        used = {record.gpu: id for id in engines if (record := self._record_of(id)) is not None and record.gpu}
+        used = {gpu: id for gpu, id in used.items() if id != self._replica_id}
+        gpu = self._gpu
+        while gpu in used:
+            try:
+                gpu = self._file(used.pop(gpu), _GPU_SUFFIX).read_text()
+            except OSError:
+                raise CannotStart(f"GPU {gpu} of {socket.gethostname()} is used by another engine") from None
+        return gpu
+
+    def _record_of(self, replica_id: str) -> Record | None:
+        try:
+            return msgspec.json.decode(self._file(replica_id, _RECORD_SUFFIX).read_bytes(), type=Record)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def _file(self, replica_id: str, suffix: str) -> Path:
+        return self._folder / f"{replica_id}{suffix}"
+
+    def _check_version(self) -> None:
+        if self._setup.version != VERSION:
+            raise CannotStart(
+                f"{socket.gethostname()} has Lorikeet {VERSION}, and the agent {self._setup.version}: they have to "
+                "be the same"
+            )
+
+    def _check_model(self, ask: Ask) -> None:
+        """Check that this node has the model.
+
+        Raises CannotStart: when the node does not have it.
+        """
+        try:
+            digest = model_digest(ask.model_dir)
+        except (OSError, UnsupportedModel, ValueError) as error:
+            raise CannotStart(f"{socket.gethostname()} has no model at {ask.model_dir}: {error}") from None
+        if digest != ask.base_digest:
+            raise CannotStart(f"{socket.gethostname()} has another model at {ask.model_dir} than was prepared")
+
+
+def _of_this_node(spec: Spec | None, gpu: str | None) -> Spec | None:
+    """Return how an engine starts with the interpreter and the environment of this node."""
+    if spec is None:
+        return None
+    return msgspec.structs.replace(
+        spec, command=[sys.executable, *spec.command[1:]], environ=engine_environ(os.environ, gpu)
+    )

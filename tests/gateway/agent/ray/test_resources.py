@@ -1,0 +1,60 @@
+"""What an engine asks of Ray, and the sentence about why it has no node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.agent.launcher import Ask
+from gateway.agent.ray.resources import Node, demand, needs_gpu, nodes_of, why_waiting
+
+GIB = 1 << 30
+ASK = Ask("replica_x", 1, "/models/x", "0" * 64, num_cpus=2, memory_bytes=3 * GIB)
+SMALL = Node("a", {"CPU": 1.0, "memory": 8.0 * GIB})
+LARGE = Node("b", {"CPU": 4.0, "memory": 16.0 * GIB}, {"zone": "west"})
+WITH_GPU = Node("c", {"CPU": 4.0, "memory": 16.0 * GIB, "GPU": 2.0})
+
+
+def asking(**fields: Any) -> Ask:
+    return Ask(**({name: getattr(ASK, name) for name in ASK.__struct_fields__} | fields))
+
+
+def test_an_engine_takes_processors_and_memory_or_a_gpu() -> None:
+    assert demand(ASK, on_gpu=False) == {"CPU": 2.0, "memory": 3.0 * GIB}
+    assert demand(ASK, on_gpu=True) == {"CPU": 2.0, "memory": 3.0 * GIB, "GPU": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("device", "nodes", "answer"),
+    [
+        ("auto", [SMALL, WITH_GPU], True),
+        ("auto", [SMALL], False),
+        ("cpu", [WITH_GPU], False),
+        ("cuda", [SMALL], True),
+    ],
+)
+def test_a_gpu_is_taken_where_settings_or_nodes_say_so(device: str, nodes: list[Node], answer: bool) -> None:
+    assert needs_gpu(asking(device=device), nodes) is answer
+
+
+@pytest.mark.parametrize(
+    ("nodes", "labels", "on_gpu", "why"),
+    [
+        ([], {}, False, "none is there, and it needs 2 CPU and 3.0 GiB of memory"),
+        ([SMALL], {}, False, "even when empty: it needs 2 CPU and 3.0 GiB of memory, and the most is 1 CPU and"),
+        ([SMALL, LARGE], {}, False, "waits for room on the nodes of the Ray cluster: it needs 2 CPU and"),
+        ([LARGE], {}, True, "3.0 GiB of memory and 1 GPU, and the most is 4 CPU, 16.0 GiB of memory and 0 GPU"),
+        ([SMALL, LARGE], {"zone": "east"}, False, "with the label zone=east: none of 2 has it"),
+        ([SMALL, LARGE], {"zone": "west"}, False, "which 1 of 2 have when empty"),
+    ],
+)  # fmt: skip
+def test_a_replica_without_a_node_says_what_is_missing(
+    nodes: list[Node], labels: dict[str, str], on_gpu: bool, why: str
+) -> None:
+    assert why in why_waiting(asking(labels=labels), nodes, on_gpu=on_gpu)
+
+
+def test_dead_nodes_count_for_nothing() -> None:
+    told = [{"NodeID": "a", "Alive": False}, {"NodeID": "b", "Alive": True, "Resources": {"CPU": 1.0}, "Labels": None}]
+    assert nodes_of(told) == [Node("b", {"CPU": 1.0})]
