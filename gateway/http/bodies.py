@@ -33,8 +33,14 @@ class Bodies:
     async def read(self, request: Request[Any, Any, Any], caller: Caller) -> bytes:
         """Return the body of a request, not decoded yet.
 
+        The pace counts the length that a request's head announces, so that a refused body is not read.
+
         Raises LimitReached: when the project sends more bytes than its pace allows.
         """
+        announced = _announced_bytes(request)
+        if announced is not None:
+            self._pace.take(caller.project_id, announced)
+            return await request.body()
         body = await request.body()
         self._pace.take(caller.project_id, len(body))
         return body
@@ -42,6 +48,15 @@ class Bodies:
     def charge(self, caller: Caller, num_bytes: int) -> None:
         """Count bytes that were read elsewhere for a request as if its client had sent them."""
         self._pace.charge(caller.project_id, num_bytes)
+
+
+def _announced_bytes(request: Request[Any, Any, Any]) -> int | None:
+    """Return the length of a body that a request's head announces; None where it announces none or too many bytes."""
+    most = request.route_handler.resolve_request_max_body_size()
+    announced = request.headers.get("content-length", "")
+    if not announced.isdecimal() or (isinstance(most, int) and int(announced) > most):
+        return None
+    return int(announced)
 
 
 async def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
