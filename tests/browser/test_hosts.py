@@ -15,9 +15,9 @@ from gateway.db.ledger.journals import forget_journals
 from gateway.db.pool import Database
 from gateway.db.pools.hosts import remove_host
 from gateway.db.pools.scaling import scale_pools
-from gateway.db.pools.scaling_rows import tell_loads
+from gateway.db.pools.scaling_rows import report_loads
 from gateway.domain.pools.scaling import Load
-from tests.browser.acts import confirm, dialog, row, told
+from tests.browser.acts import confirm, dialog, expect_message, row
 from tests.browser.conftest import Mode, Visit
 from tests.browser.house import VIEWER, BrowserHouse
 from tests.gateway.pools.acting_agent import Agent
@@ -81,19 +81,19 @@ async def test_a_host_is_labelled_drained_and_used_again(
         await form.get_by_label("Labels").fill("zone=east\nrack=7")
         assert await watched.violations() == []
         await form.get_by_role("button", name="Save").click()
-        await told(page, "The labels of rack-7 are set")
+        await expect_message(page, "The labels of rack-7 are set")
         await expect(page.locator(".lead")).to_contain_text("zone=east")
 
         await page.get_by_role("button", name="Drain").click()
         await expect(dialog(page, "Drain rack-7?")).to_contain_text("1 replica goes, each once another one is ready")
         await confirm(page, "Drain rack-7?", "Drain")
-        await told(page, "rack-7 drains")
+        await expect_message(page, "rack-7 drains")
         await expect(page.locator(".lead")).to_contain_text("drained")
         assert await watched.violations() == []
         await watched.screenshot("light/host-drained")
         await page.get_by_role("button", name="Use again").click()
         await confirm(page, "Use rack-7 again?", "Use again")
-        await told(page, "rack-7 is used again")
+        await expect_message(page, "rack-7 is used again")
 
         await page.get_by_role("button", name="More actions").click()
         await page.get_by_role("menuitem", name="Remove").click()
@@ -129,7 +129,7 @@ async def test_a_pool_chooses_its_hosts_by_labels_and_each_host_says_why(
         await expect(form.get_by_role("note")).to_contain_text("No host has such labels")
         assert await watched.violations(contrast=mode != "phone") == []
         await form.get_by_role("button", name="Choose").click()
-        await told(page, f"The hosts of choosy-{mode} are chosen")
+        await expect_message(page, f"The hosts of choosy-{mode} are chosen")
         await expect(page.get_by_text("On hosts with zone=west, not disk=ssd")).to_be_visible()
         placement = page.get_by_role("table", name="Where replicas start")
         await expect(placement.locator("tbody tr", has_text="gpu-1").first).to_contain_text("which the pool excludes")
@@ -163,10 +163,10 @@ async def test_a_pool_follows_its_load_and_says_when_and_why_its_number_changed(
         await form.get_by_label("Fewest replicas").fill("1")
         assert await watched.violations(contrast=mode != "phone") == []
         await form.get_by_role("button", name="Follow the load").click()
-        await told(page, f"scaled-{mode} follows its load")
+        await expect_message(page, f"scaled-{mode} follows its load")
         await expect(page.get_by_text("It follows the load between two bounds.")).to_be_visible()
         async with database.acquire() as conn:
-            await tell_loads(conn, "gateway_of_the_test", {pool_id: BUSY})
+            await report_loads(conn, "gateway_of_the_test", {pool_id: BUSY})
             [change] = [
                 each for each in await scale_pools(conn, agent.host_id, agent.generation) if each.pool_id == pool_id
             ]
@@ -183,7 +183,7 @@ async def test_a_pool_follows_its_load_and_says_when_and_why_its_number_changed(
         await page.get_by_role("button", name="More actions").click()
         await page.get_by_role("menuitem", name="Follow the load no more").click()
         await confirm(page, "Keep 4 replicas?", "Keep the number")
-        await told(page, f"scaled-{mode} follows its load no more")
+        await expect_message(page, f"scaled-{mode} follows its load no more")
         await expect(page.get_by_text("It stays as it is set, whatever the load is.")).to_be_visible()
         await watched.turn_to("account")
 
