@@ -74,9 +74,8 @@ class Bridge:
                 return working.result()
             raise CannotReach("the connection to the Ray cluster was lost")
         except TimeoutError:
-            raise CannotReach(
-                f"the Ray cluster ({self._setup.address}) cannot be reached: no answer in {CONNECT_S:g} s"
-            ) from None
+            self._why = f"the Ray cluster ({self._setup.address}) cannot be reached: no answer in {CONNECT_S:g} s"
+            raise CannotReach(self._why) from None
         except CannotReach as error:
             self._why = str(error)
             raise

@@ -34,6 +34,7 @@ from gateway.db.pools import pools, revisions
 from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.served import ServedPool, list_served
 from gateway.pools.first_pool import make_pool
+from gateway.support.host import host_keys
 from tests.gateway.agent import agent_main
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.forks import ForkedProcess
@@ -284,7 +285,9 @@ class Conversation:
 
 @asynccontextmanager
 async def calling(host: Host, replica: ReplicaRow, peer: Peer | None = None) -> AsyncIterator[Conversation]:
-    """Be connected to the engine of a replica. peer: the keys for one on TCP."""
+    """Be connected to the engine of a replica. peer: the keys for one on TCP; None: those of the host."""
+    if peer is None and replica.public_key is not None:
+        peer = Peer(host_keys(host.data_dir), replica.public_key)
     caller = _Caller()
     served = await host.served()
     assert served is not None and replica.address is not None

@@ -20,6 +20,7 @@ SAME = [
     test_agent.test_a_revision_that_fails_goes_back_to_the_one_that_serves,
     test_agent.test_an_engine_that_nobody_is_connected_to_ends_by_itself,
     test_agent.test_a_replica_is_replaced_by_another_one_on_request,
+    test_agent.test_a_draining_replica_ends_what_it_runs_before_it_is_stopped,
     test_agent.test_a_replica_that_never_ends_what_it_runs_is_stopped_when_its_time_is_over,
     test_agent.test_a_removed_pool_leaves_nothing,
     test_one_at_a_time.test_engines_serve_on_when_their_agent_is_killed_and_the_next_one_adopts_them,
