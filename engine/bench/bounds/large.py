@@ -3,7 +3,8 @@
 Makes the shape of Mistral 7B with random weights in DIR, once, and answers a request in a process that may have no more
 memory of its own than the bound (RLIMIT_DATA, which counts what is mapped, whether it is used or not). The model is a
 GGUF file in Q4_K (4.2 GB), or with `--format int4` safetensors in bfloat16 (14.5 GB), of which the first start makes
-4-bit integers. Prints times and peaks as one line; ends with 1 where there was not enough memory.
+4-bit integers. These files are mapped as memory that could be written to, so their bytes are added to the bound. Prints
+times and peaks as one line; ends with 1 where there was not enough memory.
 """
 
 from __future__ import annotations
@@ -167,9 +168,10 @@ def main() -> int:
         max_num_seqs=4,
         kv_cache_bytes=1 << 28,
     )
+    mapped = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_answer, args=(config, int(options.most_gb * 1e9), theirs))
+    process = context.Process(target=_answer, args=(config, int(options.most_gb * 1e9) + mapped, theirs))
     process.start()
     theirs.close()
     try:
