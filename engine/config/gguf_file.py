@@ -5,6 +5,7 @@ Reads the file's head alone, by https://github.com/ggml-org/ggml/blob/master/doc
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 import struct
@@ -22,13 +23,20 @@ BLOCKS = {
 }  # fmt: skip
 """By the number of a format: its name, and the numbers and bytes of a block."""
 
+COMPUTED = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
+"""Formats whose blocks the kernels for CPUs multiply by; matrices in others are rounded to 8-bit integers."""
+
 ARCHITECTURES = {"llama": True, "qwen2": False, "qwen3": False}
 """Architectures whose files are served as they are, and whether rows of queries and keys have another order in them."""
+
+ROTATION_FACTORS = "rope_freqs.weight"
+"""A tensor of factors by which long wavelengths of the rotation are stretched, as Llama 3.1 has them."""
 
 _VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _STRING, _ARRAY, _UINT32 = 8, 9, 4
 _MOST_DIMENSIONS = 4
 _ALIGNMENT = 32
+_SCALED = ".rope.scaling."
 _MAGIC = int.from_bytes(b"GGUF", "little")
 
 _WHOLE = {
@@ -70,11 +78,21 @@ class GgufTensor(msgspec.Struct, frozen=True):
 
 
 class GgufFile(msgspec.Struct, frozen=True):
-    """The head of a file. tensors: by their names in Hugging Face's checkpoints; others: names that have none there."""
+    """The head of a file."""
 
     architecture: str
     tensors: dict[str, GgufTensor]
+    """Tensors by their names in Hugging Face's checkpoints."""
     others: tuple[str, ...]
+    """Names of tensors that have no name in Hugging Face's checkpoints."""
+    scales_rotation: bool
+    """True if positions are rotated by scaled angles, by keys or by a tensor of the file."""
+
+    @property
+    def computed_share(self) -> float:
+        """The share of the matrices' numbers that are in formats of `COMPUTED`."""
+        sizes = [(each.format, math.prod(each.shape)) for each in self.tensors.values() if len(each.shape) > 1]
+        return sum(size for kind, size in sizes if kind in COMPUTED) / (sum(size for _, size in sizes) or 1)
 
     @property
     def permutes(self) -> bool:
@@ -133,7 +151,7 @@ class _Head:
         magic, version, num_tensors, num_values = self._take("<IIQQ")
         if magic != _MAGIC or version not in (2, 3):
             raise ValueError("it does not begin as one of version 2 or 3")
-        architecture, alignment = "", _ALIGNMENT
+        architecture, alignment, scales_rotation = "", _ALIGNMENT, False
         for _ in range(num_values):
             key, (kind,) = self._string(), self._take("<I")
             if key == "general.architecture" and kind == _STRING:
@@ -141,6 +159,7 @@ class _Head:
             elif key == "general.alignment" and kind == _UINT32:
                 (alignment,) = self._take("<I")
             else:
+                scales_rotation |= _SCALED in key
                 self._skip(kind)
         tensors, others = {}, []
         found = [self._tensor() for _ in range(num_tensors)]
@@ -156,7 +175,7 @@ class _Head:
                 others.append(name)
             else:
                 tensors[known] = placed
-        return GgufFile(architecture, tensors, tuple(others))
+        return GgufFile(architecture, tensors, tuple(others), scales_rotation or ROTATION_FACTORS in others)
 
     def _tensor(self) -> tuple[str, GgufTensor]:
         name, (num_dimensions,) = self._string(), self._take("<I")
@@ -167,7 +186,7 @@ class _Head:
         if number not in BLOCKS:
             raise ValueError(f"{name} has format {number}, which is not known")
         kind, size, num_bytes = BLOCKS[number]
-        if dimensions[0] % size or max(dimensions) > 1 << 40:
+        if dimensions[0] % size or min(dimensions) < 1 or max(dimensions) > 1 << 40:
             raise ValueError(f"{name} of {list(dimensions)} is no number of whole blocks of {kind}")
         shape = tuple(int(each) for each in reversed(dimensions))
         return name, GgufTensor(kind, shape, offset, dimensions[0] // size * num_bytes)
@@ -195,8 +214,10 @@ class _Head:
             item, count = self._take("<IQ")
             if item in _VALUE_BYTES:
                 self._forward(_VALUE_BYTES[item] * count)
-            else:
+            elif item == _STRING:
                 for _ in range(count):
                     self._skip(item)
+            else:
+                raise ValueError("it has an array of arrays")
         else:
             self._forward(_VALUE_BYTES[kind])

@@ -7,7 +7,7 @@ prints that folder as the one line of its standard output; progress goes to stan
 - `demo-random`: a small model with random weights and the demo's tokenizer;
 - a `.gguf` file, or a folder that holds exactly one: linked into DIR with its config and tokenizer, or converted where
   the engine does not compute with its blocks;
-- a folder with `config.json` and safetensors: used in place;
+- a folder with `config.json` and safetensors: used in place, and so is a folder that was made of a GGUF file;
 - a Hugging Face hub id: downloaded into DIR.
 
 DIR appears whole or not at all, with a note of its source: asked again for the same source, nothing is done.
@@ -70,7 +70,7 @@ def prepare(source: str, out: Path, *, converts: bool = False) -> Path:
         note = SourceNote(1, "demo-random", f"{DEMO_DISTRIBUTION}=={DEMO_VERSION}, seed {random_model.SEED}")
         return make_folder(note, out, random_model.make_random_model, chat=True)
     path = Path(source).expanduser()
-    if path.is_dir() and any(path.glob("*.safetensors")):
+    if path.is_dir() and (any(path.glob("*.safetensors")) or (gguf_of(path) and (path / "config.json").exists())):
         _check(path, chat=False)
         return path.absolute()
     if path.is_dir():
@@ -78,8 +78,12 @@ def prepare(source: str, out: Path, *, converts: bool = False) -> Path:
     if path.is_file():
         if path.suffix != ".gguf":
             raise PreparationFailed(f"{path} is not a .gguf file")
-        build, kind = (link_gguf, "blocks") if not converts and keeps_blocks(path) else (convert_gguf, "gguf")
-        return make_folder(SourceNote(1, kind, _file_identity(path)), out, lambda to: build(path, to), chat=False)
+        converted = SourceNote(1, "gguf", _file_identity(path))
+        # A model that was converted before stays so: its digest is that of the adapters.
+        if converts or _read_note(out.absolute()) == converted or not keeps_blocks(path):
+            return make_folder(converted, out, lambda to: convert_gguf(path, to), chat=False)
+        linked = SourceNote(1, "blocks", _file_identity(path))
+        return make_folder(linked, out, lambda to: link_gguf(path, to), chat=False)
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
         raise PreparationFailed(
             f"{source!r} is neither `demo` nor `demo-random`, nor a folder or file that exists, nor a hub id "

@@ -34,8 +34,8 @@ INSTALL_DEMO = ["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashe
 """The arguments of Python that install the requirements on standard input, and nothing that has another hash or a build
 of its own to run."""
 
-ROPE_FACTORS = "rope_freqs.weight"
-"""A tensor beside the model's own, which says how llama.cpp stretches long wavelengths; the config says it here."""
+LEAST_COMPUTED = 0.95
+"""The share of a GGUF file's numbers that must be in formats of the kernels for its blocks to be used as they are."""
 
 PROGRESS_INTERVAL_S = 5.0
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja"]
@@ -111,6 +111,8 @@ def convert_gguf(file: Path, out: Path) -> None:
 
     logging.set_verbosity_error()
     folder, name = str(file.parent), file.name
+    if _scales_rotation(file):
+        progress(f"{file.name} scales its rotation, which a conversion loses: long contexts will be computed wrongly")
     progress(f"converting {file.name}: reading weights")
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).to(torch.bfloat16)
     weights = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
@@ -126,15 +128,27 @@ def convert_gguf(file: Path, out: Path) -> None:
     progress(f"converted {file.name} in {time.monotonic() - started:.0f} s")
 
 
+def _scales_rotation(file: Path) -> bool:
+    try:
+        return read_gguf(file).scales_rotation
+    except (NotGguf, OSError):
+        return False
+
+
 def keeps_blocks(file: Path) -> bool:
-    """Tell whether the engine computes with a GGUF file as it is; others are converted."""
+    """Tell whether the engine computes with a GGUF file as it is; other files are converted.
+
+    The config that transformers makes of a file has no scaling of the rotation, and matrices in formats that kernels
+    do not multiply by would be rounded again, unmeasured.
+    """
     try:
         head = read_gguf(file)
     except (NotGguf, OSError) as error:
         progress(f"{file.name} is converted: {error}")
         return False
-    extra = [name for name in head.others if name != ROPE_FACTORS]
-    return head.architecture in ARCHITECTURES and not extra
+    if head.architecture not in ARCHITECTURES or head.others:
+        return False
+    return not head.scales_rotation and head.computed_share >= LEAST_COMPUTED
 
 
 def link_gguf(file: Path, out: Path) -> None:

@@ -107,6 +107,7 @@ def test_a_gguf_file_is_linked_and_serves_by_its_own_blocks(tmp_path: Path) -> N
     assert sorted(path.suffix for path in folder.iterdir() if path.stat().st_size > 10_000_000) == [".gguf"]
     assert (folder / "model.gguf").samefile(source)
     assert prepare(str(source), tmp_path / "out") == folder
+    assert prepare(str(folder), tmp_path / "never") == folder, "in place"
     ours, converted = load_model_config(folder), load_model_config(demo_model_dir())
     assert ours == converted
     requests = [greedy(str(number), chat_ids(question), 12) for number, question in enumerate(QUESTIONS)]
@@ -119,6 +120,17 @@ def test_a_gguf_file_is_linked_and_serves_by_its_own_blocks(tmp_path: Path) -> N
         blocks, rounded = (answer[request.request_id] for answer in answers)
         for a, b in zip(blocks.logprobs[:1], rounded.logprobs[:1], strict=True):
             assert abs(a.logprob - b.logprob) < 0.1
+
+
+def test_a_model_that_was_converted_before_keeps_its_digest(tmp_path: Path) -> None:
+    source, out = tmp_path / "some.gguf", tmp_path / "out"
+    shutil.copyfile(demo_file(), source)
+    found = source.stat()
+    note = SourceNote(1, "gguf", f"some.gguf:{found.st_size}:{found.st_mtime_ns}")
+    make_folder(note, out, fill, chat=False)
+    before = model_digest(out)
+    assert prepare(str(source), out) == out
+    assert model_digest(out) == before
 
 
 def test_a_gguf_file_is_converted_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from engine.cpu.quantization import choose_format, makers
 from engine.models.checkpoint import load_weights
 from engine.models.gguf import GgufWeights
 from engine.models.weights import ModelWeights, Product
+from engine.prepare.sources import keeps_blocks
 from kernels.cpu.library import installed
 from kernels.cpu.linear import NativeLinear
 from tests.engine.harness import engine_config, greedy, run_engine
@@ -36,10 +38,10 @@ SIZES = {
 }
 
 
-def write_gguf(family: str, folder: Path, kinds: Callable[[str], str]) -> Path:
+def write_gguf(family: str, folder: Path, kinds: Callable[[str], str], *, scaled: bool = False) -> Path:
     """Write a tiny random model as a GGUF file beside its config, and return the folder.
 
-    kinds: the format of each matrix, by its name in the file.
+    kinds: the format of each matrix, by its name in the file. scaled: the file says that its rotation is scaled.
     """
     plain = folder / "plain"
     model = save_tiny(family, plain, SIZES)
@@ -53,6 +55,8 @@ def write_gguf(family: str, folder: Path, kinds: Callable[[str], str]) -> Path:
     writer = GGUFWriter(made / "model.gguf", family)
     writer.add_array("tokenizer.ggml.tokens", ["a", "bc"])
     writer.add_uint32("general.alignment", 64)
+    if scaled:
+        writer.add_rope_scaling_factor(8.0)
     writer.data_alignment = 64
     names = {hugging_face_name(name): name for name in gguf_names(int(TINY["num_hidden_layers"]))}
     for name, weights in state.items():
@@ -205,6 +209,33 @@ def test_a_damaged_file_is_refused_or_read_within_its_bounds(
         return
     size = path.stat().st_size
     assert all(tensor.offset + tensor.num_bytes <= size for tensor in head.tensors.values())
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0", "BF16", "F32"])
+def test_a_file_keeps_its_blocks_where_the_kernels_multiply_by_them(kind: str, tmp_path: Path) -> None:
+    file = write_gguf("llama", tmp_path, lambda name: kind) / "model.gguf"
+    assert keeps_blocks(file) is (kind in ("Q4_0", "Q4_1", "Q8_0"))
+
+
+def test_a_file_that_scales_its_rotation_is_converted(tmp_path: Path) -> None:
+    file = write_gguf("llama", tmp_path, lambda name: "Q8_0", scaled=True) / "model.gguf"
+    assert read_gguf(file).scales_rotation
+    assert not keeps_blocks(file)
+
+
+def test_arrays_of_arrays_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "deep.gguf"
+    array = struct.pack("<I", 9)
+    file.write_bytes(
+        b"GGUF"
+        + struct.pack("<IQQ", 3, 0, 1)
+        + struct.pack("<Q", 1)
+        + b"a"
+        + array
+        + 3000 * (array + struct.pack("<Q", 1))
+    )
+    with pytest.raises(NotGguf, match="an array of arrays"):
+        read_gguf(file)
 
 
 def test_an_empty_file_is_none(tmp_path: Path) -> None:
