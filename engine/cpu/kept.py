@@ -8,9 +8,11 @@ fit is made anew, and so is a damaged one. A folder has one such file: that of t
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
+import secrets
 import shutil
 from collections.abc import Sequence
 from io import BufferedReader
@@ -19,6 +21,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 import msgspec
+import torch
 
 from engine.config import model_digest
 from kernels.cpu.library import NativeLibrary
@@ -56,14 +59,15 @@ def file_of(model_dir: str | Path, kind: str) -> Path:
     return Path(model_dir) / f"lorikeet-{kind}{SUFFIX}"
 
 
-def made_of(model_dir: str | Path, wording: str) -> str:
+def made_of(model_dir: str | Path, wording: str, dtype: torch.dtype) -> str:
     """Return what says of which weights, and in which format and layout, matrices were made.
 
     The time of a file's last change is in it, since the digest of a model does not depend on all bytes of the weights.
+    dtype: of the weights as they were quantized.
     """
     files = sorted(Path(model_dir).glob("*.safetensors")) or sorted(Path(model_dir).glob("*.gguf"))
     times = " ".join(str(path.stat().st_mtime_ns) for path in files)
-    return f"{model_digest(model_dir)}; {times}; {wording}; layout {LAYOUT}"
+    return f"{model_digest(model_dir)}; {times}; {wording}; of {dtype}; layout {LAYOUT}"
 
 
 class KeptMatrices:
@@ -78,7 +82,7 @@ class KeptMatrices:
         self._file: BufferedReader = path.open("rb")
         self._library = library
         try:
-            table = self._table(path.stat().st_size)
+            table = self._table(os.fstat(self._file.fileno()).st_size)
             if table.made_of != wanted:
                 raise FileNotFoundError(f"{path} has other matrices")
         except BaseException:
@@ -138,17 +142,21 @@ class KeptMatrices:
 class MatricesWriter:
     """Writes matrices as they are made. Where that fails nothing is kept, after one line in the log."""
 
-    def __init__(self, path: Path, of: str) -> None:
-        """Begin a file beside `path`. of: what the matrices are made of (`made_of`)."""
+    def __init__(self, path: Path, of: str, num_bytes: int) -> None:
+        """Begin a file beside `path`, which is locked while it is written.
+
+        of: what the matrices are made of (`made_of`). num_bytes: of all matrices together.
+        """
         self._path = path
         self._made_of = of
         self._entries: dict[str, _Entry] = {}
         self._offset = 0
-        self._beside = path.with_name(f".{path.name}.{os.getpid()}")
+        self._beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         self._file: BinaryIO | None = None
         try:
-            remove_interrupted(path.parent)
-            self._file = self._beside.open("wb")
+            self._check_free(num_bytes)
+            self._file = self._beside.open("xb")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._give_up(error)
 
@@ -159,14 +167,14 @@ class MatricesWriter:
         digest, parts, first = hashlib.sha256(), [], self._offset
         try:
             for part in matrix.parts():
-                if shutil.disk_usage(self._path.parent).free < FREE_SHARE * len(part.memory):
-                    raise OSError("the disk is almost full")
+                self._check_free(len(part.memory))
                 self._file.write(part.memory)
                 digest.update(part.memory)
                 parts.append((part.kind, part.num_outputs, len(part.memory)))
                 self._offset += len(part.memory)
         except OSError as error:
             self._give_up(error)
+            return
         self._entries[key] = _Entry(matrix.shape[1], parts, first, digest.hexdigest())
 
     def finish(self) -> None:
@@ -178,24 +186,34 @@ class MatricesWriter:
             self._file.write(raw + len(raw).to_bytes(8, "little") + hashlib.sha256(raw).digest())
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._file.close()
             self._beside.replace(self._path)
         except OSError as error:
             self._give_up(error)
             return
-        self._file = None
+        # Closed only now: a file that can be locked while it has its first name is taken for an interrupted one.
+        file, self._file = self._file, None
+        with contextlib.suppress(OSError):
+            file.close()
         for other in self._path.parent.glob(f"lorikeet-*{SUFFIX}"):
             if other != self._path:
-                other.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    other.unlink()
         log.info("kept the quantized matrices in %s (%.0f MB)", self._path, self._offset / 1e6)
 
     def abandon(self) -> None:
         """Remove what was written, if it is not in its place."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is None:
+            return
         with contextlib.suppress(OSError):
-            self._beside.unlink(missing_ok=True)
+            file.close()  # writes what is left, which a full disk refuses again
+        with contextlib.suppress(OSError):
+            self._beside.unlink()
+
+    def _check_free(self, num_bytes: int) -> None:
+        free = shutil.disk_usage(self._path.parent).free
+        if free < FREE_SHARE * num_bytes:
+            raise OSError(f"the disk has {free / 1e6:.0f} MB left, and {num_bytes / 1e6:.0f} MB are to be written")
 
     def _give_up(self, error: OSError) -> None:
         log.warning("the next start quantizes again: %s", error)
@@ -203,8 +221,11 @@ class MatricesWriter:
 
 
 def remove_interrupted(folder: Path) -> None:
-    """Remove what starts that ended early left in a folder. Raises OSError."""
+    """Remove what starts that ended early left in a folder, where it can be removed.
+
+    A file that another start writes is locked.
+    """
     for path in folder.glob(f".lorikeet-*{SUFFIX}.*"):
-        pid = path.suffix.removeprefix(".")
-        if not pid.isdecimal() or not Path(f"/proc/{pid}").exists():
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError), path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()

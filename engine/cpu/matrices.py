@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engine.config import ModelConfig, UnsupportedModel
 from engine.cpu.kept import KeptMatrices, MatricesWriter
 from engine.models.gguf import GgufWeights
 from engine.models.weights import Product, Stacked
 from kernels.cpu.library import NativeLibrary
 from kernels.cpu.linear import NativeEmbedding, NativeLinear
-from kernels.cpu.matrix import BLOCK, BLOCK_FORMATS, Format, NativeMatrix
+from kernels.cpu.matrix import BLOCK, BLOCK_FORMATS, GROUP, Format, NativeMatrix
 
 HEADS = {"lm_head.weight", "model.embed_tokens.weight"}
 """Matrices with a row for each token. They stay in 8-bit integers in every format: in 4 bits they lose most."""
+
+GROUP_BYTES: dict[Format, int] = {"int8": 34, "int4": 20}
+"""Bytes of a group's weights with their scale, and their minimum where there is one."""
+
+
+def matrices_bytes(config: ModelConfig, kind: Format) -> int:
+    """Return the bytes of a model's matrices in a format, without what lies between them in memory."""
+
+    def num_bytes(outputs: int, inputs: int, kind: Format) -> int:
+        return -(-outputs // BLOCK) * BLOCK * -(-inputs // GROUP) * GROUP_BYTES[kind]
+
+    layer = sum(num_bytes(outputs, inputs, kind) for inputs, outputs in config.adapter_targets().values())
+    head = num_bytes(config.vocab_size, config.hidden_size, "int8")
+    return config.num_layers * layer + head * (1 if config.tie_word_embeddings else 2)
 
 
 class NativeMatrices:
@@ -47,7 +63,7 @@ class NativeMatrices:
     def linear(self, matrices: Stacked, bias: Tensor | None) -> NativeLinear:
         """Return the product with the matrices.
 
-        Raises ValueError: when a matrix is too large or holds a number that is not finite.
+        Raises UnsupportedModel: when a matrix is too large or holds a number that is not finite.
         Raises Damaged: when a kept matrix is not what was written.
         """
         return NativeLinear(self._matrix(matrices), bias)
@@ -55,7 +71,7 @@ class NativeMatrices:
     def embedding(self, table: Stacked, head: Product | None) -> NativeEmbedding:
         """Return the rows of a table [V, H]. head: the product with the same table, where they are read then.
 
-        Raises ValueError: as `linear`.
+        Raises UnsupportedModel: as `linear`.
         """
         return NativeEmbedding(head.weight if isinstance(head, NativeLinear) else self._matrix(table), self._dtype)
 
@@ -82,7 +98,8 @@ class NativeMatrices:
             self._packed(self._blocks, name, matrices, which) if name else self._quantized(matrices, which)
             for name, which in groups
         ]
-        return NativeMatrix.joined(parts)
+        with _naming(matrices.names):
+            return NativeMatrix.joined(parts)
 
     def _format(self, name: str) -> str:
         """Return the format of a matrix's blocks; `` where there are none that the kernels multiply."""
@@ -91,8 +108,20 @@ class NativeMatrices:
 
     def _packed(self, blocks: GgufWeights, name: str, matrices: Stacked, which: Sequence[int]) -> NativeMatrix:
         rows = [blocks.blocks(matrices.names[i], matrices.shapes[i]) for i in which]
-        return NativeMatrix.packed(self._library, name, rows[0] if len(rows) == 1 else np.concatenate(rows))
+        with _naming([matrices.names[i] for i in which]):
+            return NativeMatrix.packed(self._library, name, rows[0] if len(rows) == 1 else np.concatenate(rows))
 
     def _quantized(self, matrices: Stacked, which: Sequence[int]) -> NativeMatrix:
         kind: Format = "int8" if HEADS.issuperset(matrices.names) else self._kind
-        return NativeMatrix.quantized(self._library, matrices.read(which), kind)
+        weight = matrices.read(which)
+        with _naming([matrices.names[i] for i in which]):
+            return NativeMatrix.quantized(self._library, weight, kind)
+
+
+@contextmanager
+def _naming(names: Sequence[str]) -> Iterator[None]:
+    """Name the tensors of which no matrix could be made."""
+    try:
+        yield
+    except ValueError as error:
+        raise UnsupportedModel(f"{', '.join(names)}: {error}") from None

@@ -14,8 +14,8 @@ import torch
 
 from engine.config import EngineConfig, ModelConfig, load_model_config
 from engine.config.gguf_file import gguf_of
-from engine.cpu.kept import Damaged, KeptMatrices, MatricesWriter, file_of, made_of
-from engine.cpu.matrices import NativeMatrices
+from engine.cpu.kept import Damaged, KeptMatrices, MatricesWriter, file_of, made_of, remove_interrupted
+from engine.cpu.matrices import NativeMatrices, matrices_bytes
 from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
 from engine.hardware import SetupError, cpu_has_tiles, num_threads
 from engine.models.checkpoint import load_weights
@@ -177,10 +177,11 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
         cpu = torch.device("cpu")
         return load_weights(model_dir, config, dtype, cpu, make_linear=linear, make_embedding=embedding)
 
+    remove_interrupted(Path(model_dir))
     library = installed()
     if library is None or quantized not in FORMATS:
         return load(*makers(quantized, dtype, model_dir))
-    path, of = file_of(model_dir, quantized), made_of(model_dir, FORMATS[quantized])
+    path, of = file_of(model_dir, quantized), made_of(model_dir, FORMATS[quantized], dtype)
     try:
         with KeptMatrices(path, library, of) as kept:
             made = NativeMatrices(library, quantized, dtype, kept=kept)
@@ -188,7 +189,7 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
     except (Damaged, OSError) as error:
         if path.exists():
             log.warning("quantizing again, since %s cannot be used: %s", path, error)
-    writer = MatricesWriter(path, of)
+    writer = MatricesWriter(path, of, matrices_bytes(config, quantized))
     try:
         made = NativeMatrices(library, quantized, dtype, writer=writer)
         weights = load(made.linear, made.embedding)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import repeat
 from statistics import median
 
 import msgspec
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from engine.cpu.quantization import Format, makers
 from engine.doctor.report import Choice, Measured
-from engine.models.weights import Stacked
+from engine.models.weights import Product, Stacked
+from kernels.cpu.linear import NativeLinear
 
 LAYERS = 30
 LAYER = ((960, 576), (576, 576), (3072, 576), (576, 1536))
@@ -23,9 +25,6 @@ READ_BYTES = 512 << 20
 """Bytes that are read: more than caches hold, so that memory is measured."""
 
 MIN_ROUNDS = 3
-
-GROUP_BYTES = {"int8": 34, "int4": 20, "gguf": 20}
-"""Bytes of 32 weights with their scale, and their minimum where there is one."""
 
 
 def measure(choice: Choice, seconds: float) -> Measured:
@@ -41,13 +40,13 @@ def measure(choice: Choice, seconds: float) -> Measured:
     # The doctor has no file: blocks of most files have 4 bits.
     make, _ = makers("int4" if quantized == "gguf" else quantized, dtype)
     shapes = [*LAYER * LAYERS, HEAD]
-    linears = [make(_random(shape, dtype), None) for shape in shapes]
+    linears = [make(_random(shape, dtype), None) for shape in shapes[:-1]]
+    linears.append(make(_random(HEAD, dtype, "lm_head.weight"), None))  # in 8-bit integers where layers have 4 bits
     inputs = {size: torch.randn(1, size, dtype=dtype) for _, size in shapes}
     times = _rounds(
         lambda: [linear(inputs[size]) for linear, (_, size) in zip(linears, shapes, strict=True)], seconds / 2
     )
-    group_bytes = GROUP_BYTES.get(quantized, 32 * dtype.itemsize)
-    weights_bytes = sum(outputs * size * group_bytes // 32 for outputs, size in shapes)
+    weights_bytes = sum(map(_num_bytes, linears, shapes, repeat(dtype)))
     return Measured(
         read_gb_per_s=round(rate / 1e9, 1),
         weights_bytes=weights_bytes,
@@ -56,13 +55,19 @@ def measure(choice: Choice, seconds: float) -> Measured:
     )
 
 
-def _random(shape: tuple[int, int], dtype: torch.dtype) -> Stacked:
+def _num_bytes(linear: Product, shape: tuple[int, int], dtype: torch.dtype) -> int:
+    if isinstance(linear, NativeLinear):
+        return sum(len(part.memory) for part in linear.weight.parts())
+    return shape[0] * shape[1] * dtype.itemsize
+
+
+def _random(shape: tuple[int, int], dtype: torch.dtype, name: str = "random") -> Stacked:
     """Return a random matrix."""
 
     def take(name: str, shape: tuple[int, ...]) -> Tensor:
         return torch.randn(shape, dtype=dtype)
 
-    return Stacked(take, ("random",), (shape,))
+    return Stacked(take, (name,), (shape,))
 
 
 def _read_rate(seconds: float) -> float:

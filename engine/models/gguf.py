@@ -47,12 +47,15 @@ class GgufWeights:
             raise UnsupportedModel(f"the checkpoint lacks {name}")
         if found.shape != shape:
             raise UnsupportedModel(f"{name} is {list(found.shape)}, the config asks for {list(shape)}")
-        return self._in_order(name, self._rows(found))
+        return self._in_order(name, found)
 
     def get_tensor(self, name: str) -> Tensor:
-        """Return a tensor's numbers in float32, or bfloat16 or float16 where the file has those."""
+        """Return a tensor's numbers in float32, or bfloat16 or float16 where the file has those.
+
+        Raises UnsupportedModel: when its shape is none that a model has.
+        """
         found = self._head.tensors[name]
-        rows = self._in_order(name, self._rows(found))
+        rows = self._in_order(name, found)
         if found.format in ("F32", "F16"):
             numbers = rows.view(np.float32 if found.format == "F32" else np.float16)
             tensor = torch.from_numpy(np.array(numbers))
@@ -70,12 +73,18 @@ class GgufWeights:
         memory = np.fromfile(self._path, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset)
         return memory.reshape(-1, tensor.row_bytes)
 
-    def _in_order(self, name: str, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def _in_order(self, name: str, tensor: GgufTensor) -> NDArray[np.uint8]:
         """Return rows in the usual order. Queries and keys may lie in the one in which llama.cpp rotates them."""
+        shape = tensor.shape
+        if 0 in shape or len(shape) > 2:
+            raise UnsupportedModel(f"{name} is {list(shape)}, which is neither a matrix nor a bias")
         heads = self._heads.get(name.rsplit(".", 2)[-2]) if self._head.permutes else None
         if heads is None:
-            return rows
+            return self._rows(tensor)
         # A bias is one row, whose numbers are what lies in that order.
-        flat = rows.reshape(self._head.tensors[name].shape[0], -1)
+        if shape[0] % (2 * heads) or (len(shape) == 1 and tensor.row_bytes % shape[0]):
+            raise UnsupportedModel(f"{name} is {list(shape)} in {tensor.format}, not pairs for each of {heads} heads")
+        rows = self._rows(tensor)
+        flat = rows.reshape(shape[0], -1)
         turned = flat.reshape(heads, -1, 2, flat.shape[-1]).swapaxes(1, 2).reshape(flat.shape)
         return turned.reshape(rows.shape)

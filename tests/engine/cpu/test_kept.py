@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
-import os
+import resource
 import shutil
-from pathlib import Path
+from pathlib import Path, PosixPath
+from typing import Any, Literal
 
 import pytest
 import torch
 
-from engine.config import load_model_config
-from engine.cpu.kept import SUFFIX, file_of
+from engine.config import UnsupportedModel, load_model_config
+from engine.cpu.kept import SUFFIX, KeptMatrices, MatricesWriter, file_of
+from engine.cpu.matrices import matrices_bytes
 from engine.cpu.quantization import load_quantized
 from engine.models.weights import ModelWeights
 from kernels.cpu.library import installed
@@ -28,8 +31,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(folder: Path, kind: Format = "int8") -> ModelWeights:
-    return load_quantized(folder, load_model_config(folder), kind, torch.float32)
+def load(folder: Path, kind: Format | Literal["none"] = "int8", dtype: torch.dtype = torch.float32) -> ModelWeights:
+    return load_quantized(folder, load_model_config(folder), kind, dtype)
 
 
 def numbers(weights: ModelWeights) -> list[torch.Tensor]:
@@ -59,12 +62,106 @@ def test_a_later_start_reads_what_the_first_one_made(
 
 def test_one_format_is_kept_and_what_was_interrupted_goes(folder: Path) -> None:
     load(folder, "int8")
-    dead = folder / f".lorikeet-int8{SUFFIX}.999999999"
-    alive = folder / f".lorikeet-int8{SUFFIX}.{os.getppid()}"
-    dead.touch(), alive.touch()
+    dead = folder / f".lorikeet-int8{SUFFIX}.1"  # a process of this number is alive
+    alive = folder / f".lorikeet-int8{SUFFIX}.2"
+    alive.touch()
+
+    def found(kind: Literal["none", "int8", "int4"]) -> list[str]:
+        dead.touch()
+        load(folder, kind)
+        return sorted(path.name for path in folder.glob(f"*{SUFFIX}*"))
+
+    with alive.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert found("int4") == [alive.name, f"lorikeet-int4{SUFFIX}"]
+        assert found("int4") == [alive.name, f"lorikeet-int4{SUFFIX}"]  # nothing is written
+    assert found("none") == [f"lorikeet-int4{SUFFIX}"]
+
+
+def test_a_file_is_locked_while_it_is_written(folder: Path) -> None:
+    writer = MatricesWriter(file_of(folder, "int8"), "", 1)
+    load(folder, "none")
+    (beside,) = folder.glob(f".*{SUFFIX}*")
+    writer.abandon()
+    assert not beside.exists()
+
+
+def test_a_full_disk_is_one_line_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No file may become longer than what is written at once, so that closing it fails too."""
+    expected = numbers(load(folder))
+    path = file_of(folder, "int8")
+    path.unlink()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        weights = load(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert same(numbers(weights), expected)
+    (record,) = caplog.records
+    assert "the next start quantizes again" in record.getMessage()
+    assert not list(folder.glob(f"*{SUFFIX}*"))
+
+
+def test_another_format_that_cannot_be_removed_stays(folder: Path) -> None:
+    file_of(folder, "int8").mkdir()
     load(folder, "int4")
-    found = sorted(path.name for path in folder.glob(f"*{SUFFIX}*"))
-    assert found == [alive.name, f"lorikeet-int4{SUFFIX}"]
+    assert file_of(folder, "int4").exists()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_size_of_all_matrices_is_known_before_they_are_made(kind: Format, folder: Path) -> None:
+    weights = load(folder, kind)
+    layers = [each for layer in weights.layers for each in (layer.qkv, layer.o, layer.gate_up, layer.down)]
+    native = [each.weight for each in (weights.lm_head, *layers) if isinstance(each, NativeLinear)]
+    tied = load_model_config(folder).tie_word_embeddings
+    made = [part for matrix in (*native, *native[: 0 if tied else 1]) for part in matrix.parts()]
+    total = sum(len(part.memory) for part in made)
+    assert total - 64 * len(made) < matrices_bytes(load_model_config(folder), kind) <= total
+
+
+def test_nothing_is_written_where_not_everything_has_room(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = MatricesWriter(file_of(folder, "int8"), "", shutil.disk_usage(folder).total)
+    assert not list(folder.glob(f".*{SUFFIX}*"))
+    writer.finish()
+    assert not file_of(folder, "int8").exists()
+    (record,) = caplog.records
+    assert "the next start quantizes again" in record.getMessage()
+
+
+def test_matrices_that_were_made_of_another_dtype_are_not_taken(folder: Path) -> None:
+    expected = numbers(load(folder, dtype=torch.bfloat16))
+    file_of(folder, "int8").unlink()
+    assert not torch.equal(numbers(load(folder))[0], expected[0])
+    assert same(numbers(load(folder, dtype=torch.bfloat16)), expected)
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(folder: Path) -> None:
+    load(folder)
+    path = file_of(folder, "int8")
+
+    class Replaced(PosixPath):
+        def open(self, *args: Any, **kwargs: Any) -> Any:
+            file = super().open(*args, **kwargs)
+            path.unlink()
+            path.touch()
+            return file
+
+    library = installed()
+    assert library is not None
+    with pytest.raises(FileNotFoundError, match="other matrices"):
+        KeptMatrices(Replaced(path), library, "other matrices")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_number_that_is_not_finite_is_named_by_its_tensor(kind: Format, folder: Path) -> None:
+    model = save_tiny("qwen2", folder)
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[0, 5] = torch.inf
+    model.save_pretrained(folder)
+    with pytest.raises(UnsupportedModel, match=r"model\.layers\.1\.mlp\.down_proj\.weight: .* not finite"):
+        load(folder, kind)
+    assert not list(folder.glob(f"*{SUFFIX}*"))
 
 
 def test_any_damaged_byte_is_noticed_and_the_file_made_again(

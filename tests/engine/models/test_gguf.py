@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 from collections.abc import Callable
@@ -185,6 +186,37 @@ def test_a_tensor_that_the_config_does_not_fit_is_named(tmp_path: Path) -> None:
         weights.blocks("model.layers.0.self_attn.q_proj.weight", (1, 256))
     with pytest.raises(UnsupportedModel, match=r"lacks model\.layers\.9"):
         weights.blocks("model.layers.9.self_attn.q_proj.weight", (1, 256))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "kind"),
+    [
+        ("attn_q.weight", (0, 256), "F32"),
+        ("attn_q.weight", (16, 0), "F32"),
+        ("ffn_up.weight", (0, 256), "F32"),
+        ("attn_q.weight", (16, 2, 256), "F32"),
+        ("ffn_up.weight", (16, 2, 256), "F32"),
+        ("attn_q.weight", (24, 256), "F32"),
+        ("attn_k.weight", (12, 256), "Q8_0"),
+        ("attn_k.bias", (12,), "F32"),
+        ("attn_k.bias", (32,), "Q8_0"),
+    ],
+)
+def test_a_shape_that_cannot_be_put_in_order_is_named(
+    name: str, shape: tuple[int, ...], kind: str, tmp_path: Path
+) -> None:
+    config = load_model_config(write_gguf("llama", tmp_path, mixed))
+    writer = GGUFWriter(tmp_path / "other.gguf", "llama")
+    number = GGMLQuantizationType[kind]
+    writer.add_tensor(f"blk.0.{name}", quantize(np.zeros(shape, np.float32), number), raw_dtype=number)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    weights = GgufWeights(tmp_path / "other.gguf", config)
+    (ours,) = weights.keys()
+    with pytest.raises(UnsupportedModel, match=re.escape(f"{ours} is {list(shape)}")):
+        weights.get_tensor(ours)
 
 
 @pytest.fixture(scope="module")
