@@ -19,6 +19,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--measure-s", type=float, default=0.0, metavar="N", help="seconds of measuring; 0 measures nothing"
     )
+    parser.add_argument(
+        "--source", default="", help="source of the model, by which a model is judged that is not prepared yet"
+    )
     known, rest = parser.parse_known_args(argv)
     config = read_flags(argparse.ArgumentParser(prog="python -m engine.doctor"), EngineConfig, rest)
     machine = read_machine()
@@ -30,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
 
     gpus = find_gpus()
     try:
-        choice = choose(config, machine, gpus)
+        choice = choose(config, machine, gpus, known.source)
     except SetupError as error:
         sys.stderr.write(f"engine: {error}\n")
         return 1

@@ -1,9 +1,11 @@
 """The way of computing that an engine chooses here, with the reasons and what would make it faster.
 
-Asks the functions that the engine itself asks. Knows nothing of models.
+Asks the functions that the engine itself asks. Reads no more of a model than the heads of its files.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import torch
 
@@ -13,6 +15,7 @@ from engine.cpu.quality import Quality, stored_quality
 from engine.cpu.quantization import choose_format, use_native_path
 from engine.doctor.report import Choice, Gpu, Machine
 from engine.hardware import num_threads, resolve_device, resolve_dtype
+from engine.prepare.sources import keeps_blocks
 from kernels.cpu.library import installed
 
 CROWDED = 0.5
@@ -34,8 +37,10 @@ def find_gpus() -> tuple[Gpu, ...]:
     return tuple(found)
 
 
-def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Choice:
+def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source: str = "") -> Choice:
     """Return the way of computing that an engine with this configuration chooses.
+
+    source: the source of the model, which counts until the model's folder is there.
 
     Raises SetupError: when it would not start here.
     """
@@ -51,7 +56,7 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Cho
         device,
         computed,
         lambda library: stored or UNMEASURED,
-        has_blocks=gguf_of(config.model_dir) is not None,
+        has_blocks=_has_blocks(config.model_dir, source),
     )
     if quantized == "int8" and config.quantization == "auto" and stored is None:
         why = f"Matrices are 8-bit integers, by {paths[-1]}, if the first start finds the model near enough to float32."
@@ -68,6 +73,15 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...]) -> Cho
         reasons=(*_reasons(config, device, dtype, gpus), why),
         advice=tuple(_advice(config, device, dtype, products, paths, machine, threads)),
     )
+
+
+def _has_blocks(model_dir: str, source: str) -> bool:
+    """Tell whether a model has the blocks of a GGUF file, or will have once its source is prepared."""
+    if Path(model_dir).is_dir() or source in ("", "demo", "demo-random"):
+        return gguf_of(model_dir) is not None
+    path = Path(source)
+    files = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
+    return len(files) == 1 and files[0].suffix == ".gguf" and keeps_blocks(files[0])
 
 
 def _reasons(config: EngineConfig, device: torch.device, dtype: str, gpus: tuple[Gpu, ...]) -> list[str]:

@@ -70,10 +70,8 @@ def preparation(settings: Settings, *, converts: bool = False) -> list[str]:
 
     converts: a GGUF file's weights become safetensors, which servers of other makers read, in a folder of their own.
     """
-    out = prepared_folder(settings)
-    if converts:
-        return [*_PREPARE, settings.model, "--convert", "--out", str(out.with_name(f"{out.name}-converted"))]
-    return [*_PREPARE, settings.model, "--out", str(out)]
+    out = prepared_folder(settings, converts=converts)
+    return [*_PREPARE, settings.model, *(["--convert"] if converts else []), "--out", str(out)]
 
 
 def why_not(last_line: str, returncode: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,14 +18,18 @@ from gateway.agent.model import ModelNotPrepared, preparation, why_not
 from gateway.agent.servers.adapters import num_file_bytes
 from gateway.agent.servers.footprint import footprint, model_file
 from gateway.db.pools.revisions import RevisionRow
-from gateway.domain.pools.capacity import Estimate, estimate
+from gateway.domain.pools.capacity import Estimate, Weights, estimate
 from gateway.domain.pools.foreign_settings import parse_foreign_settings
 from gateway.domain.pools.settings import engine_config
 from gateway.settings import Settings
+from gateway.support.model_folders import needs_safetensors
 from gateway.support.process import die_with_parent
 
 MAX_HEADER_BYTES = 100 << 20
 PROGRESS_INTERVAL_S = 1.0
+
+HEADS = ("lm_head.weight", "model.embed_tokens.weight")
+"""Matrices with a row for each token, which the engine never holds in 4-bit integers that it makes itself."""
 
 Report = Callable[[str], Awaitable[None]]
 
@@ -48,8 +53,8 @@ async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow,
     Raises ModelNotPrepared: with the reason, where no engine of this host could serve the model.
     """
     settings = msgspec.structs.replace(settings, model=revision.model, model_name="")
-    converts = revision.driver == "vllm" and revision.model.endswith(".gguf")
-    folder = await _fetch(preparation(settings, converts=converts), report)
+    command = preparation(settings, converts=needs_safetensors(revision.driver))
+    folder = await _fetch(command, report)
     try:
         _check_context(folder, revision.settings if revision.is_managed else {})
         measured = await asyncio.to_thread(measure, folder, settings.engine, revision, hardware)
@@ -87,14 +92,14 @@ def measure(
         return footprint(
             revision.driver,
             model_file(revision.driver, revision.model, folder),
-            num_parameters(folder),
+            weights_of(folder).num_parameters,
             load_model_config(folder),
             parse_foreign_settings(revision.settings),
             hardware,
             num_file_bytes(files),
         )
     return estimate(
-        num_parameters(folder),
+        weights_of(folder),
         load_model_config(folder),
         engine_config(host, revision.engine_settings),
         gpu_bytes=hardware.gpu_bytes,
@@ -102,17 +107,24 @@ def measure(
     )
 
 
-def num_parameters(folder: Path) -> int:
-    """Return how many elements all weights in a folder have, by the heads of its safetensors or GGUF files.
+def weights_of(folder: Path) -> Weights:
+    """Return how many elements the weights in a folder have, by the heads of its safetensors or GGUF files.
 
     Raises ValueError: for a file that is shorter than its header says, or that has none.
     """
+    sizes, formats = Counter[str](), Counter[str]()
     if (blocks := gguf_of(folder)) is not None:
-        return sum(math.prod(tensor.shape) for tensor in read_gguf(blocks).tensors.values())
-    return sum(_num_elements(path) for path in sorted(folder.glob("*.safetensors")))
+        for name, each in read_gguf(blocks).tensors.items():
+            sizes[name] = math.prod(each.shape)
+            formats[each.format] += sizes[name]
+    else:
+        for path in sorted(folder.glob("*.safetensors")):
+            sizes.update(_num_elements(path))
+    return Weights(sizes.total(), sum(sizes[name] for name in HEADS), formats)
 
 
-def _num_elements(path: Path) -> int:
+def _num_elements(path: Path) -> dict[str, int]:
+    """Return how many elements each tensor of a file has, by the tensors' names. Raises as `weights_of` does."""
     with path.open("rb") as file:
         num_header_bytes = int.from_bytes(file.read(8), "little")
         if not 0 < num_header_bytes <= MAX_HEADER_BYTES:
@@ -125,7 +137,7 @@ def _num_elements(path: Path) -> int:
     num_bytes = 8 + num_header_bytes + max((each.data_offsets[1] for each in tensors.values()), default=0)
     if path.stat().st_size < num_bytes:
         raise ValueError(f"{path} has {path.stat().st_size} of {num_bytes} bytes: it is only a part of the download")
-    return sum(math.prod(each.shape) for each in tensors.values())
+    return {name: math.prod(each.shape) for name, each in tensors.items()}
 
 
 class _Tensor(msgspec.Struct, frozen=True):

@@ -69,9 +69,11 @@ def _report(settings: Settings, environ: Mapping[str, str], measure_s: float) ->
     from gateway.agent.commands import engine_environ
     from gateway.support.model_folders import prepared_folder
 
-    folder = Path(settings.model) if Path(settings.model).is_dir() else prepared_folder(settings)
+    in_place = any(Path(settings.model).glob("*.safetensors"))
+    folder = Path(settings.model) if in_place else prepared_folder(settings)
     config = msgspec.structs.replace(settings.engine, model_dir=str(folder))
-    command = [sys.executable, "-m", "engine.doctor", "--measure-s", f"{measure_s:g}", *whole_flag(config)]
+    ours = ["--measure-s", f"{measure_s:g}", "--source", settings.model]
+    command = [sys.executable, "-m", "engine.doctor", *ours, *whole_flag(config)]
     try:
         done = subprocess.run(
             command,

@@ -9,7 +9,9 @@ one accelerator, and beside it some of the host.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
+from fractions import Fraction
 from typing import Literal
 
 import msgspec
@@ -30,6 +32,26 @@ DEFAULT_KV_CACHE_BYTES = DEFAULT_ADAPTER_BYTES = 1 << 30
 """The KV cache that an engine on processors chooses where the settings leave it open."""
 
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+_HELD_IN_8_BITS, _HELD_IN_4_BITS = Fraction(34, 32), Fraction(20, 32)
+"""Bytes of a weight in integers that the engine makes, with the scale of 32 weights."""
+_HELD_BLOCKS = {
+    "Q4_0": Fraction(20, 32), "Q4_1": Fraction(20, 32), "Q8_0": Fraction(34, 32), "Q4_K": Fraction(148, 256),
+    "Q6_K": Fraction(274, 256),
+}  # fmt: skip
+"""Bytes of a weight in the blocks of a GGUF file, as the engine holds them on processors; others become 8 bits."""
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """The elements of a model's weights."""
+
+    num_parameters: int
+    """All elements."""
+    num_in_heads: int = 0
+    """Elements of the head and the embedding."""
+    formats: Mapping[str, int] = {}
+    """Elements by the format of their blocks in a GGUF file; none where the weights are safetensors."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -53,28 +75,46 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 def estimate(
-    num_parameters: int, model: ModelConfig, config: EngineConfig, *, gpu_bytes: Sequence[int], has_bf16: bool
+    weights: Weights, model: ModelConfig, config: EngineConfig, *, gpu_bytes: Sequence[int], has_bf16: bool
 ) -> Estimate:
     """Return the memory that a replica of a model takes.
 
-    num_parameters: elements of all weights. gpu_bytes: the memory of each accelerator of the host, () where the engine
-    computes on processors. has_bf16: whether the processors multiply bfloat16. The settings decide the rest as they do
-    in the engine: on an accelerator whose KV cache is left open, the engine takes the fraction of it that they say.
+    gpu_bytes: the memory of each accelerator of the host, () where the engine computes on processors. has_bf16: whether
+    the processors multiply bfloat16. The settings decide the rest as they do in the engine: on an accelerator whose KV
+    cache is left open, the engine takes the fraction of it that they say.
     """
     on_gpu = bool(gpu_bytes) and config.device != "cpu"
     item_bytes = _ITEM_BYTES.get(config.dtype) or (2 if on_gpu or has_bf16 else 4)
-    weights = num_parameters * item_bytes
     if not on_gpu:
+        held = _held_bytes(weights, config, item_bytes)
         kv_cache = DEFAULT_KV_CACHE_BYTES if config.kv_cache_bytes is None else config.kv_cache_bytes
         device = DEFAULT_ADAPTER_BYTES if config.adapter_device_bytes is None else config.adapter_device_bytes
-        return Estimate(weights, kv_cache, device + config.adapter_host_bytes, PROCESS_BYTES, on_gpu=False)
-    least = 2 * config.block_size * token_bytes(model, item_bytes) + weights + GPU_STEP_BYTES
+        return Estimate(held, kv_cache, device + config.adapter_host_bytes, PROCESS_BYTES, on_gpu=False)
+    held = weights.num_parameters * item_bytes
+    least = 2 * config.block_size * token_bytes(model, item_bytes) + held + GPU_STEP_BYTES
     shares = sorted(int(each * config.gpu_memory_fraction) for each in gpu_bytes)
     share = next((each for each in shares if each >= least), least)  # of the smallest accelerator that is large enough
-    left = share - weights - GPU_STEP_BYTES
+    left = share - held - GPU_STEP_BYTES
     adapters = left // 10 if config.adapter_device_bytes is None else config.adapter_device_bytes
     kv_cache = max(left - adapters, 0) if config.kv_cache_bytes is None else config.kv_cache_bytes
-    return Estimate(weights, kv_cache, adapters, GPU_STEP_BYTES, on_gpu=True)
+    return Estimate(held, kv_cache, adapters, GPU_STEP_BYTES, on_gpu=True)
+
+
+def _held_bytes(weights: Weights, config: EngineConfig, item_bytes: int) -> int:
+    """Return the bytes of the weights on processors, in the format that the settings ask for.
+
+    `auto` takes the blocks of a GGUF file. Whether it takes 8-bit integers in place of safetensors is found by the
+    first start: until then the weights count as numbers of the engine's format.
+    """
+    asked, count = config.quantization, weights.num_parameters
+    if asked == "int8":
+        return math.ceil(count * _HELD_IN_8_BITS)
+    if asked == "int4":
+        heads = weights.num_in_heads
+        return math.ceil(heads * _HELD_IN_8_BITS + (count - heads) * _HELD_IN_4_BITS)
+    if weights.formats and (asked == "gguf" or (asked == "auto" and config.dtype != "float16")):
+        return math.ceil(sum(n * _HELD_BLOCKS.get(name, _HELD_IN_8_BITS) for name, n in weights.formats.items()))
+    return count * item_bytes
 
 
 def token_bytes(model: ModelConfig, item_bytes: int) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
+from gguf import GGUFWriter
 
 from engine.config import EngineConfig, model_digest
 from engine.cpu.quality import Quality, keep_quality
@@ -79,6 +81,30 @@ def test_a_gguf_file_keeps_its_blocks(dtype: str, config: EngineConfig) -> None:
     library = installed()
     assert choice.products == ("torch" if library is None else f"gguf {library.paths[-1]}")
     assert library is None or "blocks of their GGUF file" in choice.reasons[-1]
+
+
+@pytest.mark.parametrize(("family", "keeps"), [("llama", True), ("phi3", False)])
+def test_a_source_that_is_not_prepared_yet_counts_as_it_will_be(family: str, keeps: bool, tmp_path: Path) -> None:
+    source = tmp_path / "source" / "some.gguf"
+    source.parent.mkdir()
+    writer = GGUFWriter(source, family)
+    writer.add_tensor("output_norm.weight", np.zeros(32, dtype=np.float32))
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    config = msgspec.structs.replace(engine_config(tmp_path / "later", tmp_path), device="cpu", quantization="gguf")
+    library = installed()
+    for each in (source, source.parent):
+        if not keeps:
+            with pytest.raises(SetupError, match="not a GGUF file"):
+                choose(config, QUIET, (), str(each))
+            continue
+        assert choose(config, QUIET, (), str(each)).products == (
+            "torch" if library is None else f"gguf {library.paths[-1]}"
+        )
+    (tmp_path / "source" / "other.gguf").touch()
+    with pytest.raises(SetupError, match="not a GGUF file"):
+        choose(config, QUIET, (), str(source.parent))
 
 
 def test_int4_is_told_with_what_was_measured(config: EngineConfig) -> None:

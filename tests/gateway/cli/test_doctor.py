@@ -11,6 +11,7 @@ import pytest
 from engine.config import model_digest
 from gateway.cli import main
 from kernels.cpu.matrix import FORMATS
+from tests.engine.models.test_gguf import write_gguf
 from tests.engine.models.tiny import save_tiny
 
 
@@ -50,6 +51,18 @@ def test_what_the_first_start_found_of_the_model_is_told(tmp_path: Path, capsys:
     choice = json.loads(capsys.readouterr().out)["choice"]
     assert choice["products"] == "torch"
     assert len(choice["native_paths"]) < 2 or "0.0123 nats" in choice["reasons"][-1]
+
+
+@pytest.mark.parametrize("source", ["blocks", "blocks/some.gguf"])
+def test_blocks_of_a_file_that_is_not_prepared_yet_may_be_asked_for(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_gguf("llama", tmp_path, lambda name: "Q8_0")
+    (folder / "model.gguf").rename(folder / "some.gguf")
+    settings = {"LORIKEET_MODEL": str(tmp_path / source), "LORIKEET_QUANTIZATION": "gguf", "LORIKEET_DEVICE": "cpu"}
+    assert main(["doctor", "--json", "--measure", "0"], _environ(tmp_path, **settings)) == 0
+    choice = json.loads(capsys.readouterr().out)["choice"]
+    assert choice["products"].startswith("gguf") or not choice["native_paths"]
 
 
 def test_a_ray_cluster_that_cannot_be_reached_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

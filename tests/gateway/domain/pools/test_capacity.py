@@ -6,37 +6,64 @@ import msgspec
 import pytest
 
 from engine.config import EngineConfig, ModelConfig, RopeParameters
-from gateway.domain.pools.capacity import Needs, Place, Room, estimate, thread_share
+from gateway.domain.pools.capacity import Needs, Place, Room, Weights, estimate, thread_share
 from tests.gateway.domain.pools.world import GIB, host
 
 MODEL = ModelConfig("llama", 32000, 4096, 11008, 32, 32, 8, 128, 1e-5, RopeParameters(1e4), 4096, False)
 CONFIG = EngineConfig(model_dir="", endpoint="", adapter_store="")
 PARAMETERS = 8 * 10**9
+WEIGHTS = Weights(PARAMETERS)
 
 
 def test_on_processors_the_number_format_decides_about_the_weights() -> None:
-    wide = estimate(PARAMETERS, MODEL, CONFIG, gpu_bytes=[], has_bf16=False)
-    narrow = estimate(PARAMETERS, MODEL, CONFIG, gpu_bytes=[], has_bf16=True)
+    wide = estimate(WEIGHTS, MODEL, CONFIG, gpu_bytes=[], has_bf16=False)
+    narrow = estimate(WEIGHTS, MODEL, CONFIG, gpu_bytes=[], has_bf16=True)
     assert (wide.weights, narrow.weights, wide.on_gpu) == (4 * PARAMETERS, 2 * PARAMETERS, False)
     assert wide.num_bytes == wide.weights + wide.kv_cache + wide.adapters + wide.process
     asked = msgspec.structs.replace(CONFIG, dtype="float32", kv_cache_bytes=GIB // 2, adapter_device_bytes=GIB)
-    chosen = estimate(PARAMETERS, MODEL, asked, gpu_bytes=[], has_bf16=True)
+    chosen = estimate(WEIGHTS, MODEL, asked, gpu_bytes=[], has_bf16=True)
     assert (chosen.weights, chosen.kv_cache, chosen.adapters) == (4 * PARAMETERS, GIB // 2, 2 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "changes", "num_bytes"),
+    [
+        ("auto", {}, 3200 * 20 // 32 + 3200 * 34 // 32),
+        ("gguf", {"dtype": "float16"}, 3200 * 20 // 32 + 3200 * 34 // 32),
+        ("auto", {"dtype": "float16"}, 6400 * 2),
+        ("none", {}, 6400 * 4),
+        ("int8", {}, 6400 * 34 // 32),
+        ("int4", {}, 640 * 34 // 32 + 5760 * 20 // 32),
+    ],
+)
+def test_on_processors_quantized_weights_count_as_they_are_held(
+    quantization: str, changes: dict[str, str], num_bytes: int
+) -> None:
+    weights = Weights(6400, 640, {"Q4_0": 3200, "Q5_0": 3200})
+    config = msgspec.structs.replace(CONFIG, quantization=quantization, **changes)
+    assert estimate(weights, MODEL, config, gpu_bytes=[], has_bf16=False).weights == num_bytes
+    on_gpu = estimate(weights, MODEL, config, gpu_bytes=[80 * GIB], has_bf16=False)
+    assert on_gpu.on_gpu and on_gpu.weights == 6400 * 2
+
+
+def test_whether_safetensors_become_integers_by_themselves_is_not_known_beforehand() -> None:
+    assert CONFIG.quantization == "auto"
+    assert estimate(Weights(6400, 640), MODEL, CONFIG, gpu_bytes=[], has_bf16=False).weights == 6400 * 4
 
 
 def test_an_open_kv_cache_takes_the_fraction_of_the_smallest_accelerator_that_is_large_enough() -> None:
     gpus = [80 * GIB, 24 * GIB, 8 * GIB]
-    found = estimate(PARAMETERS, MODEL, CONFIG, gpu_bytes=gpus, has_bf16=False)
+    found = estimate(WEIGHTS, MODEL, CONFIG, gpu_bytes=gpus, has_bf16=False)
     assert found.on_gpu and found.num_bytes == int(24 * GIB * CONFIG.gpu_memory_fraction)
     sized = msgspec.structs.replace(CONFIG, kv_cache_bytes=2 * GIB, adapter_device_bytes=GIB)
-    small = estimate(PARAMETERS, MODEL, sized, gpu_bytes=gpus, has_bf16=False)
+    small = estimate(WEIGHTS, MODEL, sized, gpu_bytes=gpus, has_bf16=False)
     assert small.num_bytes == 2 * PARAMETERS + 4 * GIB
     on_cpu = msgspec.structs.replace(CONFIG, device="cpu")
-    assert not estimate(PARAMETERS, MODEL, on_cpu, gpu_bytes=gpus, has_bf16=False).on_gpu
+    assert not estimate(WEIGHTS, MODEL, on_cpu, gpu_bytes=gpus, has_bf16=False).on_gpu
 
 
 def test_an_estimate_says_what_it_is_made_of() -> None:
-    found = estimate(GIB // 4, MODEL, CONFIG, gpu_bytes=[], has_bf16=False)
+    found = estimate(Weights(GIB // 4), MODEL, CONFIG, gpu_bytes=[], has_bf16=False)
     assert str(found) == "4.5 GiB (weights 1.0 GiB, KV cache 1.0 GiB, adapters 2.0 GiB, the process itself 0.5 GiB)"
 
 
