@@ -16,7 +16,7 @@ import structlog
 
 from gateway.agent.launcher import CannotReach, Ended, Engine
 from gateway.agent.servers.adapters import remove_files
-from gateway.agent.steps import NO_ANSWER, STOP_S, Served, Site, Step, Steps
+from gateway.agent.steps import NO_ANSWER, NOT_YET_RETRY_S, STOP_S, Served, Site, Step, Steps
 from gateway.db.pool import FAILURES
 from gateway.db.pools.replicas import ReplicaRow, await_start
 from gateway.db.pools.revisions import RevisionRow
@@ -33,9 +33,6 @@ An agent that was frozen itself loses its connections at the moment when it wake
 
 CONNECTING_S = 5.0
 """Seconds that the connection to a serving replica may take where an agent adopts the replica."""
-
-AWAY: tuple[type[Exception], ...] = (*FAILURES, CannotReach)
-"""Raised where the database, or what runs engines, does not answer."""
 
 LISTENED_TO = ("loading", "ready", "draining")
 """States of replicas whose engines may live though they are not seen."""
@@ -56,6 +53,8 @@ class Replicas:
         self._changed = changed
         self._steps = Steps(site, changed)
         self._busy: dict[str, asyncio.Task[None]] = {}
+        self._unreached: dict[str, float] = {}
+        """When the next step is due for replicas whose last one could not reach what runs engines."""
         self._fault: BaseException | None = None
 
     @property
@@ -84,11 +83,13 @@ class Replicas:
             if row.host_id == self._site.lease.host_id and row.revision in pool.revisions
         }
         num_engines = self._num_on_processors(pools)
+        now_s = asyncio.get_running_loop().time()
+        put_off = busy | {replica_id for replica_id, due_s in self._unreached.items() if now_s < due_s}
         for replica_id, engine in engines.items():
-            if replica_id not in mine and replica_id not in busy | self.busy and engine.pid is not None:
+            if replica_id not in mine and replica_id not in put_off | self.busy and engine.pid is not None:
                 self._do(replica_id, self._steps.end(engine, STOP_S))
         for replica_id, served in mine.items():
-            if replica_id not in busy | self.busy:
+            if replica_id not in put_off | self.busy:
                 step = self._step(served, engines.get(replica_id), num_engines)
                 if step is not None:
                     self._do(replica_id, step)
@@ -105,6 +106,7 @@ class Replicas:
         adapters = {digest for pool in pools for each in pool.revisions.values() for digest in each.adapters}
         remove_files(self._site.settings.data_dir, adapters)
         self._steps.forget(remaining)
+        self._unreached = {id: due_s for id, due_s in self._unreached.items() if id in remaining}
 
     async def leave(self) -> None:
         """Let go of all engines, which live on."""
@@ -208,7 +210,7 @@ class Replicas:
         return sum(pool.row.num_replicas for pool in pools if not pool.is_removed)
 
     def _do(self, replica_id: str, step: Step) -> None:
-        task = asyncio.create_task(_unless_away(replica_id, step))
+        task = asyncio.create_task(self._unless_away(replica_id, step))
         self._busy[replica_id] = task
         task.add_done_callback(lambda task: self._done(replica_id, step, task))
 
@@ -217,12 +219,25 @@ class Replicas:
         del self._busy[replica_id]
         if not task.cancelled() and task.exception() is not None:
             self._fault = task.exception()
-        self._changed()
+        loop = asyncio.get_running_loop()
+        due_s = self._unreached.get(replica_id, 0.0)
+        if loop.time() < due_s:
+            loop.call_at(due_s, self._changed)
+        else:
+            self._changed()
 
+    async def _unless_away(self, replica_id: str, step: Step) -> None:
+        """Do a step, as far as the database is there for it. Rows and engines show later how far the step came.
 
-async def _unless_away(replica_id: str, step: Step) -> None:
-    """Do a step, as far as the database is there for it. Rows and engines show later how far the step came."""
-    try:
-        await step
-    except AWAY as error:
-        log.warning("replica_waits", replica=replica_id, error=str(error) or type(error).__name__)
+        A step that cannot reach what runs engines puts the next one off: there would be no pause between them.
+        """
+        try:
+            await step
+        except CannotReach as error:
+            if replica_id not in self._unreached:
+                log.warning("replica_waits", replica=replica_id, error=str(error))
+            self._unreached[replica_id] = asyncio.get_running_loop().time() + NOT_YET_RETRY_S
+            return
+        except FAILURES as error:
+            log.warning("replica_waits", replica=replica_id, error=str(error) or type(error).__name__)
+        self._unreached.pop(replica_id, None)
