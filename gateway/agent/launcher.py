@@ -105,7 +105,7 @@ class Launcher(Protocol):
 
     @property
     def unseen_s(self) -> float:
-        """Seconds of silence after which an engine that `running` does not return counts as ended.
+        """Seconds of silence after which an engine that `running` has not returned for as long counts as ended.
 
         0: `running` returns all that live. Infinite: nothing can be said now.
         """

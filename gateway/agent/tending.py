@@ -8,6 +8,7 @@ go on.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ class Replicas:
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._unreached: dict[str, float] = {}
         """When the next step is due for replicas whose last one could not reach what runs engines."""
+        self._unseen_since_s: dict[tuple[str, int], float] = {}
+        """When engines were missed first that `running` should return."""
         self._fault: BaseException | None = None
 
     @property
@@ -83,7 +86,8 @@ class Replicas:
             if row.host_id == self._site.lease.host_id and row.revision in pool.revisions
         }
         num_engines = self._num_on_processors(pools)
-        now_s = asyncio.get_running_loop().time()
+        now_s = _now_s()
+        self._note_unseen(mine, engines, now_s)
         put_off = busy | {replica_id for replica_id, due_s in self._unreached.items() if now_s < due_s}
         for replica_id, engine in engines.items():
             if replica_id not in mine and replica_id not in put_off | self.busy and engine.pid is not None:
@@ -187,8 +191,9 @@ class Replicas:
         row, follower = served.row, self._steps.follow(served.row, served.revision)
         if follower.silent_since_s is None:
             return self._steps.probe(served, follower) if row.state == "loading" else None
-        silent_s = asyncio.get_running_loop().time() - follower.silent_since_s
-        if engine is None and silent_s > self._site.launcher.unseen_s:
+        silent_s = _now_s() - follower.silent_since_s
+        unseen_s = _now_s() - self._unseen_since_s.get((row.id, row.generation), math.inf)
+        if engine is None and min(silent_s, unseen_s) > self._site.launcher.unseen_s:
             return self._steps.lost(served)
         if row.state == "loading" and not follower.was_connected and row.why != NO_ANSWER:
             start_s = self._site.settings.replica_start_seconds
@@ -199,6 +204,13 @@ class Replicas:
         if row.state == "ready" and silent_s > (FELL_SILENT_S if follower.was_connected else CONNECTING_S):
             return self._steps.falls_silent(row)
         return None
+
+    def _note_unseen(self, mine: Mapping[str, Served], engines: Mapping[str, Engine], now_s: float) -> None:
+        """Note since when each engine is not seen, for as long as engines can be seen at all."""
+        unseen = {(id, each.row.generation) for id, each in mine.items() if id not in {*engines, *self.busy}}
+        if math.isinf(self._site.launcher.unseen_s):
+            unseen = set()
+        self._unseen_since_s = {each: self._unseen_since_s.get(each, now_s) for each in unseen}
 
     def _num_on_processors(self, pools: Sequence[ServedPool]) -> int:
         """Return the number of engines that shall compute on this host's processors when nothing changes any more."""
@@ -219,10 +231,9 @@ class Replicas:
         del self._busy[replica_id]
         if not task.cancelled() and task.exception() is not None:
             self._fault = task.exception()
-        loop = asyncio.get_running_loop()
         due_s = self._unreached.get(replica_id, 0.0)
-        if loop.time() < due_s:
-            loop.call_at(due_s, self._changed)
+        if _now_s() < due_s:
+            asyncio.get_running_loop().call_at(due_s, self._changed)
         else:
             self._changed()
 
@@ -236,8 +247,12 @@ class Replicas:
         except CannotReach as error:
             if replica_id not in self._unreached:
                 log.warning("replica_waits", replica=replica_id, error=str(error))
-            self._unreached[replica_id] = asyncio.get_running_loop().time() + NOT_YET_RETRY_S
+            self._unreached[replica_id] = _now_s() + NOT_YET_RETRY_S
             return
         except FAILURES as error:
             log.warning("replica_waits", replica=replica_id, error=str(error) or type(error).__name__)
         self._unreached.pop(replica_id, None)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -35,8 +35,8 @@ RETRY_S = 2.0
 """Pause before the cluster is connected to again."""
 
 UNSEEN_S = 3.0
-"""Silence of an engine that no node has any more, after which it is started elsewhere: longer than its connection takes
-to come back where that alone was lost."""
+"""Seconds for which no node has an engine, and it is silent, until it is started elsewhere: longer than its connection
+takes to come back where that alone was lost."""
 
 LOOK_S = 15.0
 START_S = 30.0
@@ -99,7 +99,7 @@ class RayLauncher:
             raise CannotStart(started.why)
         assert isinstance(started, Started)
         if started.engine is not None:
-            self._engines[ask.replica_id] = started.engine
+            self._engines = {**self._engines, ask.replica_id: started.engine}
         return started.engine
 
     async def stop(self, engine: Engine, grace_s: float) -> None:
@@ -109,7 +109,7 @@ class RayLauncher:
         answer = await self._bridge.call(Stop(engine, grace_s), grace_s + START_S)
         assert isinstance(answer, Done)
         if self._engines.get(engine.replica_id) == engine:
-            del self._engines[engine.replica_id]
+            self._engines = {id: each for id, each in self._engines.items() if id != engine.replica_id}
 
     def running(self) -> dict[str, Engine]:
         """Return the engines of the last look; while the cluster is away, of the last one before."""
@@ -161,11 +161,15 @@ class RayLauncher:
 
     async def _look(self) -> None:
         """Take a new picture. Raises CannotReach."""
+        before = self._engines
         picture = await self._bridge.call(Look(self._public_keys, self._kept), LOOK_S)
         assert isinstance(picture, Picture)
         engines: dict[str, Engine] = {}
         for engine in picture.engines:
             engines.setdefault(engine.replica_id, engine)
+        for replica_id, engine in self._engines.items():
+            if before.get(replica_id) != engine:  # it was started meanwhile, maybe after its node was looked at
+                engines.setdefault(replica_id, engine)
         self._engines = engines
         self._is_sighted = True
         for ended in picture.ended:

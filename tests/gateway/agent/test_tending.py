@@ -1,4 +1,4 @@
-"""Steps that cannot reach what runs engines are put off, as they would be begun without a pause."""
+"""Steps that cannot reach what runs engines are put off, and an engine that is missed for a moment has not ended."""
 
 from __future__ import annotations
 
@@ -64,3 +64,19 @@ async def test_an_engine_that_cannot_be_reached_is_not_ended_again_and_again() -
     assert launcher.num_stops == 2, "it is tried again"
     working.cancel()
     await asyncio.gather(working, return_exceptions=True)
+
+
+async def test_an_engine_counts_as_ended_only_once_it_is_missed_for_long() -> None:
+    launcher: Any = Away()
+    anything: Any = SimpleNamespace(gpu_bytes=[])
+    site = Site(anything, anything, anything, launcher, lambda config: [], Held(), anything)
+    replicas: Any = Replicas(site, lambda: None, lambda revision: "")
+    row = SimpleNamespace(id="r", generation=1, state="loading", why="")
+    served: Any = SimpleNamespace(row=row, revision=None)
+    silent = SimpleNamespace(silent_since_s=asyncio.get_running_loop().time() - 20.0, was_connected=False)
+    anything.replica_start_seconds = 600
+    replicas._steps = SimpleNamespace(follow=lambda row, revision: silent, lost=lambda served: "lost")
+    replicas._note_unseen({"r": served}, {}, asyncio.get_running_loop().time())
+    assert replicas._watch(served, None) is None, "it loads, and left the picture just now"
+    replicas._unseen_since_s["r", 1] -= 4.0
+    assert replicas._watch(served, None) == "lost"
