@@ -80,6 +80,8 @@ class Driver:
         self._engines: dict[tuple[str, int], Engine] = {}
         """Those of `_engine_nodes`."""
         self._only_one_looks = asyncio.Lock()
+        self._asked: dict[Any, asyncio.Future[Sight]] = {}
+        """The question to each supervisor that has not been answered yet."""
         self._nodes: list[Node] = []
         self._supervisor = ray.remote(Supervisor)
 
@@ -157,6 +159,20 @@ class Driver:
         ended |= {each.replica_id: each for id, sight in seats.items() for each in sight.ended if each.replica_id == id}
         return Picture(sorted(engines, key=lambda each: each.generation), list(ended.values()))
 
+    async def _sight(self, supervisor: Any, public_keys: list[str], seconds: float) -> Sight:
+        """Return what a supervisor sees now. One that owes an answer is not asked again before that is there.
+
+        Raises TimeoutError, or what the supervisor raised.
+        """
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + seconds
+        while (owed := self._asked.get(supervisor)) is not None:
+            await _within(end_s - loop.time(), owed)
+        asked = self._asked[supervisor] = asyncio.ensure_future(supervisor.look.remote(public_keys))
+        asked.add_done_callback(lambda asked: self._asked.pop(supervisor))
+        sight: Sight = await _within(end_s - loop.time(), asked)
+        return sight
+
     def _note_engines(self, by_node: Mapping[str, Sight], alive: set[str], before: set[tuple[str, int]]) -> None:
         """Note the engines that were seen; those of nodes that live and said nothing live as well.
 
@@ -178,7 +194,7 @@ class Driver:
         """Return what those see that answer; forget those that are dead for good."""
         asked = dict(supervisors)
         sights = await asyncio.gather(
-            *(_within(LOOK_S, each.look.remote(public_keys)) for each in asked.values()), return_exceptions=True
+            *(self._sight(each, public_keys, LOOK_S) for each in asked.values()), return_exceptions=True
         )
         for (key, supervisor), sight in zip(asked.items(), sights, strict=True):
             if isinstance(sight, ActorDiedError) and supervisors.get(key) is supervisor:
@@ -226,7 +242,7 @@ class Driver:
         if seat is None:
             seat = self._seats[ask.replica_id] = await asyncio.to_thread(self._make_seat, ask)
         try:
-            sight = await _within(PLACE_S, seat.look.remote(public_keys))
+            sight = await self._sight(seat, public_keys, PLACE_S)
         except (TimeoutError, ActorUnavailableError):
             return Waits(why_waiting(ask, self._nodes, on_gpu=needs_gpu(ask, self._nodes)))
         except ActorDiedError as error:

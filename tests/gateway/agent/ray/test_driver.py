@@ -60,7 +60,9 @@ def driver_of(seat: Seat) -> Any:
     driver: Any = drivers.Driver(Setup("", "", "", 1, 2, ""))
     driver._seats = {"r": seat}
     driver._looked_at = {"a"}
-    driver._make_lookout = lambda node_id: Seat()
+    lookout = Seat()
+    lookout.is_silent = True
+    driver._make_lookout = lambda node_id: lookout
     return driver
 
 
@@ -77,6 +79,8 @@ async def test_an_engine_whose_node_says_nothing_lives_until_the_node_is_dead(no
     seat.is_silent = True
     assert await seen(driver) == [ENGINE]
     assert driver._looked_at == set(), "its node is looked at again"
+    assert await seen(driver) == [ENGINE]
+    assert seat.num_looks == 2, "it is not asked again while it owes an answer"
     nodes.clear()
     assert await seen(driver) == []
 
