@@ -97,7 +97,7 @@ class Replicas:
                 step = self._step(served, engines.get(replica_id), num_engines)
                 if step is not None:
                     self._do(replica_id, step)
-        self._site.launcher.release(set(mine) | self.busy)
+        self._site.launcher.release(set(mine) | self.busy, self._site.lease.held_s)
         alive = {(each.replica_id, each.generation) for each in engines.values()}
         if self._site.launcher.unseen_s:
             alive |= {(each.row.id, each.row.generation) for each in mine.values() if each.row.state in LISTENED_TO}
@@ -112,13 +112,13 @@ class Replicas:
         self._steps.forget(remaining)
         self._unreached = {id: due_s for id, due_s in self._unreached.items() if id in remaining}
 
-    async def leave(self) -> None:
-        """Let go of all engines, which live on."""
+    async def leave(self, *, is_superseded: bool = False) -> None:
+        """Let go of all engines, which live on. is_superseded: another agent has the host."""
         for task in self._busy.values():
             task.cancel()
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
         await self._steps.unfollow(set(), set())
-        await self._site.launcher.close()
+        await self._site.launcher.close(is_superseded=is_superseded)
 
     async def stop_all(self, forced: asyncio.Event) -> None:
         """End all engines of this host, since the agent ends and is to leave nothing behind.

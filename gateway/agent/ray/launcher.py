@@ -57,6 +57,7 @@ class RayLauncher:
         self._engines: dict[str, Engine] = {}
         self._public_keys: list[str] = []
         self._kept: list[str] | None = None
+        self._kept_until_s = math.inf
         self._is_sighted = False
         self._told: set[tuple[str, int]] = set()
         self._ended: Callable[[Ended], None] = lambda ended: None
@@ -121,8 +122,9 @@ class RayLauncher:
         if self._looking is None:
             self._looking = asyncio.create_task(self._keep_looking())
 
-    def release(self, replica_ids: set[str]) -> None:
-        """Keep no resources free for all replicas but these, from the next look on."""
+    def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
+        """Keep no resources free for all replicas but these, from the next look on and for held_s."""
+        self._kept_until_s = asyncio.get_running_loop().time() + held_s
         self._kept = sorted(replica_ids)
 
     def forget(self, replica_ids: set[str]) -> None:
@@ -131,9 +133,9 @@ class RayLauncher:
         self._forgetting.add(task)
         task.add_done_callback(self._forgetting.discard)
 
-    async def close(self) -> None:
-        """Watch no more; the engines live on."""
-        if self._kept == []:  # nothing is left to run: nodes are given back at once
+    async def close(self, *, is_superseded: bool = False) -> None:
+        """Watch no more; the engines live on. is_superseded: touch nothing any more."""
+        if self._kept == [] and not is_superseded:  # nothing is left to run: nodes are given back at once
             with contextlib.suppress(CannotReach):
                 await self._look()
         tasks = [each for each in (self._looking, *self._forgetting) if each is not None]
@@ -162,7 +164,8 @@ class RayLauncher:
     async def _look(self) -> None:
         """Take a new picture. Raises CannotReach."""
         before = self._engines
-        picture = await self._bridge.call(Look(self._public_keys, self._kept), LOOK_S)
+        is_held = asyncio.get_running_loop().time() < self._kept_until_s
+        picture = await self._bridge.call(Look(self._public_keys, self._kept if is_held else None), LOOK_S)
         assert isinstance(picture, Picture)
         engines: dict[str, Engine] = {}
         for engine in picture.engines:

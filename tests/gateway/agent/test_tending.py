@@ -22,7 +22,7 @@ class Away:
     def watch(self, ended: Any) -> None:
         pass
 
-    def release(self, replica_ids: set[str]) -> None:
+    def release(self, replica_ids: set[str], held_s: float) -> None:
         pass
 
     def running(self) -> dict[str, Engine]:
@@ -36,7 +36,7 @@ class Away:
 class Held:
     """A lease that nobody else wants."""
 
-    host_id, generation = "h", 1
+    host_id, generation, held_s = "h", 1, 5.0
 
     async def confirm(self) -> None:
         pass

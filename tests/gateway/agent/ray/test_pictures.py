@@ -1,4 +1,4 @@
-"""A picture of the cluster that was asked for before an engine began does not say that the engine ended."""
+"""The looks of the agent: none of them ends an engine that began meanwhile, or what another agent keeps."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ class Cluster:
     def __init__(self, launcher: RayLauncher) -> None:
         self.launcher = launcher
         self.starts = True
+        self.kept: list[list[str] | None] = []
 
     async def call(self, call: Any, seconds: float) -> Any:
         if isinstance(call, Look):
+            self.kept.append(call.kept)
             if self.starts:
                 await self.launcher.start(Ask("r", 1, "", ""), begin)
             return Picture([], [])
@@ -43,3 +45,18 @@ async def test_an_engine_that_starts_during_a_look_stays_until_the_next_one(tmp_
     cluster.starts = False
     await launcher._look()
     assert launcher.running() == {}
+
+
+async def test_resources_are_given_back_only_by_who_has_the_host(tmp_path: Path) -> None:
+    launcher: Any = RayLauncher(Settings(data_dir=tmp_path, placement="ray", link_ports="7600-7649"))
+    launcher._bridge = cluster = Cluster(launcher)
+    cluster.starts = False
+    launcher.release(set(), 5.0)
+    await launcher._look()
+    launcher.release(set(), 0.0)
+    await launcher._look()
+    assert cluster.kept == [[], None]
+    await launcher.close(is_superseded=True)
+    assert len(cluster.kept) == 2, "nothing is looked at"
+    await launcher.close()
+    assert len(cluster.kept) == 3
