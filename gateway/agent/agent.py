@@ -118,7 +118,7 @@ class Agent:
         """
         if stops_engines and not is_superseded:
             await self._replicas.stop_all(forced)
-        await self._replicas.leave()
+        await self._replicas.leave(is_superseded=is_superseded)
         if not is_superseded:
             await self._lease.release(leaves_engines=not stops_engines)
         self._lease.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -105,7 +106,7 @@ class Launcher(Protocol):
 
     @property
     def unseen_s(self) -> float:
-        """Seconds of silence after which an engine that `running` does not return counts as ended.
+        """Seconds of silence after which an engine that `running` has not returned for as long counts as ended.
 
         0: `running` returns all that live. Infinite: nothing can be said now.
         """
@@ -134,11 +135,14 @@ class Launcher(Protocol):
     def watch(self, ended: Callable[[Ended], None]) -> None:
         """Call this function for each engine that ends from now on, of those that `start` or `running` returned."""
 
-    def release(self, replica_ids: set[str]) -> None:
-        """Give back what is kept free for the engines of all replicas but these, as far as none of them lives."""
+    def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
+        """Give back what is kept free for the engines of all replicas but these, as far as none of them lives.
+
+        held_s: seconds for which the caller may say so, as it has the host.
+        """
 
     def forget(self, replica_ids: set[str]) -> None:
         """Remove what is kept of all replicas but these, as far as none of their engines lives."""
 
-    async def close(self) -> None:
-        """Watch no more; the engines live on."""
+    async def close(self, *, is_superseded: bool = False) -> None:
+        """Watch no more; the engines live on. is_superseded: touch nothing any more."""

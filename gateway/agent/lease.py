@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import fcntl
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -59,11 +60,17 @@ class Lease:
         self.host_id = host_id(data_dir)
         self.host_name = hardware.name
         self.generation = 0
+        self._confirmed_s = -math.inf
         self._database = database
         self._hardware = hardware
         self._programs = list(programs)
         self._placement: Placement = placement
         self._presence = os.open(data_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    @property
+    def held_s(self) -> float:
+        """Seconds for which no other agent can have the host while this one lives; 0 or less: one can."""
+        return self._confirmed_s + LEASE_S - asyncio.get_running_loop().time()
 
     async def claim(self) -> None:
         """Wait until the host has no other agent, and take the host.
@@ -73,6 +80,7 @@ class Lease:
         num_attempts = 0
         while True:
             num_attempts += 1
+            begun_s = asyncio.get_running_loop().time()
             try:
                 async with self._database.acquire() as conn:
                     generation = await claim_host(
@@ -94,7 +102,7 @@ class Lease:
                 if generation is None:
                     await self._check_removed()
             if generation is not None:
-                self.generation = generation
+                self.generation, self._confirmed_s = generation, begun_s
                 log.info("host_claimed", host=self.host_id, generation=generation)
                 return
             if num_attempts == ATTEMPTS_UNTIL_LOGGED:
@@ -119,10 +127,12 @@ class Lease:
         async with asyncio.timeout(LEASE_S), self._database.acquire() as conn:
             renewed = await renew_host(conn, self.host_id, self.generation, datetime.timedelta(seconds=LEASE_S))
         if not renewed:
+            self._confirmed_s = -math.inf
             await self._check_removed()
             raise Superseded(f"another agent has host {self.host_id}")
         if asyncio.get_running_loop().time() - begun_s > LEASE_S:
             raise TimeoutError("the lease ran out while it was renewed")
+        self._confirmed_s = begun_s
 
     async def _check_removed(self) -> None:
         """Raise Removed where an operator has removed the host, or one of FAILURES."""

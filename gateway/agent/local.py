@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import math
 import os
 import signal
 import subprocess
@@ -199,10 +200,10 @@ class LocalLauncher:
                 for each in (path, log, log.with_name(f"{log.name}.1")):
                     each.unlink(missing_ok=True)
 
-    def release(self, replica_ids: set[str]) -> None:
+    def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
         """Do nothing: what an engine of this host takes is free once it has ended."""
 
-    async def close(self) -> None:
+    async def close(self, *, is_superseded: bool = False) -> None:
         """Watch no process any more; engines live on."""
         for process in self._processes.values():
             self._unwatch(process)

@@ -79,6 +79,9 @@ class Lease(Protocol):
     @property
     def generation(self) -> int: ...
 
+    @property
+    def held_s(self) -> float: ...
+
     async def confirm(self) -> None:
         """Return only while no other agent has the host. Raises Superseded, or one of FAILURES."""
 

@@ -8,6 +8,7 @@ go on.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import structlog
 
 from gateway.agent.launcher import CannotReach, Ended, Engine
 from gateway.agent.servers.adapters import remove_files
-from gateway.agent.steps import NO_ANSWER, STOP_S, Served, Site, Step, Steps
+from gateway.agent.steps import NO_ANSWER, NOT_YET_RETRY_S, STOP_S, Served, Site, Step, Steps
 from gateway.db.pool import FAILURES
 from gateway.db.pools.replicas import ReplicaRow, await_start
 from gateway.db.pools.revisions import RevisionRow
@@ -33,9 +34,6 @@ An agent that was frozen itself loses its connections at the moment when it wake
 
 CONNECTING_S = 5.0
 """Seconds that the connection to a serving replica may take where an agent adopts the replica."""
-
-AWAY: tuple[type[Exception], ...] = (*FAILURES, CannotReach)
-"""Raised where the database, or what runs engines, does not answer."""
 
 LISTENED_TO = ("loading", "ready", "draining")
 """States of replicas whose engines may live though they are not seen."""
@@ -56,6 +54,10 @@ class Replicas:
         self._changed = changed
         self._steps = Steps(site, changed)
         self._busy: dict[str, asyncio.Task[None]] = {}
+        self._unreached: dict[str, float] = {}
+        """When the next step is due for replicas whose last one could not reach what runs engines."""
+        self._unseen_since_s: dict[tuple[str, int], float] = {}
+        """When engines were missed first that `running` should return."""
         self._fault: BaseException | None = None
 
     @property
@@ -84,15 +86,18 @@ class Replicas:
             if row.host_id == self._site.lease.host_id and row.revision in pool.revisions
         }
         num_engines = self._num_on_processors(pools)
+        now_s = _now_s()
+        self._note_unseen(mine, engines, now_s)
+        put_off = busy | {replica_id for replica_id, due_s in self._unreached.items() if now_s < due_s}
         for replica_id, engine in engines.items():
-            if replica_id not in mine and replica_id not in busy | self.busy and engine.pid is not None:
+            if replica_id not in mine and replica_id not in put_off | self.busy and engine.pid is not None:
                 self._do(replica_id, self._steps.end(engine, STOP_S))
         for replica_id, served in mine.items():
-            if replica_id not in busy | self.busy:
+            if replica_id not in put_off | self.busy:
                 step = self._step(served, engines.get(replica_id), num_engines)
                 if step is not None:
                     self._do(replica_id, step)
-        self._site.launcher.release(set(mine) | self.busy)
+        self._site.launcher.release(set(mine) | self.busy, self._site.lease.held_s)
         alive = {(each.replica_id, each.generation) for each in engines.values()}
         if self._site.launcher.unseen_s:
             alive |= {(each.row.id, each.row.generation) for each in mine.values() if each.row.state in LISTENED_TO}
@@ -105,14 +110,15 @@ class Replicas:
         adapters = {digest for pool in pools for each in pool.revisions.values() for digest in each.adapters}
         remove_files(self._site.settings.data_dir, adapters)
         self._steps.forget(remaining)
+        self._unreached = {id: due_s for id, due_s in self._unreached.items() if id in remaining}
 
-    async def leave(self) -> None:
-        """Let go of all engines, which live on."""
+    async def leave(self, *, is_superseded: bool = False) -> None:
+        """Let go of all engines, which live on. is_superseded: another agent has the host."""
         for task in self._busy.values():
             task.cancel()
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
         await self._steps.unfollow(set(), set())
-        await self._site.launcher.close()
+        await self._site.launcher.close(is_superseded=is_superseded)
 
     async def stop_all(self, forced: asyncio.Event) -> None:
         """End all engines of this host, since the agent ends and is to leave nothing behind.
@@ -185,8 +191,9 @@ class Replicas:
         row, follower = served.row, self._steps.follow(served.row, served.revision)
         if follower.silent_since_s is None:
             return self._steps.probe(served, follower) if row.state == "loading" else None
-        silent_s = asyncio.get_running_loop().time() - follower.silent_since_s
-        if engine is None and silent_s > self._site.launcher.unseen_s:
+        silent_s = _now_s() - follower.silent_since_s
+        unseen_s = _now_s() - self._unseen_since_s.get((row.id, row.generation), math.inf)
+        if engine is None and min(silent_s, unseen_s) > self._site.launcher.unseen_s:
             return self._steps.lost(served)
         if row.state == "loading" and not follower.was_connected and row.why != NO_ANSWER:
             start_s = self._site.settings.replica_start_seconds
@@ -198,6 +205,13 @@ class Replicas:
             return self._steps.falls_silent(row)
         return None
 
+    def _note_unseen(self, mine: Mapping[str, Served], engines: Mapping[str, Engine], now_s: float) -> None:
+        """Note since when each engine is not seen, for as long as engines can be seen at all."""
+        unseen = {(id, each.row.generation) for id, each in mine.items() if id not in {*engines, *self.busy}}
+        if math.isinf(self._site.launcher.unseen_s):
+            unseen = set()
+        self._unseen_since_s = {each: self._unseen_since_s.get(each, now_s) for each in unseen}
+
     def _num_on_processors(self, pools: Sequence[ServedPool]) -> int:
         """Return the number of engines that shall compute on this host's processors when nothing changes any more."""
         if self._site.hardware.gpu_bytes:
@@ -208,7 +222,7 @@ class Replicas:
         return sum(pool.row.num_replicas for pool in pools if not pool.is_removed)
 
     def _do(self, replica_id: str, step: Step) -> None:
-        task = asyncio.create_task(_unless_away(replica_id, step))
+        task = asyncio.create_task(self._unless_away(replica_id, step))
         self._busy[replica_id] = task
         task.add_done_callback(lambda task: self._done(replica_id, step, task))
 
@@ -217,12 +231,28 @@ class Replicas:
         del self._busy[replica_id]
         if not task.cancelled() and task.exception() is not None:
             self._fault = task.exception()
-        self._changed()
+        due_s = self._unreached.get(replica_id, 0.0)
+        if _now_s() < due_s:
+            asyncio.get_running_loop().call_at(due_s, self._changed)
+        else:
+            self._changed()
+
+    async def _unless_away(self, replica_id: str, step: Step) -> None:
+        """Do a step, as far as the database is there for it. Rows and engines show later how far the step came.
+
+        A step that cannot reach what runs engines puts the next one off: there would be no pause between them.
+        """
+        try:
+            await step
+        except CannotReach as error:
+            if replica_id not in self._unreached:
+                log.warning("replica_waits", replica=replica_id, error=str(error))
+            self._unreached[replica_id] = _now_s() + NOT_YET_RETRY_S
+            return
+        except FAILURES as error:
+            log.warning("replica_waits", replica=replica_id, error=str(error) or type(error).__name__)
+        self._unreached.pop(replica_id, None)
 
 
-async def _unless_away(replica_id: str, step: Step) -> None:
-    """Do a step, as far as the database is there for it. Rows and engines show later how far the step came."""
-    try:
-        await step
-    except AWAY as error:
-        log.warning("replica_waits", replica=replica_id, error=str(error) or type(error).__name__)
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import msgspec
 
-from gateway.agent.launcher import Ask, CannotStart
+from gateway.agent.launcher import Ask, CannotStart, Engine
 from gateway.agent.ray.messages import (
     Answer,
     Answered,
@@ -40,7 +40,7 @@ from gateway.agent.ray.resources import CPU, GPU, MEMORY, Node, demand, needs_gp
 
 try:
     import ray
-    from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
+    from ray.exceptions import ActorDiedError, ActorUnavailableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from gateway.agent.ray.supervisor import Sight, Supervisor
@@ -77,6 +77,11 @@ class Driver:
         self._looked_at: set[str] = set()
         """Nodes on which there was no engine when that was looked at first."""
         self._engine_nodes: dict[tuple[str, int], str] = {}
+        self._engines: dict[tuple[str, int], Engine] = {}
+        """Those of `_engine_nodes`."""
+        self._only_one_looks = asyncio.Lock()
+        self._asked: dict[Any, asyncio.Future[Sight]] = {}
+        """The question to each supervisor that has not been answered yet."""
         self._nodes: list[Node] = []
         self._supervisor = ray.remote(Supervisor)
 
@@ -100,7 +105,8 @@ class Driver:
         try:
             match call:
                 case Look():
-                    return await self._look(call.public_keys, call.kept)
+                    async with self._only_one_looks:
+                        return await self._look(call.public_keys, call.kept)
                 case Offer():
                     return await self._offer(call.ask, call.public_keys)
                 case Go():
@@ -108,8 +114,10 @@ class Driver:
                     if seat is None:
                         return Refused("the place that was kept for it is gone")
                     engine = await _within(OFFER_S, seat.go.remote(call.spec))
-                    if engine is not None:
-                        self._engine_nodes[engine.replica_id, engine.generation] = self._seat_nodes[call.replica_id]
+                    node_id = self._seat_nodes.get(call.replica_id)
+                    if engine is not None and node_id is not None:
+                        self._engine_nodes[engine.replica_id, engine.generation] = node_id
+                        self._engines[engine.replica_id, engine.generation] = engine
                     return Started(engine)
                 case Stop():
                     return await self._stop(call)
@@ -122,7 +130,7 @@ class Driver:
                     return Done()
         except CannotStart as refusal:
             return Refused(str(refusal))
-        except (RayError, TimeoutError, OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # whatever it is: no call stays without an answer
             return Away(f"the Ray cluster does not answer: {in_a_line(error)}")
 
     # what there is
@@ -135,28 +143,58 @@ class Driver:
         self._looked_at &= alive
         for node_id in alive - self._looked_at - self._lookouts.keys() - set(self._seat_nodes.values()):
             self._lookouts[node_id] = await asyncio.to_thread(self._make_lookout, node_id)
+        seats_before, engines_before = dict(self._seat_nodes), set(self._engine_nodes)
         seats = await self._ask_all(self._seats, public_keys)
         lookouts = await self._ask_all(self._lookouts, public_keys)
-        self._seat_nodes = {id: sight.node_id for id, sight in seats.items() if sight.node_id in alive}
         by_node = {sight.node_id: sight for sight in (*lookouts.values(), *seats.values()) if sight.node_id in alive}
-        self._looked_at |= by_node.keys()
-        self._engine_nodes = {
-            (engine.replica_id, engine.generation): node_id
-            for node_id, sight in by_node.items()
-            for engine in sight.engines
-        }
+        silent = {*self._seat_nodes.values(), *self._engine_nodes.values()} - by_node.keys()
+        self._looked_at = (self._looked_at | by_node.keys()) - silent  # those are looked at again
+        offered = {id: node_id for id, node_id in self._seat_nodes.items() if seats_before.get(id) != node_id}
+        self._seat_nodes = {id: sight.node_id for id, sight in seats.items() if sight.node_id in alive} | offered
+        self._note_engines(by_node, alive, engines_before)
         await self._adopt(by_node)
         await self._release(by_node, seated - set(seated if kept is None else kept))
-        engines = [engine for sight in by_node.values() for engine in sight.engines]
+        engines = self._engines.values()
         ended = {each.replica_id: each for sight in lookouts.values() for each in sight.ended}
         ended |= {each.replica_id: each for id, sight in seats.items() for each in sight.ended if each.replica_id == id}
         return Picture(sorted(engines, key=lambda each: each.generation), list(ended.values()))
+
+    async def _sight(self, supervisor: Any, public_keys: list[str], seconds: float) -> Sight:
+        """Return what a supervisor sees now. One that owes an answer is not asked again before that is there.
+
+        Raises TimeoutError, or what the supervisor raised.
+        """
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + seconds
+        while (owed := self._asked.get(supervisor)) is not None:
+            await _within(end_s - loop.time(), owed)
+        asked = self._asked[supervisor] = asyncio.ensure_future(supervisor.look.remote(public_keys))
+        asked.add_done_callback(lambda asked: self._asked.pop(supervisor))
+        sight: Sight = await _within(end_s - loop.time(), asked)
+        return sight
+
+    def _note_engines(self, by_node: Mapping[str, Sight], alive: set[str], before: set[tuple[str, int]]) -> None:
+        """Note the engines that were seen; those of nodes that live and said nothing live as well.
+
+        before: those that were known when the nodes were asked. One that began after that may not have been seen.
+        """
+        nodes = {
+            key: node_id
+            for key, node_id in self._engine_nodes.items()
+            if node_id in alive and (node_id not in by_node or key not in before)
+        }
+        engines = {key: self._engines[key] for key in nodes}
+        for node_id, sight in by_node.items():
+            for engine in sight.engines:
+                nodes[engine.replica_id, engine.generation] = node_id
+                engines[engine.replica_id, engine.generation] = engine
+        self._engine_nodes, self._engines = nodes, engines
 
     async def _ask_all(self, supervisors: dict[str, Any], public_keys: list[str]) -> dict[str, Sight]:
         """Return what those see that answer; forget those that are dead for good."""
         asked = dict(supervisors)
         sights = await asyncio.gather(
-            *(_within(LOOK_S, each.look.remote(public_keys)) for each in asked.values()), return_exceptions=True
+            *(self._sight(each, public_keys, LOOK_S) for each in asked.values()), return_exceptions=True
         )
         for (key, supervisor), sight in zip(asked.items(), sights, strict=True):
             if isinstance(sight, ActorDiedError) and supervisors.get(key) is supervisor:
@@ -204,7 +242,7 @@ class Driver:
         if seat is None:
             seat = self._seats[ask.replica_id] = await asyncio.to_thread(self._make_seat, ask)
         try:
-            sight = await _within(PLACE_S, seat.look.remote(public_keys))
+            sight = await self._sight(seat, public_keys, PLACE_S)
         except (TimeoutError, ActorUnavailableError):
             return Waits(why_waiting(ask, self._nodes, on_gpu=needs_gpu(ask, self._nodes)))
         except ActorDiedError as error:

@@ -35,8 +35,8 @@ RETRY_S = 2.0
 """Pause before the cluster is connected to again."""
 
 UNSEEN_S = 3.0
-"""Silence of an engine that no node has any more, after which it is started elsewhere: longer than its connection takes
-to come back where that alone was lost."""
+"""Seconds for which no node has an engine, and it is silent, until it is started elsewhere: longer than its connection
+takes to come back where that alone was lost."""
 
 LOOK_S = 15.0
 START_S = 30.0
@@ -57,6 +57,7 @@ class RayLauncher:
         self._engines: dict[str, Engine] = {}
         self._public_keys: list[str] = []
         self._kept: list[str] | None = None
+        self._kept_until_s = math.inf
         self._is_sighted = False
         self._told: set[tuple[str, int]] = set()
         self._ended: Callable[[Ended], None] = lambda ended: None
@@ -99,7 +100,7 @@ class RayLauncher:
             raise CannotStart(started.why)
         assert isinstance(started, Started)
         if started.engine is not None:
-            self._engines[ask.replica_id] = started.engine
+            self._engines = {**self._engines, ask.replica_id: started.engine}
         return started.engine
 
     async def stop(self, engine: Engine, grace_s: float) -> None:
@@ -109,7 +110,7 @@ class RayLauncher:
         answer = await self._bridge.call(Stop(engine, grace_s), grace_s + START_S)
         assert isinstance(answer, Done)
         if self._engines.get(engine.replica_id) == engine:
-            del self._engines[engine.replica_id]
+            self._engines = {id: each for id, each in self._engines.items() if id != engine.replica_id}
 
     def running(self) -> dict[str, Engine]:
         """Return the engines of the last look; while the cluster is away, of the last one before."""
@@ -121,8 +122,9 @@ class RayLauncher:
         if self._looking is None:
             self._looking = asyncio.create_task(self._keep_looking())
 
-    def release(self, replica_ids: set[str]) -> None:
-        """Keep no resources free for all replicas but these, from the next look on."""
+    def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
+        """Keep no resources free for all replicas but these, from the next look on and for held_s."""
+        self._kept_until_s = asyncio.get_running_loop().time() + held_s
         self._kept = sorted(replica_ids)
 
     def forget(self, replica_ids: set[str]) -> None:
@@ -131,9 +133,9 @@ class RayLauncher:
         self._forgetting.add(task)
         task.add_done_callback(self._forgetting.discard)
 
-    async def close(self) -> None:
-        """Watch no more; the engines live on."""
-        if self._kept == []:  # nothing is left to run: nodes are given back at once
+    async def close(self, *, is_superseded: bool = False) -> None:
+        """Watch no more; the engines live on. is_superseded: touch nothing any more."""
+        if self._kept == [] and not is_superseded:  # nothing is left to run: nodes are given back at once
             with contextlib.suppress(CannotReach):
                 await self._look()
         tasks = [each for each in (self._looking, *self._forgetting) if each is not None]
@@ -161,11 +163,16 @@ class RayLauncher:
 
     async def _look(self) -> None:
         """Take a new picture. Raises CannotReach."""
-        picture = await self._bridge.call(Look(self._public_keys, self._kept), LOOK_S)
+        before = self._engines
+        is_held = asyncio.get_running_loop().time() < self._kept_until_s
+        picture = await self._bridge.call(Look(self._public_keys, self._kept if is_held else None), LOOK_S)
         assert isinstance(picture, Picture)
         engines: dict[str, Engine] = {}
         for engine in picture.engines:
             engines.setdefault(engine.replica_id, engine)
+        for replica_id, engine in self._engines.items():
+            if before.get(replica_id) != engine:  # it was started meanwhile, maybe after its node was looked at
+                engines.setdefault(replica_id, engine)
         self._engines = engines
         self._is_sighted = True
         for ended in picture.ended:

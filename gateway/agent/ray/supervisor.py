@@ -63,6 +63,7 @@ class Supervisor:
         self._replica_id = replica_id
         self._launcher: LocalLauncher | None = None
         self._keys: list[str] = []
+        self._only_one_admits = asyncio.Lock()
         self._folder = Path(os.environ.get("LORIKEET_DATA_DIR") or setup.data_dir).absolute()
         self._folder = self._folder / "ray" / setup.namespace
         self._ended: dict[str, Ended] = {}
@@ -152,9 +153,10 @@ class Supervisor:
             if self._replica_id and self._gpu is not None:
                 write_private(self._file(self._replica_id, _GPU_SUFFIX), self._gpu)
             self._launcher = launcher
-        if public_keys != self._keys:
-            await self._launcher.admit(public_keys)
-            self._keys = public_keys
+        async with self._only_one_admits:  # who came later has the later list
+            if public_keys != self._keys:
+                await self._launcher.admit(public_keys)
+                self._keys = public_keys
         return self._launcher
 
     def _note_end(self, ended: Ended) -> None:

@@ -1,0 +1,111 @@
+"""What the driver takes for the engines of its cluster where supervisors do not answer, and what it answers itself."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gateway.agent.launcher import Engine
+from gateway.agent.ray.messages import Away, Go, Look, Picture, Setup, Started
+
+pytest.importorskip("ray")
+from gateway.agent.ray import driver as drivers
+from gateway.agent.ray.supervisor import Sight
+
+ENGINE = Engine("r", 1, "tcp://127.0.0.1:1", 2)
+
+
+class Seat:
+    """A supervisor of a node that has one engine, and may say nothing."""
+
+    def __init__(self, *engines: Engine) -> None:
+        self.engines = list(engines)
+        self.is_silent = False
+        self.num_looks = 0
+        self.meanwhile = asyncio.Event()
+        self.meanwhile.set()
+        self.look = self.go = self
+
+    def remote(self, *given: Any) -> Any:
+        return self._start() if given and given[0] == "spec" else self._look()
+
+    async def _start(self) -> Engine:
+        self.engines.append(ENGINE)
+        return ENGINE
+
+    async def _look(self) -> Sight:
+        self.num_looks += 1
+        seen = list(self.engines)
+        if self.is_silent:
+            await asyncio.sleep(600)
+        await self.meanwhile.wait()
+        return Sight("a", seen, {}, [])
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return the nodes of the cluster."""
+    nodes: list[dict[str, Any]] = [{"NodeID": "a", "Alive": True}]
+    monkeypatch.setattr(drivers, "LOOK_S", 0.2)
+    monkeypatch.setattr(
+        drivers, "ray", SimpleNamespace(nodes=lambda: nodes, remote=lambda cls: None, kill=lambda actor: None)
+    )
+    return nodes
+
+
+def driver_of(seat: Seat) -> Any:
+    driver: Any = drivers.Driver(Setup("", "", "", 1, 2, ""))
+    driver._seats = {"r": seat}
+    driver._looked_at = {"a"}
+    lookout = Seat()
+    lookout.is_silent = True
+    driver._make_lookout = lambda node_id: lookout
+    return driver
+
+
+async def seen(driver: Any) -> list[Engine]:
+    picture = await driver.do(Look([], None))
+    assert isinstance(picture, Picture), picture
+    return picture.engines
+
+
+async def test_an_engine_whose_node_says_nothing_lives_until_the_node_is_dead(nodes: list[dict[str, Any]]) -> None:
+    seat = Seat(ENGINE)
+    driver = driver_of(seat)
+    assert await seen(driver) == [ENGINE]
+    seat.is_silent = True
+    assert await seen(driver) == [ENGINE]
+    assert driver._looked_at == set(), "its node is looked at again"
+    assert await seen(driver) == [ENGINE]
+    assert seat.num_looks == 2, "it is not asked again while it owes an answer"
+    nodes.clear()
+    assert await seen(driver) == []
+
+
+async def test_an_engine_that_a_node_does_not_name_any_more_has_ended(nodes: list[dict[str, Any]]) -> None:
+    seat = Seat(ENGINE)
+    driver = driver_of(seat)
+    assert await seen(driver) == [ENGINE]
+    seat.engines.clear()
+    assert await seen(driver) == []
+
+
+async def test_an_engine_that_starts_while_its_node_is_looked_at_is_not_missed(nodes: list[dict[str, Any]]) -> None:
+    seat = Seat()
+    driver = driver_of(seat)
+    seat.meanwhile.clear()
+    looking = asyncio.create_task(seen(driver))
+    await asyncio.sleep(0.1)
+    driver._seat_nodes["r"] = "a"
+    assert await driver.do(Go("r", "spec")) == Started(ENGINE)  # type: ignore[arg-type]
+    seat.meanwhile.set()
+    assert await looking == [ENGINE]
+
+
+async def test_a_call_that_goes_wrong_is_answered(nodes: list[dict[str, Any]]) -> None:
+    driver = driver_of(Seat())
+    del driver._seat_nodes
+    assert isinstance(await driver.do(Look([], None)), Away)

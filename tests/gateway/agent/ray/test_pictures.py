@@ -1,0 +1,62 @@
+"""The looks of the agent: none of them ends an engine that began meanwhile, or what another agent keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gateway.agent.launcher import Ask, Engine, Spec, Spot
+from gateway.agent.ray.launcher import RayLauncher
+from gateway.agent.ray.messages import Go, Look, Offer, Offered, Picture, Started
+from gateway.settings import Settings
+
+ENGINE = Engine("r", 1, "tcp://127.0.0.1:1", 2)
+
+
+class Cluster:
+    """A bridge that starts an engine while it is asked for a picture."""
+
+    def __init__(self, launcher: RayLauncher) -> None:
+        self.launcher = launcher
+        self.starts = True
+        self.kept: list[list[str] | None] = []
+
+    async def call(self, call: Any, seconds: float) -> Any:
+        if isinstance(call, Look):
+            self.kept.append(call.kept)
+            if self.starts:
+                await self.launcher.start(Ask("r", 1, "", ""), begin)
+            return Picture([], [])
+        if isinstance(call, Offer):
+            return Offered(Spot(ENGINE.address, ENGINE.address))
+        assert isinstance(call, Go)
+        return Started(ENGINE)
+
+
+async def begin(spot: Spot) -> Spec:
+    return Spec(1, spot.address, [], {})
+
+
+async def test_an_engine_that_starts_during_a_look_stays_until_the_next_one(tmp_path: Path) -> None:
+    launcher: Any = RayLauncher(Settings(data_dir=tmp_path, placement="ray", link_ports="7600-7649"))
+    launcher._bridge = cluster = Cluster(launcher)
+    await launcher._look()
+    assert launcher.running() == {"r": ENGINE}
+    cluster.starts = False
+    await launcher._look()
+    assert launcher.running() == {}
+
+
+async def test_resources_are_given_back_only_by_who_has_the_host(tmp_path: Path) -> None:
+    launcher: Any = RayLauncher(Settings(data_dir=tmp_path, placement="ray", link_ports="7600-7649"))
+    launcher._bridge = cluster = Cluster(launcher)
+    cluster.starts = False
+    launcher.release(set(), 5.0)
+    await launcher._look()
+    launcher.release(set(), 0.0)
+    await launcher._look()
+    assert cluster.kept == [[], None]
+    await launcher.close(is_superseded=True)
+    assert len(cluster.kept) == 2, "nothing is looked at"
+    await launcher.close()
+    assert len(cluster.kept) == 3
