@@ -187,7 +187,7 @@ class Driver:
         nodes = {
             key: node_id
             for key, node_id in self._engine_nodes.items()
-            if node_id in alive and (node_id not in by_node or key not in before)
+            if self._engines[key].pid is not None and node_id in alive and (node_id not in by_node or key not in before)
         }
         engines = {key: self._engines[key] for key in nodes}
         for node_id, sight in by_node.items():
