@@ -18,7 +18,7 @@ import structlog
 
 from gateway.agent.hardware import Hardware
 from gateway.db.pool import FAILURES, Database
-from gateway.db.pools.hosts import claim_host, is_removed, release_host, renew_host
+from gateway.db.pools.hosts import claim_host, is_removed, release_host, renew_host, runs_elsewhere
 from gateway.domain.pools.capacity import Placement
 from gateway.support.host import host_id
 
@@ -42,6 +42,10 @@ class Superseded(Exception):
 
 class Removed(Superseded):
     """The error of an agent whose host an operator has removed."""
+
+
+class OtherPlacement(Superseded):
+    """The error of an agent with another LORIKEET_PLACEMENT than the one that started the host's replicas."""
 
 
 class Lease:
@@ -101,6 +105,7 @@ class Lease:
             else:
                 if generation is None:
                     await self._check_removed()
+                    await self._check_placement()
             if generation is not None:
                 self.generation, self._confirmed_s = generation, begun_s
                 log.info("host_claimed", host=self.host_id, generation=generation)
@@ -139,6 +144,15 @@ class Lease:
         async with self._database.acquire() as conn:
             if await is_removed(conn, self.host_id):
                 raise Removed("this host was removed (`lorikeet host remove`): join again in another data folder")
+
+    async def _check_placement(self) -> None:
+        """Raise OtherPlacement where the host has replicas that another placement runs, or one of FAILURES."""
+        async with self._database.acquire() as conn:
+            if await runs_elsewhere(conn, self.host_id, self._placement):
+                raise OtherPlacement(
+                    f"this host has replicas that were started with another LORIKEET_PLACEMENT than {self._placement}: "
+                    "start it as before until they are stopped, or use another data folder"
+                )
 
     async def release(self, *, leaves_engines: bool) -> None:
         """Give the host to the next agent at once. leaves_engines: some serve on."""

@@ -12,7 +12,7 @@ from gateway.agent.commands import Command, engine_command
 from gateway.agent.doors import LinkDoor, SocketDoor
 from gateway.agent.hardware import Hardware, this_host
 from gateway.agent.launcher import Launcher
-from gateway.agent.lease import Removed, Superseded
+from gateway.agent.lease import OtherPlacement, Removed, Superseded
 from gateway.agent.local import LocalLauncher
 from gateway.agent.ray.launcher import RayLauncher
 from gateway.agent.servers.programs import find_programs
@@ -67,6 +67,8 @@ async def _run(settings: Settings, dsn: str, command: Command, *, stops_engines:
             pass
         except Removed as error:  # no other agent will tend its engines
             code, stops_engines, why = os.EX_CONFIG, True, str(error)
+        except OtherPlacement as error:
+            code, is_superseded, why = os.EX_CONFIG, True, str(error)
         except Superseded as error:
             code, is_superseded, why = os.EX_TEMPFAIL, True, str(error)
         except CannotRun as error:

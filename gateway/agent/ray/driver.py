@@ -57,6 +57,8 @@ OFFER_S = 20.0
 STOP_EXTRA_S = 10.0
 MAX_LINE_BYTES = 16 << 20
 
+_Takes = tuple[dict[str, float], dict[str, str]]
+"""Resources, and labels of the node."""
 _SEAT, _LOOKOUT = "replica:", "node:"
 
 
@@ -73,6 +75,8 @@ class Driver:
         self._seats: dict[str, Any] = {}
         self._seat_nodes: dict[str, str] = {}
         """The nodes of seats that have one."""
+        self._seat_takes: dict[str, _Takes] = {}
+        """What Ray was asked for by the seats that this driver has made."""
         self._lookouts: dict[str, Any] = {}
         self._looked_at: set[str] = set()
         """Nodes on which there was no engine when that was looked at first."""
@@ -122,6 +126,8 @@ class Driver:
                 case Stop():
                     return await self._stop(call)
                 case Forget():
+                    takes = dict(self._seat_takes)  # threads add to it
+                    self._seat_takes = {id: takes[id] for id in call.replica_ids if id in takes}
                     watchers = self._watchers().values()
                     await asyncio.gather(
                         *(_within(LOOK_S, each.forget.remote(call.replica_ids)) for each in watchers),
@@ -181,7 +187,7 @@ class Driver:
         nodes = {
             key: node_id
             for key, node_id in self._engine_nodes.items()
-            if node_id in alive and (node_id not in by_node or key not in before)
+            if self._engines[key].pid is not None and node_id in alive and (node_id not in by_node or key not in before)
         }
         engines = {key: self._engines[key] for key in nodes}
         for node_id, sight in by_node.items():
@@ -239,6 +245,11 @@ class Driver:
         if not self._nodes:
             self._nodes = nodes_of(await asyncio.to_thread(ray.nodes))
         seat = self._seats.get(ask.replica_id)
+        if seat is not None and self._is_outdated(ask):
+            del self._seats[ask.replica_id]
+            self._seat_nodes.pop(ask.replica_id, None)
+            await asyncio.to_thread(ray.kill, seat)
+            return Waits("it takes other resources than before: its place is asked for anew")  # once the name is free
         if seat is None:
             seat = self._seats[ask.replica_id] = await asyncio.to_thread(self._make_seat, ask)
         try:
@@ -259,9 +270,18 @@ class Driver:
         await _within(call.grace_s + STOP_EXTRA_S, watcher.stop.remote(call.engine, call.grace_s))
         return Done()
 
+    def _takes_of(self, ask: Ask) -> _Takes:
+        return demand(ask, on_gpu=needs_gpu(ask, self._nodes)), dict(ask.labels)
+
+    def _is_outdated(self, ask: Ask) -> bool:
+        """Tell whether a seat without an engine was made for other resources or labels."""
+        takes = self._takes_of(ask)
+        lives = any(id == ask.replica_id for id, _ in self._engine_nodes)
+        return not lives and self._seat_takes.get(ask.replica_id, takes) != takes
+
     def _make_seat(self, ask: Ask, node_id: str | None = None) -> Any:
         """Return the seat of a replica. node_id: where it is put, if it can be."""
-        wanted = demand(ask, on_gpu=needs_gpu(ask, self._nodes))
+        wanted, _ = self._seat_takes[ask.replica_id] = self._takes_of(ask)
         affinity = NodeAffinitySchedulingStrategy(node_id, soft=True) if node_id is not None else "SPREAD"
         return self._supervisor.options(
             name=f"{_SEAT}{ask.replica_id}",

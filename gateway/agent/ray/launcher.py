@@ -58,6 +58,8 @@ class RayLauncher:
         self._public_keys: list[str] = []
         self._kept: list[str] | None = None
         self._kept_until_s = math.inf
+        self._tried: set[str] = set()
+        """Replicas whose start came to its end since the last picture was asked for, which may show them at it."""
         self._is_sighted = False
         self._told: set[tuple[str, int]] = set()
         self._ended: Callable[[Ended], None] = lambda ended: None
@@ -75,6 +77,15 @@ class RayLauncher:
 
     async def start(self, ask: Ask, begin: Begin) -> Engine | None:
         """Start an engine on a node that Ray finds, as `Launcher.start`."""
+        try:
+            return await self._start(ask, begin)
+        finally:
+            self._tried.add(ask.replica_id)
+            self._engines = {
+                id: each for id, each in self._engines.items() if id != ask.replica_id or each.pid is not None
+            }
+
+    async def _start(self, ask: Ask, begin: Begin) -> Engine | None:
         if self._kept is not None and ask.replica_id not in self._kept:
             self._kept = [*self._kept, ask.replica_id]
         answer = await self._bridge.call(Offer(ask, self._public_keys), START_S)
@@ -164,11 +175,14 @@ class RayLauncher:
     async def _look(self) -> None:
         """Take a new picture. Raises CannotReach."""
         before = self._engines
+        self._tried.clear()
         is_held = asyncio.get_running_loop().time() < self._kept_until_s
         picture = await self._bridge.call(Look(self._public_keys, self._kept if is_held else None), LOOK_S)
         assert isinstance(picture, Picture)
         engines: dict[str, Engine] = {}
         for engine in picture.engines:
+            if engine.pid is None and engine.replica_id in self._tried:
+                continue
             engines.setdefault(engine.replica_id, engine)
         for replica_id, engine in self._engines.items():
             if before.get(replica_id) != engine:  # it was started meanwhile, maybe after its node was looked at

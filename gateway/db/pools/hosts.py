@@ -59,6 +59,7 @@ _CLAIM = """
         memory_bytes = excluded.memory_bytes, gpu_bytes = excluded.gpu_bytes, programs = excluded.programs,
         version = excluded.version, placement = excluded.placement
     WHERE (h.lease_until <= clock_timestamp() OR $7) AND h.removed_at IS NULL
+        AND (h.placement = $10 OR NOT EXISTS (SELECT FROM replicas r WHERE r.host_id = h.id AND r.state <> 'stopped'))
     RETURNING generation
 """
 
@@ -78,6 +79,8 @@ async def claim_host(
 ) -> int | None:
     """Take the lease of a host, new or known; return the host's generation. None: another agent holds the lease.
 
+    None as well where `runs_elsewhere`.
+
     force: take the lease all the same, for an agent that knows the other one to be dead.
     programs, placement: as for `HostRow`.
     """
@@ -95,6 +98,17 @@ async def claim_host(
         placement,
     )
     return generation
+
+
+_RUNS_ELSEWHERE = """
+    SELECT EXISTS (SELECT FROM hosts h JOIN replicas r ON r.host_id = h.id
+                   WHERE h.id = $1 AND h.placement <> $2 AND r.state <> 'stopped')
+"""
+
+
+async def runs_elsewhere(conn: Connection, host_id: str, placement: Placement) -> bool:
+    """Tell whether a host has replicas, and another placement: its engines would not be seen with this one."""
+    return bool(await conn.fetchval(_RUNS_ELSEWHERE, host_id, placement))
 
 
 _RENEW = """

@@ -99,6 +99,22 @@ async def test_a_pool_switches_to_the_revision_that_is_wanted_and_to_no_other(co
     assert await switch_revision(conn, pool.id, 2)
 
 
+async def test_a_host_with_replicas_cannot_be_claimed_with_another_placement(conn: Connection) -> None:
+    pool, first = await a_pool(conn), await a_host(conn)
+    replica = await replicas.create_replica(conn, pool.id, 1, host_id="host_1")
+
+    async def claim() -> int | None:
+        return await hosts.claim_host(
+            conn, "host_1", "one", lease=LEASE, num_processors=2, memory_bytes=1, force=True, placement="ray"
+        )
+
+    assert await claim() is None
+    assert await hosts.runs_elsewhere(conn, "host_1", "ray")
+    assert not await hosts.runs_elsewhere(conn, "host_1", "local")
+    await conn.execute("UPDATE replicas SET state = 'stopped' WHERE id = $1", replica.id)
+    assert await claim() == first + 1
+
+
 async def test_a_host_has_one_agent_and_the_one_before_is_not_heard_any_more(conn: Connection) -> None:
     pool, first = await a_pool(conn), await a_host(conn)
     assert await hosts.claim_host(conn, "host_1", "one", lease=LEASE, num_processors=2, memory_bytes=1) is None

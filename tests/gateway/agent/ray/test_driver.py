@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.launcher import Engine
-from gateway.agent.ray.messages import Away, Go, Look, Picture, Setup, Started
+from gateway.agent.launcher import Ask, Engine
+from gateway.agent.ray.messages import Away, Go, Look, Offer, Picture, Setup, Started, Waits
 
 pytest.importorskip("ray")
 from gateway.agent.ray import driver as drivers
@@ -109,3 +109,27 @@ async def test_a_call_that_goes_wrong_is_answered(nodes: list[dict[str, Any]]) -
     driver = driver_of(Seat())
     del driver._seat_nodes
     assert isinstance(await driver.do(Look([], None)), Away)
+
+
+async def test_a_replica_that_waits_and_takes_other_resources_by_now_gets_another_seat(
+    nodes: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drivers, "PLACE_S", 0.05)
+    made: list[Any] = []
+    driver = driver_of(Seat())
+    driver._seats.clear()
+
+    class Kind:
+        def options(self, **options: Any) -> Kind:
+            made.append(options.get("label_selector"))
+            return self
+
+        def remote(self, *given: Any) -> Seat:
+            seat = Seat()
+            seat.is_silent = True
+            return seat
+
+    driver._supervisor = Kind()
+    for labels in ({"zone": "x"}, {"zone": "x"}, {"zone": "y"}, {"zone": "y"}):
+        assert isinstance(await driver.do(Offer(Ask("r", 1, "", "", labels=labels), [])), Waits)
+    assert made == [{"zone": "x"}, {"zone": "y"}]
