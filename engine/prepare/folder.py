@@ -70,7 +70,7 @@ def prepare(source: str, out: Path, *, converts: bool = False) -> Path:
         note = SourceNote(1, "demo-random", f"{DEMO_DISTRIBUTION}=={DEMO_VERSION}, seed {random_model.SEED}")
         return make_folder(note, out, random_model.make_random_model, chat=True)
     path = Path(source).expanduser()
-    if path.is_dir() and (any(path.glob("*.safetensors")) or (gguf_of(path) and (path / "config.json").exists())):
+    if path.is_dir() and (any(path.glob("*.safetensors")) or _was_linked(path)):
         _check(path, chat=False)
         return path.absolute()
     if path.is_dir():
@@ -120,6 +120,11 @@ def make_folder(note: SourceNote, out: Path, build: Callable[[Path], None], *, c
             shutil.rmtree(out)
         partial.rename(out)
     return out
+
+
+def _was_linked(folder: Path) -> bool:
+    """Tell whether a folder was made of a GGUF file, whose blocks it has."""
+    return gguf_of(folder) is not None and all((folder / name).exists() for name in ("config.json", "tokenizer.json"))
 
 
 def _remove_interrupted(folder: Path) -> None:

@@ -23,7 +23,7 @@ TIMEOUT_S = 5.0
 
 
 class EngineBalance(msgspec.Struct, frozen=True):
-    """The tokens of one engine since it started, beside those that the ledger has."""
+    """The tokens of one engine since it started, and the tokens of the ledger."""
 
     model: str
     replica_id: str

@@ -297,8 +297,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     placement: Annotated[
         Literal["local", "ray"],
         Meta(
-            description="What chooses the machine of each engine: `local` starts engines on the agent's own host, "
-            "`ray` on the nodes of a Ray cluster, of which the agent's host has to be one."
+            description="Launcher of engines: `local` starts engines on the agent's own host, `ray` on the nodes of a "
+            "Ray cluster, of which the agent's host has to be one."
         ),
     ] = "local"
     ray_address: Annotated[

@@ -73,8 +73,8 @@ class PoolAdapterController(Controller):
     async def load_pool_adapters(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolAdapters:
         """Start the servers of a pool anew with the adapters that tenants have now.
 
-        This makes a new revision of the same model and settings, which serves once its replicas are ready. Nothing
-        happens where the servers have all adapters.
+        A new revision of the same model and settings is made, which serves once its replicas are ready. Nothing happens
+        where the servers have all adapters.
         """
         async with services.database.transaction() as conn:
             await pools.lock_pools(conn)

@@ -154,7 +154,7 @@ class PoolController(Controller):
     ) -> Page[PoolScalingChange]:
         """List the latest thousand changes of the number of a pool's replicas, newest first.
 
-        Both changes by the pool's load and changes by operators are listed.
+        Changes by the pool's load and changes by operators are listed.
         """
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:

@@ -82,7 +82,7 @@ class ProviderKeyController(Controller):
     ) -> ProviderKey:
         """Set a project's own key for the servers behind a model, in place of the one before.
 
-        Requests use it within a second, and are charged for no tokens from then on.
+        Requests use the key within a second, and are charged for no tokens from then on.
         """
         wanted = await read_body(request, SetProviderKey)
         async with services.database.transaction() as conn:
@@ -112,7 +112,8 @@ class ProviderKeyController(Controller):
     ) -> DeletedProviderKey:
         """Forget a project's own key.
 
-        Its requests get the operator's key, and are charged, or are refused where the model needs a key of the project.
+        Requests of the project get the operator's key, and are charged, or are refused where the model needs a key of
+        the project.
         """
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)

@@ -158,7 +158,7 @@ class TrafficController(Controller):
     ) -> BucketPage[TrafficResult]:
         """Return the traffic of all projects by bucket of time, a second or two after the ledger.
 
-        Tenants see their own.
+        Tenants see the requests of their own projects.
         """
         project_ids = read_projects(request.query_params, caller)
         return await _buckets(request, services, caller.organization_id, project_ids)

@@ -82,9 +82,9 @@ _SCALINGS = """
         SELECT id, sequence, effective_at, after::jsonb ->> 'why' AS why,
                (before::jsonb ->> 'num_replicas')::int AS before, (after::jsonb ->> 'num_replicas')::int AS after
         FROM audit_log
-        WHERE organization_id = $1 AND object_id = $2 AND event IN ('pool.scaled', 'pool.drained')
-        ORDER BY sequence DESC LIMIT $3) AS changes
-    WHERE before <> after ORDER BY sequence DESC
+        WHERE organization_id = $1 AND object_id = $2
+              AND event IN ('pool.scaled', 'pool.drained', 'pool.updated')) AS changes
+    WHERE before <> after ORDER BY sequence DESC LIMIT $3
 """
 
 

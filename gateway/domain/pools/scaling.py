@@ -196,8 +196,9 @@ def _more(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, wanted: int, r
     if memory.last == "down" and since_s < COOL_DOWN_S:
         return Decision(number, f"{reason}: a replica went {since_s:.0f} s ago, and none comes yet.", memory)
     window_s = memory.down_after_s or bounds.down_after_s
+    doubled_s = memory.down_after_s if memory.last == "up" else 0.0
     is_regret = memory.last == "down" and since_s < 2 * window_s
-    down_after_s = min(2 * window_s, max(MOST_DOWN_AFTER_S, bounds.down_after_s)) if is_regret else 0.0
+    down_after_s = min(2 * window_s, max(MOST_DOWN_AFTER_S, bounds.down_after_s)) if is_regret else doubled_s
     new_memory = msgspec.structs.replace(memory, changed_at_s=now_s, last="up", down_after_s=down_after_s)
     return Decision(target, f"{reason}: {_replicas(target)} {_are(target)} wanted.", new_memory)
 

@@ -75,8 +75,8 @@ def stored_responses(
     async def get_response(response_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Return a stored response, or one that runs in the background.
 
-        With `stream`, return the events of a response that runs in the background: all of them, or the ones after the
-        number `starting_after`, then the ones that come.
+        The events of a response that runs in the background are returned with `stream`: all events, or those after the
+        number `starting_after`, then further events as they come.
         """
         pace.take(caller.project_id)
         id, after = known_form(response_id), _starting_after(without_include(request.query_params.multi_items()))

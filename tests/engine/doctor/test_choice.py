@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from gguf import GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import quantize
 
 from engine.config import EngineConfig, model_digest
 from engine.cpu.quality import Quality, keep_quality
@@ -88,7 +89,8 @@ def test_a_source_that_is_not_prepared_yet_counts_as_it_will_be(family: str, kee
     source = tmp_path / "source" / "some.gguf"
     source.parent.mkdir()
     writer = GGUFWriter(source, family)
-    writer.add_tensor("output_norm.weight", np.zeros(32, dtype=np.float32))
+    blocks = quantize(np.zeros((32, 32), np.float32), GGMLQuantizationType.Q8_0)
+    writer.add_tensor("output.weight", blocks, raw_dtype=GGMLQuantizationType.Q8_0)
     for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
         write()
     writer.close()

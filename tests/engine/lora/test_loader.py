@@ -135,7 +135,7 @@ def test_what_has_changed_in_the_store_is_not_loaded(files: Files, file: str) ->
     raw = path.read_bytes()
     path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]) if file.endswith("tensors") else raw.replace(b": 8", b": 9"))
     assert path.read_bytes() != raw
-    with pytest.raises(AdapterDamaged, match=f"{digest} is not what was stored"):
+    with pytest.raises(AdapterDamaged, match=f"{digest} differs from the content that was stored"):
         files.loader().load(digest)
 
 

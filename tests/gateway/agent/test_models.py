@@ -97,7 +97,7 @@ class FirstLine(Exception):
 async def test_a_folder_with_one_gguf_file_is_converted_for_vllm_alone(
     driver: Driver, does: str, tmp_path: Path
 ) -> None:
-    folder, now = write_gguf("llama", tmp_path, mixed), datetime.datetime.now(datetime.UTC)
+    folder, now = write_gguf("llama", tmp_path, lambda name: "Q8_0"), datetime.datetime.now(datetime.UTC)
     revision = RevisionRow(
         "pool_1", 1, str(folder), {}, None, None, False, None, "preparing", "", now, now, driver, driver == "vllm", []
     )

@@ -118,7 +118,7 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
         ("full", ["proj_7"], "full_minute_pkey"),
     ):
         plan = await explain(
-            conn, request_spans._WHOSE, made.organization_id, level, projects, ["base"], [], [], [made.start]
+            conn, request_spans._PROJECTS_OF, made.organization_id, level, projects, ["base"], [], [], [made.start]
         )
         assert set(re.findall(r"traffic_\w+", plan)) == {f"traffic_rollups_{level}_minute", f"traffic_rollups_{index}"}
     plan = await explain(conn, usage._LIST, "proj_7", 20)

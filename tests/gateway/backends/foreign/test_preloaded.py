@@ -230,7 +230,7 @@ async def test_a_build_that_was_not_tried_is_not_asked_while_it_has_adapters(lla
     llama.build, llama.default_scale = "b4000-abcdef0", 1.0
     settings = msgspec.structs.replace(SETTINGS, health_seconds=0.05)
     async with backend_of(llama.server.url, ListSink(), driver="llamacpp", settings=settings, waits=False) as backend:
-        await until(lambda: "it has adapters" in backend.health().reason)
+        await until(lambda: "the server has adapters" in backend.health().reason)
         assert not backend.health().ready
         await llama.restart()
         await until_ready(backend)
