@@ -26,6 +26,8 @@ NUM_CALLERS, FULL_CALLERS = 1, 20
 
 NUM_SAMPLES = 1000
 MAX_AUC = 0.55
+PAUSE_S = 1.0
+"""Seconds before a request that was refused for its pace is sent again."""
 
 CREATE: dict[str, Any] = {"model": "tiny", "input": "x", "max_output_tokens": 1}
 
@@ -149,9 +151,13 @@ async def test_they_take_as_long(client: httpx.AsyncClient, desk: Desk, full: bo
     rng, seconds = random.Random(0), {owner: list[float]() for owner in desk.ids}
     for number in range(int(os.environ.get("NUM_SAMPLES", NUM_SAMPLES))):
         for owner in rng.sample([*seconds], len(seconds)):
-            began_s = time.perf_counter()
-            status, content = await desk.answer(client, owner, name, number)
-            seconds[owner].append(time.perf_counter() - began_s)
+            status = 429
+            while status == 429:  # deletions have a pace, and what is refused is not measured
+                began_s = time.perf_counter()
+                status, content = await desk.answer(client, owner, name, number)
+                taken_s = time.perf_counter() - began_s
+                await asyncio.sleep(PAUSE_S if status == 429 else 0)
+            seconds[owner].append(taken_s)
             assert status in (400, 404), content
     told = {owner: auc(seconds["nobody's"], seconds[owner]) for owner in ("theirs", "deleted")}
     print(f"\nAUC of {name}: " + ", ".join(f"{owner} {each:.3f}" for owner, each in told.items()))
