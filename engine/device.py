@@ -68,21 +68,21 @@ class Device(msgspec.Struct, frozen=True):
     """Bytes for adapters in slots."""
     transfers: Transfers
     choose: Choose
-    """As for `engine.sampling.sampler.Sampler`."""
+    """Chooses token ids from logits on the device."""
     make_path: Callable[[AdapterIn], DevicePath]
     """Makes the path; called with a function that returns the adapter in a slot of the pool."""
     adjust: Adjust = adjust_
-    """As for `engine.sampling.sampler.Sampler`."""
+    """Applies logit_bias and penalties to logits on the device."""
     pin: bool = False
-    """As for `engine.lora.loader.AdapterLoader`."""
+    """True if the device copies adapters from pinned memory of the host tier."""
     keeps_bfloat16: bool = False
-    """As for `engine.lora.loader.AdapterLoader`."""
+    """True if adapters whose files are in bfloat16 stay in bfloat16."""
     expect: Callable[[AdapterLayout], None] = lambda layout: None
-    """As for `engine.lora.loader.AdapterLoader`."""
+    """Called with the layout of every adapter that is about to be used."""
     to_device: Callable[[LoadedAdapter], LoadedAdapter] | None = None
-    """As for `engine.lora.pool.AdapterPool`."""
+    """Copies an adapter to the device; None where the adapter is computed where it lies."""
     vacate: Callable[[int], None] = lambda index: None
-    """As for `engine.lora.pool.AdapterPool`."""
+    """Called with the number of a slot whose adapter leaves the slot."""
 
 
 BuildDevice = Callable[[EngineConfig, ModelConfig, torch.dtype], Device]

@@ -52,8 +52,7 @@ class CallableTool(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     label: str
     """The name of that schema in refusals."""
     input_lark: str = ""
-    """Where it is not empty, the arguments are `{"input": TEXT}`, and this is the grammar of TEXT before JSON escapes
-    it."""
+    """The grammar of TEXT, before JSON escapes it, where the arguments are `{"input": TEXT}`; empty for all others."""
 
 
 class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
