@@ -71,6 +71,9 @@ class RequestOut(msgspec.Struct, frozen=True):
     """Unix seconds, with a fraction."""
     finished_at: float
     """Unix seconds, with a fraction."""
+    trace_id: str | None
+    """The trace of the request (W3C Trace Context): the client's, or one of this gateway's where the request was
+    traced."""
     object: Literal["organization.request"] = "organization.request"
 
 
@@ -285,6 +288,7 @@ def request_wire(row: requests.RequestRow, currency: str) -> RequestOut:
         service_tier=row.service_tier,
         created_at=row.created_at.timestamp(),
         finished_at=row.finished_at.timestamp(),
+        trace_id=row.trace_id,
     )
 
 
