@@ -4,6 +4,9 @@ Runs what a request's path runs of tracing, with three spans a request: the serv
 over a replica that answers at once. Spans are encoded and sent to a collector in a process of its own; what this
 process spends on that counts. Each row is compared with the same path without any trace. The yardstick, where
 OpenTelemetry's SDK is installed, is its own three spans with as many attributes, encoded and not sent.
+
+With --model-dir, latencies of whole gateways follow, over the fake engine: without traces, and with every request
+traced to a collector that answers, to one that never does, and to one that is not there.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ import contextlib
 import datetime
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
@@ -28,6 +33,8 @@ from adapters.ref import AdapterRef
 from engine.protocol import GenerateRequest, SamplingParams, Usage
 from gateway.backends.generation import Generation, Item, Piece
 from gateway.backends.pool import PoolRevision, Replica
+from gateway.bench.installation import free_port, running
+from gateway.bench.overhead import SWITCH_INTERVAL_S, bodies_of, ours, print_rows
 from gateway.domain.adapters.defaults import NO_DEFAULTS
 from gateway.domain.pools.drivers import OWN_DRIVER
 from gateway.domain.tenancy.principal import Principal
@@ -47,11 +54,12 @@ MODEL = "tiny:pirate"
 SPANS = 3
 
 COLLECTOR = """
-import http.server
+import http.server, sys, time
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
+        time.sleep(float(sys.argv[1]))
         self.send_response(200)
         self.send_header("content-length", "0")
         self.end_headers()
@@ -177,15 +185,46 @@ def _is_behind(exporter: Exporter) -> bool:
 
 
 @contextlib.contextmanager
-def running_collector() -> Iterator[str]:
+def running_collector(answers_after_s: float = 0.0) -> Iterator[str]:
     """Run a collector in a process of its own, and give its URL."""
-    process = subprocess.Popen([sys.executable, "-c", COLLECTOR], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", COLLECTOR, str(answers_after_s)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         yield f"http://127.0.0.1:{process.stdout.readline().strip()}/v1/traces"
     finally:
         process.kill()
         process.communicate()
+
+
+def print_latencies(args: argparse.Namespace) -> bool:
+    """Print what clients of a gateway see at a rate, by its collector. Return whether all requests were answered."""
+    good = True
+    with running_collector() as answering, running_collector(3600.0) as silent:
+        absent = f"http://127.0.0.1:{free_port()}/v1/traces"
+        ways = {"no traces": "", "collector answers": answering, "never answers": silent, "is not there": absent}
+        for name, url in ways.items():
+            with (
+                tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as folder,
+                running(
+                    open_folder(folder),
+                    args.model_dir.absolute(),
+                    num_gateways=1,
+                    num_tenants=args.tenants,
+                    with_limits=True,
+                    settings_of={"LORIKEET_TRACES_URL": url},
+                ) as installation,
+            ):
+                server = msgspec.structs.replace(ours(installation, bodies_of(1)), name=name)
+                good = print_rows(args, server) and good
+    return good
+
+
+def open_folder(name: str) -> Path:
+    """Return a folder that every user can pass through: PostgreSQL may run as another one."""
+    folder = Path(name)
+    folder.chmod(0o711)
+    return folder
 
 
 def sdk_us(number: int) -> float | None:
@@ -228,10 +267,14 @@ def sdk_us(number: int) -> float | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 1 if spans were lost, else 0."""
+    """Return 1 if spans were lost or requests failed, else 0."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.traces", description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000, help="requests of each row")
     parser.add_argument("--items", type=int, default=16, help="items of each reply")
+    parser.add_argument("--model-dir", type=Path, help="a prepared model's folder, to measure latencies as well")
+    parser.add_argument("--rates", type=float, nargs="*", default=[200.0], help="requests per second, for latencies")
+    parser.add_argument("--seconds", type=float, default=15.0, help="seconds of each row of latencies")
+    parser.set_defaults(streams=32, tenants=10, seed=0, json=False)
     args = parser.parse_args(argv)
     with running_collector() as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         rows = runner.run(measure(args.requests, args.items, url))
@@ -241,7 +284,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for row in rows:
         sys.stdout.write(f"{row.name:<36}{row.us:>8.1f} us of processor time a request  {row.note}\n")
     expected = SPANS * (args.requests + args.requests // 20)
-    return int(not any(row.note == f"{expected} spans sent" for row in rows))
+    good = any(row.note == f"{expected} spans sent" for row in rows)
+    if args.model_dir is not None:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        good = print_latencies(args) and good
+    return int(not good)
 
 
 if __name__ == "__main__":

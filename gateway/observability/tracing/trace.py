@@ -91,27 +91,27 @@ class Tracer:
         if self._sampler.takes(trace_id, parent):
             trace = Trace(trace_id, "" if parent is None else parent.span_id, self._sink)
             return Traced(trace_id, trace.header(trace.first), trace)
-        passed_on = write_parent(trace_id, new_span_id(), is_sampled=False)
-        return Traced("" if parent is None else trace_id, passed_on)
+        own = write_parent(trace_id, new_span_id(), is_sampled=False)
+        return Traced("" if parent is None else trace_id, own)
 
 
 def passed_on(header: str) -> Traced:
-    """Return what a request knows of its trace where this gateway makes no spans: the client's header goes through."""
+    """Return what a request knows of its trace where this gateway makes no spans: the client's span is passed on."""
     parent = read_parent(header) if header else None
-    return UNTRACED if parent is None else Traced(parent.trace_id, header)
+    if parent is None:
+        return UNTRACED
+    return Traced(parent.trace_id, write_parent(parent.trace_id, parent.span_id, is_sampled=parent.is_sampled))
 
 
 BeginTrace = Callable[[str], Traced]
 """Begins the trace of a request, given the client's header: `Tracer.begin` or `passed_on`."""
 
-_random = random.Random()  # noqa: S311 - ids of spans are no secrets; seeded by the system
-
 
 def new_trace_id() -> str:
     """Return the id of a new trace, which is not zero."""
-    return f"{_random.getrandbits(128) or 1:032x}"
+    return f"{random.getrandbits(128) or 1:032x}"
 
 
 def new_span_id() -> str:
     """Return the id of a new span, which is not zero."""
-    return f"{_random.getrandbits(64) or 1:016x}"
+    return f"{random.getrandbits(64) or 1:016x}"
