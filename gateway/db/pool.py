@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -130,15 +130,20 @@ class Database:
         self._pool = pool
 
     @classmethod
-    async def connect(cls, dsn: str, min_size: int = 1, max_size: int = 8) -> Self:
-        """Open the pool; raises one of `UNUSABLE`, or of `UNAVAILABLE` when the database cannot be reached."""
+    async def connect(
+        cls, dsn: str, min_size: int = 1, max_size: int = 8, settings: Mapping[str, str] | None = None
+    ) -> Self:
+        """Open the pool, its connections under these settings of PostgreSQL.
+
+        Raises one of `UNUSABLE`, or of `UNAVAILABLE` when the database cannot be reached.
+        """
         pool = await asyncpg.create_pool(
             dsn,
             min_size=min_size,
             max_size=max_size,
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=COMMAND_TIMEOUT_S,
-            server_settings={"application_name": "lorikeet", "timezone": "UTC"},
+            server_settings={"application_name": "lorikeet", "timezone": "UTC", **(settings or {})},
             init=read_whole_numbers,
             reset=_as_it_is,
         )
