@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -114,6 +115,17 @@ async def read_whole_numbers(conn: Connection) -> None:
     await conn.set_type_codec("numeric", schema="pg_catalog", encoder=str, decoder=int)
 
 
+SESSION = {"jit": "off"}
+"""PostgreSQL's settings of every session. Its queries are short: a plan whose cost was estimated too high would be
+compiled for a hundred times as long as it runs."""
+
+
+async def _begin_session(settings: Mapping[str, str], conn: Connection) -> None:
+    """Set PostgreSQL's settings by statements: a pooler in between refuses those that come with a connection."""
+    await read_whole_numbers(conn)
+    await conn.execute("".join(f"SET {name} = {value};" for name, value in settings.items()))
+
+
 async def _as_it_is(conn: asyncpg.Connection[asyncpg.Record]) -> None:
     """Leave the session of a connection that is given back as it is.
 
@@ -143,8 +155,8 @@ class Database:
             max_size=max_size,
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=COMMAND_TIMEOUT_S,
-            server_settings={"application_name": "lorikeet", "timezone": "UTC", **(settings or {})},
-            init=read_whole_numbers,
+            server_settings={"application_name": "lorikeet", "timezone": "UTC"},
+            init=partial(_begin_session, {**SESSION, **(settings or {})}),
             reset=_as_it_is,
         )
         return cls(dsn, pool)
