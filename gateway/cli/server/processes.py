@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gateway.cli.output import Verbs
     from gateway.db.roles import Dsns
 
+MAX_REPLICAS = 1000
+"""The most replicas that an installation begins with."""
 MAX_GATEWAYS = 64
 """The most gateways on one machine: more only compete for its processors and for the database's connections."""
 
@@ -70,6 +72,12 @@ def register(verbs: Verbs) -> None:
     )
     agent.add_argument("--stop-engines", action="store_true", help="stop the engines too when the agent is stopped")
     agent.add_argument(
+        "--drain-engines",
+        action="store_true",
+        help="when the agent is stopped, let running requests finish within LORIKEET_REPLICA_DRAIN_SECONDS while new "
+        "ones go to other hosts, then stop the engines; a second signal does not wait for them",
+    )
+    agent.add_argument(
         "--give-up", action="store_true", help="end with the reason where no engine can be started, instead of retrying"
     )
     agent.set_defaults(run=_agent)
@@ -91,6 +99,12 @@ def register(verbs: Verbs) -> None:
         help="bring the database schema up to date",
         description="Bring the schema of DATABASE_URL, or of the running embedded database, up to date. Makes the "
         "operator's key and the first person too, where LORIKEET_ADMIN_KEY and LORIKEET_ADMIN_PASSWORD are set.",
+    )
+    migrate.add_argument(
+        "--first-pool",
+        type=_num_replicas,
+        metavar="N",
+        help="make the first pool, of LORIKEET_MODEL, with N replicas for agents to start, unless there was one before",
     )
     add_json_flag(migrate)
     migrate.set_defaults(run=_migrate)
@@ -169,7 +183,13 @@ def _agent(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         make_data_folder(settings.data_dir)
         configure_logging(settings.log_level)
         dsn = database_dsn(settings)
-        return run_agent(settings, dsn, stops_engines=arguments.stop_engines, gives_up=arguments.give_up)
+        return run_agent(
+            settings,
+            dsn,
+            stops_engines=arguments.stop_engines,
+            drains_engines=arguments.drain_engines,
+            gives_up=arguments.give_up,
+        )
     except DataFolderUnusable as error:
         raise CommandFailed(str(error)) from None
     except UNUSABLE as error:
@@ -228,6 +248,10 @@ def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 asyncio.run(make_operator(dsns.owner, settings))
             except BadOperatorKey as error:
                 raise CommandFailed(str(error)) from None
+        if arguments.first_pool is not None:
+            from gateway.serve.first_pool import make_first_pool
+
+            asyncio.run(make_first_pool(dsns.owner, settings, arguments.first_pool))
     except MigrationRefused as error:
         raise CommandFailed(str(error)) from None
     except UNUSABLE as error:
@@ -311,10 +335,18 @@ def _listening_socket(flag: str, descriptor: int) -> socket.socket:
 
 
 def _num_gateways(text: str) -> int:
+    return _number(text, 1, MAX_GATEWAYS)
+
+
+def _num_replicas(text: str) -> int:
+    return _number(text, 0, MAX_REPLICAS)
+
+
+def _number(text: str, least: int, most: int) -> int:
     try:
         number = int(text)
     except ValueError:
-        number = 0
-    if not 1 <= number <= MAX_GATEWAYS:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MAX_GATEWAYS}, not {text!r}")
+        number = least - 1
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, not {text!r}")
     return number
