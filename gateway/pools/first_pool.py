@@ -75,7 +75,8 @@ async def ensure_first_pool(
 async def want_first_pool(conn: Connection, name: str, *, model: str, num_replicas: int) -> bool:
     """Make a pool of a model that agents prepare, where the installation never had one; return whether it was made.
 
-    Unlike `ensure_first_pool`, this needs no prepared model, and leaves all replicas to agents.
+    Unlike `ensure_first_pool`, this needs no prepared model, and leaves all replicas to agents. May be called in a
+    transaction.
     """
     async with conn.transaction():
         await lock_pools(conn)

@@ -7,7 +7,7 @@ from pathlib import Path
 from gateway.db.pool import Database
 from gateway.db.pools.served import ServedPool, list_served
 from gateway.domain.pools.settings import differences
-from gateway.pools.first_pool import ensure_first_pool, want_first_pool
+from gateway.pools.first_pool import ensure_first_pool
 from gateway.settings import Settings, variable
 
 
@@ -22,12 +22,6 @@ async def settle_first_pool(dsn: str, settings: Settings, model_dir: Path, base_
         )
         pools = [pool for pool in await list_served(conn) if not pool.is_removed]
     return _notes(pools[0], settings) if pools else ["no pool is left: nothing is served until one is created"]
-
-
-async def make_first_pool(dsn: str, settings: Settings, num_replicas: int) -> bool:
-    """Make the pool that the environment describes, whose model agents prepare; return False where there was one."""
-    async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
-        return await want_first_pool(conn, settings.model_name, model=settings.model, num_replicas=num_replicas)
 
 
 def _notes(pool: ServedPool, settings: Settings) -> list[str]:

@@ -165,11 +165,16 @@ envFrom:
 
 {{- define "lorikeet.sharedMounts" -}}
 {{ include "lorikeet.authorityMount" . }}
-- name: tmp
-  mountPath: /tmp
 - name: secret
   mountPath: /run/secrets/lorikeet
   readOnly: true
+{{ include "lorikeet.folders" . }}
+{{- end }}
+
+{{/* Folders without secrets: for what is temporary, weights, and stores. */}}
+{{- define "lorikeet.folders" -}}
+- name: tmp
+  mountPath: /tmp
 {{- if .Values.weights.claim }}
 - name: weights
   mountPath: /models

@@ -13,7 +13,7 @@ volumeMounts:
     mountPath: /tmp/ray
   - name: shm
     mountPath: /dev/shm
-  {{- include "lorikeet.sharedMounts" $root | nindent 2 }}
+  {{- include (index . 2) $root | nindent 2 }}
 {{- end }}
 
 {{/* Probes of a node's process of Ray, by a port that it opens. */}}
@@ -35,11 +35,7 @@ readinessProbe:
 {{- end }}
 
 {{- define "lorikeet.rayVolumes" -}}
-{{- include "lorikeet.secret" (list . "database-url") }}
-{{ include "lorikeet.sharedVolumes" . }}
-- name: data
-  emptyDir:
-    sizeLimit: {{ .Values.ray.dataSize }}
+{{- include "lorikeet.sharedVolumes" . }}
 - name: ray
   emptyDir:
     sizeLimit: {{ .Values.tmpSize }}

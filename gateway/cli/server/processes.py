@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,8 +75,8 @@ def register(verbs: Verbs) -> None:
     agent.add_argument(
         "--drain-engines",
         action="store_true",
-        help="when the agent is stopped, let running requests finish within LORIKEET_REPLICA_DRAIN_SECONDS while new "
-        "ones go to other hosts, then stop the engines; a second signal does not wait for them",
+        help="stop the engines too when the agent is stopped, but let running requests finish first, within "
+        "LORIKEET_REPLICA_DRAIN_SECONDS, while new requests go to other hosts; a second signal does not wait",
     )
     agent.add_argument(
         "--give-up", action="store_true", help="end with the reason where no engine can be started, instead of retrying"
@@ -238,9 +239,12 @@ def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.db.migrate import MigrationRefused, migrate
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
     from gateway.db.roles import runtime_role
+    from gateway.pools.first_pool import want_first_pool
 
+    make_pool = partial(want_first_pool, name=settings.model_name, model=settings.model)
     try:
-        applied = asyncio.run(migrate(dsns.owner, runtime=asyncio.run(runtime_role(dsns))))
+        also = None if arguments.first_pool is None else partial(make_pool, num_replicas=arguments.first_pool)
+        applied = asyncio.run(migrate(dsns.owner, runtime=asyncio.run(runtime_role(dsns)), also=also))
         if settings.admin_key or settings.admin_password:
             from gateway.serve.bootstrap import BadOperatorKey, make_operator
 
@@ -248,10 +252,6 @@ def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 asyncio.run(make_operator(dsns.owner, settings))
             except BadOperatorKey as error:
                 raise CommandFailed(str(error)) from None
-        if arguments.first_pool is not None:
-            from gateway.serve.first_pool import make_first_pool
-
-            asyncio.run(make_first_pool(dsns.owner, settings, arguments.first_pool))
     except MigrationRefused as error:
         raise CommandFailed(str(error)) from None
     except UNUSABLE as error:

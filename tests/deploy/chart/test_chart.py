@@ -236,3 +236,8 @@ def test_the_production_sets_have_no_database_and_the_demo_has_one() -> None:
 def test_the_chart_has_the_products_version() -> None:
     about = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert about["version"] == about["appVersion"] == VERSION
+
+
+def test_the_cluster_of_ray_has_the_locked_version() -> None:
+    locked = (REPOSITORY / "deploy/locks/ray.txt").read_text()
+    assert f"\nray=={yaml.safe_load((CHART / 'values.yaml').read_text())['ray']['version']} " in locked
