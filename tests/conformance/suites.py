@@ -84,10 +84,10 @@ SUITES = (
     Suite(
         name="openai-node",
         title="openai (Node)",
-        what="the official client: the same breadth",
+        what="the official client: the same breadth, with files, uploads and batches",
         runtime="node",
         packages=(node_package("openai"),),
-        scripts=("node/openai.test.mjs",),
+        scripts=("node/openai.test.mjs", "node/files_and_batches.test.mjs"),
     ),
     Suite(
         name="ai-sdk",
@@ -148,6 +148,14 @@ SUITES = (
         packages=("lm-eval[api]==0.4.13", PYTEST),
         scripts=("use_lm_eval.py",),
         borrows=("torch", "transformers", "accelerate"),
+    ),
+    Suite(
+        name="inspect-ai",
+        title="inspect-ai",
+        what="`inspect eval --batch` with chat and with responses: its samples come in files and batches",
+        runtime="python",
+        packages=("inspect-ai==0.3.285", "openai==3.54.0", PYTEST),
+        scripts=("use_inspect_ai.py",),
     ),
     Suite(
         name="schemathesis",
