@@ -35,9 +35,9 @@ ONE_ROW_STEPS = 2
 class Options(msgspec.Struct, frozen=True):
     streams: Annotated[int, about("interactive requests under way beside the batch")] = 4
     max_num_seqs: Annotated[int, about("choices that the engine runs at once")] = 32
-    seconds: Annotated[float, about("seconds of each run")] = 10.0
-    margin: Annotated[float, about("seconds at the start of a run in which nothing is counted")] = 2.0
-    repeat: Annotated[int, about("turns of all runs")] = 3
+    seconds: Annotated[float, about("seconds of each run")] = 8.0
+    margin: Annotated[float, about("seconds at the start of a run in which nothing is counted")] = 1.5
+    repeat: Annotated[int, about("turns of all runs")] = 5
     prompt_tokens: Annotated[int, about("tokens of each prompt")] = 64
     new_tokens: Annotated[
         int, about("tokens of each completion on average; each has half to one and a half of them")
@@ -70,9 +70,9 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
         for _ in range(options.repeat):
             for name, streams, lines in (
                 ("one", 1, 0),
-                ("best", full, 0),
                 ("alone", options.streams, 0),
                 ("beside", options.streams, 2 * full),
+                ("best", full, 0),
                 ("batch", 0, 2 * full),
             ):
                 turns.setdefault(name, []).append(_steady(engine, make, options, streams, lines))
