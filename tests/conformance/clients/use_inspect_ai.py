@@ -28,13 +28,13 @@ def numbers():
 
 @pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
 def test_an_evaluation_in_batches_ends_with_every_sample_scored(place, tmp_path, record_property, responses):
-    (tmp_path / "numbers.py").write_text(TASK % NUM_SAMPLES)
+    (tmp_path / "evaluation.py").write_text(TASK % NUM_SAMPLES)
     (tmp_path / "batch.json").write_text(json.dumps({"size": 5, "max_size": 5, "send_delay": 0.5, "tick": 0.2}))
     with OpenAI() as openai:
         before = {batch.id for batch in openai.batches.list(limit=100)}
         ended = subprocess.run(
             [
-                *(sys.executable, "-m", "inspect_ai", "eval", "numbers.py", "--model", f"openai/{place.model}"),
+                *(sys.executable, "-m", "inspect_ai", "eval", "evaluation.py", "--model", f"openai/{place.model}"),
                 *("-M", f"responses_api={str(responses).lower()}", "--batch", "batch.json", "--max-tokens", "16"),
                 *("--temperature", "0", "--log-dir", "logs", "--display", "plain", "--no-log-realtime"),
             ],
