@@ -216,10 +216,12 @@ long-experiments: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/domain/experiments tests/gateway/experiments tests/gateway/evaluation/test_kills.py \
 	    tests/e2e/test_experiment_arms.py tests/faults/test_experiment_kills.py
 
-# 100 rounds of two batches of 400 lines under ten kills of gateways and the engine. FIRST_SEED goes on from a round, and
-# NUM_ROUNDS runs fewer.
-long-batches: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/faults/test_batch_kills.py
+# All that is sized of batches, part by part, with a table at the end: the batch band beside interactive requests, simulated
+# deadlines, lines over 64 adapters, the largest file, limits at the edge, turns of tenants, and 100 rounds of two batches of 400
+# lines under ten kills of gateways, the engine and the database. FIRST_SEED goes on from a round, and NUM_ROUNDS runs fewer.
+#     make long-batches ARGS="band size"
+long-batches: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m tests.gateway.batches $(ARGS)
 
 # Votes that one gateway keeps in a second, in batches of 1,000: half a minute.
 #     make bench-votes ARGS="--batch 100 --senders 8"
