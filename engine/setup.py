@@ -14,7 +14,7 @@ from adapters.stores import open_store
 from engine.compilations import Compilations
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
 from engine.core import EngineCore
-from engine.cpu.quantization import settle_format
+from engine.cpu.quantization import check_unquantized, settle_format
 from engine.cpu.setup import build_cpu
 from engine.device import BuildDevice, Device
 from engine.grammar.compiler import GrammarCompiler
@@ -74,6 +74,9 @@ def settled(config: EngineConfig) -> EngineConfig:
 
     Raises SetupError or UnsupportedModel.
     """
+    if load_model_config(config.model_dir, config.decoder).decoder == "transformers":
+        check_unquantized(config.quantization)
+        return msgspec.structs.replace(config, quantization="none")
     device = resolve_device(config.device)
     quantized = settle_format(config, device, resolve_dtype(config.dtype, device))
     return msgspec.structs.replace(config, quantization=quantized)
@@ -104,9 +107,10 @@ def build_core(
     config = settled(config)  # before anything is loaded
     config = msgspec.structs.replace(config, max_batched_tokens=batched_tokens(config.max_batched_tokens, where))
     dtype = resolve_dtype(config.dtype, where)
-    model = load_model_config(config.model_dir)
+    model = load_model_config(config.model_dir, config.decoder)
     log.info("loading %s in %s on %s", config.model_dir, dtype, where)
-    device = (build_device or _builder_for(where))(config, model, dtype)
+    device = (build_device or _builder_for(where, model))(config, model, dtype)
+    model = device.model or model
     host = HostTier(config.adapter_host_bytes, pinned=device.pin)
     pool = build_adapter_pool(config, model, dtype, device, host, mailbox)
     blocks = BlockManager(device.num_blocks, config.block_size)
@@ -188,8 +192,15 @@ def batch_limits(config: EngineConfig, where: torch.device) -> BatchLimits:
     )
 
 
-def _builder_for(where: torch.device) -> BuildDevice:
-    """Return the function that builds the device. The GPU's part imports Triton, which not every machine has."""
+def _builder_for(where: torch.device, model: ModelConfig) -> BuildDevice:
+    """Return the function that builds the device. The GPU's part imports Triton, which not every machine has.
+
+    Transformers takes seconds to import, so that only engines that compute by it do.
+    """
+    if model.decoder == "transformers" and where.type != "cuda":
+        from engine.cpu.general import build_general_cpu
+
+        return build_general_cpu
     if where.type != "cuda":
         return build_cpu
     from engine.cuda.nvidia import CudaAccelerator

@@ -77,6 +77,10 @@ class ModelConfig(msgspec.Struct, frozen=True):
     eos_token_ids: tuple[int, ...] = ()
     embedding_sizes: tuple[int, ...] = ()
     """The sizes to which an embedding may be shortened, hidden_size among them. Empty: only hidden_size."""
+    decoder: Literal["own", "transformers"] = "own"
+    """The code that computes the model; for `transformers`, the fields that tell how are not read."""
+    modules: tuple[tuple[str, int, int], ...] = ()
+    """Where transformers computes it, the modules that an adapter may target: short names, inputs, outputs."""
 
     @property
     def query_multiplier(self) -> float:
@@ -106,4 +110,6 @@ class ModelConfig(msgspec.Struct, frozen=True):
 
     def adapter_targets(self) -> dict[str, tuple[int, int]]:
         """Return the modules that an adapter may target in each layer: {projection: (in_features, out_features)}."""
+        if self.decoder == "transformers":
+            return {name: (num_in, num_out) for name, num_in, num_out in self.modules}
         return {projection: self.projection_shape(projection) for projection in PROJECTIONS}

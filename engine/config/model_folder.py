@@ -8,24 +8,33 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from engine.config.general import general_config
 from engine.config.gguf_file import gguf_of
 from engine.config.model import ModelConfig, RopeParameters, UnsupportedModel
 
+DecoderChoice = Literal["auto", "own", "transformers"]
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite", "gemma3_text")
 
 
-def load_model_config(model_dir: str | Path) -> ModelConfig:
+def load_model_config(model_dir: str | Path, decoder: DecoderChoice = "auto") -> ModelConfig:
     """Read `config.json` (and `generation_config.json` for its eos ids) of a model folder.
+
+    decoder: `auto`: a family of FAMILIES is computed by the engine's own code, any other one by transformers.
 
     Raises UnsupportedModel: when the engine would compute something wrongly, naming the key.
     """
     folder = Path(model_dir)
     raw = _read_json(folder / "config.json")
     family = raw.get("model_type")
+    if decoder == "transformers" or (decoder == "auto" and isinstance(family, str) and family not in FAMILIES):
+        if gguf_of(folder) is not None:
+            raise UnsupportedModel(f"config.json: model_type is {family!r}; of GGUF files only {', '.join(FAMILIES)}")
+        general = general_config(folder, raw, _eos_token_ids(raw, folder))
+        return msgspec.structs.replace(general, embedding_sizes=_embedding_sizes(raw))
     if family not in FAMILIES:
         raise UnsupportedModel(f"config.json: model_type is {family!r}; supported: {', '.join(FAMILIES)}")
     key, activation = ("hidden_activation", "gelu_pytorch_tanh") if family == "gemma3_text" else ("hidden_act", "silu")
@@ -110,7 +119,7 @@ def _embedding_sizes(raw: dict[str, Any]) -> tuple[int, ...]:
 
     Raises UnsupportedModel: for sizes that an embedding of this model cannot have.
     """
-    size, named = raw["hidden_size"], raw.get("matryoshka_dimensions")
+    size, named = raw.get("hidden_size", 0), raw.get("matryoshka_dimensions")
     if not named:
         return tuple(range(1, size + 1)) if raw.get("is_matryoshka") is True else ()
     if not isinstance(named, list) or not all(type(each) is int and 0 < each <= size for each in named):

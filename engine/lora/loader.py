@@ -35,7 +35,7 @@ from adapters.ref import digest_of
 from adapters.safetensors_header import TensorInfo
 from adapters.store import AdapterStore
 from engine.config import ModelConfig
-from engine.lora.layer import AdapterLayout, GroupKey, GroupWeights, LoadedAdapter
+from engine.lora.layer import AdapterLayout, GroupKey, GroupWeights, LoadedAdapter, groups_of
 
 _Ranks = frozenset[tuple[tuple[int, str], int]]
 LOADING_NICENESS = 4
@@ -118,6 +118,7 @@ class AdapterLoader:
     ) -> None:
         self._store = store
         self._targets = config.adapter_targets()
+        self._groups = groups_of(config)
         self._num_layers = config.num_layers
         self._dtype = dtype
         self._expect = expect
@@ -172,7 +173,7 @@ class AdapterLoader:
         key = frozenset(ranks.items())
         layout = self._layouts.get(key)
         if layout is None:
-            layout = self._layouts[key] = AdapterLayout(ranks, self._targets)
+            layout = self._layouts[key] = AdapterLayout(ranks, self._targets, self._groups)
         return layout
 
     def _fill(self, adapter: LoadedAdapter, file: AdapterFile, content: NDArray[np.uint8]) -> None:

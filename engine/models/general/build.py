@@ -1,0 +1,57 @@
+"""From a folder to a decoder that transformers computes, tried and proven, and what adapters may target on it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import torch
+
+from adapters.patterns.module_names import module_name
+from engine.config import ModelConfig
+from engine.config.general import linear_modules
+from engine.models.general.decoder import GeneralDecoder
+from engine.models.general.linears import StepAdapters, adapt_linears
+from engine.models.general.loading import check_sizes, load_model, read_config
+from engine.models.general.proof import prove
+from engine.models.general.trial import try_model
+
+log = logging.getLogger(__name__)
+
+
+class GeneralModel(NamedTuple):
+    """A decoder, and its configuration with the modules that adapters may target as the loaded model has them."""
+
+    config: ModelConfig
+    decoder: GeneralDecoder
+
+
+@torch.inference_mode()
+def load_general(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> GeneralModel:
+    """Load a model, and find out that it can be served.
+
+    Raises UnsupportedModel: for what is missing, by key or name.
+    """
+    folder = Path(model_dir)
+    theirs = read_config(folder)
+    check_sizes(theirs, config)
+    model = load_model(folder, theirs, dtype, device)
+    adapters = StepAdapters()
+    linears = adapt_linears(model, adapters)
+    layers, output_class = try_model(model, linears, adapters, config.num_layers)
+    decoder = GeneralDecoder(model, layers, adapters, output_class)
+    prove(model, decoder)
+    shapes = (
+        (module_name(each.layer, each.name), (each.out_features, each.in_features))
+        for each in linears
+        if each.takes_adapters
+    )
+    modules = linear_modules(shapes, config.num_layers)
+    log.info(
+        "transformers computes this model (%s), more slowly than code of the engine's own would; adapters on: %s",
+        type(model).__name__,
+        ", ".join(name for name, _, _ in modules) or "nothing",
+    )
+    return GeneralModel(msgspec.structs.replace(config, modules=modules), decoder)

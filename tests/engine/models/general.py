@@ -1,0 +1,67 @@
+"""Tiny random models of families that transformers computes, and adapters on their linears."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from tests.engine.models.tiny import TINY
+
+EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 4}
+FAMILIES: dict[str, dict[str, Any]] = {
+    # LayerNorm, biases, a feed-forward part without a gate, windows
+    "starcoder2": {"sliding_window": 20},
+    # values narrower than keys, projections of low rank, experts beside a dense first layer
+    "deepseek_v3": {
+        "num_key_value_heads": 6,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 12,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "n_shared_experts": 1,
+    },
+    # layers elsewhere than in `model`, a fused product of queries, keys and values, rotation of a part
+    "gpt_neox": {"rotary_pct": 0.5},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16},
+    "mixtral": EXPERTS | {"sliding_window": 20},
+    # sinks, and windows in every other layer
+    "gpt_oss": EXPERTS | {"head_dim": 16, "sliding_window": 20},
+    # capped scores and logits
+    "gemma2": {"head_dim": 16, "sliding_window": 20},
+}
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+ADAPTED: dict[str, dict[str, LoraConfig]] = {
+    "starcoder2": {
+        "all": LoraConfig(r=5, lora_alpha=7, target_modules="all-linear"),
+        "mlp": LoraConfig(r=3, lora_alpha=9, target_modules=["c_fc", "c_proj"], rank_pattern={"c_fc": 6}),
+    },
+    "deepseek_v3": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=["q_a_proj", "kv_b_proj", "o_proj"])},
+    "gpt_neox": {"all": LoraConfig(r=5, lora_alpha=7, target_modules="all-linear")},
+    "qwen3_moe": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
+    "mixtral": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
+    "gpt_oss": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
+}
+
+
+def save_general(family: str, folder: Path, **changes: Any) -> PreTrainedModel:
+    """Return a random model of a family, saved to a folder; biases and norms are not at their neutral values."""
+    torch.manual_seed(len(family))
+    config = AutoConfig.for_model(family, **(TINY | FAMILIES.get(family, {}) | changes))
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(folder)
+    return model
