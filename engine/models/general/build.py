@@ -35,7 +35,7 @@ def load_general(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype,
     Raises UnsupportedModel: for what is missing, by key or name.
     """
     folder = Path(model_dir)
-    theirs = read_config(folder)
+    theirs = read_config(folder, config.family)
     check_sizes(theirs, config)
     model = load_model(folder, theirs, dtype, device)
     adapters = StepAdapters()

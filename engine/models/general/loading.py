@@ -21,8 +21,8 @@ SHOWN = 5
 """The most names that a refusal lists."""
 
 
-def read_config(folder: Path) -> PreTrainedConfig:
-    """Return transformers' configuration of a model of text that it has a class for.
+def read_config(folder: Path, kind: str) -> PreTrainedConfig:
+    """Return transformers' configuration of a model of text, of this model_type, that it has a class for.
 
     Raises UnsupportedModel: where the installed transformers has none, or the class attends in a way of its own.
     """
@@ -31,8 +31,9 @@ def read_config(folder: Path) -> PreTrainedConfig:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # whatever transformers raises for a config that it cannot read
-        raise UnsupportedModel(f"config.json: transformers {transformers.__version__}: {_brief(error)}") from None
-    kind = getattr(config, "model_type", "")
+        raise UnsupportedModel(
+            f"config.json: model_type is {kind!r}; transformers {transformers.__version__} says: {_brief(error)}"
+        ) from None
     model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
     if model_class is None:
         raise UnsupportedModel(
@@ -54,6 +55,7 @@ def load_model(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, devic
     Raises UnsupportedModel: when a tensor is missing, misshapen or unknown.
     """
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # what its reports tell is looked at below
     # Experts one after the other on a CPU: other ways copy the weights of an expert for each token.
     experts: dict[str, Any] = {"experts_implementation": "eager"} if device.type == "cpu" else {}
     try:
@@ -66,6 +68,7 @@ def load_model(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, devic
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # so that they are told by name
             **experts,
         )
     except Exception as error:  # whatever transformers raises for weights that it cannot read
