@@ -20,6 +20,14 @@ from engine.models.general.interface import STEPS, LayerAttention
 LENGTHS = (13, 9)
 CUTS = (7, 4)
 STEP = 7919  # between the ids of one text, so that they come from all over the vocabulary
+EXACT = 1e-3
+"""The largest distance of any row in float32."""
+ROUNDED = 0.4
+"""The largest distance of half of the rows of second pieces, in 16 bits.
+
+Rounding alone moves them by 0.1 in a model of 30 layers, as it does between transformers' own ways to attend; a row may
+also go to another expert. What is computed without its past is at a distance of 1 and more.
+"""
 
 
 class TextsInTurn:
@@ -63,11 +71,12 @@ def prove(model: PreTrainedModel, decoder: GeneralDecoder) -> None:
         expected = [model(input_ids=text[None], use_cache=False).logits[0].float() for text in texts]
     finally:
         model.set_attn_implementation(STEPS)
-    lost = torch.cat([_distance(*each) for each in zip(found, expected, strict=True)])
-    # In 16 bits a rounded score may send a row to another expert: most rows have to agree, in float32 all have to.
-    is_exact = decoder.dtype == torch.float32
-    worst = float(lost.max() if is_exact else lost.median())
-    allowed = 1e-3 if is_exact else 0.1
+    lost = [_distance(*each) for each in zip(found, expected, strict=True)]
+    if decoder.dtype == torch.float32:
+        worst, allowed = float(torch.cat(lost).max()), EXACT
+    else:
+        second = torch.cat([rows[cut:] for rows, cut in zip(lost, CUTS, strict=True)])
+        worst, allowed = float(second.median()), ROUNDED
     if not math.isfinite(worst) or worst > allowed:
         raise UnsupportedModel(
             f"{type(model).__name__}: in pieces, a text differs from itself at once by {worst:.2g} of its logits: "
