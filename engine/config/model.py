@@ -81,6 +81,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
     """The code that computes the model; for `transformers`, the fields that tell how are not read."""
     modules: tuple[tuple[str, int, int], ...] = ()
     """Where transformers computes it, the modules that an adapter may target: short names, inputs, outputs."""
+    groups: tuple[tuple[str, ...], ...] = ()
+    """Where transformers computes it and it is loaded, the names of the modules that share an input, together."""
 
     @property
     def query_multiplier(self) -> float:

@@ -27,8 +27,8 @@ GROUPS = (QKV, OUT, GATE_UP, DOWN)  # projections of one group share their input
 
 
 def groups_of(config: ModelConfig) -> Sequence[Group]:
-    """Return the groups of a model's projections; each is alone where transformers calls them one by one."""
-    return GROUPS if config.decoder == "own" else [(name,) for name in config.adapter_targets()]
+    """Return the groups of a model's projections."""
+    return GROUPS if config.decoder == "own" else config.groups
 
 
 class _Matrix(NamedTuple):

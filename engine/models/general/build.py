@@ -13,10 +13,11 @@ from adapters.patterns.module_names import module_name
 from engine.config import ModelConfig
 from engine.config.general import linear_modules
 from engine.models.general.decoder import GeneralDecoder
-from engine.models.general.linears import StepAdapters, adapt_linears
+from engine.models.general.linears import StepAdapters, adapt_linears, settle_linears
 from engine.models.general.loading import check_sizes, load_model, read_config
+from engine.models.general.norms import replace_norms
 from engine.models.general.proof import prove
-from engine.models.general.trial import try_model
+from engine.models.general.trial import NUM_ROWS, try_model
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +40,11 @@ def load_general(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype,
     check_sizes(theirs, config)
     model = load_model(folder, theirs, dtype, device)
     adapters = StepAdapters()
+    replace_norms(model)
     linears = adapt_linears(model, adapters)
-    layers, output_class = try_model(model, linears, adapters, config.num_layers)
-    decoder = GeneralDecoder(model, layers, adapters, output_class)
+    tried = try_model(model, adapters, config.num_layers)
+    groups = settle_linears(linears, tried.calls, NUM_ROWS, adapters)
+    decoder = GeneralDecoder(model, tried.layers, adapters, tried.output_class)
     prove(model, decoder)
     shapes = (
         (module_name(each.layer, each.name), (each.out_features, each.in_features))
@@ -54,4 +57,4 @@ def load_general(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype,
         type(model).__name__,
         ", ".join(name for name, _, _ in modules) or "nothing",
     )
-    return GeneralModel(msgspec.structs.replace(config, modules=modules), decoder)
+    return GeneralModel(msgspec.structs.replace(config, modules=modules, groups=groups), decoder)

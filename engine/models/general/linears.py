@@ -1,14 +1,18 @@
 """The linears of a model, each with the delta of the step's adapters; their names are those by which PEFT knows them.
 
-A fused linear is one module, as it is for PEFT. Knows nothing of attention.
+Linears that a trial saw share their input, such as those of queries, keys and values, are one product: the first that
+is called computes for all of them. A linear that is fused in the checkpoint is one module, as it is for PEFT. Knows
+nothing of attention.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from adapters.patterns.module_names import is_of_expert, module_key
+from adapters.patterns.module_names import ModuleKey, is_of_expert, module_key, module_name
 from engine.lora.layer import Group
 from engine.models.decoder import StepLora
 from kernels.linear import Linear
@@ -17,36 +21,88 @@ from kernels.linear import Linear
 class StepAdapters:
     """The adapters of the step that is being computed, which all linears of a model share.
 
-    calls: while a trial runs, the number of rows of each call of a linear, by layer and name; None otherwise.
+    calls: while a trial runs, the inputs of each call of a linear, by layer and name; None otherwise.
     """
 
     def __init__(self) -> None:
         self.lora: StepLora | None = None
-        self.calls: dict[tuple[int, str], list[int]] | None = None
+        self.calls: dict[ModuleKey, list[Tensor]] | None = None
 
 
 class AdaptedLinear(nn.Module):
-    """A linear of a layer. Adapters are on it unless the trial has shown that its rows are not those of the batch."""
+    """A linear of a layer.
+
+    takes_adapters: False once a trial has shown that its rows are not those of the batch.
+    """
 
     def __init__(self, linear: nn.Linear, adapters: StepAdapters, layer: int, name: str) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.layer, self.name = layer, name
         self.takes_adapters = True
-        self._group: Group = (name,)
         self._adapters = adapters
-        self._product = _product(linear)
+        self._source: nn.Linear | None = linear.requires_grad_(False)
+        self._product: FusedProduct | None = None
+        self._place = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, self.in_features)
         if self._adapters.calls is not None:
-            self._adapters.calls.setdefault((self.layer, self.name), []).append(len(rows))
+            self._adapters.calls.setdefault((self.layer, self.name), []).append(x)
+        if self._product is not None:
+            return self._product.take(self._place, x)
+        assert self._source is not None
+        out: Tensor = self._source(x)
+        return out
+
+    def settle(self, product: FusedProduct, place: int) -> None:
+        """Be a part of a product from now on; the linear's own matrix is not kept."""
+        self._product, self._place, self._source = product, place, None
+
+    def matrix(self) -> tuple[Tensor, Tensor | None]:
+        """Return the weight [out, in] and the bias [out], before the linear is part of a product."""
+        assert self._source is not None
+        return self._source.weight, self._source.bias
+
+
+class FusedProduct:
+    """The product of one input with the matrices of several linears side by side, and the adapters' deltas to it."""
+
+    def __init__(self, linears: Sequence[AdaptedLinear], adapters: StepAdapters) -> None:
+        weights, biases = zip(*(linear.matrix() for linear in linears), strict=True)
+        bias = None
+        if any(each is not None for each in biases):
+            parts = [
+                weight.new_zeros(len(weight)) if each is None else each
+                for weight, each in zip(weights, biases, strict=True)
+            ]
+            bias = torch.cat(parts)
+        self._product = Linear(weights[0] if len(weights) == 1 else torch.cat(weights), bias)
+        self._sizes = [linear.out_features for linear in linears]
+        self._width = linears[0].in_features
+        self._layer = linears[0].layer
+        self._group: Group = tuple(linear.name for linear in linears)
+        self._takes_adapters = linears[0].takes_adapters
+        self._adapters = adapters
+        self._computed: tuple[Tensor, Sequence[Tensor]] | None = None
+
+    def take(self, place: int, x: Tensor) -> Tensor:
+        """Return one linear's part of the product with x; the parts of the others are kept until the last is taken."""
+        if self._computed is None or self._computed[0] is not x:
+            self._computed = x, self._compute(x)
+        part = self._computed[1][place]
+        if place == len(self._sizes) - 1:
+            self._computed = None
+        return part
+
+    def _compute(self, x: Tensor) -> Sequence[Tensor]:
+        rows = x.reshape(-1, self._width)
         lora = self._adapters.lora
-        delta = lora.begin(self.layer, self._group, rows) if lora is not None and self.takes_adapters else None
+        delta = lora.begin(self._layer, self._group, rows) if lora is not None and self._takes_adapters else None
         out = self._product(rows)
         if delta is not None:
-            delta.add_(out, (self.out_features,))
-        return out.view(*x.shape[:-1], self.out_features)
+            delta.add_(out, self._sizes)
+        out = out.view(*x.shape[:-1], out.shape[-1])
+        return torch.split(out, self._sizes, -1) if len(self._sizes) > 1 else (out,)
 
 
 class FrozenLinear(nn.Module):
@@ -55,14 +111,14 @@ class FrozenLinear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._product = _product(linear)
+        self._product = Linear(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         return self._product(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
 
 def adapt_linears(model: nn.Module, adapters: StepAdapters) -> list[AdaptedLinear]:
-    """Put our linears in the places of a model's own, and return those of layers."""
+    """Put our linears in the places of a model's own, and return those of layers, which a trial has to settle."""
     adapted = []
     for parent_name, parent in list(model.named_modules()):
         for child_name, child in list(parent.named_children()):
@@ -79,16 +135,55 @@ def adapt_linears(model: nn.Module, adapters: StepAdapters) -> list[AdaptedLinea
     return adapted
 
 
-def _product(linear: nn.Linear) -> Linear:
-    bias = linear.bias
-    return Linear(linear.weight.detach(), None if bias is None else bias.detach())
+def settle_linears(
+    linears: Sequence[AdaptedLinear], calls: dict[ModuleKey, list[Tensor]], num_rows: int, adapters: StepAdapters
+) -> tuple[Group, ...]:
+    """Make products of linears as a trial of so many rows has called them, and return the groups of their names.
+
+    Adapters can be on a linear that was called once, with all rows. Linears of one module that were called one after
+    the other with one input are one product, if they are in every layer that has one of them.
+    """
+    by_layer: dict[int, list[AdaptedLinear]] = {}
+    for linear in linears:
+        mine = calls.get((linear.layer, linear.name), [])
+        linear.takes_adapters = len(mine) == 1 and mine[0].numel() == num_rows * linear.in_features
+        by_layer.setdefault(linear.layer, []).append(linear)
+    order = {key: place for place, key in enumerate(calls)}
+    sets: dict[int, list[list[AdaptedLinear]]] = {}
+    for layer, mine in by_layer.items():
+        mine.sort(key=lambda linear: order.get((linear.layer, linear.name), len(order)))
+        found = sets.setdefault(layer, [])
+        for linear in mine:
+            if found and _share(found[-1][-1], linear, calls):
+                found[-1].append(linear)
+            else:
+                found.append([linear])
+    variants: dict[str, set[Group]] = {}
+    for found in sets.values():
+        for together in found:
+            group = tuple(linear.name for linear in together)
+            for name in group:
+                variants.setdefault(name, set()).add(group)
+    groups: dict[Group, None] = {}
+    for found in sets.values():
+        for together in found:
+            agrees = all(len(variants[linear.name]) == 1 for linear in together)
+            for parts in [together] if agrees else [[linear] for linear in together]:
+                product = FusedProduct(parts, adapters)
+                for place, linear in enumerate(parts):
+                    linear.settle(product, place)
+                groups[tuple(linear.name for linear in parts)] = None
+    return tuple(groups)
 
 
-def takes_rows_of_the_batch(calls: dict[tuple[int, str], list[int]], linear: AdaptedLinear, num_rows: int) -> bool:
-    """Tell whether a trial of so many rows has called a linear once, with all of them."""
-    return calls.get((linear.layer, linear.name)) == [num_rows]
+def _share(first: AdaptedLinear, second: AdaptedLinear, calls: dict[ModuleKey, list[Tensor]]) -> bool:
+    """Tell whether two linears of one module were called with one input, and both take adapters or neither does."""
+    inputs = [calls.get((linear.layer, linear.name), []) for linear in (first, second)]
+    if [len(each) for each in inputs] != [1, 1] or inputs[0][0] is not inputs[1][0]:
+        return False
+    is_alike = first.takes_adapters == second.takes_adapters
+    return is_alike and _parent(first.name) == _parent(second.name)
 
 
-def narrowest(dtype: torch.dtype) -> float:
-    """Return the distance of 1 to the next number of a dtype."""
-    return torch.finfo(dtype).eps
+def _parent(name: str) -> str:
+    return module_name(0, name).rpartition(".")[0]

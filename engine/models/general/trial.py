@@ -6,15 +6,16 @@ what the cache cannot give, is a refusal that names it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from adapters.patterns.module_names import ModuleKey
 from engine.config import UnsupportedModel
 from engine.models.general.interface import STEPS, TRIAL, LayerAttention, Mask, connect
-from engine.models.general.linears import AdaptedLinear, StepAdapters, takes_rows_of_the_batch
+from engine.models.general.linears import StepAdapters
 
 NUM_ROWS = 6
 FAR = 1 << 40
@@ -42,10 +43,19 @@ class Trial:
         return q.new_zeros(1, q.shape[2], q.shape[1], v.shape[3])
 
 
-def try_model(
-    model: PreTrainedModel, linears: list[AdaptedLinear], adapters: StepAdapters, num_layers: int
-) -> tuple[list[LayerAttention], Any]:
-    """Return the attention of each layer and the class of the inner model's output; mark linears without adapters.
+class Tried(NamedTuple):
+    """What a trial has shown."""
+
+    layers: list[LayerAttention]
+    """The attention of each layer."""
+    calls: dict[ModuleKey, list[Tensor]]
+    """The inputs of each call of a linear, by layer and name, in the order of the first calls."""
+    output_class: Any
+    """The class of the inner model's output."""
+
+
+def try_model(model: PreTrainedModel, adapters: StepAdapters, num_layers: int) -> Tried:
+    """Return what a text of NUM_ROWS rows shows of a model.
 
     Raises UnsupportedModel: for a layer whose attention is not one that the cache serves.
     """
@@ -73,9 +83,7 @@ def try_model(
         )
     if len(trial.layers) != num_layers:
         raise UnsupportedModel(f"{type(model).__name__} attends in {len(trial.layers)} layers, not in {num_layers}")
-    for linear in linears:
-        linear.takes_adapters = takes_rows_of_the_batch(calls, linear, NUM_ROWS)
-    return [trial.layers[index] for index in range(num_layers)], type(output)
+    return Tried([trial.layers[index] for index in range(num_layers)], calls, type(output))
 
 
 def _asked(
