@@ -18,6 +18,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.cpu.threads import AdaptedThreads
 from engine.lora.layer import GROUPS, LoadedAdapter
+from engine.models.decoder import bounded_
 from engine.models.rope import cos_and_sin
 from engine.models.weights import LayerWeights, ModelWeights, Norm, Product
 from engine.sequence import Chunk, Plan, Sequence
@@ -113,7 +114,8 @@ class NativePath:
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits = self._lm_head.write(hidden, self._logits.take(len(hidden), self._config.vocab_size))
-        return logits if self._config.logits_divisor == 1.0 else logits.div_(self._config.logits_divisor)
+        divided = logits if self._config.logits_divisor == 1.0 else logits.div_(self._config.logits_divisor)
+        return bounded_(divided, self._config.logits_softcap)
 
     def _adapter(self, slot: int) -> tuple[LoadedAdapter, NDArray[np.void]]:
         """Return the adapter of a slot, and where its matrices are."""
@@ -136,6 +138,17 @@ def factors_of(adapter: LoadedAdapter, num_layers: int) -> NDArray[np.void]:
             factors[place] = (weights.a[first:].data_ptr(), b.data_ptr(), rank, scaling, dtype)
             first += rank
     return factors
+
+
+def missing_for(config: ModelConfig) -> str:
+    """Return what the native step lacks for a model, for people; `` where it computes the model."""
+    lacks = {
+        "attention without a norm before it": not config.norms.before_attention,
+        "norms of all queries together": config.whole_qk_norm,
+        "bounded scores": config.attention_softcap,
+        "queries that grow": config.query_growth,
+    }
+    return ", ".join(what for what, is_needed in lacks.items() if is_needed)
 
 
 def make_decoder(
@@ -200,7 +213,7 @@ def _tensors(layer: LayerWeights, angles: tuple[Tensor, Tensor] | None, window: 
     )
 
 
-def _weight(norm: Norm) -> Tensor:
+def _weight(norm: Norm | None) -> Tensor:
     assert isinstance(norm, RmsNorm)
     return norm.weight.float().contiguous()
 

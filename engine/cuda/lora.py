@@ -90,7 +90,7 @@ def lora_workspace(
     config: ModelConfig, num_rows: int, max_rank: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return a workspace that is large enough for every group's products."""
-    targets = config.adapter_targets()
+    targets = config.projection_shapes()
     elements = max(
         workspace_elements(num_rows, targets[group[0]][0], len(group), max_rank, dtype, device) for group in GROUPS
     )
