@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -55,14 +56,16 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
     dtype = str(resolve_dtype(config.dtype, where))
     quantized = config.quantization
+    is_general = load_model_config(config.model_dir, config.decoder).decoder == "transformers"
+    products = f"transformers {version('transformers')}" if is_general else quantized
     server = EngineServer(
         config.endpoint,
         digest,
         limits,
         mailbox,
-        fingerprint=_fingerprint(digest, name, dtype, quantized),
+        fingerprint=_fingerprint(digest, name, dtype, products),
         device=name,
-        dtype=_formats(dtype.removeprefix("torch."), quantized),
+        dtype=_formats(dtype.removeprefix("torch."), quantized, is_general=is_general),
         unattended_s=config.unattended_s,
         link_dir=config.link_dir,
     )
@@ -82,15 +85,20 @@ def settled(config: EngineConfig) -> EngineConfig:
     return msgspec.structs.replace(config, quantization=quantized)
 
 
-def _formats(dtype: str, quantized: str) -> str:
-    """Return the number formats for people, such as `bfloat16` or `float32, products in int8 by avx2`."""
+def _formats(dtype: str, quantized: str, *, is_general: bool) -> str:
+    """Return the number formats for people, such as `bfloat16` or `float32, products in int8 by avx2`.
+
+    is_general: True where transformers computes the model, which is told here as well.
+    """
+    if is_general:
+        return f"{dtype} through transformers (slower)"
     library = None if quantized == "none" else installed()
     return dtype if library is None else f"{dtype}, products in {quantized} by {library.paths[-1]}"
 
 
-def _fingerprint(digest: str, device: str, dtype: str, quantized: str) -> str:
+def _fingerprint(digest: str, device: str, dtype: str, products: str) -> str:
     """Return the fingerprint of `protocol.Welcome`. Threads are left out: they change no more than neighbors do."""
-    parts = (digest, VERSION, torch.__version__, device, dtype, quantized)
+    parts = (digest, VERSION, torch.__version__, device, dtype, products)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -13,7 +13,7 @@ from adapters.patterns.module_names import module_name
 from engine.config import ModelConfig
 from engine.config.general import linear_modules
 from engine.models.general.decoder import GeneralDecoder
-from engine.models.general.linears import StepAdapters, adapt_linears, settle_linears
+from engine.models.general.linears import StepAdapters, adapt_linears, mark_rows, settle_linears
 from engine.models.general.loading import check_sizes, load_model, read_config
 from engine.models.general.norms import replace_norms
 from engine.models.general.proof import prove
@@ -43,15 +43,21 @@ def load_general(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype,
     replace_norms(model)
     linears = adapt_linears(model, adapters)
     tried = try_model(model, adapters, config.num_layers)
-    groups = settle_linears(linears, tried.calls, NUM_ROWS, adapters)
+    mark_rows(linears, tried.calls, NUM_ROWS)
+    modules = linear_modules(
+        (
+            (module_name(each.layer, each.name), (each.out_features, each.in_features))
+            for each in linears
+            if each.takes_adapters
+        ),
+        config.num_layers,
+    )
+    targets = {name for name, _, _ in modules}
+    for linear in linears:
+        linear.takes_adapters = linear.name in targets
+    groups = settle_linears(linears, tried.calls, adapters)
     decoder = GeneralDecoder(model, tried.layers, adapters, tried.output_class)
     prove(model, decoder)
-    shapes = (
-        (module_name(each.layer, each.name), (each.out_features, each.in_features))
-        for each in linears
-        if each.takes_adapters
-    )
-    modules = linear_modules(shapes, config.num_layers)
     log.info(
         "transformers computes this model (%s), more slowly than code of the engine's own would; adapters on: %s",
         type(model).__name__,

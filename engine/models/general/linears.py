@@ -17,6 +17,10 @@ from engine.lora.layer import Group
 from engine.models.decoder import StepLora
 from kernels.linear import Linear
 
+Calls = dict[ModuleKey, list[Tensor]]  # the inputs of each call of a linear, by layer and name
+MOST_TOGETHER = 3
+"""The most linears of one product: kernels add the deltas of as many."""
+
 
 class StepAdapters:
     """The adapters of the step that is being computed, which all linears of a model share.
@@ -26,7 +30,7 @@ class StepAdapters:
 
     def __init__(self) -> None:
         self.lora: StepLora | None = None
-        self.calls: dict[ModuleKey, list[Tensor]] | None = None
+        self.calls: Calls | None = None
 
 
 class AdaptedLinear(nn.Module):
@@ -135,53 +139,58 @@ def adapt_linears(model: nn.Module, adapters: StepAdapters) -> list[AdaptedLinea
     return adapted
 
 
-def settle_linears(
-    linears: Sequence[AdaptedLinear], calls: dict[ModuleKey, list[Tensor]], num_rows: int, adapters: StepAdapters
-) -> tuple[Group, ...]:
-    """Make products of linears as a trial of so many rows has called them, and return the groups of their names.
-
-    Adapters can be on a linear that was called once, with all rows. Linears of one module that were called one after
-    the other with one input are one product, if they are in every layer that has one of them.
-    """
-    by_layer: dict[int, list[AdaptedLinear]] = {}
+def mark_rows(linears: Sequence[AdaptedLinear], calls: Calls, num_rows: int) -> None:
+    """Let adapters be on linears alone that a trial of so many rows has called once, with all rows."""
     for linear in linears:
         mine = calls.get((linear.layer, linear.name), [])
         linear.takes_adapters = len(mine) == 1 and mine[0].numel() == num_rows * linear.in_features
-        by_layer.setdefault(linear.layer, []).append(linear)
-    order = {key: place for place, key in enumerate(calls)}
-    sets: dict[int, list[list[AdaptedLinear]]] = {}
-    for layer, mine in by_layer.items():
-        mine.sort(key=lambda linear: order.get((linear.layer, linear.name), len(order)))
-        found = sets.setdefault(layer, [])
-        for linear in mine:
-            if found and _share(found[-1][-1], linear, calls):
-                found[-1].append(linear)
-            else:
-                found.append([linear])
+
+
+def settle_linears(linears: Sequence[AdaptedLinear], calls: Calls, adapters: StepAdapters) -> tuple[Group, ...]:
+    """Make products of linears as a trial has called them, and return the groups of names that adapters can be on.
+
+    Linears of one module that were called one after the other with one input are one product, if they are together in
+    every layer that has one of them.
+    """
+    sets = _called_together(linears, calls)
     variants: dict[str, set[Group]] = {}
-    for found in sets.values():
-        for together in found:
-            group = tuple(linear.name for linear in together)
-            for name in group:
-                variants.setdefault(name, set()).add(group)
+    for together in sets:
+        for name in _names(together):
+            variants.setdefault(name, set()).add(_names(together))
     groups: dict[Group, None] = {}
-    for found in sets.values():
-        for together in found:
-            agrees = all(len(variants[linear.name]) == 1 for linear in together)
-            for parts in [together] if agrees else [[linear] for linear in together]:
-                product = FusedProduct(parts, adapters)
-                for place, linear in enumerate(parts):
-                    linear.settle(product, place)
-                groups[tuple(linear.name for linear in parts)] = None
+    for together in sets:
+        agrees = all(len(variants[name]) == 1 for name in _names(together))
+        for parts in [together] if agrees else [[linear] for linear in together]:
+            product = FusedProduct(parts, adapters)
+            for place, linear in enumerate(parts):
+                linear.settle(product, place)
+            if parts[0].takes_adapters:
+                groups[_names(parts)] = None
     return tuple(groups)
 
 
-def _share(first: AdaptedLinear, second: AdaptedLinear, calls: dict[ModuleKey, list[Tensor]]) -> bool:
+def _called_together(linears: Sequence[AdaptedLinear], calls: Calls) -> list[list[AdaptedLinear]]:
+    """Return the linears of all layers in the order of their calls, those that share an input together."""
+    order = {key: place for place, key in enumerate(calls)}
+    sets: list[list[AdaptedLinear]] = []
+    for linear in sorted(linears, key=lambda each: order.get((each.layer, each.name), len(order))):
+        if sets and len(sets[-1]) < MOST_TOGETHER and _share(sets[-1][-1], linear, calls):
+            sets[-1].append(linear)
+        else:
+            sets.append([linear])
+    return sets
+
+
+def _names(linears: Sequence[AdaptedLinear]) -> Group:
+    return tuple(linear.name for linear in linears)
+
+
+def _share(first: AdaptedLinear, second: AdaptedLinear, calls: Calls) -> bool:
     """Tell whether two linears of one module were called with one input, and both take adapters or neither does."""
     inputs = [calls.get((linear.layer, linear.name), []) for linear in (first, second)]
     if [len(each) for each in inputs] != [1, 1] or inputs[0][0] is not inputs[1][0]:
         return False
-    is_alike = first.takes_adapters == second.takes_adapters
+    is_alike = first.layer == second.layer and first.takes_adapters == second.takes_adapters
     return is_alike and _parent(first.name) == _parent(second.name)
 
 

@@ -6,6 +6,7 @@ A folder whose config names code of its own (`auto_map`) is computed by the clas
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def read_config(folder: Path, kind: str) -> PreTrainedConfig:
             "text (code that comes with a model is never run)"
         )
     model_class = model_class[0] if isinstance(model_class, tuple) else model_class
-    if not model_class._can_set_attn_implementation():
+    if not hasattr(sys.modules[model_class.__module__], "ALL_ATTENTION_FUNCTIONS"):
         raise UnsupportedModel(
             f"config.json: model_type is {kind!r}: {model_class.__name__} of transformers {transformers.__version__} "
             "does not attend through its attention interface"

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from adapters.patterns.module_names import ModuleKey
 from engine.config import UnsupportedModel
 from engine.models.general.interface import STEPS, TRIAL, LayerAttention, Mask, connect
-from engine.models.general.linears import StepAdapters
+from engine.models.general.linears import Calls, StepAdapters
 
 NUM_ROWS = 6
 FAR = 1 << 40
@@ -48,7 +47,7 @@ class Tried(NamedTuple):
 
     layers: list[LayerAttention]
     """The attention of each layer."""
-    calls: dict[ModuleKey, list[Tensor]]
+    calls: Calls
     """The inputs of each call of a linear, by layer and name, in the order of the first calls."""
     output_class: Any
     """The class of the inner model's output."""

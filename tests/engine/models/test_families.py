@@ -30,7 +30,7 @@ def test_family_equals_transformers(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "key"),
     [
-        ({"model_type": "gpt2"}, "model_type"),
+        ({"model_type": ["gpt2"]}, "model_type"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope type"),
