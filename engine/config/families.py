@@ -1,4 +1,4 @@
-"""The families that the engine's own code computes: one row for each `model_type`, which adds to Llama what it has beside.
+"""The families that the engine's own code computes: for each `model_type` one row, with what it has beside Llama.
 
 A row says what transformers' configuration class says: the values of keys that a `config.json` may leave out, the keys
 that this family alone has, and what they mean as fields of `ModelConfig`. Knows no file and no tensor.
@@ -199,9 +199,7 @@ _GLM: Raw = {
 }  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family(
-        architecture="LlamaForCausalLM", examples="Llama 3, SmolLM2, TinyLlama", fields=_attention_biases
-    ),
+    "llama": Family(architecture="LlamaForCausalLM", examples="Llama 3, SmolLM2, TinyLlama", fields=_attention_biases),
     "mistral": Family(
         architecture="MistralForCausalLM",
         examples="Mistral 7B, Nemo",
@@ -315,4 +313,3 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 """What each family has beside Llama, by `model_type`. All else is not computed by the engine's own code."""
-

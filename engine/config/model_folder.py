@@ -38,7 +38,7 @@ def load_model_config(model_dir: str | Path, decoder: DecoderChoice = "auto") ->
             raise UnsupportedModel(f"config.json: model_type is {family!r}; of GGUF files only {', '.join(FAMILIES)}")
         general = general_config(folder, raw, _eos_token_ids(raw, folder))
         return msgspec.structs.replace(general, embedding_sizes=_embedding_sizes(raw))
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise UnsupportedModel(f"config.json: model_type is {family!r}; supported: {', '.join(FAMILIES)}")
     try:
         return _own_config(family, FAMILIES[family], _with_defaults(FAMILIES[family], raw), folder)
@@ -60,8 +60,7 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
     fields = family.fields(raw)
     if "rope" not in fields:
         fields["rope"] = rope_of(raw)
-    num_heads, rope = raw["num_attention_heads"], fields["rope"]
-    longest = raw["max_position_embeddings"]
+    num_heads = raw["num_attention_heads"]
     return ModelConfig(
         family=name,
         vocab_size=raw["vocab_size"],
@@ -72,7 +71,7 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
         num_kv_heads=raw.get("num_key_value_heads") or num_heads,
         head_dim=raw.get("head_dim") or raw["hidden_size"] // num_heads,
         rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
-        max_position=min(longest, rope.original_max_position) if rope.kind == "longrope" else longest,
+        max_position=raw["max_position_embeddings"],
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         windows=_windows(family, raw),
         eos_token_ids=_eos_token_ids(raw, folder),

@@ -38,6 +38,7 @@ class AttentionRows(msgspec.Struct, frozen=True):
     """
 
     positions: Tensor  # [N] int64
+    angles: Tensor  # [N] int64, the rows of the tables of angles: positions, or those of long sequences
     slots: Tensor  # [N] int64, where each row's key and value go
     num_decodes: int
     decode_blocks: Tensor  # [num_decodes, B] int64
@@ -71,6 +72,7 @@ class PagedCache:
         ]
         factors = query_factors(config, max_position)
         self.query_factors = None if factors is None else factors[:, None, None].to(dtype)  # of each position
+        self.length_switch = config.length_switch
         self.softcap = config.attention_softcap
         self.gathered = Workspace(dtype, torch.device("cpu"))
         shape = (2, config.num_kv_heads, num_slots, config.head_dim)
@@ -89,9 +91,9 @@ class PagedAttention:
         """
         self._cache = cache
         self._rows = rows
-        positions = next(iter(rows.values())).positions
+        positions, angles = next((each.positions, each.angles) for each in rows.values())
         self._query_factors = None if cache.query_factors is None else cache.query_factors[positions]
-        self._rotary = {rope: table.at(positions) for rope, table in cache.rotary_tables.items()}
+        self._rotary = {rope: table.at(angles) for rope, table in cache.rotary_tables.items()}
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         rows, cache = self._rows[self._cache.windows[index]], self._cache.layers[index]
@@ -107,9 +109,7 @@ class PagedAttention:
         if self._cache.rounded_to is not None:
             kv = kv.to(self._cache.rounded_to).to(cache.dtype)
         write_kv(cache, kv, rows.slots)
-        parts = [
-            self._attend_prompt(q[part.first : part.last], cache, part) for part in rows.prefills
-        ]
+        parts = [self._attend_prompt(q[part.first : part.last], cache, part) for part in rows.prefills]
         if rows.num_decodes:
             parts.insert(0, self._attend_decodes(q[: rows.num_decodes], cache, rows))
         return parts[0] if len(parts) == 1 else torch.cat(parts)

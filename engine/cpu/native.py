@@ -19,7 +19,7 @@ from engine.config import ModelConfig
 from engine.cpu.threads import AdaptedThreads
 from engine.lora.layer import GROUPS, LoadedAdapter
 from engine.models.decoder import bounded_
-from engine.models.rope import cos_and_sin
+from engine.models.rope import cos_and_sin, query_factors
 from engine.models.weights import LayerWeights, ModelWeights, Norm, Product
 from engine.sequence import Chunk, Plan, Sequence
 from engine.transfers import Event, PastEvent
@@ -97,7 +97,8 @@ class NativePath:
             if chunk.sequence.adapter_slot is not None:
                 in_use.append(self._adapter(chunk.sequence.adapter_slot))
                 address = in_use[-1][1].ctypes.data
-            fields.append((len(tokens), chunk.num_tokens, chunk.first, num_blocks, len(table), address))
+            angle = chunk.first + chunk.sequence.is_long * self._config.length_switch
+            fields.append((len(tokens), chunk.num_tokens, chunk.first, angle, num_blocks, len(table), address))
             tokens += chunk.token_ids
             tables.append(table)
             num_blocks += len(table)
@@ -140,17 +141,6 @@ def factors_of(adapter: LoadedAdapter, num_layers: int) -> NDArray[np.void]:
     return factors
 
 
-def missing_for(config: ModelConfig) -> str:
-    """Return what the native step lacks for a model, for people; `` where it computes the model."""
-    lacks = {
-        "attention without a norm before it": not config.norms.before_attention,
-        "norms of all queries together": config.whole_qk_norm,
-        "bounded scores": config.attention_softcap,
-        "queries that grow": config.query_growth,
-    }
-    return ", ".join(what for what, is_needed in lacks.items() if is_needed)
-
-
 def make_decoder(
     library: NativeLibrary,
     config: ModelConfig,
@@ -184,6 +174,8 @@ def make_decoder(
         embedding_multiplier=float(torch.tensor(config.embedding_multiplier, dtype=embed.dtype)),
         query_multiplier=config.query_multiplier,
         residual_multiplier=config.residual_multiplier,
+        softcap=config.attention_softcap,
+        has_whole_norms=config.whole_qk_norm,
     )
     ropes = {config.rope_of(index) for index in range(config.num_layers)}
     angles = {rope: cos_and_sin(rope, config.head_dim, max_position) for rope in ropes}
@@ -191,10 +183,12 @@ def make_decoder(
     for index, layer in enumerate(weights.layers):
         rotated = None if index in config.unrotated_layers else angles[config.rope_of(index)]
         layers.append(_tensors(layer, rotated, config.window(index)))
-    return NativeDecoder(library, shape, embed.table, layers, _weight(weights.norm), path)
+    factors = query_factors(config, max_position)
+    return NativeDecoder(library, shape, embed.table, layers, _weight(weights.norm), path, factors)
 
 
 def _tensors(layer: LayerWeights, angles: tuple[Tensor, Tensor] | None, window: int | None) -> LayerTensors:
+    q_norm, k_norm = layer.whole_norms or (layer.q_norm, layer.k_norm)
     return LayerTensors(
         products=(
             _quantized(layer.qkv),
@@ -202,18 +196,22 @@ def _tensors(layer: LayerWeights, angles: tuple[Tensor, Tensor] | None, window: 
             _quantized(layer.gate_up),
             _quantized(layer.down),
         ),
-        input_norm=_weight(layer.input_norm),
-        q_norm=None if layer.q_norm is None else _weight(layer.q_norm),
-        k_norm=None if layer.k_norm is None else _weight(layer.k_norm),
-        attention_norm=None if layer.attention_norm is None else _weight(layer.attention_norm),
-        post_norm=_weight(layer.post_norm),
-        feed_forward_norm=None if layer.feed_forward_norm is None else _weight(layer.feed_forward_norm),
+        input_norm=_optional_weight(layer.input_norm),
+        q_norm=_optional_weight(q_norm),
+        k_norm=_optional_weight(k_norm),
+        attention_norm=_optional_weight(layer.attention_norm),
+        post_norm=_optional_weight(layer.post_norm),
+        feed_forward_norm=_optional_weight(layer.feed_forward_norm),
         angles=angles,
         window=window,
     )
 
 
-def _weight(norm: Norm | None) -> Tensor:
+def _optional_weight(norm: Norm | None) -> Tensor | None:
+    return None if norm is None else _weight(norm)
+
+
+def _weight(norm: Norm) -> Tensor:
     assert isinstance(norm, RmsNorm)
     return norm.weight.float().contiguous()
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 
 import torch
 
 from engine.config import EngineConfig, ModelConfig
 from engine.cpu.attention import PagedCache
-from engine.cpu.native import NativePath, make_decoder, missing_for
+from engine.cpu.native import NativePath, make_decoder
 from engine.cpu.path import CpuPath
 from engine.cpu.quality import CACHE_DTYPE
 from engine.cpu.quantization import load_quantized, settle_format
@@ -23,8 +22,6 @@ from engine.sampling.choice import choose_on_host
 from engine.transfers import HostTransfers
 from kernels.cpu.decoder import CACHE_BLOCK
 from kernels.cpu.library import installed
-
-log = logging.getLogger(__name__)
 
 MOST_CACHE_BYTES = 1 << 30
 CACHED_TOKENS = 128
@@ -45,9 +42,7 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
     quantized = settle_format(config, cpu, dtype)
     weights = load_quantized(config.model_dir, model, quantized, dtype)
     library = installed() if quantized != "none" and config.block_size == CACHE_BLOCK else None
-    is_native = library is not None and dtype != torch.float16 and not missing_for(model)
-    if library is not None and missing_for(model):
-        log.warning("PyTorch computes the steps of %s: the native kernels lack %s", model.family, missing_for(model))
+    is_native = library is not None and dtype != torch.float16
     token_bytes = kv_token_bytes(model, CACHE_DTYPE if is_native else dtype)
     free_bytes = free_host_bytes()
     budget = config.kv_cache_bytes

@@ -123,11 +123,6 @@ def check_model(model: ModelConfig, dtype: torch.dtype) -> None:
             f"config.json: {group} heads share a key (num_attention_heads over num_key_value_heads); on a GPU at most "
             f"{LARGEST_GROUP}"
         )
-    if model.attention_softcap or model.query_growth:
-        raise UnsupportedModel(
-            f"config.json: on a GPU {model.family} is not computed: the kernels neither bound scores "
-            "(attn_logit_softcapping) nor let queries grow (llama_4_scaling_beta)"
-        )
     widths = {width for shape in model.projection_shapes().values() for width in shape}
     if any(width * dtype.itemsize % ALIGNED_BYTES for width in widths):
         raise UnsupportedModel(f"config.json: the projections' widths {sorted(widths)} must be multiples of 8 on a GPU")

@@ -162,7 +162,9 @@ class AdapterLoader:
         layout = self._layout(file)
         weights = torch.empty(layout.num_elements, dtype=self._dtype_of(file), pin_memory=self._pin)
         groups = layout.groups_of(weights)
-        adapter = LoadedAdapter(key, _scalings(_parts_of(file, self._config), groups), weights.nbytes, layout, weights, groups)
+        adapter = LoadedAdapter(
+            key, _scalings(_parts_of(file, self._config), groups), weights.nbytes, layout, weights, groups
+        )
         self._fill(adapter, file, content)
         return adapter
 

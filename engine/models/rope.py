@@ -79,7 +79,10 @@ def cos_and_sin(rope: RopeParameters, head_dim: int, max_position: int) -> tuple
         angles = torch.outer(torch.arange(max_position).float(), short)
     else:
         long = inverse_frequencies(_long(rope), head_dim)
-        parts = [torch.outer(torch.arange(switch).float(), short), torch.outer(torch.arange(max_position).float(), long)]
+        parts = [
+            torch.outer(torch.arange(switch).float(), short),
+            torch.outer(torch.arange(max_position).float(), long),
+        ]
         angles = torch.cat(parts)
     cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
     if rope.rotary_dim:

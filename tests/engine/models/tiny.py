@@ -118,9 +118,7 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
     ),
     "gemma3": (
         Gemma3TextConfig,
-        Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3ForCausalLM,
+        Gemma3ForCausalLM,
         {
             "head_dim": 16,
             "sliding_window": 24,
@@ -178,7 +176,11 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
     "ministral": (
         MinistralConfig,
         MinistralForCausalLM,
-        {"sliding_window": 20, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+        {
+            "head_dim": 16,
+            "sliding_window": 20,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        },
     ),
     "ministral3": (
         Ministral3Config,
@@ -186,7 +188,12 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
         {
             "head_dim": 16,
             "rope_parameters": YARN_ROPE
-            | {"original_max_position_embeddings": 32, "llama_4_scaling_beta": 0.3, "mscale": 1.0, "mscale_all_dim": 0.8},
+            | {
+                "original_max_position_embeddings": 32,
+                "llama_4_scaling_beta": 0.3,
+                "mscale": 1.0,
+                "mscale_all_dim": 0.8,
+            },
         },
     ),
     "glm": (GlmConfig, GlmForCausalLM, {"head_dim": 16}),
