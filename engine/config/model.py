@@ -28,8 +28,6 @@ class RopeParameters(msgspec.Struct, frozen=True):
     kind: str = "default"
     """default; linear (positions divided by factor); llama3 (low frequencies divided, Llama 3.1); yarn (Peng et al.,
     2023); longrope (Ding et al., 2024)."""
-    rotary_dim: int = 0
-    """The number of each head's dimensions that are rotated; 0: all."""
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
@@ -39,6 +37,8 @@ class RopeParameters(msgspec.Struct, frozen=True):
     truncate: bool = True
     attention_factor: float = 1.0
     """The factor of cos and sin."""
+    rotary_dim: int = 0
+    """The number of each head's dimensions that are rotated; 0: all."""
     short_factors: tuple[float, ...] = ()
     """LongRoPE's divisors of the frequencies of sequences up to original_max_position."""
     long_factors: tuple[float, ...] = ()

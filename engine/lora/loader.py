@@ -37,7 +37,7 @@ from adapters.safetensors_header import TensorInfo
 from adapters.store import AdapterStore
 from engine.config import ModelConfig
 from engine.lora.layer import AdapterLayout, GroupKey, GroupWeights, LoadedAdapter, ModuleKey, groups_of
-from engine.models.layout import outputs_of
+from engine.lora.layout import outputs_of
 
 _Ranks = frozenset[tuple[tuple[int, str], int]]
 LOADING_NICENESS = 4
@@ -247,7 +247,7 @@ class _Part(NamedTuple):
 
 def _parts_of(file: AdapterFile, config: ModelConfig) -> dict[ModuleKey, _Part]:
     """Return the modules of a file by layer and projection. The projections of a fused one have the same A."""
-    parts = {}
+    parts: dict[ModuleKey, _Part] = {}
     for module in file.modules:
         first = 0
         for projection in config.parts_of(module.projection):

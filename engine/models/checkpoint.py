@@ -13,8 +13,8 @@ from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
 from engine.config.gguf_file import FILE_NAME, gguf_of
+from engine.lora.layout import in_order, part_of
 from engine.models.gguf import GgufWeights
-from engine.models.layout import in_order, part_of
 from engine.models.weights import (
     MakeEmbedding,
     MakeLinear,

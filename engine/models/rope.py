@@ -91,7 +91,7 @@ def cos_and_sin(rope: RopeParameters, head_dim: int, max_position: int) -> tuple
 
 
 def _long(rope: RopeParameters) -> RopeParameters:
-    return RopeParameters(rope.theta, rope.kind, rope.rotary_dim, short_factors=rope.long_factors)
+    return RopeParameters(rope.theta, rope.kind, rotary_dim=rope.rotary_dim, short_factors=rope.long_factors)
 
 
 def query_factors(config: ModelConfig, max_position: int) -> Tensor | None:
