@@ -71,8 +71,8 @@ class GeneralDecoder:
         index: int = module.layer_idx  # type: ignore[assignment]
         assert self._attention is not None
         self._before(index)
-        rows = (each[0].transpose(0, 1) for each in (q, k, v))
-        return self._attention.attend_rotated(index, *rows, asked.get("s_aux"))[None]
+        q, k, v = (each[0].transpose(0, 1) for each in (q, k, v))
+        return self._attention.attend_rotated(index, q, k, v, asked.get("s_aux"))[None]
 
 
 class _Inner(nn.Module):

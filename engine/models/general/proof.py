@@ -102,7 +102,8 @@ def _in_pieces(decoder: GeneralDecoder, texts: list[Tensor]) -> list[Tensor]:
 def _distance(found: Tensor, expected: Tensor) -> Tensor:
     """Return how far each row of logits is from the one that is expected, as a part of how far its logits are apart."""
     spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-6)
-    return (found - expected).norm(dim=-1) / spread
+    lost: Tensor = (found - expected).norm(dim=-1) / spread
+    return lost
 
 
 def _attention(layer: LayerAttention, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:

@@ -61,7 +61,8 @@ def try_model(model: PreTrainedModel, adapters: StepAdapters, num_layers: int) -
     trial = Trial()
     connect(model, trial)
     model.set_attn_implementation(TRIAL)
-    adapters.calls = calls = {}
+    calls: Calls = {}
+    adapters.calls = calls
     device = model.device
     ids = torch.arange(NUM_ROWS, device=device)[None]
     try:
