@@ -68,7 +68,7 @@ class PagedAttention:
     def __init__(self, cache: PagedCache, fields: StepFields[Tensor], extent: Extent) -> None:
         config, device = cache.config, fields.positions.device
         self._cache = cache
-        self._positions, self._slots = fields.positions, fields.slots
+        self.positions, self._slots = fields.positions, fields.slots
         self._num_decodes, self._num_prompt_rows = extent.num_decode_rows, extent.num_prompt_rows
         decodes, prefills = slice(0, self._num_decodes), slice(self._num_decodes, None)
         self._decodes = _contexts(cache, fields, decodes, extent.decode_context)
@@ -84,7 +84,7 @@ class PagedAttention:
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         cache, memory, out, num_decodes = self._cache, self._cache.layers[index], self._out, self._num_decodes
         cos, sin = cache.angles[index]
-        q = rope_and_write_kv_(qkv, self._positions, cos, sin, memory, self._slots, _head_norms(layer))
+        q = rope_and_write_kv_(qkv, self.positions, cos, sin, memory, self._slots, _head_norms(layer))
         window = cache.config.window(index)
         if num_decodes:
             paged_attention_(out[:num_decodes], q[:num_decodes], memory, self._decodes, self._workspace, window)

@@ -6,10 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from adapters.store import AdapterStore
+from engine.protocol import GenerateRequest
+from tests.engine.harness import Answer, greedy
 from tests.engine.models.tiny import TINY
+from tests.engine.reference import Claim, assert_greedy_follows
+
+TOLERANCE = 1e-4
 
 EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 4}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -65,3 +71,39 @@ def save_general(family: str, folder: Path, **changes: Any) -> PreTrainedModel:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(folder)
     return model
+
+
+class AdaptedBase:
+    """A tiny model in a folder, adapters on all its linears and on some of them, and peft's models of each."""
+
+    def __init__(self, root: Path, family: str, **changes: Any) -> None:
+        self.folder, self.store = root / "model", root / "store"
+        self.models: dict[str, torch.nn.Module] = {"": save_general(family, self.folder, **changes)}
+        self.digests = {"": ""}
+        for name, lora in ADAPTED.get(family, {}).items():
+            torch.manual_seed(len(name))
+            model = get_peft_model(AutoModelForCausalLM.from_pretrained(self.folder), lora)
+            with torch.no_grad():
+                for parameter_name, parameter in model.named_parameters():
+                    if "lora_" in parameter_name:
+                        parameter.normal_(0, 0.1)
+            model.save_pretrained(root / name)
+            self.digests[name] = AdapterStore(self.store).add(root / name)
+            base = AutoModelForCausalLM.from_pretrained(self.folder)
+            self.models[name] = PeftModel.from_pretrained(base, root / name).eval()
+
+    def requests(self, lengths: tuple[int, ...], num_tokens: int) -> list[GenerateRequest]:
+        """Return a request of each length for the base and each adapter."""
+        torch.manual_seed(5)
+        return [
+            greedy(f"{name}/{length}", torch.randint(0, 199, (length,)).tolist(), num_tokens, adapter=digest)
+            for length in lengths
+            for name, digest in self.digests.items()
+        ]
+
+    def assert_follow(self, requests: list[GenerateRequest], answers: dict[str, Answer]) -> None:
+        for request in requests:
+            answer = answers[request.request_id]
+            assert answer.final.finish_reason == "length", answer.final.error
+            claim = Claim(request.prompt_token_ids, answer.token_ids, answer.logprobs)
+            assert_greedy_follows(self.models[request.request_id.partition("/")[0]], [claim], TOLERANCE)

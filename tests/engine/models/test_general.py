@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from adapters.errors import AdapterRejected
@@ -21,58 +21,21 @@ from adapters.store import AdapterStore
 from engine.config import UnsupportedModel, load_model_config
 from engine.hardware import SetupError
 from engine.models.general.build import load_general
-from engine.protocol import EngineStats, GenerateRequest, StepOutputs
+from engine.protocol import EngineStats, StepOutputs
 from engine.setup import settled
-from tests.engine.harness import Answer, collect, engine_config, greedy, run_engine, run_events
-from tests.engine.models.general import ADAPTED, FAMILIES, save_general
+from tests.engine.harness import collect, engine_config, greedy, run_engine, run_events
+from tests.engine.models.general import FAMILIES, TOLERANCE, AdaptedBase, save_general
 from tests.engine.models.tiny import TINY, save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
 
-TOLERANCE = 1e-4
 BLOCK, CHUNK = 16, 32
 LENGTHS = (1, 7, 40, 75)  # within a block, over blocks, a window of 20 and several chunks
-
-
-class Base:
-    """A tiny model in a folder, adapters on all its linears and on some of them, and peft's models of each."""
-
-    def __init__(self, root: Path, family: str) -> None:
-        self.folder, self.store = root / "model", root / "store"
-        self.models: dict[str, torch.nn.Module] = {"": save_general(family, self.folder)}
-        self.digests = {"": ""}
-        for name, lora in ADAPTED.get(family, {}).items():
-            torch.manual_seed(len(name))
-            model = get_peft_model(AutoModelForCausalLM.from_pretrained(self.folder), lora)
-            with torch.no_grad():
-                for parameter_name, parameter in model.named_parameters():
-                    if "lora_" in parameter_name:
-                        parameter.normal_(0, 0.1)
-            model.save_pretrained(root / name)
-            self.digests[name] = AdapterStore(self.store).add(root / name)
-            base = AutoModelForCausalLM.from_pretrained(self.folder)
-            self.models[name] = PeftModel.from_pretrained(base, root / name).eval()
-
-    def requests(self, lengths: tuple[int, ...], num_tokens: int) -> list[GenerateRequest]:
-        """Return a request of each length for the base and each adapter."""
-        torch.manual_seed(5)
-        return [
-            greedy(f"{name}/{length}", torch.randint(0, 199, (length,)).tolist(), num_tokens, adapter=digest)
-            for length in lengths
-            for name, digest in self.digests.items()
-        ]
-
-    def assert_follow(self, requests: list[GenerateRequest], answers: dict[str, Answer]) -> None:
-        for request in requests:
-            answer = answers[request.request_id]
-            assert answer.final.finish_reason == "length", answer.final.error
-            claim = Claim(request.prompt_token_ids, answer.token_ids, answer.logprobs)
-            assert_greedy_follows(self.models[request.request_id.partition("/")[0]], [claim], TOLERANCE)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_base_and_adapters_in_one_batch_equal_transformers_and_peft(family: str, tmp_path: Path) -> None:
     """Chunks of prompts and decodes share steps, since later prompts arrive while earlier ones are answered."""
-    base = Base(tmp_path, family)
+    base = AdaptedBase(tmp_path, family)
     requests = base.requests(LENGTHS, 12)
     config = engine_config(base.folder, base.store, max_batched_tokens=CHUNK)
     answers = run_engine(config, requests[::2], {3: requests[1::4], 5: requests[3::4]})
@@ -80,11 +43,11 @@ def test_base_and_adapters_in_one_batch_equal_transformers_and_peft(family: str,
 
 
 @pytest.fixture(scope="module")
-def starcoder(tmp_path_factory: pytest.TempPathFactory) -> Base:
-    return Base(tmp_path_factory.mktemp("starcoder"), "starcoder2")
+def starcoder(tmp_path_factory: pytest.TempPathFactory) -> AdaptedBase:
+    return AdaptedBase(tmp_path_factory.mktemp("starcoder"), "starcoder2")
 
 
-def test_preempted_requests_and_cached_prefixes_lose_nothing(starcoder: Base) -> None:
+def test_preempted_requests_and_cached_prefixes_lose_nothing(starcoder: AdaptedBase) -> None:
     """The cache suffices for few of the requests: they take turns, and find what others have left."""
     requests = [*starcoder.requests((3, 33), 40), *starcoder.requests((33,), 9)]
     again = [greedy(f"{r.request_id}/again", [*r.prompt_token_ids, 5], 8, adapter=r.adapter) for r in requests[3:6]]
@@ -98,14 +61,14 @@ def test_preempted_requests_and_cached_prefixes_lose_nothing(starcoder: Base) ->
     starcoder.assert_follow([*requests, *again], answers)
 
 
-def test_drafts_leave_texts_as_they_are(starcoder: Base) -> None:
+def test_drafts_leave_texts_as_they_are(starcoder: AdaptedBase) -> None:
     requests = [greedy(f"{name}/r", [4, 5, 6, 7] * 6, 40, adapter=d) for name, d in starcoder.digests.items()]
     answers = run_engine(engine_config(starcoder.folder, starcoder.store, num_draft_tokens=3), requests)
     starcoder.assert_follow(requests, answers)
     assert sum(answer.final.usage.draft_tokens for answer in answers.values()) > 0
 
 
-def test_prompts_are_scored_and_embedded_and_masks_of_tokens_hold(starcoder: Base) -> None:
+def test_prompts_are_scored_and_embedded_and_masks_of_tokens_hold(starcoder: AdaptedBase) -> None:
     prompt = [(7 * i) % 190 + 1 for i in range(40)]
     asked = [
         greedy("scored", prompt, 1, num_prompt_logprobs=1),
@@ -190,7 +153,7 @@ def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path) -> None:
 
 
 def test_an_adapter_on_experts_is_refused_by_name(tmp_path: Path) -> None:
-    base = Base(tmp_path, "qwen3_moe")
+    base = AdaptedBase(tmp_path, "qwen3_moe")
     lora = LoraConfig(r=2, target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj"])
     get_peft_model(AutoModelForCausalLM.from_pretrained(base.folder), lora).save_pretrained(tmp_path / "experts")
     with pytest.raises(AdapterRejected, match="target_parameters"):
