@@ -46,6 +46,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     # capped scores and logits
     "gemma2": {"head_dim": 16, "sliding_window": 20},
 }
+STATEFUL: dict[str, dict[str, Any]] = {
+    "falcon_h1": {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "head_dim": 8},
+}
+"""Families each of whose layers attends, and keeps another state beside that."""
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 ADAPTED: dict[str, dict[str, LoraConfig]] = {
     "starcoder2": {

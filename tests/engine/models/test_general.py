@@ -24,7 +24,7 @@ from engine.models.general.build import load_general
 from engine.protocol import EngineStats, StepOutputs
 from engine.setup import settled
 from tests.engine.harness import collect, engine_config, greedy, run_engine, run_events
-from tests.engine.models.general import FAMILIES, TOLERANCE, AdaptedBase, save_general
+from tests.engine.models.general import FAMILIES, STATEFUL, TOLERANCE, AdaptedBase, save_general
 from tests.engine.models.tiny import TINY, save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
 
@@ -138,6 +138,16 @@ def test_what_cannot_be_served_is_refused_by_key_and_name(
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(UnsupportedModel, match=why):
         run_engine(engine_config(tmp_path, tmp_path / "store", decoder="transformers"), [])
+
+
+@pytest.mark.parametrize(("family", "changes"), STATEFUL.items())
+def test_a_state_beside_keys_and_values_is_found_and_refused(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each layer attends, so that nothing but a text in pieces shows the state of what is beside attention."""
+    save_general(family, tmp_path, **changes)
+    with pytest.raises(UnsupportedModel, match="it keeps a state beside keys and values"):
+        run_engine(engine_config(tmp_path, tmp_path / "store"), [])
 
 
 def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path) -> None:
