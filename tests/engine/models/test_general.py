@@ -7,6 +7,7 @@ configuration can be made for is either proven or refused in words.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import msgspec
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from adapters.errors import AdapterRejected
 from adapters.store import AdapterStore
@@ -29,6 +31,7 @@ from tests.engine.models.tiny import TINY, save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
 
 BLOCK, CHUNK = 16, 32
+LARGEST = 10_000_000  # parameters of a model of a family that is tried with --full
 LENGTHS = (1, 7, 40, 75)  # within a block, over blocks, a window of 20 and several chunks
 
 
@@ -184,3 +187,31 @@ def test_what_gateways_read_without_torch_is_what_the_engine_finds(family: str, 
     assert set(found.modules) <= set(config.modules)
     routers = {name for name, _, _ in config.modules} - {name for name, _, _ in found.modules}
     assert routers <= {"mlp.gate", "mlp.router", "block_sparse_moe.gate"}
+
+
+def test_every_family_of_transformers_is_proven_or_refused_in_words(full: bool, tmp_path: Path) -> None:
+    """Prints a line for each. A family whose default sizes are large, or whose config needs more, is left out."""
+    if not full:
+        pytest.skip("with --full")
+    proven = 0
+    for family in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        try:
+            with torch.device("meta"):
+                made = AutoModelForCausalLM.from_config(
+                    AutoConfig.for_model(family, **(TINY | FAMILIES.get(family, {})))
+                )
+            if sum(parameter.numel() for parameter in made.parameters()) > LARGEST:
+                continue
+            save_general(family, tmp_path / family)
+        except Exception as error:  # whatever a family says of sizes that do not fit each other
+            print(f"{family}: not made: {str(error)[:100]}")
+            continue
+        try:
+            config = load_model_config(tmp_path / family, "transformers")
+            found = load_general(tmp_path / family, config, torch.float32, torch.device("cpu")).config
+            print(f"{family}: {', '.join(name for name, _, _ in found.modules)}")
+            proven += 1
+        except UnsupportedModel as refused:
+            print(f"{family}: refused: {refused}")
+        shutil.rmtree(tmp_path / family)
+    assert proven >= 60
