@@ -182,6 +182,7 @@ def scheduler_limits(config: EngineConfig, model: ModelConfig, device: Device, w
         vocab_size=model.vocab_size,
         eos_token_ids=frozenset(model.eos_token_ids),
         token_bytes=device.token_bytes,
+        length_switch=model.length_switch,
         num_draft_tokens=config.num_draft_tokens,
         batch=batch_limits(config, where),
     )

@@ -93,7 +93,7 @@ class CpuPath(AdapterPath):
         super().__init__(adapter_in, tables, threads)
         self._decoder = decoder
         self._cache = cache
-        self._batches = BatchBuilder(block_size, cache.windows)
+        self._batches = BatchBuilder(block_size, cache.windows, cache.length_switch)
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
         self.adapt_threads()

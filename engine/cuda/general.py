@@ -62,7 +62,7 @@ class GeneralStepDecoder:
         assert isinstance(attention, PagedAttention)
         rotated = RotatedRows(attention, self._decoder.layers)
         return self._decoder.forward(
-            batch.token_ids, attention.positions, rotated, batch.output_rows, batch.lora, before
+            batch.token_ids, attention.angle_rows, rotated, batch.output_rows, batch.lora, before
         )
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ def kernels_config(model: ModelConfig, layers: Sequence[LayerAttention]) -> Mode
     first = layers[0]
     for index, layer in enumerate(layers):
         lacking = {
-            "bounds its scores": layer.cap is not None,
+            "bounds its scores in another way than the first layer": layer.cap != first.cap,
             "has sinks": layer.has_sinks,
             "has values of another size than its keys": layer.value_dim != layer.head_dim,
             "has other heads than the first layer": (layer.num_heads, layer.num_kv_heads, layer.head_dim)
@@ -107,6 +107,7 @@ def kernels_config(model: ModelConfig, layers: Sequence[LayerAttention]) -> Mode
         num_heads=first.num_heads,
         num_kv_heads=first.num_kv_heads,
         head_dim=first.head_dim,
+        attention_softcap=first.cap or 0.0,
         windows=tuple(layer.window for layer in layers),
         unrotated_layers=tuple(range(len(layers))),
     )

@@ -93,9 +93,9 @@ def lora_workspace(
     config: ModelConfig, num_rows: int, max_rank: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return a workspace that is large enough for every group's products."""
-    targets = config.adapter_targets()
-    elements = max(
+    targets = config.projection_shapes()
+    elements = (
         workspace_elements(num_rows, targets[group[0]][0], len(group), max_rank, dtype, device)
         for group in groups_of(config)
     )
-    return torch.empty(elements, dtype=torch.float32, device=device)
+    return torch.empty(max(elements, default=0), dtype=torch.float32, device=device)

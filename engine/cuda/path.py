@@ -88,7 +88,9 @@ class CudaPath:
         self._slots = slots
         self._adapter_in = adapter_in
         max_blocks = -(-limits.max_context // cache.block_size)
-        self._filler = Filler(cache.block_size, limits.max_decode_rows, max_blocks, cache.queries_at_once)
+        self._filler = Filler(
+            cache.block_size, limits.max_decode_rows, max_blocks, cache.queries_at_once, cache.config.length_switch
+        )
         extents = extents_for(limits, has_adapters=slots.num_slots > 0)
         self._largest = extents[0]
         of_graphs = (num_bytes_of(self._shape(extent)) for extent in extents)

@@ -134,6 +134,6 @@ def check_model(model: ModelConfig, dtype: torch.dtype) -> None:
             f"config.json: {group} heads share a key (num_attention_heads over num_key_value_heads); on a GPU at most "
             f"{LARGEST_GROUP}"
         )
-    widths = {width for shape in model.adapter_targets().values() for width in shape}
+    widths = {width for shape in model.projection_shapes().values() for width in shape}
     if any(width * dtype.itemsize % ALIGNED_BYTES for width in widths):
         raise UnsupportedModel(f"config.json: the projections' widths {sorted(widths)} must be multiples of 8 on a GPU")

@@ -160,6 +160,6 @@ def _prefill(shape: Shape) -> Question:
     def launches(sizes: Sizes) -> Iterator[Launch]:
         blocks = in_force._replace(**sizes)
         for cache in paged.caches:
-            yield prefill_launch(paged.out, paged.q, cache, contexts[blocks.block_m], None, blocks)
+            yield prefill_launch(paged.out, paged.q, cache, contexts[blocks.block_m], None, blocks=blocks)
 
     return Question(prefill_key(shape.head_dim, group, shape.dtype), choices, launches, paged.out)

@@ -31,19 +31,17 @@ def build(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Devic
     return build_general_cuda(config, model, dtype, accelerator)
 
 
-@pytest.mark.parametrize("family", ["starcoder2", "mixtral"])
+@pytest.mark.parametrize("family", ["starcoder2", "gemma2"])
 def test_chunks_and_decodes_equal_transformers_and_peft(family: str, tmp_path: Path) -> None:
     """A prompt is longer than a step and than the window."""
     base = AdaptedBase(tmp_path, family, **SIZES, num_key_value_heads=1)
-    requests = base.requests((3, 37), 4)
-    answers = run_engine(engine_config(base.folder, base.store, **SMALL), requests, build_device=build)
+    requests = base.requests((37,), 3)
+    answers = run_engine(base.config(**SMALL), requests, build_device=build)
     base.assert_follow(requests, answers)
 
 
-@pytest.mark.parametrize(
-    ("family", "why"), [("gemma2", "bounds its scores"), ("gpt_oss", "has sinks"), ("deepseek_v3", "another size")]
-)
+@pytest.mark.parametrize(("family", "why"), [("gpt_oss", "has sinks"), ("deepseek_v3", "has values of another size")])
 def test_attention_that_the_kernels_do_not_compute_is_refused_by_layer(family: str, why: str, tmp_path: Path) -> None:
     save_general(family, tmp_path)
-    with pytest.raises(UnsupportedModel, match=f"layer 0 {why}|layer 0 has values of {why}"):
-        run_engine(engine_config(tmp_path, tmp_path / "store", **SMALL), [], build_device=build)
+    with pytest.raises(UnsupportedModel, match=f"layer 0 {why}"):
+        run_engine(engine_config(tmp_path, tmp_path / "store", decoder="transformers", **SMALL), [], build_device=build)

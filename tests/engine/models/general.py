@@ -10,8 +10,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from adapters.store import AdapterStore
+from engine.config import EngineConfig
 from engine.protocol import GenerateRequest
-from tests.engine.harness import Answer, greedy
+from tests.engine.harness import Answer, engine_config, greedy
 from tests.engine.models.tiny import TINY
 from tests.engine.reference import Claim, assert_greedy_follows
 
@@ -60,6 +61,7 @@ ADAPTED: dict[str, dict[str, LoraConfig]] = {
     "gpt_neox": {"all": LoraConfig(r=5, lora_alpha=7, target_modules="all-linear")},
     "qwen3_moe": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
     "mixtral": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
+    "gemma2": {"all": LoraConfig(r=4, lora_alpha=8, target_modules="all-linear")},
     "gpt_oss": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
 }
 
@@ -95,6 +97,10 @@ class AdaptedBase:
             self.digests[name] = AdapterStore(self.store).add(root / name)
             base = AutoModelForCausalLM.from_pretrained(self.folder)
             self.models[name] = PeftModel.from_pretrained(base, root / name).eval()
+
+    def config(self, **changes: object) -> EngineConfig:
+        """Return a configuration in which transformers computes the model."""
+        return engine_config(self.folder, self.store, decoder="transformers", **changes)
 
     def requests(self, lengths: tuple[int, ...], num_tokens: int) -> list[GenerateRequest]:
         """Return a request of each length for the base and each adapter."""

@@ -40,7 +40,7 @@ def test_base_and_adapters_in_one_batch_equal_transformers_and_peft(family: str,
     """Chunks of prompts and decodes share steps, since later prompts arrive while earlier ones are answered."""
     base = AdaptedBase(tmp_path, family)
     requests = base.requests(LENGTHS, 12)
-    config = engine_config(base.folder, base.store, max_batched_tokens=CHUNK)
+    config = base.config(max_batched_tokens=CHUNK)
     answers = run_engine(config, requests[::2], {3: requests[1::4], 5: requests[3::4]})
     base.assert_follow(requests, answers)
 
@@ -56,7 +56,7 @@ def test_preempted_requests_and_cached_prefixes_lose_nothing(starcoder: AdaptedB
     again = [greedy(f"{r.request_id}/again", [*r.prompt_token_ids, 5], 8, adapter=r.adapter) for r in requests[3:6]]
     requests = requests[:6]
     block_bytes = 2 * 3 * 2 * 8 * 4 * BLOCK
-    config = engine_config(starcoder.folder, starcoder.store, kv_cache_bytes=block_bytes * 12, max_model_len=190)
+    config = starcoder.config(kv_cache_bytes=block_bytes * 12, max_model_len=190)
     events = run_events(config, requests, {70: again})
     assert max(event.preemptions_total for event in events if isinstance(event, EngineStats)) > 0
     answers = collect(events)
@@ -66,7 +66,7 @@ def test_preempted_requests_and_cached_prefixes_lose_nothing(starcoder: AdaptedB
 
 def test_drafts_leave_texts_as_they_are(starcoder: AdaptedBase) -> None:
     requests = [greedy(f"{name}/r", [4, 5, 6, 7] * 6, 40, adapter=d) for name, d in starcoder.digests.items()]
-    answers = run_engine(engine_config(starcoder.folder, starcoder.store, num_draft_tokens=3), requests)
+    answers = run_engine(starcoder.config(num_draft_tokens=3), requests)
     starcoder.assert_follow(requests, answers)
     assert sum(answer.final.usage.draft_tokens for answer in answers.values()) > 0
 
@@ -78,7 +78,7 @@ def test_prompts_are_scored_and_embedded_and_masks_of_tokens_hold(starcoder: Ada
         greedy("embedded", prompt, 0, pooling="mean"),
         greedy("masked", prompt, 6, allowed_token_ids=[17, 18], temperature=1.0, seed=3),
     ]
-    events = run_events(engine_config(starcoder.folder, starcoder.store, max_batched_tokens=CHUNK), asked)
+    events = run_events(starcoder.config(max_batched_tokens=CHUNK), asked)
     answers = collect(events)
     model = starcoder.models[""]
     with torch.inference_mode():
