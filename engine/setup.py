@@ -215,4 +215,8 @@ def _builder_for(where: torch.device, model: ModelConfig) -> BuildDevice:
     from engine.cuda.nvidia import CudaAccelerator
     from engine.cuda.setup import build_cuda
 
+    if model.decoder == "transformers":
+        from engine.cuda.general import build_general_cuda
+
+        return lambda config, model, dtype: build_general_cuda(config, model, dtype, CudaAccelerator(where))
     return lambda config, model, dtype: build_cuda(config, model, dtype, CudaAccelerator(where))

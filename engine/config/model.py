@@ -151,6 +151,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
 
     def projection_shapes(self) -> dict[str, tuple[int, int]]:
         """Return (in_features, out_features) of each linear of a layer, apart where a checkpoint has them fused."""
+        if self.decoder == "transformers":
+            return {name: (num_in, num_out) for name, num_in, num_out in self.modules}
         return {projection: self.projection_shape(projection) for projection in PROJECTIONS}
 
     def parts_of(self, module: str) -> tuple[Projection, ...]:
@@ -160,7 +162,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
     def adapter_targets(self) -> dict[str, tuple[int, int]]:
         """Return the modules that an adapter may target in each layer: {module: (in_features, out_features)}."""
         if self.decoder == "transformers":
-            return {name: (num_in, num_out) for name, num_in, num_out in self.modules}
+            return self.projection_shapes()
         fused = {FUSED[name][0]: name for name in self.fused}
         parts = {part for name in self.fused for part in FUSED[name]}
         modules = [fused.get(name, name) for name in PROJECTIONS if name in fused or name not in parts]

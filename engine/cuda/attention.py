@@ -65,14 +65,15 @@ class PagedAttention:
     """The attention of one step over the cache (`engine.models.decoder.StepAttention`).
 
     Decode rows come first; kernels of their own attend to their contexts and to those of chunks of prompts.
+    angle_rows: the rows of the tables of angles [N]; positions, unless LongRoPE has two for each.
     """
 
     def __init__(self, cache: PagedCache, fields: StepFields[Tensor], extent: Extent) -> None:
         config, device = cache.config, fields.angles.device
         self._cache = cache
-        self._angles, self._slots = fields.angles, fields.slots
+        self.angle_rows, self._slots = fields.angles, fields.slots
         factors = cache.query_factors
-        self._query_factors = None if factors is None else factors[self._angles]
+        self._query_factors = None if factors is None else factors[self.angle_rows]
         self._num_decodes, self._num_prompt_rows = extent.num_decode_rows, extent.num_prompt_rows
         decodes, prefills = slice(0, self._num_decodes), slice(self._num_decodes, None)
         self._decodes = _contexts(cache, fields, decodes, extent.decode_context)
@@ -90,7 +91,7 @@ class PagedAttention:
         cos, sin = cache.angles[index]
         if self._query_factors is not None:  # LongRoPE has none, so that rows of angles are positions
             qkv[:, : cache.config.num_heads].mul_(self._query_factors)
-        q = rope_and_write_kv_(qkv, self._angles, cos, sin, memory, self._slots, _head_norms(layer))
+        q = rope_and_write_kv_(qkv, self.angle_rows, cos, sin, memory, self._slots, _head_norms(layer))
         window, cap = cache.config.window(index), cache.config.attention_softcap
         if num_decodes:
             paged_attention_(out[:num_decodes], q[:num_decodes], memory, self._decodes, self._workspace, window, cap)

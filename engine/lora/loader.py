@@ -121,7 +121,7 @@ class AdapterLoader:
         self._store = store
         self._config = config
         self._targets = config.adapter_targets()
-        self._shapes = self._targets if config.decoder == "transformers" else config.projection_shapes()
+        self._shapes = config.projection_shapes()
         self._groups = groups_of(config)
         self._num_layers = config.num_layers
         self._dtype = dtype

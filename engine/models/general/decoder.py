@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from engine.config import UnsupportedModel
 from engine.models.decoder import StepLora
 from engine.models.general.interface import LayerAttention, RotatedAttention, connect
 from engine.models.general.linears import StepAdapters
@@ -29,8 +30,7 @@ class GeneralDecoder:
         self._model = model
         self._adapters = adapters
         self._attention: RotatedAttention | None = None
-        self._inner = _Inner(model.base_model, output_class)
-        setattr(model, model.base_model_prefix, self._inner)
+        self._inner = _put_inner(model, output_class)
         self._no_token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         connect(model, self._attend)
 
@@ -71,8 +71,20 @@ class GeneralDecoder:
         index: int = module.layer_idx  # type: ignore[assignment]
         assert self._attention is not None
         self._before(index)
-        rows = (each[0].transpose(0, 1) for each in (q, k, v))
-        return self._attention.attend_rotated(index, *rows, asked.get("s_aux"))[None]
+        q, k, v = (each[0].transpose(0, 1) for each in (q, k, v))
+        return self._attention.attend_rotated(index, q, k, v, asked.get("s_aux"))[None]
+
+
+def _put_inner(model: PreTrainedModel, output_class: Any) -> _Inner:
+    """Put an `_Inner` in the place of a model's inner one, and return it."""
+    decoder = model.get_decoder()
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if child is decoder:
+                inner = _Inner(decoder, output_class)
+                setattr(parent, name, inner)
+                return inner
+    raise UnsupportedModel(f"{type(model).__name__} has no decoder apart from its head")
 
 
 class _Inner(nn.Module):
@@ -83,6 +95,13 @@ class _Inner(nn.Module):
         self.model = model
         self.given: Tensor | None = None
         self._output_class = output_class
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the head reads of the inner model, such as a factor."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
 
     def forward(self, *args: Any, **asked: Any) -> Any:
         if self.given is not None:

@@ -58,6 +58,16 @@ class AdaptedLinear(nn.Module):
         out: Tensor = self._source(x)
         return out
 
+    @property
+    def weight(self) -> Tensor:
+        """The weight [out, in], for a model's code that reads it in a trial."""
+        return self.matrix()[0]
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias [out], likewise."""
+        return self.matrix()[1]
+
     def settle(self, product: FusedProduct, place: int) -> None:
         """Be a part of a product from now on; the linear's own matrix is not kept."""
         self._product, self._place, self._source = product, place, None

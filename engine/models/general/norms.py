@@ -53,6 +53,8 @@ def _faster(module: nn.Module) -> RmsNorm | None:
     weight = weight.detach()
     for candidate in (weight, weight.float() + 1.0):  # Gemma's weight is an offset from 1
         norm = RmsNorm(candidate, eps)
+        if norm(x).dtype != x.dtype:
+            continue
         allowed = ROUNDINGS * torch.finfo(weight.dtype).eps * expected.abs().clamp_min(1e-3)
         if bool(((norm(x).float() - expected).abs() <= allowed).all()):
             return norm

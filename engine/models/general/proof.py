@@ -65,10 +65,12 @@ def prove(model: PreTrainedModel, decoder: GeneralDecoder) -> None:
         (torch.arange(length, device=decoder.device) * STEP + 11 * number + 3) % size
         for number, length in enumerate(LENGTHS)
     ]
-    found = _in_pieces(decoder, texts)
-    model.set_attn_implementation("eager")
     try:
+        found = _in_pieces(decoder, texts)
+        model.set_attn_implementation("eager")
         expected = [model(input_ids=text[None], use_cache=False).logits[0].float() for text in texts]
+    except Exception as error:  # whatever a model's code raises where its config contradicts itself
+        raise UnsupportedModel(f"{type(model).__name__} cannot compute a text: {str(error)[:300]}") from None
     finally:
         model.set_attn_implementation(STEPS)
     lost = [_distance(*each) for each in zip(found, expected, strict=True)]
@@ -102,7 +104,8 @@ def _in_pieces(decoder: GeneralDecoder, texts: list[Tensor]) -> list[Tensor]:
 def _distance(found: Tensor, expected: Tensor) -> Tensor:
     """Return how far each row of logits is from the one that is expected, as a part of how far its logits are apart."""
     spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-6)
-    return (found - expected).norm(dim=-1) / spread
+    lost: Tensor = (found - expected).norm(dim=-1) / spread
+    return lost
 
 
 def _attention(layer: LayerAttention, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:

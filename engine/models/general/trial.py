@@ -61,11 +61,12 @@ def try_model(model: PreTrainedModel, adapters: StepAdapters, num_layers: int) -
     trial = Trial()
     connect(model, trial)
     model.set_attn_implementation(TRIAL)
-    adapters.calls = calls = {}
+    calls: Calls = {}
+    adapters.calls = calls
     device = model.device
     ids = torch.arange(NUM_ROWS, device=device)[None]
     try:
-        output = model.base_model(input_ids=ids % model.config.vocab_size, position_ids=ids, use_cache=False)
+        output = model.get_decoder()(input_ids=ids % model.config.vocab_size, position_ids=ids, use_cache=False)
     except UnsupportedModel:
         raise
     except Exception as error:  # whatever a model's code raises where it cannot do without a cache of its own

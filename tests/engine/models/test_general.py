@@ -7,90 +7,56 @@ configuration can be made for is either proven or refused in words.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from adapters.errors import AdapterRejected
 from adapters.store import AdapterStore
 from engine.config import UnsupportedModel, load_model_config
 from engine.hardware import SetupError
 from engine.models.general.build import load_general
-from engine.protocol import EngineStats, GenerateRequest, StepOutputs
+from engine.protocol import EngineStats, StepOutputs
 from engine.setup import settled
-from tests.engine.harness import Answer, collect, engine_config, greedy, run_engine, run_events
-from tests.engine.models.general import ADAPTED, FAMILIES, save_general
+from tests.engine.harness import collect, engine_config, greedy, run_engine, run_events
+from tests.engine.models.general import FAMILIES, STATEFUL, TOLERANCE, AdaptedBase, save_general
 from tests.engine.models.tiny import TINY, save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
 
-TOLERANCE = 1e-4
 BLOCK, CHUNK = 16, 32
+LARGEST = 10_000_000  # parameters of a model of a family that is tried with --full
 LENGTHS = (1, 7, 40, 75)  # within a block, over blocks, a window of 20 and several chunks
-
-
-class Base:
-    """A tiny model in a folder, adapters on all its linears and on some of them, and peft's models of each."""
-
-    def __init__(self, root: Path, family: str) -> None:
-        self.folder, self.store = root / "model", root / "store"
-        self.models: dict[str, torch.nn.Module] = {"": save_general(family, self.folder)}
-        self.digests = {"": ""}
-        for name, lora in ADAPTED.get(family, {}).items():
-            torch.manual_seed(len(name))
-            model = get_peft_model(AutoModelForCausalLM.from_pretrained(self.folder), lora)
-            with torch.no_grad():
-                for parameter_name, parameter in model.named_parameters():
-                    if "lora_" in parameter_name:
-                        parameter.normal_(0, 0.1)
-            model.save_pretrained(root / name)
-            self.digests[name] = AdapterStore(self.store).add(root / name)
-            base = AutoModelForCausalLM.from_pretrained(self.folder)
-            self.models[name] = PeftModel.from_pretrained(base, root / name).eval()
-
-    def requests(self, lengths: tuple[int, ...], num_tokens: int) -> list[GenerateRequest]:
-        """Return a request of each length for the base and each adapter."""
-        torch.manual_seed(5)
-        return [
-            greedy(f"{name}/{length}", torch.randint(0, 199, (length,)).tolist(), num_tokens, adapter=digest)
-            for length in lengths
-            for name, digest in self.digests.items()
-        ]
-
-    def assert_follow(self, requests: list[GenerateRequest], answers: dict[str, Answer]) -> None:
-        for request in requests:
-            answer = answers[request.request_id]
-            assert answer.final.finish_reason == "length", answer.final.error
-            claim = Claim(request.prompt_token_ids, answer.token_ids, answer.logprobs)
-            assert_greedy_follows(self.models[request.request_id.partition("/")[0]], [claim], TOLERANCE)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_base_and_adapters_in_one_batch_equal_transformers_and_peft(family: str, tmp_path: Path) -> None:
     """Chunks of prompts and decodes share steps, since later prompts arrive while earlier ones are answered."""
-    base = Base(tmp_path, family)
+    base = AdaptedBase(tmp_path, family)
     requests = base.requests(LENGTHS, 12)
-    config = engine_config(base.folder, base.store, max_batched_tokens=CHUNK)
+    config = base.config(max_batched_tokens=CHUNK)
     answers = run_engine(config, requests[::2], {3: requests[1::4], 5: requests[3::4]})
     base.assert_follow(requests, answers)
 
 
 @pytest.fixture(scope="module")
-def starcoder(tmp_path_factory: pytest.TempPathFactory) -> Base:
-    return Base(tmp_path_factory.mktemp("starcoder"), "starcoder2")
+def starcoder(tmp_path_factory: pytest.TempPathFactory) -> AdaptedBase:
+    return AdaptedBase(tmp_path_factory.mktemp("starcoder"), "starcoder2")
 
 
-def test_preempted_requests_and_cached_prefixes_lose_nothing(starcoder: Base) -> None:
+def test_preempted_requests_and_cached_prefixes_lose_nothing(starcoder: AdaptedBase) -> None:
     """The cache suffices for few of the requests: they take turns, and find what others have left."""
     requests = [*starcoder.requests((3, 33), 40), *starcoder.requests((33,), 9)]
     again = [greedy(f"{r.request_id}/again", [*r.prompt_token_ids, 5], 8, adapter=r.adapter) for r in requests[3:6]]
     requests = requests[:6]
     block_bytes = 2 * 3 * 2 * 8 * 4 * BLOCK
-    config = engine_config(starcoder.folder, starcoder.store, kv_cache_bytes=block_bytes * 12, max_model_len=190)
+    config = starcoder.config(kv_cache_bytes=block_bytes * 12, max_model_len=190)
     events = run_events(config, requests, {70: again})
     assert max(event.preemptions_total for event in events if isinstance(event, EngineStats)) > 0
     answers = collect(events)
@@ -98,21 +64,21 @@ def test_preempted_requests_and_cached_prefixes_lose_nothing(starcoder: Base) ->
     starcoder.assert_follow([*requests, *again], answers)
 
 
-def test_drafts_leave_texts_as_they_are(starcoder: Base) -> None:
+def test_drafts_leave_texts_as_they_are(starcoder: AdaptedBase) -> None:
     requests = [greedy(f"{name}/r", [4, 5, 6, 7] * 6, 40, adapter=d) for name, d in starcoder.digests.items()]
-    answers = run_engine(engine_config(starcoder.folder, starcoder.store, num_draft_tokens=3), requests)
+    answers = run_engine(starcoder.config(num_draft_tokens=3), requests)
     starcoder.assert_follow(requests, answers)
     assert sum(answer.final.usage.draft_tokens for answer in answers.values()) > 0
 
 
-def test_prompts_are_scored_and_embedded_and_masks_of_tokens_hold(starcoder: Base) -> None:
+def test_prompts_are_scored_and_embedded_and_masks_of_tokens_hold(starcoder: AdaptedBase) -> None:
     prompt = [(7 * i) % 190 + 1 for i in range(40)]
     asked = [
         greedy("scored", prompt, 1, num_prompt_logprobs=1),
         greedy("embedded", prompt, 0, pooling="mean"),
         greedy("masked", prompt, 6, allowed_token_ids=[17, 18], temperature=1.0, seed=3),
     ]
-    events = run_events(engine_config(starcoder.folder, starcoder.store, max_batched_tokens=CHUNK), asked)
+    events = run_events(starcoder.config(max_batched_tokens=CHUNK), asked)
     answers = collect(events)
     model = starcoder.models[""]
     with torch.inference_mode():
@@ -177,6 +143,16 @@ def test_what_cannot_be_served_is_refused_by_key_and_name(
         run_engine(engine_config(tmp_path, tmp_path / "store", decoder="transformers"), [])
 
 
+@pytest.mark.parametrize(("family", "changes"), STATEFUL.items())
+def test_a_state_beside_keys_and_values_is_found_and_refused(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each layer attends, so that nothing but a text in pieces shows the state of what is beside attention."""
+    save_general(family, tmp_path, **changes)
+    with pytest.raises(UnsupportedModel, match="it keeps a state beside keys and values"):
+        run_engine(engine_config(tmp_path, tmp_path / "store"), [])
+
+
 def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path) -> None:
     """A folder with code for a family that transformers knows is computed by transformers' own class."""
     model = save_general("starcoder2", tmp_path)
@@ -190,7 +166,7 @@ def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path) -> None:
 
 
 def test_an_adapter_on_experts_is_refused_by_name(tmp_path: Path) -> None:
-    base = Base(tmp_path, "qwen3_moe")
+    base = AdaptedBase(tmp_path, "qwen3_moe")
     lora = LoraConfig(r=2, target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj"])
     get_peft_model(AutoModelForCausalLM.from_pretrained(base.folder), lora).save_pretrained(tmp_path / "experts")
     with pytest.raises(AdapterRejected, match="target_parameters"):
@@ -211,3 +187,31 @@ def test_what_gateways_read_without_torch_is_what_the_engine_finds(family: str, 
     assert set(found.modules) <= set(config.modules)
     routers = {name for name, _, _ in config.modules} - {name for name, _, _ in found.modules}
     assert routers <= {"mlp.gate", "mlp.router", "block_sparse_moe.gate"}
+
+
+def test_every_family_of_transformers_is_proven_or_refused_in_words(full: bool, tmp_path: Path) -> None:
+    """Prints a line for each. A family whose default sizes are large, or whose config needs more, is left out."""
+    if not full:
+        pytest.skip("with --full")
+    proven = 0
+    for family in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        try:
+            with torch.device("meta"):
+                made = AutoModelForCausalLM.from_config(
+                    AutoConfig.for_model(family, **(TINY | FAMILIES.get(family, {})))
+                )
+            if sum(parameter.numel() for parameter in made.parameters()) > LARGEST:
+                continue
+            save_general(family, tmp_path / family)
+        except Exception as error:  # whatever a family says of sizes that do not fit each other
+            print(f"{family}: not made: {str(error)[:100]}")
+            continue
+        try:
+            config = load_model_config(tmp_path / family, "transformers")
+            found = load_general(tmp_path / family, config, torch.float32, torch.device("cpu")).config
+            print(f"{family}: {', '.join(name for name, _, _ in found.modules)}")
+            proven += 1
+        except UnsupportedModel as refused:
+            print(f"{family}: refused: {refused}")
+        shutil.rmtree(tmp_path / family)
+    assert proven >= 60
