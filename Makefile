@@ -16,7 +16,7 @@ TOOLS := build/tools
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway bench-balance bench-links bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-scheduler \
+.PHONY: serve test check bench bench-gateway bench-balance bench-links bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-models long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
 	long-native long-ray long-streams long-upgrade long-chart manifests long-images long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
@@ -79,6 +79,11 @@ bench-links: $(VENV)/.installed-dev $(DEMO_MODEL)
 long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/engine/models/test_demo_speculation.py \
 	    tests/engine/cpu/test_quantization.py tests/e2e/test_tenants_share_one_batch.py
+
+# Models that transformers computes: each family served over HTTP, and every family of transformers proven or refused in words:
+# five minutes.
+long-models: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/pytest --full tests/engine/models/test_general.py tests/e2e/test_general_models.py
 
 # A million steps of the scheduler's state machine, in slices of a seed each, and 1,000 workloads of tenants that compete:
 # ten minutes. FIRST_SEED goes on from one.
