@@ -74,7 +74,7 @@ class SetPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PriceOut(msgspec.Struct, frozen=True):
-    """Prices of a million tokens that match the model, adapter class and service tier, in billionths of the currency."""
+    """Prices of a million tokens of a model, an adapter class and a service tier, in billionths of the currency."""
 
     model: str
     adapter_class: str
