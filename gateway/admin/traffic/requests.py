@@ -134,6 +134,8 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class RequestDetails(RequestOut, frozen=True, kw_only=True):
+    """A request with every attempt and the parts of its price."""
+
     attempts: list[Attempt]
 
 
@@ -151,6 +153,8 @@ PROJECTS = list_params("project_ids")
 
 
 class RequestController(Controller):
+    """Endpoints for the requests of all projects that the caller may see."""
+
     path = "/requests"
 
     @get(opt=needs("billing.read", query=(*QUERY, *PROJECTS), in_any_project=True) | request_query_shape(PROJECTS))
@@ -172,6 +176,8 @@ class RequestController(Controller):
 
 
 class ProjectRequestController(Controller):
+    """The endpoint for the requests of a project."""
+
     path = "/projects/{project_id:str}/requests"
 
     @get(opt=needs("billing.read", query=QUERY) | request_query_shape())
@@ -243,6 +249,7 @@ def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.dat
 
 
 def cursor(key: request_list.RequestKey) -> str:
+    """Return the text by which `after` names the place of a request in the list. `read_cursor` reads the text."""
     microseconds = round(key.created_at.timestamp() * 1e6)
     return base64.urlsafe_b64encode(f"{microseconds}/{key.request_id}".encode()).decode().rstrip("=")
 
@@ -264,6 +271,7 @@ def read_cursor(text: str) -> request_list.RequestKey:
 
 
 def request_wire(row: requests.RequestRow, currency: str) -> RequestOut:
+    """Return a request as the admin API shows it. currency: the currency of the request's cost."""
     return RequestOut(
         id=row.request_id,
         project_id=row.project_id,
@@ -293,6 +301,7 @@ def request_wire(row: requests.RequestRow, currency: str) -> RequestOut:
 
 
 def status_of(finish_reason: str) -> Status:
+    """Return the status that replies show for the finish reason of a request."""
     match finish_reason:
         case "error":
             return "error"
