@@ -85,6 +85,10 @@ MORE: dict[str, Values] = {
         "production",
         stores={"claim": {"existing": "shared"}},
         settings={"LORIKEET_LOG_LEVEL": "debug"},
+        traces={
+            "url": "http://collector.observability:4318/v1/traces",
+            "peers": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}}],
+        },
         gateway={"replicas": 3, "nodeSelector": {"disk": "ssd"}, "tolerations": [{"operator": "Exists"}]},
         serviceAccountName="lorikeet",
     ),
@@ -135,6 +139,10 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "keda without prometheus": (changed("production", "engines.cpu.autoscaling.prometheus"), "prometheus"),
     "the latest image": (changed("production", image={"gateway": {"tag": "latest"}}), "tag"),
     "a secret as a setting": (changed("production", settings={"LORIKEET_CONTENT_KEY": "AAAA"}), "LORIKEET_CONTENT_KEY"),
+    "a collector's key as a setting": (
+        changed("production", settings={"LORIKEET_TRACES_HEADERS": "a=b"}),
+        "LORIKEET_TRACES_HEADERS",
+    ),
     "what is no setting": (changed("production", settings={"PATH": "/"}), "PATH"),
     "an unknown value": (changed("production", replicas=2), "replicas"),
     "memory without a bound": (changed("production", "engines.cpu.resources.limits"), "limits"),
