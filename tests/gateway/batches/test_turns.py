@@ -22,7 +22,7 @@ from tests.installation.tenants import make_key
 from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
-LINES, FULL_LINES = 40, 2_000
+LINES, FULL_LINES = 40, 1_000
 """Lines of the one batch; the twenty others have twice as many together."""
 
 
