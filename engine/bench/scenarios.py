@@ -23,6 +23,7 @@ from engine.bench import (
     structured,
     throughput,
 )
+from engine.bench.bounds import decoders
 from engine.bench.options import add_options, read_options
 from engine.bench.report import Report, machine
 from engine.config import EngineConfig
@@ -43,6 +44,7 @@ SCENARIOS = {
         quantization,
         llamacpp,
         bounds,
+        decoders,
     )
 }
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.config.model import PROJECTIONS, ModelConfig, Projection, RopeParameters, UnsupportedModel
-from engine.config.model_folder import load_model_config, model_digest
+from engine.config.model_folder import DecoderChoice, load_model_config, model_digest
 
 __all__ = [
     "PROJECTIONS",
@@ -64,6 +64,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             description="Instructions of the native kernels on a CPU: `auto` takes the fastest that the processor has; "
             "another value is for comparisons."
+        ),
+    ] = "auto"
+    decoder: Annotated[
+        DecoderChoice,
+        Meta(
+            description="Code that computes the model: `own` is the engine's, for the families of engine/README.md; "
+            "`transformers` is the model class of the installed transformers, which is slower; `auto` takes `own` "
+            "for each family that it knows."
         ),
     ] = "auto"
     kv_cache_bytes: Annotated[
