@@ -101,6 +101,7 @@ class RunningLines:
         if self._must_rest.is_set() and self._rest is None:
             self._rest = Rest(0.0)
         if self._rest is not None:
+            self._tools.feed.leave(self._batch.project_id)
             return
         await self._claim()
         for _ in range(len(self._claimed)):
@@ -218,6 +219,7 @@ class RunningLines:
 
     async def _end(self) -> None:
         """Abort what still runs, which nobody is billed for, and store what there is."""
+        self._tools.feed.leave(self._batch.project_id)
         running = dict(self._running)
         for task, (request_id, terms) in running.items():
             if not task.done():  # else its result is there, and is billed

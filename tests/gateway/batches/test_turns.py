@@ -58,6 +58,18 @@ def test_credit_goes_to_the_project_with_the_fewest_lines_in_flight() -> None:
     assert 0.9 <= done["many"] / done["one"] <= 1.1, done
 
 
+def test_a_project_that_begins_no_more_lines_keeps_nobody_waiting() -> None:
+    pool = Pool()
+    feed = Feed({"tiny": pool})
+    pool.credit = 1
+    assert feed.take("tiny", "busy") is not None
+    assert feed.take("tiny", "rests") is None
+    pool.credit = 1
+    assert feed.take("tiny", "busy") is None, "it is the turn of the other one"
+    feed.leave("rests")
+    assert feed.take("tiny", "busy") is not None
+
+
 def test_one_project_alone_gets_all_credit() -> None:
     pool = Pool()
     feed = Feed({"tiny": pool})
