@@ -33,12 +33,13 @@ async def make_pool(
     num_bytes: int | None = None,
     settings: Mapping[str, str] | None = None,
     address: str | None = None,
+    public_key: str | None = None,
     num_replicas: int = 1,
 ) -> bool:
     """Make a pool of a prepared model, in the caller's transaction; return whether the name was free.
 
     address: the ZeroMQ endpoint of an engine that somebody else runs, which becomes the pool's only replica; None
-    leaves num_replicas of them to the agents.
+    leaves num_replicas of them to the agents. public_key: the key that this engine proves, where it is on TCP.
     """
     organization = await first_organization(conn) or await ensure_organization(conn, ORGANIZATION)
     num_managed = num_replicas if address is None else 0
@@ -51,7 +52,7 @@ async def make_pool(
         conn, pool.id, revision.revision, folder=str(folder), base_digest=base_digest, num_bytes=num_bytes
     )
     if address is not None:
-        await add_running_replica(conn, pool.id, revision.revision, address)
+        await add_running_replica(conn, pool.id, revision.revision, address, public_key)
         await switch_revision(conn, pool.id, revision.revision)
     return True
 
@@ -69,4 +70,21 @@ async def ensure_first_pool(
             return False
         await make_pool(conn, name, model=model, folder=folder, base_digest=base_digest, address=address)
         await adopt_adapters(conn, base_digest)
+        return True
+
+
+async def want_first_pool(conn: Connection, name: str, *, model: str, num_replicas: int) -> bool:
+    """Make a pool of a model that agents prepare, where the installation never had one; return whether it was made.
+
+    Unlike `ensure_first_pool`, this needs no prepared model, and leaves all replicas to agents. May be called in a
+    transaction.
+    """
+    async with conn.transaction():
+        await lock_pools(conn)
+        if await had_pools(conn):
+            return False
+        organization = await first_organization(conn) or await ensure_organization(conn, ORGANIZATION)
+        pool = await create_pool(conn, organization.id, name, num_replicas=num_replicas)
+        assert pool is not None, "there is no other pool"
+        await add_revision(conn, pool.id, model, {})
         return True

@@ -1,8 +1,9 @@
 """A model in place of the model: the scheduler's tests know what every request must get, token for token.
 
 `HashingRunner` writes to each cache slot what stands for keys and values: a hash of the token, of its tenant, of the
-adapter that is in the sequence's slot of the pool at that step, of the rotation, and of the entry before it. It derives the next token
-from the whole prefix as read back through the block table: one foreign, stale or missing entry changes all that follow.
+adapter that is in the sequence's slot of the pool at that step, of the rotation, and of the entry before it. It derives
+the next token from the whole prefix as read back through the block table: one foreign, stale or missing entry changes
+all that follow.
 """
 
 from __future__ import annotations
