@@ -16,7 +16,7 @@ TOOLS := build/tools
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-models long-scheduler \
+.PHONY: serve test check bench bench-gateway bench-balance bench-links bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-models long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
 	long-native long-ray long-streams long-upgrade long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
@@ -68,6 +68,11 @@ bench-streams: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.streams --model-dir $(DEMO_MODEL) $(ARGS)
 	$(BIN)/python -m gateway.bench.responses --model-dir $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.slow_readers --model-dir $(DEMO_MODEL)
+
+# What engines on other machines cost, by the way to them: encrypted TCP beside a socket, both at the same time. Five minutes.
+#     make bench-links ARGS=--json
+bench-links: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m gateway.bench.links --model-dir $(DEMO_MODEL) $(ARGS)
 
 # The engine against transformers and peft at full size and with all layers, with drafts against without, int8, and 500
 # mixed requests: minutes.

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from gateway.adapters.importer import Importer
 from gateway.adapters.residency import Residency
 from gateway.adapters.service import Lifecycle, PoolEngines
 from gateway.adapters.watcher import Watcher
+from gateway.admin.reports import Reports
 from gateway.admin.services import AdminServices
 from gateway.backends.base import Health
 from gateway.backends.engine.client import EngineBackend
@@ -111,6 +112,9 @@ ADMIN_CONNECTIONS = 4
 """Connections to the database of one gateway: for requests and what works beside them, and for the admin API, whose
 reports never take one that a request waits for."""
 
+ONE_PROCESS = {"max_parallel_workers_per_gather": "0"}
+"""PostgreSQL's settings under which a report takes one processor of the database, not several."""
+
 T = TypeVar("T")
 
 DATABASE_RETRY_S = 0.5
@@ -169,7 +173,7 @@ async def running_services(
     metrics = Metrics(CollectorRegistry(), Path(shared) if shared else None)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await connect_database(dsn))
-        of_admin = await stack.enter_async_context(await connect_database(dsn, ADMIN_CONNECTIONS))
+        of_admin = await stack.enter_async_context(await connect_database(dsn, ADMIN_CONNECTIONS, ONE_PROCESS))
         await once_available(lambda: _warn_about_locks(database))
         await once_available(lambda: _ensure_first_pool(database, settings, model_dir))
         bases = Bases()
@@ -467,6 +471,7 @@ def _admin_services(
 ) -> AdminServices:
     return AdminServices(
         database=database,
+        reports=Reports(database),
         logins=Logins(
             database,
             passwords,
@@ -531,12 +536,14 @@ async def _database_id(database: Database) -> str:
         return await installation_id(conn)
 
 
-async def connect_database(dsn: str, max_connections: int = CONNECTIONS) -> Database:
-    """Connect to the database with up to so many connections.
+async def connect_database(
+    dsn: str, max_connections: int = CONNECTIONS, settings: Mapping[str, str] | None = None
+) -> Database:
+    """Connect to the database with up to so many connections, under settings of PostgreSQL.
 
     Raises what `once_available` raises.
     """
-    return await once_available(lambda: Database.connect(dsn, max_size=max_connections))
+    return await once_available(lambda: Database.connect(dsn, max_size=max_connections, settings=settings))
 
 
 async def once_available(work: Callable[[], Awaitable[T]]) -> T:

@@ -242,10 +242,7 @@ class Run:
         Raises Overloaded: when no replica takes the prompt.
         Raises DeadlinePassed: when the request's deadline passes meanwhile.
         """
-        prepared = self._prepared[index]
-        if self._is_plain:
-            return self._generated(prepared)
-        return self._watched(index, prepared)
+        return self._generated(index)
 
     def merged(self) -> AsyncGenerator[tuple[int, Item]]:
         """Yield the items of all prompts, each with the number of its prompt. Raises as `items`."""
@@ -313,27 +310,34 @@ class Run:
             self._pool, source, prepared.generation.request.tenant, self._unanswered_hook(prepared), is_followed
         )
 
-    async def _generated(self, prepared: Prepared) -> AsyncGenerator[Item]:
-        """Yield items that go to the client at once: once there is one, no other replica is asked."""
+    async def _generated(self, index: int) -> AsyncGenerator[Item]:
+        """Yield items that go to the client at once: once there is one, no other replica is asked.
+
+        The request log sees each first, and `before_end` the whole before the last one.
+        """
+        prepared = self._prepared[index]
+        watch = None if self._is_plain else self._watch(index)
         try:
             async with aclosing(self._source(prepared, may_restart=False)) as items:
                 self._context.check()
                 async for item in items:
                     assert not isinstance(item, Restarted)
+                    if watch is not None and (collected := watch(item)) is not None:
+                        assert self._before_end is not None
+                        await self._before_end(collected)
                     yield item
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
 
-    async def _watched(self, index: int, prepared: Prepared) -> AsyncGenerator[Item]:
-        """Yield the same items once the request log and `before_end` have seen each."""
-        collector = self._collector(prepared) if self._before_end is not None else None
-        async with aclosing(self._generated(prepared)) as items:
-            async for item in items:
-                self._log(index, item)
-                if collector is not None and (collected := collector.add(item)) is not None:
-                    assert self._before_end is not None
-                    await self._before_end(collected)
-                yield item
+    def _watch(self, index: int) -> Callable[[Item], Collected | None]:
+        """Return what logs each item, and returns the whole with the last one where `before_end` waits for it."""
+        collector = self._collector(self._prepared[index]) if self._before_end is not None else None
+
+        def watch(item: Item) -> Collected | None:
+            self._log(index, item)
+            return None if collector is None else collector.add(item)
+
+        return watch
 
     async def _collected(self, index: int) -> Collected:
         prepared = self._prepared[index]

@@ -75,7 +75,7 @@ class UsageController(Controller):
         """Return the tokens of chat and text completions by bucket of time."""
         buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
         query = sum_query(request.query_params, buckets, caller, COMPLETION_GROUPS)
-        async with services.database.acquire() as conn:
+        async with services.reports.connection(caller.id) as conn:
             sums = await usage_sums(conn, query, embeddings=False)
         return bucket_page(buckets, sums, _completions)
 
@@ -89,7 +89,7 @@ class UsageController(Controller):
         """Return the tokens of embeddings by bucket of time."""
         buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
         query = sum_query(request.query_params, buckets, caller, EMBEDDING_GROUPS)
-        async with services.database.acquire() as conn:
+        async with services.reports.connection(caller.id) as conn:
             sums = await usage_sums(conn, query, embeddings=True)
         return bucket_page(buckets, sums, _embeddings)
 

@@ -138,7 +138,7 @@ async def _list(
 ) -> Page[Refusal]:
     query = read_list_query(params)
     organization_id, before = caller.organization_id, NEWEST
-    async with services.database.acquire() as conn:
+    async with services.reports.connection(caller.id) as conn:
         if query.after is not None:
             place = await rows.place_of(conn, organization_id, project_ids=project_ids, refusal_id=query.after)
             if place is None:

@@ -198,7 +198,7 @@ async def _list(
         adapter_ids=read_values(params, "adapter_ids"),
         finish_reasons=read_values(params, "finish_reasons"),
     )
-    async with services.database.acquire() as conn:
+    async with services.reports.connection(caller.id) as conn:
         if (request_id := params.get("request_id")) is not None:
             found = await _only(conn, query, request_id)
         else:
