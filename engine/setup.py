@@ -38,8 +38,8 @@ from kernels.cpu.library import installed
 log = logging.getLogger(__name__)
 
 GPU_BATCH_STEP_MS, CPU_BATCH_STEP_MS = 30.0, 50.0
-CPU_EFFICIENCY, CPU_ONE_ROW_STEPS = 0.95, 5.0
-"""A CPU reads all weights in each step, which takes as long as a dozen sequences: it needs longer steps than 50 ms."""
+CPU_EFFICIENCY, CPU_ONE_ROW_STEPS = 0.95, 2.0
+"""A CPU reads all weights in each step, which takes a large model longer than 50 ms."""
 
 
 def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:

@@ -104,7 +104,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Count,
         Meta(
             description="Longest step in milliseconds, as predicted, of the batch band alone: who arrives waits for no "
-            "longer one (0: 30 on a GPU; on a CPU 50, or what its best throughput takes, up to five steps of one "
+            "longer one (0: 30 on a GPU; on a CPU 50, or what its best throughput takes, up to two steps of one "
             "sequence)."
         ),
     ] = 0
