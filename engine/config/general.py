@@ -7,7 +7,7 @@ the config is refused here; the rest is found by the engine, which tries the mod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ _SPELLINGS = {
     "vocab_size": ("vocab_size",),
 }
 MOST = 1 << 31
+MOST_LAYERS = 999  # as many as names of modules are read for
 
 
 def general_config(folder: Path, raw: Mapping[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
@@ -53,6 +54,8 @@ def general_config(folder: Path, raw: Mapping[str, Any], eos_token_ids: tuple[in
     if raw.get("is_causal", True) is not True:
         raise UnsupportedModel("config.json: is_causal: attention in both directions is not supported")
     sizes = {field: _size(raw, field, spellings) for field, spellings in _SPELLINGS.items()}
+    if sizes["num_layers"] > MOST_LAYERS:
+        raise UnsupportedModel(f"config.json: num_hidden_layers is {sizes['num_layers']}; at most {MOST_LAYERS}")
     _check_kinds(raw, sizes["num_layers"])
     num_kv_heads = raw.get("num_key_value_heads") or sizes["num_heads"]
     head_dim = raw.get("head_dim") or sizes["hidden_size"] // sizes["num_heads"]
@@ -153,8 +156,8 @@ def _longest_of_rope(raw: Mapping[str, Any]) -> int:
     return longest
 
 
-def _matrices(folder: Path) -> Iterable[tuple[str, tuple[int, ...]]]:
-    """Yield the name of each module that has a weight, and the weight's shape, from the heads of a folder's files.
+def tensors_of(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of each tensor, from the heads of a folder's files.
 
     A file that is none of safetensors' gives nothing: the engine refuses it when it loads the weights.
     """
@@ -163,9 +166,16 @@ def _matrices(folder: Path) -> Iterable[tuple[str, tuple[int, ...]]]:
             with path.open("rb") as file:
                 num_bytes = int.from_bytes(file.read(8), "little")
                 head = msgspec.json.decode(file.read(min(num_bytes, MAX_HEADER_BYTES)), type=dict[str, dict[str, Any]])
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             continue
         for name, entry in head.items():
             shape = entry.get("shape")
-            if name.endswith(".weight") and isinstance(shape, list) and all(type(size) is int for size in shape):
-                yield name.removesuffix(".weight"), tuple(shape)
+            if isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape):
+                yield name, tuple(shape)
+
+
+def _matrices(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name of each module that has a weight, and the weight's shape."""
+    for name, shape in tensors_of(folder):
+        if name.endswith(".weight"):
+            yield name.removesuffix(".weight"), shape

@@ -148,12 +148,10 @@ def _eos_token_ids(raw: dict[str, Any], folder: Path) -> tuple[int, ...]:
     generation = folder / "generation_config.json"
     eos = _read_json(generation).get("eos_token_id") if generation.exists() else None
     eos = raw.get("eos_token_id") if eos is None else eos
-    if eos is None:
-        return ()
-    listed = eos if isinstance(eos, list) else [eos]
-    if not all(type(each) is int and abs(each) <= MOST for each in listed):
-        raise UnsupportedModel("config.json: eos_token_id must be a whole number, or a list of them")
-    return tuple(listed)
+    ids = [] if eos is None else eos if isinstance(eos, list) else [eos]
+    if not all(type(each) is int and 0 <= each < 1 << 31 for each in ids):
+        raise UnsupportedModel("config.json: eos_token_id must be an id, or a list of ids")
+    return tuple(ids)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -161,7 +159,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raw = msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
         raise UnsupportedModel(f"{path} does not exist") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnsupportedModel(f"{path} is not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise UnsupportedModel(f"{path} is not a JSON object")

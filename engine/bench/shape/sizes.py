@@ -8,7 +8,9 @@ import msgspec
 
 from engine.config import ModelConfig, RopeParameters
 
-LLAMA3_ROPE = RopeParameters(5e5, "llama3", 8.0, 1.0, 4.0, 8192)
+LLAMA3_ROPE = RopeParameters(
+    5e5, "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192
+)
 SHAPES = {
     "llama-3.1-8b": ModelConfig(
         family="llama",

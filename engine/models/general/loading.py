@@ -6,6 +6,7 @@ A folder whose config names code of its own (`auto_map`) is computed by the clas
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.utils import logging as transformers_logging
 
 from engine.config import ModelConfig, UnsupportedModel
+from engine.config.general import tensors_of
 from engine.models.general.interface import STEPS
 
+MOST_BUFFERS = 1 << 26
+"""Numbers beside weights, such as masks of all positions, that a small model may have."""
 SHOWN = 5
 """The most names that a refusal lists."""
 
@@ -57,6 +61,7 @@ def load_model(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, devic
     """
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # what its reports tell is looked at below
+    _check_memory(folder, config)
     # Experts one after the other on a CPU: other ways copy the weights of an expert for each token.
     experts: dict[str, Any] = {"experts_implementation": "eager"} if device.type == "cpu" else {}
     try:
@@ -80,6 +85,32 @@ def load_model(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, devic
         if getattr(model.config, name, value) != value:
             setattr(model.config, name, value)
     return model
+
+
+def _check_memory(folder: Path, config: PreTrainedConfig) -> None:
+    """Check that a config asks for no more memory than the files of weights announce.
+
+    Nothing is taken for that: the model is made without numbers.
+
+    Raises UnsupportedModel: when the config asks for more, or for sizes that do not go together.
+    """
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # whatever a model's code raises for sizes that do not go together
+        raise UnsupportedModel(
+            f"config.json: transformers {transformers.__version__} makes no model of it: {_brief(error)}"
+        ) from None
+    asked = sum(parameter.numel() for parameter in model.parameters())
+    tensors = dict(tensors_of(folder))
+    stored = sum(map(math.prod, tensors.values()))
+    buffers = sum(buffer.numel() for buffer in model.buffers())
+    if asked > stored:
+        lacking = [name for name, _ in model.named_parameters() if name not in tensors and "experts" not in name]
+        which = f": the checkpoint lacks {', '.join(lacking[:SHOWN])}" if lacking else ""
+        raise UnsupportedModel(f"config.json asks for {asked} weights, but the files have {stored}{which}")
+    if buffers > max(stored, MOST_BUFFERS):
+        raise UnsupportedModel(f"config.json asks for {buffers} numbers beside the {stored} weights of the files")
 
 
 def check_sizes(config: PreTrainedConfig, model: ModelConfig) -> None:

@@ -36,10 +36,13 @@ LENGTHS = (1, 7, 40, 75)  # within a block, over blocks, a window of 20 and seve
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_base_and_adapters_in_one_batch_equal_transformers_and_peft(family: str, tmp_path: Path) -> None:
-    """Chunks of prompts and decodes share steps, since later prompts arrive while earlier ones are answered."""
+def test_base_and_adapters_in_one_batch_equal_transformers_and_peft(family: str, tmp_path: Path, full: bool) -> None:
+    """Chunks of prompts and decodes share steps, since later prompts arrive while earlier ones are answered.
+
+    Answers of 200 tokens with --full.
+    """
     base = AdaptedBase(tmp_path, family)
-    requests = base.requests(LENGTHS, 12)
+    requests = base.requests(LENGTHS, 200 if full else 12)
     config = base.config(max_batched_tokens=CHUNK)
     answers = run_engine(config, requests[::2], {3: requests[1::4], 5: requests[3::4]})
     base.assert_follow(requests, answers)
