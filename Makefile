@@ -83,7 +83,8 @@ long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 # Models that transformers computes: each family served over HTTP, and every family of transformers proven or refused in words:
 # five minutes.
 long-models: $(VENV)/.installed-dev $(DEMO_MODEL)
-	$(BIN)/pytest --full tests/engine/models/test_general.py tests/e2e/test_general_models.py
+	$(BIN)/pytest --full tests/engine/models/test_general.py tests/e2e/test_general_models.py tests/e2e/test_families.py \
+	    tests/engine/models/test_families.py
 
 # A million steps of the scheduler's state machine, in slices of a seed each, and 1,000 workloads of tenants that compete:
 # ten minutes. FIRST_SEED goes on from one.

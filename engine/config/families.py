@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from engine.config.model import NormNames, UnsupportedModel
-from engine.config.rope_keys import ropes_by_kind
+from engine.config.rope_keys import ropes_by_kind, scaling_of
+from engine.config.values import number, whole
 
 Raw = dict[str, Any]
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -31,9 +32,8 @@ def _every(period: int, *keys: str) -> Callable[[Raw], list[str]]:
     """Return a function that makes every period-th layer see everything. keys: those that give another period."""
 
     def kinds(raw: Raw) -> list[str]:
-        found = next((raw[key] for key in keys if raw.get(key)), period)
-        if type(found) is not int or found < 1:
-            raise UnsupportedModel(f"config.json: {keys[0]} must be a whole number above 0")
+        key = next((each for each in keys if raw.get(each)), "")
+        found = whole(raw, key) if key else period
         return [SLIDING if (layer + 1) % found else FULL for layer in range(raw["num_hidden_layers"])]
 
     return kinds
@@ -42,7 +42,7 @@ def _every(period: int, *keys: str) -> Callable[[Raw], list[str]]:
 def _last_sliding(raw: Raw) -> list[str]:
     """Return the kinds of layers of Qwen, of which the first max_window_layers see everything."""
     num_layers = raw["num_hidden_layers"]
-    full = min(raw.get("max_window_layers", num_layers), num_layers)
+    full = min(max(int(number(raw, "max_window_layers", num_layers)), 0), num_layers)
     return [FULL] * full + [SLIDING] * (num_layers - full)
 
 
@@ -84,25 +84,11 @@ def unrotated_layers(raw: Raw) -> tuple[int, ...]:
     """
     num_layers, listed = raw["num_hidden_layers"], raw.get("no_rope_layers")
     if listed is None:
-        interval = raw.get("no_rope_layer_interval", 4)
-        if type(interval) is not int or interval < 1:
-            raise UnsupportedModel("config.json: no_rope_layer_interval must be a whole number above 0")
+        interval = whole(raw, "no_rope_layer_interval", default=4)
         return tuple(range(interval - 1, num_layers, interval))
     if not isinstance(listed, list) or len(listed) != num_layers or not all(each in (0, 1) for each in listed):
         raise UnsupportedModel(f"config.json: no_rope_layers must list {num_layers} times 0 or 1")
     return tuple(layer for layer, is_rotated in enumerate(listed) if not is_rotated)
-
-
-def number(raw: Raw, key: str, default: float, *, above: float = -math.inf) -> float:
-    """Return the finite number of a key, or the default where the key is missing.
-
-    Raises UnsupportedModel: for anything else.
-    """
-    value = raw.get(key, default)
-    if type(value) not in (int, float) or not math.isfinite(value) or value <= above:
-        bound = "" if above == -math.inf else f" above {above:g}"
-        raise UnsupportedModel(f"config.json: {key} must be a finite number{bound}")
-    return float(value)
 
 
 def _attention_biases(raw: Raw) -> Raw:
@@ -150,7 +136,7 @@ def _gemma3(raw: Raw) -> Raw:
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if raw.get(key):
             raise UnsupportedModel(f"config.json: {key} is not supported for gemma3_text")
-    full, local = ropes_by_kind(raw, raw.get("rope_local_base_freq") or 1e4)
+    full, local = ropes_by_kind(raw, number(raw, "rope_local_base_freq", 1e4, above=0))
     return _gemma(raw) | {"qk_norm": True, "rope": full, "window_rope": local}
 
 
@@ -167,7 +153,7 @@ def _olmo2(raw: Raw) -> Raw:
 
 
 def _olmo3(raw: Raw) -> Raw:
-    full, local = ropes_by_kind(raw, raw.get("rope_theta") or 5e5)
+    full, local = ropes_by_kind(raw, number(raw, "rope_theta", 5e5, above=0))
     return _olmo2(raw) | {"rope": full, "window_rope": local}
 
 
@@ -176,9 +162,7 @@ def _phi3(raw: Raw) -> Raw:
 
 
 def _ministral3(raw: Raw) -> Raw:
-    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    beta = number(scaling, "llama_4_scaling_beta", 0.0) if scaling.get("llama_4_scaling_beta") is not None else 0.0
-    return {"query_growth": beta}
+    return {"query_growth": number(scaling_of(raw), "llama_4_scaling_beta", 0.0)}
 
 
 def _glm(raw: Raw) -> Raw:
@@ -190,7 +174,10 @@ def _glm4(raw: Raw) -> Raw:
     return _glm(raw) | {"norms": norms}
 
 
-_GEMMA_KEYS = ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation")
+_GEMMA_KEYS = (
+    *("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"),
+    *("hidden_activation", "use_bidirectional_attention"),
+)
 _GEMMA: Raw = {"tie_word_embeddings": True, "head_dim": 256, "sliding_window": 4096, "use_sliding_window": True}
 _GELU = ("hidden_activation", "gelu_pytorch_tanh")
 _GLM: Raw = {

@@ -16,6 +16,33 @@ from engine.config.general import general_config
 from engine.config.gguf_file import gguf_of
 from engine.config.model import ModelConfig, UnsupportedModel
 from engine.config.rope_keys import rope_of
+from engine.config.values import MOST, number, whole
+
+MOST_LAYERS, MOST_HEADS, MOST_WIDTH = 1000, 1 << 16, 1 << 24
+"""Bounds that no model comes near, so that a wrong config takes neither time nor memory."""
+
+SIZES = {
+    "vocab_size": ("vocab_size", MOST_WIDTH),
+    "hidden_size": ("hidden_size", MOST_WIDTH),
+    "intermediate_size": ("intermediate_size", MOST_WIDTH),
+    "num_layers": ("num_hidden_layers", MOST_LAYERS),
+    "num_heads": ("num_attention_heads", MOST_HEADS),
+    "max_position": ("max_position_embeddings", MOST),
+}
+"""The sizes of a model: the key of each in a config, and the most that it may be."""
+
+OTHERS = frozenset(
+    {
+        *("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"),
+        *("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "no_rope_layers"),
+        *("num_experts", "num_local_experts", "n_routed_experts", "q_lora_rank", "kv_lora_rank", "use_qk_norm"),
+        *("alibi", "parallel_attn", "num_kv_shared_layers", "hidden_size_per_layer_input", "attn_temperature_tuning"),
+        *("use_bidirectional_attention", "mamba_d_state", "linear_num_key_heads", "add_cross_attention"),
+    }
+)
+"""Keys that change what some family computes: refused where they are on in a config of a family that lacks them."""
+
+OFF: tuple[Any, ...] = (None, False, 0, 1, [], {}, "")
 
 NONE_IS_OFF = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
 """Keys whose null is a value, and no missing one."""
@@ -57,25 +84,27 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
         raise UnsupportedModel(f"config.json: {key} is {raw[key]!r}; supported for {name}: {activation!r}")
     if raw.get("mlp_bias", False):
         raise UnsupportedModel("config.json: mlp_bias is not supported")
+    for other in sorted(OTHERS - {*family.keys}):
+        if raw.get(other) not in OFF:
+            raise UnsupportedModel(f"config.json: {other} is not supported for {name}")
+    sizes = {field: whole(raw, key, most) for field, (key, most) in SIZES.items()}  # before anything is as long
+    num_heads = sizes["num_heads"]
+    num_kv_heads = whole(raw, "num_key_value_heads", MOST_HEADS, default=num_heads)
+    if num_heads % num_kv_heads:
+        raise UnsupportedModel("config.json: num_attention_heads must be a multiple of num_key_value_heads")
     fields = family.fields(raw)
     if "rope" not in fields:
         fields["rope"] = rope_of(raw)
-    num_heads = raw["num_attention_heads"]
     return ModelConfig(
         family=name,
-        vocab_size=raw["vocab_size"],
-        hidden_size=raw["hidden_size"],
-        intermediate_size=raw["intermediate_size"],
-        num_layers=raw["num_hidden_layers"],
-        num_heads=num_heads,
-        num_kv_heads=raw.get("num_key_value_heads") or num_heads,
-        head_dim=raw.get("head_dim") or raw["hidden_size"] // num_heads,
-        rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
-        max_position=raw["max_position_embeddings"],
+        num_kv_heads=num_kv_heads,
+        head_dim=whole(raw, "head_dim", MOST_WIDTH, default=sizes["hidden_size"] // num_heads),
+        rms_norm_eps=number(raw, "rms_norm_eps", 1e-6),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         windows=_windows(family, raw),
         eos_token_ids=_eos_token_ids(raw, folder),
         embedding_sizes=_embedding_sizes(raw),
+        **sizes,
         **fields,
     )
 
@@ -88,7 +117,7 @@ def _embedding_sizes(raw: dict[str, Any]) -> tuple[int, ...]:
 
     Raises UnsupportedModel: for sizes that an embedding of this model cannot have.
     """
-    size, named = raw.get("hidden_size", 0), raw.get("matryoshka_dimensions")
+    size, named = whole(raw, "hidden_size", MOST_WIDTH, default=1), raw.get("matryoshka_dimensions")
     if not named:
         return tuple(range(1, size + 1)) if raw.get("is_matryoshka") is True else ()
     if not isinstance(named, list) or not all(type(each) is int and 0 < each <= size for each in named):
@@ -105,14 +134,13 @@ def _windows(family: Family, raw: dict[str, Any]) -> tuple[int | None, ...]:
     if window is None or not raw.get("use_sliding_window", False):
         return ()
     num_layers = raw["num_hidden_layers"]
+    window = whole(raw, "sliding_window")
     kinds = raw.get("layer_types") or family.kinds(raw)
     known = {FULL: None, SLIDING: window}
-    if not isinstance(kinds, list) or len(kinds) != num_layers or not all(kind in known for kind in kinds):
+    if not isinstance(kinds, list) or len(kinds) != num_layers or not all(kind in (FULL, SLIDING) for kind in kinds):
         raise UnsupportedModel(
             f"config.json: layer_types must list {num_layers} times full_attention or sliding_attention"
         )
-    if type(window) is not int or window < 1:
-        raise UnsupportedModel("config.json: sliding_window must be a whole number above 0")
     return tuple(known[kind] for kind in kinds) if SLIDING in kinds else ()
 
 

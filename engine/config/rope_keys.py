@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from engine.config.model import RopeParameters, UnsupportedModel
+from engine.config.values import number, whole
 
 Raw = dict[str, Any]
 KINDS = ("default", "linear", "llama3", "yarn", "longrope")
@@ -16,10 +17,21 @@ def rope_of(raw: Raw) -> RopeParameters:
 
     Raises UnsupportedModel: for what is not computed, naming the key.
     """
-    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    if not isinstance(scaling, dict):
-        raise UnsupportedModel("config.json: rope_parameters must be an object")
-    return _rope(raw, scaling)
+    return _rope(raw, scaling_of(raw))
+
+
+def scaling_of(raw: Raw) -> Raw:
+    """Return the object of the rotation's keys; {} where a config has none.
+
+    Raises UnsupportedModel: for something else than an object.
+    """
+    return _object("rope_parameters", raw.get("rope_parameters") or raw.get("rope_scaling"))
+
+
+def _object(key: str, value: Any) -> Raw:
+    if value and not isinstance(value, dict):
+        raise UnsupportedModel(f"config.json: {key} must be an object")
+    return value or {}
 
 
 def ropes_by_kind(raw: Raw, local_theta: float) -> tuple[RopeParameters, RopeParameters]:
@@ -29,9 +41,9 @@ def ropes_by_kind(raw: Raw, local_theta: float) -> tuple[RopeParameters, RopePar
     """
     given = raw.get("rope_parameters")
     if isinstance(given, dict) and {"full_attention", "sliding_attention"} & given.keys():
-        full, local = ({"rope_theta": raw.get("rope_theta")} | (given.get(kind) or {}) for kind in _BY_KIND)
+        full, local = ({"rope_theta": raw.get("rope_theta")} | _object(kind, given.get(kind)) for kind in _BY_KIND)
     else:
-        full = {"rope_theta": raw.get("rope_theta")} | (raw.get("rope_scaling") or given or {})
+        full = {"rope_theta": raw.get("rope_theta")} | scaling_of({"rope_parameters": raw.get("rope_scaling") or given})
         local = {"rope_theta": local_theta}
     return _rope(raw, full), _rope(raw, local)
 
@@ -42,43 +54,48 @@ _BY_KIND = ("full_attention", "sliding_attention")
 def _rope(raw: Raw, scaling: Raw) -> RopeParameters:
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     kind = "longrope" if kind == "su" else kind  # as Phi-3's first configs have it
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise UnsupportedModel(f"config.json: rope type is {kind!r}; supported: {', '.join(KINDS)}")
-    original = (
-        scaling.get("original_max_position_embeddings")
-        or (raw.get("original_max_position_embeddings") if kind == "longrope" else None)
-        or raw["max_position_embeddings"]
-    )
-    if type(original) not in (int, float) or not 1 <= original < 2**31:
-        raise UnsupportedModel("config.json: original_max_position_embeddings must be a number above 0")
-    factor = float(scaling.get("factor") or raw["max_position_embeddings"] / original)
+    positions = whole(raw, "max_position_embeddings")
+    if kind == "longrope" and scaling.get("original_max_position_embeddings") is None:
+        scaling = scaling | {"original_max_position_embeddings": raw.get("original_max_position_embeddings")}
+    original = int(number(scaling, "original_max_position_embeddings", positions, above=0))
+    factor = number(scaling, "factor", positions / max(original, 1), above=0)
+    theta = number(scaling, "rope_theta", number(raw, "rope_theta", 10000.0, above=0), above=0)
+    if original < 2 and kind in ("llama3", "yarn", "longrope"):
+        raise UnsupportedModel("config.json: original_max_position_embeddings must be a whole number above 1")
+    if theta <= 1 and kind == "yarn":
+        raise UnsupportedModel("config.json: rope_theta must be a number above 1")
     rotary_dim = _rotary_dim(raw, scaling)
+    low, high = number(scaling, "low_freq_factor", 1.0, above=0), number(scaling, "high_freq_factor", 4.0, above=0)
+    if kind == "llama3" and low >= high:
+        raise UnsupportedModel("config.json: high_freq_factor must be above low_freq_factor")
     return RopeParameters(
-        theta=float(scaling.get("rope_theta") or raw.get("rope_theta") or 10000.0),
+        theta=theta,
         kind=kind,
         rotary_dim=rotary_dim,
         factor=factor,
-        low_freq_factor=float(scaling.get("low_freq_factor", 1.0)),
-        high_freq_factor=float(scaling.get("high_freq_factor", 4.0)),
-        original_max_position=int(original),
-        beta_fast=float(scaling.get("beta_fast") or 32.0),
-        beta_slow=float(scaling.get("beta_slow") or 1.0),
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_position=original,
+        beta_fast=number(scaling, "beta_fast", 32.0, above=0),
+        beta_slow=number(scaling, "beta_slow", 1.0, above=0),
         truncate=bool(scaling.get("truncate", True)),
-        attention_factor=_attention_factor(kind, scaling, factor, int(original)),
+        attention_factor=_attention_factor(kind, scaling, factor, original),
         short_factors=_factors(scaling, "short_factor", rotary_dim or _head_dim(raw)) if kind == "longrope" else (),
         long_factors=_factors(scaling, "long_factor", rotary_dim or _head_dim(raw)) if kind == "longrope" else (),
     )
 
 
 def _head_dim(raw: Raw) -> int:
-    return int(raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"])
+    return whole(raw, "head_dim", default=whole(raw, "hidden_size") // whole(raw, "num_attention_heads"))
 
 
 def _rotary_dim(raw: Raw, scaling: Raw) -> int:
     """Return the number of each head's dimensions that are rotated; 0 for all."""
-    share = scaling.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0
+    share = number(scaling, "partial_rotary_factor", number(raw, "partial_rotary_factor", 1.0))
     size = _head_dim(raw)
-    found = int(size * share) if type(share) in (int, float) and 0 < share <= 1 else 0
+    found = int(size * share) if 0 < share <= 1 else 0
     if found < 2 or found % 2 or size % 2:
         raise UnsupportedModel(
             f"config.json: partial_rotary_factor must rotate an even number of the {size} dimensions of a head"
@@ -94,8 +111,8 @@ def _factors(scaling: Raw, key: str, rotary_dim: int) -> tuple[float, ...]:
     return tuple(float(each) for each in found)
 
 
-def _is_above_0(value: object) -> bool:
-    return isinstance(value, (int, float)) and 0 < value < math.inf
+def _is_above_0(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < 1e30
 
 
 def _attention_factor(kind: str, scaling: Raw, factor: float, original: int) -> float:
@@ -106,13 +123,14 @@ def _attention_factor(kind: str, scaling: Raw, factor: float, original: int) -> 
     if kind not in ("yarn", "longrope"):
         return 1.0
     if scaling.get("attention_factor") is not None:
-        return float(scaling["attention_factor"])
+        return number(scaling, "attention_factor", 1.0, above=0)
     if kind == "longrope":
         return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
     def temperature(mscale: float) -> float:
         return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
-    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
-        return temperature(scaling["mscale"]) / temperature(scaling["mscale_all_dim"])
+    mscale, mscale_all_dim = number(scaling, "mscale", 0.0), number(scaling, "mscale_all_dim", 0.0)
+    if mscale and mscale_all_dim and temperature(mscale_all_dim):
+        return temperature(mscale) / temperature(mscale_all_dim)
     return temperature(1.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,16 @@ def test_a_sequence_that_becomes_long_goes_on_by_the_other_rotation(num_draft_to
         ({"model_type": ["gpt2"]}, "model_type"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"mlp_bias": True}, "mlp_bias"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"num_local_experts": 8}, "num_local_experts"),
+        ({"num_hidden_layers": 1 << 31}, "num_hidden_layers"),
+        ({"hidden_size": "48"}, "hidden_size"),
+        ({"num_key_value_heads": 4}, "num_key_value_heads"),
+        ({"head_dim": 7}, "partial_rotary_factor"),
+        ({"eos_token_id": "x"}, "eos_token_id"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.01}}, "partial_rotary_factor"),
+        ({"model_type": "phi3", "rope_parameters": {"rope_type": "longrope", "short_factor": [1]}}, "short_factor"),
+        ({"model_type": "gemma2", "attn_logit_softcapping": -1.0}, "attn_logit_softcapping"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope type"),
         ({"model_type": "mistral", "sliding_window": 0}, "sliding_window"),
         ({"model_type": "smollm3", "no_rope_layers": [1]}, "no_rope_layers"),
@@ -75,6 +87,28 @@ def test_what_the_decoder_would_compute_wrongly_is_refused_by_key(
     (tmp_path / "config.json").write_text(json.dumps(raw))
     with pytest.raises(UnsupportedModel, match=key):
         load_model_config(tmp_path)
+
+
+WRONG = (None, 0, -1, 3, 0.5, 1e300, 10**30, 1 << 31, "x", "", [], [1], [None], {}, {"a": 1}, True, False)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_config_with_wrong_values_is_read_or_refused_in_words(name: str, full: bool, tmp_path: Path) -> None:
+    """No mutant raises anything else, or takes time or memory beyond its size."""
+    config_class, _, changes = FAMILIES[name]
+    right = config_class(**(TINY | changes)).to_dict()
+    rnd = random.Random(1)
+    for _ in range(400 if full else 20):
+        raw = json.loads(json.dumps(right))
+        for _ in range(rnd.randint(1, 2)):
+            place = rnd.choice([raw, *(each for each in raw.values() if isinstance(each, dict) and each)])
+            key = rnd.choice(sorted(place))
+            place[key] = rnd.choice(WRONG)
+            if rnd.random() < 0.2:
+                del place[key]
+        (tmp_path / "config.json").write_text(json.dumps(raw))
+        with contextlib.suppress(UnsupportedModel):
+            load_model_config(tmp_path, "own")
 
 
 @pytest.mark.parametrize(
