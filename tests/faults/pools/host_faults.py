@@ -19,6 +19,8 @@ SOON_S = (1.0, 4.5, 8.0, 12.0)
 """Seconds for which a fault lasts: less than three heartbeats, more, longer than an agent's lease, longer than that."""
 LONG_S = 40.0
 """Seconds after which the replicas of a silent host have been given to others."""
+BESIDE_S = 2.0
+"""Seconds for which two agents of a host live side by side."""
 ONE_IN = 8
 """One of so many faults of a kind lasts long."""
 
@@ -101,6 +103,8 @@ async def _agent_replaced(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fau
     with former.frozen():
         hosts.start_agent(name)
         yield Fault(f"the agent on {name} was frozen, and another one started beside it")
+    await asyncio.sleep(BESIDE_S)
+    await asyncio.to_thread(former.kill)  # where the lease was still its own, it goes on
 
 
 @asynccontextmanager

@@ -136,7 +136,8 @@ class Hosts:
                     await replace_replicas(conn, [ready[0].id])
             seen = [each.num_ready for each in self._last_pictures()]
             spread = {row.host_id for row in ready}
-            return all(each.is_alive for each in hosts) and len(rows) == len(spread) == 2 and seen == [2, 2]
+            is_spread = len(rows) == len(spread) == 2 and seen == [2, 2] and all(each.is_alive for each in hosts)
+            return is_spread and [len(host.pids()) for host in self.by_name.values()] == [1, 1]
 
         await until(is_whole, self._state, pause_s=0.1)
 

@@ -12,7 +12,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import msgspec
 import pytest
@@ -27,7 +27,8 @@ NUM_FAULTS, NUM_FAULTS_FULL = 3, 300
 BACK_S = 15.0
 PICTURE_S = HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED
 SLACK_S = 1.5
-"""Seconds by which it may be noticed too late here that a picture is old: a look takes time where others compute."""
+"""Seconds by which it may be noticed late that a picture is old: a gateway looks once in a heartbeat, and its answer to
+this test takes a moment."""
 QUIET_S = 1.0
 """Seconds of load between two faults."""
 
@@ -114,7 +115,8 @@ def _longest_without(replies: Iterable[Reply], gateway: int, from_s: float, unti
 def _kept_s(hosts: Hosts, first: int, gateway: int, begun_s: float, healing_s: float) -> float:
     """Return the time for which a gateway kept both engines in its picture, while it did not hear of one."""
     looks = [each for each in hosts.pictures[first:] if each.gateway == gateway and begun_s < each.at_s < healing_s]
-    return max((each.at_s - begun_s for each in looks if each.num_ready > 1), default=0.0)
+    kept = takewhile(lambda each: each.num_ready > 1, looks)
+    return max((each.at_s - begun_s for each in kept), default=0.0)
 
 
 def _print(table: dict[str, Seen]) -> None:
