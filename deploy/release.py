@@ -33,6 +33,7 @@ LOCKS = {
     "torch": "requirements-torch.txt",
     "gateway": "requirements-gateway.txt",
     "cuda": "requirements-cuda.txt",
+    "ray": "requirements-ray.txt",
 }
 _ROW = re.compile(r"^\| \[(.+?\.md)\]\((.+?\.md)\) \| (.+) \|$", re.MULTILINE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import math
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ from gateway.agent.commands import Command
 from gateway.agent.hardware import Hardware
 from gateway.agent.launcher import Launcher
 from gateway.agent.lease import Lease
+from gateway.agent.leaving import come_back, leave_host
+from gateway.agent.marks import Marks
 from gateway.agent.models import Models
 from gateway.agent.servers.programs import Programs
 from gateway.agent.steps import Site, in_words
@@ -25,7 +28,7 @@ from gateway.db.pool import FAILURES, Database
 from gateway.db.pools.host_failures import clear_failures
 from gateway.db.pools.hosts import announce_key, list_keys
 from gateway.db.pools.planning import plan_pools
-from gateway.db.pools.replicas import forget_stopped
+from gateway.db.pools.replicas import ReplicaRow, forget_stopped
 from gateway.db.pools.revisions import prepare_again
 from gateway.db.pools.scaling import scale_pools
 from gateway.db.pools.scaling_rows import forget_loads
@@ -47,6 +50,8 @@ AWAY_PAUSE_S = 0.5
 FORGET_EVERY_S = 3600.0
 STOPPED_RETENTION = datetime.timedelta(days=1)
 """The time for which rows of stopped replicas stay."""
+LEAVE_S = 5.0
+"""Seconds beyond LORIKEET_REPLICA_DRAIN_SECONDS that an agent which leaves waits for its last replica to be stopped."""
 FAILURES_TO_GIVE_UP = 5
 """Failures in a row of a replica from which on an agent with `gives_up` ends."""
 
@@ -87,12 +92,34 @@ class Agent:
         site = Site(database, settings, hardware, launcher, command, self._lease, programs, self._keys)
         self._models = Models(database, settings, hardware, self._lease.host_id, changed=self._wake.set)
         self._replicas = Replicas(site, changed=self._wake.set, why_not=self._models.why_not)
+        self._marks = Marks(settings.data_dir)
         self._forget_at_s = 0.0
+        self._leaves_by_s = math.inf
+        """When this agent ends at the latest; finite once it leaves."""
+        self._has_left = False
         self._has_begun = False
         self._gives_up = gives_up
 
+    @property
+    def is_leaving(self) -> bool:
+        """Tell whether this agent was told to leave."""
+        return math.isfinite(self._leaves_by_s)
+
+    def leave(self) -> None:
+        """Let the replicas of this host take no new request, and `run` end once they have ended what they run."""
+        self._leaves_by_s = _now_s() + self._settings.replica_drain_seconds + LEAVE_S
+        self._wake.set()
+
     async def run(self) -> None:
-        """Tend the host until canceled. Raises Superseded, or CannotRun."""
+        """Tend the host until canceled, or until it has been left. Raises Superseded, or CannotRun."""
+        marking = asyncio.create_task(self._marks.run())
+        try:
+            await self._run()
+        finally:
+            marking.cancel()
+            await asyncio.gather(marking, return_exceptions=True)
+
+    async def _run(self) -> None:
         feed = ChangeFeed(self._database)
         feed.subscribe(self._note_change)
         await self._lease.claim()
@@ -128,7 +155,7 @@ class Agent:
             self._wake.set()
 
     async def _work(self) -> None:
-        while True:
+        while not self._has_left and _now_s() < self._leaves_by_s:
             self._wake.clear()
             await self._whenever_there(self._tend)
             with contextlib.suppress(TimeoutError):
@@ -149,10 +176,14 @@ class Agent:
             if not self._has_begun:
                 await prepare_again(conn)  # this agent may have what the one before lacked
                 await clear_failures(conn, self._lease.host_id)
+                await come_back(conn, self._lease.host_id, self._settings.data_dir)
                 self._has_begun = True
             if self._keys is not None:
                 await self._exchange_keys(conn, self._keys)
             pools = await self._served(conn)
+            if self.is_leaving:
+                ids = [row.id for row in self._own(pools)]
+                await leave_host(conn, self._lease.host_id, self._settings.data_dir, ids)
             await self._models.measure(pools)
             fitting = await self._models.fitting(conn, pools)
             for change in await scale_pools(conn, self._lease.host_id, self._lease.generation):
@@ -167,8 +198,15 @@ class Agent:
                 self._replicas.forget(pools)
         self._models.prepare(pools)
         await self._replicas.begin_due(pools, busy)
+        own = self._own(pools)
+        self._marks.tell(is_ready=not self.is_leaving and all(row.state == "ready" for row in own))
+        self._has_left = self.is_leaving and not own
         if self._gives_up:
             self._check(pools)
+
+    def _own(self, pools: Sequence[ServedPool]) -> list[ReplicaRow]:
+        """Return the replicas of this host that have not been stopped."""
+        return [row for pool in pools for row in pool.replicas if row.host_id == self._lease.host_id]
 
     async def _served(self, conn: Connection) -> list[ServedPool]:
         return [on_this_machine(each, self._settings) for each in await list_served(conn)]

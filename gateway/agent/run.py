@@ -29,19 +29,26 @@ def run_agent(
     *,
     command: Command = engine_command,
     stops_engines: bool = False,
+    drains_engines: bool = False,
     gives_up: bool = False,
 ) -> int:
     """Run the agent of this host until a signal ends it; return the exit code.
 
     command: returns the command that starts an engine.
     stops_engines: True: at a signal end the engines as well, which serve on otherwise.
+    drains_engines: True: the same, once they have ended what they run, which a second signal does not wait for.
     gives_up: True: end with EX_CONFIG and the reason where no engine can be started.
     Raises one of `gateway.db.pool.UNUSABLE` or `UNAVAILABLE`.
     """
-    return asyncio.run(_run(settings, dsn, command, stops_engines=stops_engines, gives_up=gives_up))
+    ends = stops_engines or drains_engines
+    return asyncio.run(
+        _run(settings, dsn, command, stops_engines=ends, drains_engines=drains_engines, gives_up=gives_up)
+    )
 
 
-async def _run(settings: Settings, dsn: str, command: Command, *, stops_engines: bool, gives_up: bool) -> int:
+async def _run(
+    settings: Settings, dsn: str, command: Command, *, stops_engines: bool, drains_engines: bool, gives_up: bool
+) -> int:
     settings.run_dir.parent.mkdir(parents=True, exist_ok=True)
     private_folder(settings.run_dir, os.geteuid(), os.getegid())
     launcher = _launcher(settings)
@@ -55,7 +62,9 @@ async def _run(settings: Settings, dsn: str, command: Command, *, stops_engines:
         loop, forced = asyncio.get_running_loop(), asyncio.Event()
 
         def stop() -> None:
-            if not running.cancel():
+            if drains_engines and not agent.is_leaving:
+                agent.leave()
+            elif not running.cancel():
                 forced.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):

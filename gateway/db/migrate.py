@@ -14,6 +14,7 @@ none.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,25 +54,37 @@ _REMEMBER = """
 """
 
 
-async def migrate(dsn_or_conn: str | Connection, folder: Path = MIGRATIONS, *, runtime: str | None = None) -> list[str]:
+async def migrate(
+    dsn_or_conn: str | Connection,
+    folder: Path = MIGRATIONS,
+    *,
+    runtime: str | None = None,
+    also: Callable[[Connection], Awaitable[object]] | None = None,
+) -> list[str]:
     """Apply the missing scripts; return the names of those that were applied, oldest first.
 
     dsn_or_conn: the connection of the role that owns the tables.
     runtime: the name of the role of gateways, where they have their own.
+    also: called in the same transaction, so that nobody sees the new schema without what it makes.
 
     Raises MigrationRefused: when the database is newer than this code, contradicts its files, or is too old; and when
     the role of gateways has the rights of the owner.
     """
     if not isinstance(dsn_or_conn, str):
-        return await _migrate(dsn_or_conn, read_migrations(folder), runtime)
+        return await _migrate(dsn_or_conn, read_migrations(folder), runtime, also)
     connection = await asyncpg.connect(dsn_or_conn)
     try:
-        return await _migrate(connection, read_migrations(folder), runtime)
+        return await _migrate(connection, read_migrations(folder), runtime, also)
     finally:
         await connection.close()
 
 
-async def _migrate(conn: Connection, migrations: list[Script], runtime: str | None) -> list[str]:
+async def _migrate(
+    conn: Connection,
+    migrations: list[Script],
+    runtime: str | None,
+    also: Callable[[Connection], Awaitable[object]] | None,
+) -> list[str]:
     await conn.execute("SELECT pg_advisory_lock($1)", _LOCK_KEY)
     try:
         async with conn.transaction():
@@ -83,6 +96,8 @@ async def _migrate(conn: Connection, migrations: list[Script], runtime: str | No
                 applied = applied or [functions.name]
             if runtime is not None:
                 await grant_to_runtime(conn, runtime)
+            if also is not None:
+                await also(conn)
             return applied
     finally:
         await conn.execute("SELECT pg_advisory_unlock($1)", _LOCK_KEY)

@@ -37,6 +37,7 @@ from gateway.pipeline.items.held import held, warmed
 from gateway.pipeline.items.timed import Took, timed
 from gateway.pipeline.items.whole import gathered, replayed
 from gateway.pipeline.merge import all_of, merged
+from gateway.pipeline.model_call import ModelCall
 from gateway.routing.route import RoutedAdapter
 from gateway.text.thinking import ENDS_OPEN_TOKENS, begins_thinking
 
@@ -135,6 +136,8 @@ class Run:
         self.hedging: Hedging | None = None
         """When the prompt of a request that has but one is tried at another replica as well."""
         self._begun: AsyncGenerator[Item | Restarted] | None = None
+        self.call: ModelCall | None = None
+        """The spans of the run, where its request is traced."""
         self.waits = True
         """True if prompts wait for a first replica of a pool that starts one for them."""
 
@@ -282,6 +285,7 @@ class Run:
             on_unanswered=self._unanswered_hook(prepared),
             may_restart=may_restart,
             is_followed=is_followed,
+            call=self.call,
         )
         if is_first and self.took is not None:
             source = timed(source, self.took)
@@ -370,7 +374,12 @@ class Run:
             if not self._goes_on(never):
                 await warmed(self._pool, prepared.generation.request.tenant, self._unanswered_hook(prepared))
             return await embedded(
-                self._pool, prepared.generation.request, self._budget, self._unanswered_hook(prepared)
+                self._pool,
+                prepared.generation.request,
+                self._budget,
+                self._unanswered_hook(prepared),
+                trace=prepared.generation.trace,
+                call=self.call,
             )
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
@@ -392,7 +401,8 @@ class Run:
         is_borrowed = self._adapter is not None and self._adapter.is_shared
         if isinstance(error, BackendFailed):
             context = self._context
-            log.warning("backend_failed", request_id=context.request_id, trace=context.trace, error=error.message)
+            trace_id = context.trace.id
+            log.warning("backend_failed", request_id=context.request_id, trace_id=trace_id, error=error.message)
             return BackendFailed("The engine failed while it worked on the request.") if is_borrowed else error
         if error.param == "model" and is_borrowed:
             return InvalidRequest(

@@ -71,3 +71,20 @@ async def ensure_first_pool(
         await make_pool(conn, name, model=model, folder=folder, base_digest=base_digest, address=address)
         await adopt_adapters(conn, base_digest)
         return True
+
+
+async def want_first_pool(conn: Connection, name: str, *, model: str, num_replicas: int) -> bool:
+    """Make a pool of a model that agents prepare, where the installation never had one; return whether it was made.
+
+    Unlike `ensure_first_pool`, this needs no prepared model, and leaves all replicas to agents. May be called in a
+    transaction.
+    """
+    async with conn.transaction():
+        await lock_pools(conn)
+        if await had_pools(conn):
+            return False
+        organization = await first_organization(conn) or await ensure_organization(conn, ORGANIZATION)
+        pool = await create_pool(conn, organization.id, name, num_replicas=num_replicas)
+        assert pool is not None, "there is no other pool"
+        await add_revision(conn, pool.id, model, {})
+        return True

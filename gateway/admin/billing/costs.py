@@ -54,6 +54,8 @@ class CostsResult(msgspec.Struct, frozen=True):
 
 
 class CostController(Controller):
+    """The endpoint for the costs of projects by bucket of time."""
+
     path = "/costs"
 
     @get(opt=needs(PERMISSION, query=(*COMMON, *LISTS), in_any_project=True) | bucket_shape(WIDTHS, GROUPS))

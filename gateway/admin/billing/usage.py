@@ -52,6 +52,8 @@ class CompletionsResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class EmbeddingsResult(msgspec.Struct, frozen=True, gc=False):
+    """The usage of one group within a bucket of time. A field by which the usage is not grouped is null."""
+
     input_tokens: int
     num_model_requests: int
     project_id: str | None
@@ -62,6 +64,8 @@ class EmbeddingsResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class UsageController(Controller):
+    """Endpoints for the usage of projects by bucket of time."""
+
     path = "/usage"
 
     @get(

@@ -89,6 +89,8 @@ LIST_SHAPE = shape(
 
 
 class RefusalController(Controller):
+    """Endpoints for the refused requests of all projects that the caller may see."""
+
     path = "/refusals"
 
     @get(opt=needs(PERMISSION, query=(*LIST_QUERY, *PROJECTS), in_any_project=True) | LIST_SHAPE)
@@ -121,6 +123,8 @@ class RefusalController(Controller):
 
 
 class ProjectRefusalController(Controller):
+    """The endpoint for the refused requests of a project."""
+
     path = "/projects/{project_id:str}/refusals"
 
     @get(opt=needs(PERMISSION, query=LIST_QUERY))

@@ -104,6 +104,8 @@ class TopRow(TrafficNumbers, frozen=True, kw_only=True):
 
 
 class TopList(msgspec.Struct, frozen=True):
+    """The busiest projects, models, adapters or keys, the busiest first."""
+
     data: list[TopRow]
     object: Literal["list"] = "list"
 
@@ -151,6 +153,8 @@ TOP_SHAPE = shape(
 
 
 class TrafficController(Controller):
+    """Endpoints for the traffic of all projects that the caller may see."""
+
     path = "/traffic"
 
     @get(opt=needs(PERMISSION, query=(*COMMON, "times", *FILTERS, *PROJECTS), in_any_project=True) | traffic_shape())
@@ -211,6 +215,8 @@ class TrafficController(Controller):
 
 
 class ProjectTrafficController(Controller):
+    """The endpoint for the traffic of a project."""
+
     path = "/projects/{project_id:str}/traffic"
 
     @get(opt=needs(PERMISSION, query=(*COMMON, "times", *FILTERS)) | traffic_shape())

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from gateway.cli.output import Verbs
     from gateway.db.roles import Dsns
 
+MAX_REPLICAS = 1000
+"""The most replicas that an installation begins with."""
 MAX_GATEWAYS = 64
 """The most gateways on one machine: more only compete for its processors and for the database's connections."""
 
@@ -70,6 +73,12 @@ def register(verbs: Verbs) -> None:
     )
     agent.add_argument("--stop-engines", action="store_true", help="stop the engines too when the agent is stopped")
     agent.add_argument(
+        "--drain-engines",
+        action="store_true",
+        help="stop the engines too when the agent is stopped, but let running requests finish first, within "
+        "LORIKEET_REPLICA_DRAIN_SECONDS, while new requests go to other hosts; a second signal does not wait",
+    )
+    agent.add_argument(
         "--give-up", action="store_true", help="end with the reason where no engine can be started, instead of retrying"
     )
     agent.set_defaults(run=_agent)
@@ -91,6 +100,12 @@ def register(verbs: Verbs) -> None:
         help="bring the database schema up to date",
         description="Bring the schema of DATABASE_URL, or of the running embedded database, up to date. Makes the "
         "operator's key and the first person too, where LORIKEET_ADMIN_KEY and LORIKEET_ADMIN_PASSWORD are set.",
+    )
+    migrate.add_argument(
+        "--first-pool",
+        type=_num_replicas,
+        metavar="N",
+        help="make the first pool, of LORIKEET_MODEL, with N replicas for agents to start, unless there was one before",
     )
     add_json_flag(migrate)
     migrate.set_defaults(run=_migrate)
@@ -169,7 +184,13 @@ def _agent(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         make_data_folder(settings.data_dir)
         configure_logging(settings.log_level)
         dsn = database_dsn(settings)
-        return run_agent(settings, dsn, stops_engines=arguments.stop_engines, gives_up=arguments.give_up)
+        return run_agent(
+            settings,
+            dsn,
+            stops_engines=arguments.stop_engines,
+            drains_engines=arguments.drain_engines,
+            gives_up=arguments.give_up,
+        )
     except DataFolderUnusable as error:
         raise CommandFailed(str(error)) from None
     except UNUSABLE as error:
@@ -218,9 +239,12 @@ def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.db.migrate import MigrationRefused, migrate
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
     from gateway.db.roles import runtime_role
+    from gateway.pools.first_pool import want_first_pool
 
+    make_pool = partial(want_first_pool, name=settings.model_name, model=settings.model)
     try:
-        applied = asyncio.run(migrate(dsns.owner, runtime=asyncio.run(runtime_role(dsns))))
+        also = None if arguments.first_pool is None else partial(make_pool, num_replicas=arguments.first_pool)
+        applied = asyncio.run(migrate(dsns.owner, runtime=asyncio.run(runtime_role(dsns)), also=also))
         if settings.admin_key or settings.admin_password:
             from gateway.serve.bootstrap import BadOperatorKey, make_operator
 
@@ -311,10 +335,18 @@ def _listening_socket(flag: str, descriptor: int) -> socket.socket:
 
 
 def _num_gateways(text: str) -> int:
+    return _number(text, 1, MAX_GATEWAYS)
+
+
+def _num_replicas(text: str) -> int:
+    return _number(text, 0, MAX_REPLICAS)
+
+
+def _number(text: str, least: int, most: int) -> int:
     try:
         number = int(text)
     except ValueError:
-        number = 0
-    if not 1 <= number <= MAX_GATEWAYS:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MAX_GATEWAYS}, not {text!r}")
+        number = least - 1
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, not {text!r}")
     return number

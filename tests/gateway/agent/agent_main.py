@@ -52,5 +52,6 @@ def main(*flags: str) -> int:
         os.environ["DATABASE_URL"],
         command=fake_engine,
         stops_engines="--stop-engines" in flags,
+        drains_engines="--drain-engines" in flags,
         gives_up="--give-up" in flags,
     )

@@ -119,6 +119,25 @@ def test_migrate_makes_the_operator_whom_settings_name_and_changes_nothing_the_s
     assert "LORIKEET_ADMIN_KEY is not an operator's key" in capsys.readouterr().err
 
 
+def test_migrate_makes_the_first_pool_for_agents_once(dsn: str) -> None:
+    environ = {"DATABASE_URL": dsn, "LORIKEET_MODEL": "org/first", "LORIKEET_MODEL_NAME": "first"}
+    assert main(["migrate", "--first-pool", "2"], environ) == 0
+    assert main(["migrate", "--first-pool", "3"], environ | {"LORIKEET_MODEL_NAME": "second"}) == 0
+
+    async def pools() -> list[tuple[str, int, str, str]]:
+        conn = await asyncpg.connect(dsn)
+        try:
+            found = await conn.fetch(
+                "SELECT p.name, p.num_replicas, v.model, v.state FROM pools p JOIN pool_revisions v ON v.pool_id = p.id"
+            )
+            assert await conn.fetchval("SELECT count(*) FROM replicas") == 0
+            return [tuple(row) for row in found]
+        finally:
+            await conn.close()
+
+    assert asyncio.run(pools()) == [("first", 2, "org/first", "preparing")]
+
+
 def test_migrate_without_a_database_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate"], {"LORIKEET_DATA_DIR": str(tmp_path)}) == 3
     assert capsys.readouterr().err.startswith(f"lorikeet: no database runs for {tmp_path}: start the server with")

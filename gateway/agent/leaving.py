@@ -1,0 +1,39 @@
+"""The end of an agent that lets its engines finish what they run.
+
+The host is drained, so that replicas start on others alone, and its own replicas take no new request. The next agent of
+the data folder uses the host again: a file says that it was an agent that drained it, and no operator.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.db.pools.hosts import drain_host, list_hosts
+from gateway.db.pools.replicas import drain_replicas
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+NOTE_NAME = "agent.left"
+WHY = "its host stops"
+
+
+async def leave_host(conn: Connection, host_id: str, data_dir: Path, replica_ids: list[str]) -> None:
+    """Let nothing start on a host any more, and its replicas take no new request.
+
+    replica_ids: all replicas of the host that have not been stopped.
+    Raises OSError, or one of FAILURES.
+    """
+    if not any(each.id == host_id and each.is_drained for each in await list_hosts(conn)):
+        (data_dir / NOTE_NAME).touch(mode=0o600)
+        await drain_host(conn, host_id, is_drained=True)
+    await drain_replicas(conn, replica_ids, WHY)
+
+
+async def come_back(conn: Connection, host_id: str, data_dir: Path) -> None:
+    """Use a host again that the agent before has left. Raises OSError, or one of FAILURES."""
+    note = data_dir / NOTE_NAME
+    if note.exists():
+        await drain_host(conn, host_id, is_drained=False)
+        note.unlink()

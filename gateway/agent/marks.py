@@ -1,0 +1,40 @@
+"""Two files of the data folder by which whatever supervises an agent sees how the agent is.
+
+`agent.alive` is touched once a second while the agent's loop turns. `agent.ready` is there while every replica of the
+host is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+ALIVE_NAME = "agent.alive"
+READY_NAME = "agent.ready"
+TOUCH_S = 1.0
+"""Seconds between two touches."""
+
+
+class Marks:
+    """The files of one agent, of which neither says anything before `run`."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._alive = data_dir / ALIVE_NAME
+        self._ready = data_dir / READY_NAME
+
+    async def run(self) -> None:
+        """Touch the file of life until canceled."""
+        self.tell(is_ready=False)  # whatever the former agent said
+        while True:
+            with contextlib.suppress(OSError):  # a full disk ends no engines
+                self._alive.touch(mode=0o600)
+            await asyncio.sleep(TOUCH_S)
+
+    def tell(self, *, is_ready: bool) -> None:
+        """Say whether every replica of the host is ready, where the disk takes it."""
+        with contextlib.suppress(OSError):
+            if is_ready:
+                self._ready.touch(mode=0o600)
+            else:
+                self._ready.unlink(missing_ok=True)

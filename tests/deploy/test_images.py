@@ -1,0 +1,120 @@
+"""Images that are built without a registry serve: read-only, without privileges, without a network, as nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.release import BACKEND, LOCKS, build_wheel
+from tests.documents import REPOSITORY
+from tests.gateway.live import BASE
+from tests.patience import PATIENCE_S
+
+OUT = REPOSITORY / "build/images"
+MODEL = REPOSITORY / "build/models/smollm2-135m-instruct"
+MOST_MB = {"gateway": 450, "engine-cpu": 2000}
+NOBODY = "65532"
+PROGRAMS = ("buildah", "mmdebstrap", "bwrap")
+
+
+@pytest.fixture(scope="module")
+def images(full: bool) -> Iterator[Path]:
+    """Give the folder with the unpacked system of each image."""
+    if not full:
+        pytest.skip("make long-images")
+    if missing := [each for each in PROGRAMS if shutil.which(each) is None]:
+        pytest.skip(f"{', '.join(missing)} not installed")
+    if not BACKEND.is_dir():
+        pytest.skip("what builds wheels is not in build/backend")
+    work, dist = OUT / "wheel", OUT / "dist"
+    for folder in (work, dist):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    shutil.copy2(build_wheel(work), dist)
+    shutil.rmtree(work)
+    for name, file in LOCKS.items():
+        shutil.copyfile(REPOSITORY / f"deploy/locks/{name}.txt", dist / file)
+    subprocess.run([REPOSITORY / "deploy/image/build.sh", dist, OUT, *MOST_MB], check=True)
+    yield OUT
+
+
+def size_mb(folder: Path) -> float:
+    """Return the size of all files of a system."""
+    files = (each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
+    return float(sum(each.stat().st_size for each in files) / 1e6)
+
+
+def configuration(name: str) -> dict[str, Any]:
+    """Return what an image says about how it is run."""
+    command = ["buildah", "--root", OUT / "storage", "--runroot", OUT / "run", "inspect", "--type", "image"]
+    environ = os.environ | {"STORAGE_DRIVER": "vfs"}
+    done = subprocess.run([*command, f"localhost/lorikeet-{name}"], env=environ, capture_output=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)["OCIv1"]["config"]
+    return found
+
+
+def run(system: Path, name: str, data: Path, *flags: str, **variables: str) -> dict[str, Any]:
+    """Run `in_image.py` in an image, as nobody in namespaces of its own; return what it saw."""
+    config = configuration(name)
+    assert config["User"] == f"{NOBODY}:{NOBODY}" and config["Entrypoint"] == ["tini", "--", "lorikeet"]
+    environ = dict(each.split("=", 1) for each in config["Env"]) | variables
+    as_nobody = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"] if os.geteuid() == 0 else []
+    closed = ["bwrap", "--unshare-all", "--uid", NOBODY, "--gid", NOBODY, "--cap-drop", "ALL", "--die-with-parent"]
+    places = ["--ro-bind", str(system / name), "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    places += ["--bind", str(data), "/data", *flags, "--clearenv", "--chdir", "/"]
+    given = [word for key, value in environ.items() for word in ("--setenv", key, value)]
+    program = ["tini", "--", "python3", "-c", (Path(__file__).parent / "in_image.py").read_text(), name]
+    done = subprocess.run(
+        [*as_nobody, *closed, *places, *given, "--", *program],
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+        check=False,
+    )
+    log = data / "process.log"
+    assert done.returncode == 0, done.stderr[-3000:] + (log.read_text()[-3000:] if log.exists() else "")
+    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
+@pytest.fixture
+def data(tmp_path: Path, open_folder: Path) -> Path:
+    """Return an empty folder of nobody's."""
+    folder = open_folder / "data"
+    folder.mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        shutil.chown(folder, int(NOBODY), int(NOBODY))
+    return folder
+
+
+@pytest.mark.parametrize("name", MOST_MB)
+def test_an_image_is_small_and_has_no_compiler(images: Path, name: str) -> None:
+    print(f"{name}: {size_mb(images / name):.0f} MB, archive {(images / f'{name}.tar').stat().st_size / 1e6:.0f} MB")
+    assert size_mb(images / name) <= MOST_MB[name]
+    assert not [each for each in ("gcc", "cc", "ld", "make", "git") if (images / name / "usr/bin" / each).exists()]
+    assert (name == "gateway") != bool(list((images / name).glob("opt/lorikeet/lib/python3*/site-packages/torch")))
+
+
+def test_the_demo_answers_in_the_image_of_engines_as_an_adapter_that_is_uploaded_there(
+    images: Path, data: Path
+) -> None:
+    variables = {"LORIKEET_MODEL": "/model", "LORIKEET_MODEL_NAME": BASE, "LORIKEET_METRICS_LISTEN": "off"}
+    seen = run(images, "engine-cpu", data, "--ro-bind", str(MODEL), "/model", **variables)
+    assert seen["user"] == int(NOBODY) and seen["capabilities"] == 0 and seen["writable"] == ["/data", "/tmp"]
+    assert seen["interfaces"] in ([], ["lo"])
+    assert seen["events"] > 1 and seen["text"] and seen["code"] == 0
+
+
+def test_a_gateway_serves_in_its_image(images: Path, data: Path, empty_dsn: str) -> None:
+    sockets = next(each for each in empty_dsn.replace("%2F", "/").split("host=")[1].split("&"))
+    variables = {"DATABASE_URL": empty_dsn, "LORIKEET_MODEL": "/model", "LORIKEET_MODEL_NAME": BASE}
+    seen = run(images, "gateway", data, "--ro-bind", str(MODEL), "/model", "--bind", sockets, sockets, **variables)
+    assert seen["user"] == int(NOBODY) and seen["capabilities"] == 0 and seen["writable"] == ["/data", "/tmp"]
+    assert seen["code"] == 0
