@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -31,11 +32,13 @@ class Fault(msgspec.Struct, frozen=True):
     what: the fault in words.
     away: gateways that cannot serve before it is over.
     unheard: gateways that hear nothing of one engine before it is over.
+    begun_s: the time of its beginning by the monotonic clock.
     """
 
     what: str
     away: tuple[int, ...] = ()
     unheard: tuple[int, ...] = ()
+    begun_s: float = msgspec.field(default_factory=time.monotonic)
 
 
 Context = AbstractAsyncContextManager[Fault]

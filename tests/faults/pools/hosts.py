@@ -32,7 +32,7 @@ from gateway.db.pools.replicas import replace_replicas
 from gateway.postgres.placement import home_of
 from gateway.settings import Settings
 from tests.faults.pools.load import billed, differences
-from tests.faults.pools.stations import HERE, SUBNET, Stations
+from tests.faults.pools.stations import HERE, Stations
 from tests.faults.pools.world import NUM_ADAPTERS, World, asked_of_fake, name_of, rotation
 from tests.faults.processes import Postgres
 from tests.gateway.agent.agent_main import PRODUCED_VARIABLE
@@ -250,7 +250,7 @@ def _postgres(folder: Path, stations: Stations) -> Iterator[tuple[Postgres, str]
     postgres = Postgres(folder, settings={"listen_addresses": stations.address(HERE)})
     try:
         with (home_of(folder) / "cluster" / "pg_hba.conf").open("a") as rules:
-            rules.write(f"host all all {SUBNET}.0/24 scram-sha-256\n")
+            rules.write(f"host all all {stations.subnet}.0/24 scram-sha-256\n")
         asyncio.run(_prepare(postgres.dsn))
         parts = urlsplit(postgres.dsn)
         there = f"{parts.username}:{parts.password}@{stations.address(HERE)}"

@@ -12,7 +12,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-SUBNET = "10.213.80"
 NOBODY = "02:00:00:00:00:01"
 HERE = "here"
 """The station of this process, whose address the bridge itself has."""
@@ -23,16 +22,20 @@ class CannotLay(Exception):
 
 
 class Stations:
-    """The stations of one bridge, by name."""
+    """The stations of one bridge, by name.
+
+    subnet: the beginning of their addresses, by chance, since tests of several checkouts may run at once.
+    """
 
     def __init__(self, number: str, names: Sequence[str]) -> None:
+        self.subnet = f"10.{192 + secrets.randbelow(32)}.{secrets.randbelow(256)}"
         self.bridge = f"lkb{number}"
         self._number = number
         self._places = {name: place for place, name in enumerate((HERE, *names), start=1)}
 
     def address(self, name: str) -> str:
         """Return the address of a station."""
-        return f"{SUBNET}.{self._places[name]}"
+        return f"{self.subnet}.{self._places[name]}"
 
     def network(self, name: str) -> str:
         """Return the name of a station's network namespace."""

@@ -90,7 +90,9 @@ async def _meet(hosts: Hosts, kind: Kind, lasts_s: float, rng: random.Random, se
         _longest_without(replies, number, over_s if number in fault.away else begun_s, now_s)
         for number in range(len(hosts.gateways))
     ]
-    picture_s = max((_kept_s(hosts, first_picture, each, begun_s, healing_s) for each in fault.unheard), default=0.0)
+    picture_s = max(
+        (_kept_s(hosts, first_picture, each, fault.begun_s, healing_s) for each in fault.unheard), default=0.0
+    )
     seen.count += 1
     seen.longest_s, seen.whole_s = max(seen.longest_s, *waits_s), max(seen.whole_s, whole_s)
     seen.picture_s = max(seen.picture_s, picture_s)
