@@ -79,6 +79,9 @@ class Sequence(msgspec.Struct, eq=False):
     reads them that is launched from now on."""
     block_table: list[int] = msgspec.field(default_factory=list)
     """The blocks of computed tokens, in order, and of those that the next step adds."""
+    num_past: int = 0
+    """The number of blocks at the beginning of the table that no window reaches any more. They are not the sequence's:
+    their numbers stay, and what is read by them counts for nothing."""
     block_hashes: list[bytes] = msgspec.field(default_factory=list)
     """The identities of its full blocks (see `block_hashes`), as far as they were needed."""
     is_long: bool = False
@@ -122,6 +125,11 @@ class Sequence(msgspec.Struct, eq=False):
             return 0.0, self.arrived_s
         slack_s = self.request.batch.slack_s
         return inf if slack_s is None else self.arrived_s + slack_s, self.arrived_s
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks that the sequence has."""
+        return len(self.block_table) - self.num_past
 
     @property
     def num_prompt_tokens(self) -> int:

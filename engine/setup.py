@@ -121,7 +121,7 @@ def build_core(
     model = device.model or model
     host = HostTier(config.adapter_host_bytes, pinned=device.pin)
     pool = build_adapter_pool(config, model, dtype, device, host, mailbox)
-    blocks = BlockManager(device.num_blocks, config.block_size)
+    blocks = BlockManager(device.num_blocks, config.block_size, model.longest_window)
     bounds = scheduler_limits(config, model, device, where)
     scheduler = Scheduler(blocks, pool, bounds, time.monotonic)
     compiler = GrammarCompiler(

@@ -112,7 +112,7 @@ class BatchWork:
         self.num_held_places = self.num_held_blocks = 0
         if not self._band.num_alive:
             return
-        num_used = sum(len(sequence.block_table) for sequence in self._interactive.running)
+        num_used = sum(sequence.num_blocks for sequence in self._interactive.running)
         self._peaks.num_blocks = max(self._peaks.num_blocks, num_used)
         for sequence in list(self._band.running):
             slot = sequence.adapter_slot
@@ -128,7 +128,7 @@ class BatchWork:
         if not len(self._band.running) or not self._lacks(num_blocks):
             return
         victims = self._victims()
-        if self._blocks.num_free + sum(len(sequence.block_table) for sequence in victims) < num_blocks:
+        if self._blocks.num_free + sum(sequence.num_blocks for sequence in victims) < num_blocks:
             # A sequence whose tokens are pending can give up once the tokens are known: until then it gets no more.
             self._must_wait |= any(sequence.num_pending for sequence in self._band.running)
             return
@@ -271,7 +271,7 @@ class BatchWork:
         num_ahead = 0
         for sequence in self._band.running:
             num_ahead += min(AHEAD_BLOCKS, -(-sequence.max_length // block_size) - len(sequence.block_table))
-        num_used = sum(len(sequence.block_table) for sequence in self._interactive.running)
+        num_used = sum(sequence.num_blocks for sequence in self._interactive.running)
         peak = max(self._peaks.num_blocks, self._peaks_before.num_blocks) - num_used
         return num_ahead + max(peak, len(self._interactive.running))
 
@@ -286,7 +286,7 @@ class BatchWork:
         """
         if self._has_nothing_else:
             return self._blocks.num_blocks
-        num_held = sum(len(sequence.block_table) for sequence in self._band.running)
+        num_held = sum(sequence.num_blocks for sequence in self._band.running)
         return max(self._blocks.num_blocks // HALF - num_held, 0)
 
     def _start(self, sequence: Sequence, num_spare: int) -> bool:

@@ -12,11 +12,22 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from engine.scheduling.block_hashes import BlockHasher
 from engine.sequence import Sequence
 
 NEVER = -1
+
+
+class _Prefix(NamedTuple):
+    """Blocks that are in the cache, one after the other, up to a number of blocks from the sequence's beginning."""
+
+    end: int
+    blocks: list[int]
+
+
+NOTHING = _Prefix(0, [])
 
 
 class BlockManager:
@@ -26,9 +37,11 @@ class BlockManager:
     used, then old and then recent ones of interactive requests.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, window: int | None = None) -> None:
+        """Set up empty blocks. window: the most tokens that a position sees, itself included; None: all."""
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self._window = window
         self._hasher = BlockHasher(block_size)
         self._empty = list(range(num_blocks))
         self._batch: OrderedDict[int, None] = OrderedDict()
@@ -64,13 +77,13 @@ class BlockManager:
 
         They are whole blocks, and never the last token, which has to be computed for the sequence to go on.
         """
-        return len(self._find_prefix(sequence)) * self.block_size
+        return self._find_prefix(sequence).end * self.block_size
 
     def num_needed(self, sequence: Sequence, use_cache: bool) -> int:
         """Return how many free blocks `start` of a sequence takes."""
-        prefix = self._find_prefix(sequence) if use_cache else []
-        num_new = self._num_blocks_for(len(sequence.token_ids)) - len(prefix)
-        return num_new + sum(not self._references[block] for block in prefix)
+        prefix = self._find_prefix(sequence) if use_cache else NOTHING
+        num_new = self._num_blocks_for(len(sequence.token_ids)) - prefix.end
+        return num_new + sum(not self._references[block] for block in prefix.blocks)
 
     def start(self, sequence: Sequence, num_spare: int, use_cache: bool, *, max_recent: int | None = None) -> bool:
         """Take blocks for all tokens of a sequence that has none, its cached prefix counted as computed.
@@ -78,21 +91,22 @@ class BlockManager:
         Return False, and change nothing, unless num_spare blocks stay free. max_recent: the most recent blocks of
         others that are taken for the sequence; None: any number.
         """
-        prefix = self._find_prefix(sequence) if use_cache else []
-        num_new = self._num_blocks_for(len(sequence.token_ids)) - len(prefix)
-        revived = [block for block in prefix if not self._references[block]]
+        prefix = self._find_prefix(sequence) if use_cache else NOTHING
+        num_new = self._num_blocks_for(len(sequence.token_ids)) - prefix.end
+        revived = [block for block in prefix.blocks if not self._references[block]]
         if num_new + len(revived) + num_spare > self.num_free:
             return False
         num_idle = self.num_idle - sum(block not in self._new and block not in self._aging for block in revived)
         if max_recent is not None and num_new > num_idle + max_recent:
             return False
-        for block in prefix:
+        for block in prefix.blocks:
             self._uncache(block)
             self._references[block] += 1
             self._note_use(block, sequence)
-        sequence.block_table = prefix + [self._take() for _ in range(num_new)]
-        sequence.num_computed = len(prefix) * self.block_size
-        sequence.num_registered = len(prefix)
+        sequence.num_past = prefix.end - len(prefix.blocks)
+        sequence.block_table = [0] * sequence.num_past + prefix.blocks + [self._take() for _ in range(num_new)]
+        sequence.num_computed = prefix.end * self.block_size
+        sequence.num_registered = prefix.end
         return True
 
     def num_missing(self, sequence: Sequence, num_tokens: int | None = None) -> int:
@@ -110,10 +124,19 @@ class BlockManager:
         return True
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
-        """Let others share the sequence's first num_tokens tokens, all of them computed."""
+        """Let others share the sequence's first num_tokens tokens, all of them computed; take back what it left behind.
+
+        That are the blocks that none of its further tokens sees. They stay cached while there is room.
+        """
         num_full = num_tokens // self.block_size
-        if num_full == sequence.num_registered:
-            return
+        if num_full != sequence.num_registered:
+            self._register(sequence, num_full)
+        num_past = min(self._first_seen(num_tokens), num_full)
+        if num_past > sequence.num_past:
+            self._let_go(sequence, sequence.block_table[sequence.num_past : num_past])
+            sequence.num_past = num_past
+
+    def _register(self, sequence: Sequence, num_full: int) -> None:
         self._hasher.extend(sequence, num_full)
         for i in range(sequence.num_registered, num_full):
             block, content = sequence.block_table[i], sequence.block_hashes[i]
@@ -126,7 +149,13 @@ class BlockManager:
 
     def release(self, sequence: Sequence) -> None:
         """Take the sequence's blocks back; registered ones stay cached while there is room."""
-        for block in reversed(sequence.block_table):
+        self._let_go(sequence, sequence.block_table[sequence.num_past :])
+        sequence.block_table = []
+        sequence.num_computed = sequence.num_registered = sequence.num_past = 0
+
+    def _let_go(self, sequence: Sequence, blocks: list[int]) -> None:
+        """Take blocks back from a sequence, the last of them first."""
+        for block in reversed(blocks):
             self._references[block] -= 1
             self._note_use(block, sequence)
             if self._references[block]:
@@ -135,13 +164,11 @@ class BlockManager:
                 self._empty.append(block)
             else:
                 self._place_of(block)[block] = None
-        sequence.block_table = []
-        sequence.num_computed = sequence.num_registered = 0
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Check the invariants of all blocks; tests do so after every step."""
         everyone = list(sequences)
-        owners = Counter(block for sequence in everyone for block in sequence.block_table)
+        owners = Counter(block for sequence in everyone for block in sequence.block_table[sequence.num_past :])
         assert [owners[block] for block in range(self.num_blocks)] == self._references
         cached = [*self._batch, *self._old, *self._aging, *self._new]
         everywhere = sorted([*self._empty, *cached, *owners])
@@ -153,20 +180,33 @@ class BlockManager:
         for sequence in everyone:
             assert sequence.num_computed <= len(sequence.block_table) * self.block_size
             assert sequence.num_registered <= len(sequence.block_hashes)
-            for i, block in enumerate(sequence.block_table[: sequence.num_registered]):
+            assert sequence.num_past <= min(sequence.num_registered, self._first_seen(sequence.num_computed))
+            for i in range(sequence.num_past, sequence.num_registered):
+                block = sequence.block_table[i]
                 assert self._hash_of[block] in (None, sequence.block_hashes[i])
             assert all(self._hash_of[block] is None for block in sequence.block_table[sequence.num_registered :])
 
-    def _find_prefix(self, sequence: Sequence) -> list[int]:
+    def _find_prefix(self, sequence: Sequence) -> _Prefix:
+        """Return the longest cached beginning of a sequence of which all is there that later tokens see."""
         num_full = (len(sequence.token_ids) - 1) // self.block_size
         self._hasher.extend(sequence, num_full)
-        prefix = []
-        for content in sequence.block_hashes[:num_full]:
+        found, run = NOTHING, list[int]()
+        for end, content in enumerate(sequence.block_hashes[:num_full], 1):
             block = self._block_of.get(content)
-            if block is None:
+            if block is not None:
+                run.append(block)
+                num_seen = end - self._first_seen(end * self.block_size)
+                if len(run) >= num_seen:
+                    found = _Prefix(end, run[len(run) - num_seen :])
+            elif self._window is None:
                 break
-            prefix.append(block)
-        return prefix
+            else:
+                run = []
+        return found
+
+    def _first_seen(self, position: int) -> int:
+        """Return the first block that a position sees, and all after it do: no block before it is needed any more."""
+        return 0 if self._window is None else max(position - self._window + 1, 0) // self.block_size
 
     def _note_use(self, block: int, sequence: Sequence) -> None:
         if not sequence.is_batch:

@@ -16,6 +16,8 @@ from tests.engine.harness import engine_config, greedy, run_engine
 from tests.engine.models.tiny import FAMILIES, TINY, save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
 
+TOKEN_BYTES = 2 * 3 * 2 * 8 * 4  # keys and values of 3 layers and 2 heads of 8 numbers, in float32
+
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_family_equals_transformers(name: str, tmp_path: Path) -> None:
@@ -47,6 +49,22 @@ def test_a_sequence_that_becomes_long_goes_on_by_the_other_rotation(num_draft_to
         for i in range(20):  # the reference's rotation goes by the whole length of what it is given
             claim = Claim([*prompt, *answer.token_ids[:i]], answer.token_ids[i : i + 1], answer.logprobs[i : i + 1])
             assert_greedy_follows(model, [claim], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("family", ["mistral-window", "phi3-window"])
+def test_where_all_layers_have_windows_a_small_cache_holds_long_texts(family: str, tmp_path: Path) -> None:
+    """Four texts of 145 tokens with one beginning share a cache of 20 blocks, twice; windows are of two blocks."""
+    model = save_tiny(family, tmp_path / "model")
+    text = torch.randint(0, 199, (120,)).tolist()
+    requests = [greedy(f"r{i}", [*text, i], 24) for i in range(4)]
+    again = [greedy(f"again{i}", [*text, i], 24) for i in range(4)]
+    config = engine_config(tmp_path / "model", tmp_path / "store", kv_cache_bytes=20 * 16 * TOKEN_BYTES)
+    answers = run_engine(config, requests, {20: again})
+    for request in [*requests, *again]:
+        answer = answers[request.request_id]
+        claim = Claim(request.prompt_token_ids, answer.token_ids, answer.logprobs)
+        assert_greedy_follows(model, [claim], tolerance=1e-4)
+    assert any(answers[request.request_id].final.usage.cached_tokens for request in again)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,11 @@ def entries(request: GenerateRequest, token_ids: Many[int], switch: int) -> list
     return found
 
 
+def seen(prefix: Many[bytes], window: int | None) -> Many[bytes]:
+    """Return the entries that the last position of a prefix sees."""
+    return prefix if window is None else prefix[-window:]
+
+
 def next_token(prefix: Many[bytes], seed: int) -> int:
     digest = blake2b(msgspec.msgpack.encode((prefix, seed)), digest_size=4).digest()
     return int.from_bytes(digest, "big") % VOCAB
@@ -84,12 +89,13 @@ class Expected(msgspec.Struct, frozen=True):
     reason: str
 
 
-def expected_choice(request: GenerateRequest, seed: int, switch: int = 0) -> Expected:
+def expected_choice(request: GenerateRequest, seed: int, switch: int = 0, window: int | None = None) -> Expected:
     """Return the answer that a choice with this seed must get."""
     sampling = request.sampling
     produced = list[int]()
     while len(produced) < sampling.max_tokens:
-        token = next_token(entries(request, [*request.prompt_token_ids, *produced], switch), seed)
+        known = entries(request, [*request.prompt_token_ids, *produced], switch)
+        token = next_token(seen(known, window), seed)
         produced.append(token)
         is_early = len(produced) <= sampling.min_tokens
         ends = token == EOS and (sampling.grammar is not None or not (is_early or sampling.ignore_eos))
@@ -102,16 +108,18 @@ def expected_choice(request: GenerateRequest, seed: int, switch: int = 0) -> Exp
     return Expected(produced, produced, "stop" if request.pooling else "length")
 
 
-def expected_embedding(request: GenerateRequest, switch: int = 0) -> NDArray[np.float32]:
+def expected_embedding(request: GenerateRequest, switch: int = 0, window: int | None = None) -> NDArray[np.float32]:
     prompt = entries(request, request.prompt_token_ids, switch)
-    rows = [hidden(prompt[: i + 1]) for i in range(len(prompt))]
+    rows = [hidden(seen(prompt[: i + 1], window)) for i in range(len(prompt))]
     pooled = rows[-1] if request.pooling == "last" else np.sum(rows, axis=0)
     return pooled / np.linalg.norm(pooled)
 
 
-def expected_prompt_logprobs(request: GenerateRequest, switch: int = 0) -> list[TokenLogprobs | None]:
+def expected_prompt_logprobs(
+    request: GenerateRequest, switch: int = 0, window: int | None = None
+) -> list[TokenLogprobs | None]:
     prompt = entries(request, request.prompt_token_ids, switch)
-    return [None, *(rating(prompt[:i]) for i in range(1, len(prompt)))]
+    return [None, *(rating(seen(prompt[:i], window)) for i in range(1, len(prompt)))]
 
 
 class HashingRunner:
@@ -123,8 +131,11 @@ class HashingRunner:
 
     runs_ahead = True
 
-    def __init__(self, num_blocks: int, block_size: int, adapter_in: Callable[[int], LoadedAdapter]) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, adapter_in: Callable[[int], LoadedAdapter], window: int | None = None
+    ) -> None:
         self._block_size = block_size
+        self._window = window
         self._adapter_in = adapter_in
         self._cache = [b""] * (num_blocks * block_size)
         self._chosen: dict[Sequence, int] = {}
@@ -166,13 +177,15 @@ class HashingRunner:
         result = ChunkResult()
         if chunk.samples and request.sampling.max_tokens:
             lengths = range(end - len(chunk.drafts), end + 1)
-            result = ChunkResult([Sampled(next_token(prefix[:length], sequence.seed)) for length in lengths])
+            result = ChunkResult(
+                [Sampled(next_token(seen(prefix[:length], self._window), sequence.seed)) for length in lengths]
+            )
         elif request.pooling == "mean" or (request.pooling == "last" and chunk.samples):
             first = chunk.first if request.pooling == "mean" else end - 1
-            pooled = np.sum([hidden(prefix[: i + 1]) for i in range(first, end)], axis=0)
+            pooled = np.sum([hidden(seen(prefix[: i + 1], self._window)) for i in range(first, end)], axis=0)
             result = ChunkResult(pooled=pooled.astype(np.float32))
         if request.sampling.num_prompt_logprobs is not None and not sequence.index:
             rated = range(chunk.first + 1, min(end, sequence.num_prompt_tokens - 1) + 1)
-            logprobs = [] if sequence.num_completion_tokens else [rating(prefix[:i]) for i in rated]
+            logprobs = [] if sequence.num_completion_tokens else [rating(seen(prefix[:i], self._window)) for i in rated]
             result = msgspec.structs.replace(result, prompt_logprobs=logprobs)
         return result

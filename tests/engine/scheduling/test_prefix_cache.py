@@ -130,3 +130,21 @@ def test_what_two_compute_at_the_same_time_is_kept_once() -> None:
         blocks.release(twin)
     blocks.check_integrity([])
     assert blocks.num_free == 8
+
+
+def test_blocks_that_no_window_reaches_are_taken_back_and_not_asked_for() -> None:
+    """With a window of 6, position 12 sees the last position of block 1, all of block 2 and itself."""
+    blocks = BlockManager(4, BLOCK_SIZE, window=6)
+    first = compute(blocks, list(range(12)))
+    assert (first.num_past, first.num_blocks, blocks.num_free) == (1, 2, 2)
+    second = sequence(list(range(50, 58)))  # takes the empty block, and the one that was taken back
+    assert blocks.start(second, num_spare=0, use_cache=True)
+    blocks.check_integrity([first, second])
+    blocks.release(first)
+    third = sequence([*range(12), 70])
+    assert blocks.num_cached_tokens(third) == 12  # without its first block
+    assert blocks.num_cached_tokens(sequence([*range(4), 70])) == 0
+    blocks.release(second)
+    assert blocks.start(third, num_spare=0, use_cache=True)
+    assert (third.num_computed, third.num_past, third.num_blocks) == (12, 1, 3)
+    blocks.check_integrity([third])
