@@ -16,7 +16,7 @@ TOOLS := build/tools
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway bench-balance bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-scheduler \
+.PHONY: serve test check bench bench-gateway bench-balance bench-links bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-models long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
 	long-native long-ray long-streams long-upgrade long-chart manifests long-images long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
@@ -69,11 +69,21 @@ bench-streams: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.responses --model-dir $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.slow_readers --model-dir $(DEMO_MODEL)
 
+# What engines on other machines cost, by the way to them: encrypted TCP beside a socket, both at the same time. Five minutes.
+#     make bench-links ARGS=--json
+bench-links: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m gateway.bench.links --model-dir $(DEMO_MODEL) $(ARGS)
+
 # The engine against transformers and peft at full size and with all layers, with drafts against without, int8, and 500
 # mixed requests: minutes.
 long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/engine/models/test_demo_speculation.py \
 	    tests/engine/cpu/test_quantization.py tests/e2e/test_tenants_share_one_batch.py
+
+# Models that transformers computes: each family served over HTTP, and every family of transformers proven or refused in words:
+# five minutes.
+long-models: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/pytest --full tests/engine/models/test_general.py tests/e2e/test_general_models.py
 
 # A million steps of the scheduler's state machine, in slices of a seed each, and 1,000 workloads of tenants that compete:
 # ten minutes. FIRST_SEED goes on from one.
@@ -211,10 +221,12 @@ long-experiments: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/domain/experiments tests/gateway/experiments tests/gateway/evaluation/test_kills.py \
 	    tests/e2e/test_experiment_arms.py tests/faults/test_experiment_kills.py
 
-# 100 rounds of two batches of 400 lines under ten kills of gateways and the engine. FIRST_SEED goes on from a round, and
-# NUM_ROUNDS runs fewer.
-long-batches: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/faults/test_batch_kills.py
+# All that is sized of batches, part by part, with a table at the end: the batch band beside interactive requests, simulated
+# deadlines, lines over 64 adapters, the largest file, limits at the edge, turns of tenants, and 100 rounds of two batches of 400
+# lines under ten kills of gateways, the engine and the database. FIRST_SEED goes on from a round, and NUM_ROUNDS runs fewer.
+#     make long-batches ARGS="band size"
+long-batches: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m tests.gateway.batches $(ARGS)
 
 # Votes that one gateway keeps in a second, in batches of 1,000: half a minute.
 #     make bench-votes ARGS="--batch 100 --senders 8"

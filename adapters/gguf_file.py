@@ -66,6 +66,9 @@ def write_gguf(base: Path, adapter: Path, folder: Path) -> Written:
     if architecture is None:
         raise NotConvertible(f"{base}: adapters of '{config.get('model_type')}' cannot be written for llama.cpp")
     found, digest = read_adapter(adapter), canonical_digest(adapter)
+    others = sorted({module.projection for module in found.modules} - _NAMES.keys())
+    if others:
+        raise AdapterRejected([f"llama.cpp has no place for an adapter of {name}" for name in others])
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{digest}.gguf"
     with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder) as temporary:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +21,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from adapters.errors import AdapterRejected
-from adapters.peft_format import WEIGHTS_NAME, AdapterModule, ModuleKey, read_adapter
+from adapters.patterns.module_names import ModuleKey, module_key
+from adapters.peft_format import WEIGHTS_NAME, AdapterModule, read_adapter
 from adapters.shards import DTYPES, Entry, write_shard
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -33,7 +33,6 @@ _COPIED = (
     *("generation_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "vocab.*", "*.model"),
     *("tokenizer*", "chat_template*", "*.jinja", "LICENSE*", "NOTICE*"),
 )
-_PROJECTION = re.compile(r"model\.layers\.(\d+)\.(?:self_attn|mlp)\.([a-z]+_proj)\.weight")
 MERGE_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _FLOATS = frozenset({"F64", *MERGE_DTYPES.values()})
 
@@ -168,5 +167,4 @@ def _open_shard(path: Path) -> Iterator[Any]:
 
 
 def _module_key(name: str) -> ModuleKey | None:
-    match = _PROJECTION.fullmatch(name)
-    return None if match is None else (int(match[1]), match[2])
+    return module_key(name.removesuffix(".weight")) if name.endswith(".weight") else None

@@ -16,6 +16,7 @@ from typing import BinaryIO
 import msgspec
 
 from adapters.errors import AdapterRejected
+from adapters.patterns.module_names import ModuleKey, is_of_expert, module_key, module_name
 from adapters.peft_config import CONFIG_NAME, RankAndScaling, read_config
 from adapters.safe_file import open_regular
 from adapters.safetensors_header import TensorInfo, iter_tensor_bytes, read_header
@@ -24,21 +25,7 @@ from adapters.values import sum_of_squares
 WEIGHTS_NAME = "adapter_model.safetensors"
 FILE_NAMES = (CONFIG_NAME, WEIGHTS_NAME)
 
-_BLOCK_OF_PROJECTION = {
-    "q_proj": "self_attn",
-    "k_proj": "self_attn",
-    "v_proj": "self_attn",
-    "o_proj": "self_attn",
-    "gate_proj": "mlp",
-    "up_proj": "mlp",
-    "down_proj": "mlp",
-}
-_TENSOR_NAME = re.compile(
-    r"base_model\.model\.(model\.layers\.(0|[1-9][0-9]{0,2})\.(self_attn|mlp)\.([a-z]+_proj))"
-    r"\.lora_(A|B)(?:\.default)?\.weight"
-)
-
-ModuleKey = tuple[int, str]
+_TENSOR_NAME = re.compile(r"base_model\.model\.([A-Za-z0-9_.]{1,300})\.lora_(A|B)(?:\.default)?\.weight")
 
 
 class AdapterModule(msgspec.Struct, frozen=True):
@@ -46,6 +33,7 @@ class AdapterModule(msgspec.Struct, frozen=True):
 
     layer: int
     projection: str
+    """The short name of the linear (`adapters.patterns.module_names`)."""
     rank: int
     scaling: float
     a: TensorInfo
@@ -97,7 +85,7 @@ def describe(config_file: BinaryIO, weights_file: BinaryIO) -> AdapterFile:
     pairs, reasons = _pair_tensors(header)
     modules = []
     for (layer, projection), pair in sorted(pairs.items()):
-        path = f"model.layers.{layer}.{_BLOCK_OF_PROJECTION[projection]}.{projection}"
+        path = module_name(layer, projection)
         rank, scaling = ranks.of(path)
         contradiction = config.contradiction(layer, path)
         errors = [contradiction] if contradiction else _pair_errors(pair, rank)
@@ -117,13 +105,17 @@ def _pair_tensors(header: Mapping[str, TensorInfo]) -> tuple[dict[ModuleKey, dic
     reasons = []
     for name, tensor in header.items():
         match = _TENSOR_NAME.fullmatch(name)
-        if match is None or _BLOCK_OF_PROJECTION.get(match[4]) != match[3]:
+        key = None if match is None else module_key(match[1])
+        if match is None or key is None:
             reasons.append(f"tensor {name[:200]!r} is not lora_A or lora_B of a layer's projection")
             continue
-        pair = pairs.setdefault((int(match[2]), match[4]), {})
-        if match[5] in pair:
-            reasons.append(f"{match[1]}: lora_{match[5]} is there twice")
-        pair[match[5]] = tensor
+        if is_of_expert(key[1]):
+            reasons.append(f"{match[1]}: LoRA on single experts is not supported")
+            continue
+        pair = pairs.setdefault(key, {})
+        if match[2] in pair:
+            reasons.append(f"{match[1]}: lora_{match[2]} is there twice")
+        pair[match[2]] = tensor
     return pairs, reasons
 
 

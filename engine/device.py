@@ -83,6 +83,8 @@ class Device(msgspec.Struct, frozen=True):
     """Copies an adapter to the device; None where the adapter is computed where it lies."""
     vacate: Callable[[int], None] = lambda index: None
     """Called with the number of a slot whose adapter leaves the slot."""
+    model: ModelConfig | None = None
+    """The model as it was found when it was loaded; None: as its configuration said."""
 
 
 BuildDevice = Callable[[EngineConfig, ModelConfig, torch.dtype], Device]

@@ -172,6 +172,9 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens that speculation proposed."""
     accepted_draft_tokens: int = 0
     """Proposed tokens that became part of the completion."""
+    arrived_unix_ns: int = 0
+    """When the engine got the request, in Unix nanoseconds by the clock of its machine; 0 of a request without a
+    `Submit.trace`."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -373,8 +376,12 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     counted."""
 
 
-class Submit(msgspec.Struct, frozen=True, tag="submit"):
+class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
+    """Start a request."""
+
     request: GenerateRequest
+    trace: str = ""
+    """The span that the request belongs to, as W3C's `traceparent` has it: the usage then tells when it arrived."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):

@@ -81,6 +81,8 @@ class Sequence(msgspec.Struct, eq=False):
     """The blocks of computed tokens, in order, and of those that the next step adds."""
     block_hashes: list[bytes] = msgspec.field(default_factory=list)
     """The identities of its full blocks (see `block_hashes`), as far as they were needed."""
+    is_long: bool = False
+    """True: it is longer than `Limits.length_switch`, so that all of its positions are rotated by other angles."""
     num_registered: int = 0
     """The number of its blocks that the prefix cache has seen."""
     adapter_slot: int | None = None
@@ -171,6 +173,11 @@ class Sequence(msgspec.Struct, eq=False):
         sampling = self.request.sampling
         has_penalties = sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0
         return sampling.grammar is not None or bool(has_penalties)
+
+    def become_long(self) -> None:
+        """Note that all of it is to be computed by the rotation of long sequences."""
+        self.is_long = True
+        self.block_hashes = []
 
     def forget_prompt(self) -> None:
         """Forget what was gathered of a prompt that will be computed again."""

@@ -84,6 +84,8 @@ class InFlight(msgspec.Struct, frozen=True):
     meter: bytes
     num_batch_choices: int
     """The number of choices if the request is of the batch band, else 0."""
+    arrived_unix_ns: int = 0
+    """When the request arrived, where it is traced."""
 
 
 class EngineServer:
@@ -223,8 +225,8 @@ class EngineServer:
             return self._send(gateway, Refused("say hello first"))
         session.last_message_s = time.monotonic()
         match message:
-            case Submit(request):
-                self._submit(gateway, session, request)
+            case Submit(request, trace):
+                self._submit(gateway, session, request, time.time_ns() if trace else 0)
             case Abort(request_id):
                 flight = self._in_flight.get(request_id)
                 if flight is not None and flight.gateway == gateway:
@@ -262,7 +264,7 @@ class EngineServer:
         )
         return self._hand_over_usage()
 
-    def _submit(self, gateway: bytes, session: Session, request: GenerateRequest) -> None:
+    def _submit(self, gateway: bytes, session: Session, request: GenerateRequest, arrived_unix_ns: int) -> None:
         error = None
         if self._draining:
             error = EngineError("draining", "the engine is shutting down", retry_after_s=5.0)
@@ -276,7 +278,7 @@ class EngineServer:
         num_batch_choices = 0 if request.batch is None else request.n
         session.num_in_flight += not num_batch_choices
         self._in_flight[request.request_id] = InFlight(
-            gateway, session.database_id, request.attempt, request.meter, num_batch_choices
+            gateway, session.database_id, request.attempt, request.meter, num_batch_choices, arrived_unix_ns
         )
         return self._mailbox.command(request)
 
@@ -303,6 +305,9 @@ class EngineServer:
             by_gateway.setdefault(flight.gateway, StepOutputs([], [])).deltas.append(delta)
         for final in finals:
             flight = self._in_flight.pop(final.request_id)
+            if flight.arrived_unix_ns:
+                usage = msgspec.structs.replace(final.usage, arrived_unix_ns=flight.arrived_unix_ns)
+                final = msgspec.structs.replace(final, usage=usage)
             by_gateway.setdefault(flight.gateway, StepOutputs([], [])).finals.append(final)
             self._keep_usage(flight, final)
         for gateway, outputs in by_gateway.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from adapters.stores import open_store
 from engine.compilations import Compilations
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
 from engine.core import EngineCore
-from engine.cpu.quantization import settle_format
+from engine.cpu.quantization import check_unquantized, settle_format
 from engine.cpu.setup import build_cpu
 from engine.device import BuildDevice, Device
 from engine.grammar.compiler import GrammarCompiler
@@ -37,8 +38,8 @@ from kernels.cpu.library import installed
 log = logging.getLogger(__name__)
 
 GPU_BATCH_STEP_MS, CPU_BATCH_STEP_MS = 30.0, 50.0
-CPU_EFFICIENCY, CPU_ONE_ROW_STEPS = 0.95, 5.0
-"""A CPU reads all weights in each step, which takes as long as a dozen sequences: it needs longer steps than 50 ms."""
+CPU_EFFICIENCY, CPU_ONE_ROW_STEPS = 0.95, 2.0
+"""A CPU reads all weights in each step, which takes a large model longer than 50 ms."""
 
 
 def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
@@ -55,14 +56,16 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
     dtype = str(resolve_dtype(config.dtype, where))
     quantized = config.quantization
+    is_general = load_model_config(config.model_dir, config.decoder).decoder == "transformers"
+    products = f"transformers {version('transformers')}" if is_general else quantized
     server = EngineServer(
         config.endpoint,
         digest,
         limits,
         mailbox,
-        fingerprint=_fingerprint(digest, name, dtype, quantized),
+        fingerprint=_fingerprint(digest, name, dtype, products),
         device=name,
-        dtype=_formats(dtype.removeprefix("torch."), quantized),
+        dtype=_formats(dtype.removeprefix("torch."), quantized, is_general=is_general),
         unattended_s=config.unattended_s,
         link_dir=config.link_dir,
     )
@@ -74,20 +77,28 @@ def settled(config: EngineConfig) -> EngineConfig:
 
     Raises SetupError or UnsupportedModel.
     """
+    if load_model_config(config.model_dir, config.decoder).decoder == "transformers":
+        check_unquantized(config.quantization)
+        return msgspec.structs.replace(config, quantization="none")
     device = resolve_device(config.device)
     quantized = settle_format(config, device, resolve_dtype(config.dtype, device))
     return msgspec.structs.replace(config, quantization=quantized)
 
 
-def _formats(dtype: str, quantized: str) -> str:
-    """Return the number formats for people, such as `bfloat16` or `float32, products in int8 by avx2`."""
+def _formats(dtype: str, quantized: str, *, is_general: bool) -> str:
+    """Return the number formats for people, such as `bfloat16` or `float32, products in int8 by avx2`.
+
+    is_general: True where transformers computes the model, which is told here as well.
+    """
+    if is_general:
+        return f"{dtype} through transformers (slower)"
     library = None if quantized == "none" else installed()
     return dtype if library is None else f"{dtype}, products in {quantized} by {library.paths[-1]}"
 
 
-def _fingerprint(digest: str, device: str, dtype: str, quantized: str) -> str:
+def _fingerprint(digest: str, device: str, dtype: str, products: str) -> str:
     """Return the fingerprint of `protocol.Welcome`. Threads are left out: they change no more than neighbors do."""
-    parts = (digest, VERSION, torch.__version__, device, dtype, quantized)
+    parts = (digest, VERSION, torch.__version__, device, dtype, products)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -104,9 +115,10 @@ def build_core(
     config = settled(config)  # before anything is loaded
     config = msgspec.structs.replace(config, max_batched_tokens=batched_tokens(config.max_batched_tokens, where))
     dtype = resolve_dtype(config.dtype, where)
-    model = load_model_config(config.model_dir)
+    model = load_model_config(config.model_dir, config.decoder)
     log.info("loading %s in %s on %s", config.model_dir, dtype, where)
-    device = (build_device or _builder_for(where))(config, model, dtype)
+    device = (build_device or _builder_for(where, model))(config, model, dtype)
+    model = device.model or model
     host = HostTier(config.adapter_host_bytes, pinned=device.pin)
     pool = build_adapter_pool(config, model, dtype, device, host, mailbox)
     blocks = BlockManager(device.num_blocks, config.block_size)
@@ -170,6 +182,7 @@ def scheduler_limits(config: EngineConfig, model: ModelConfig, device: Device, w
         vocab_size=model.vocab_size,
         eos_token_ids=frozenset(model.eos_token_ids),
         token_bytes=device.token_bytes,
+        length_switch=model.length_switch,
         num_draft_tokens=config.num_draft_tokens,
         batch=batch_limits(config, where),
     )
@@ -188,11 +201,22 @@ def batch_limits(config: EngineConfig, where: torch.device) -> BatchLimits:
     )
 
 
-def _builder_for(where: torch.device) -> BuildDevice:
-    """Return the function that builds the device. The GPU's part imports Triton, which not every machine has."""
+def _builder_for(where: torch.device, model: ModelConfig) -> BuildDevice:
+    """Return the function that builds the device. The GPU's part imports Triton, which not every machine has.
+
+    Transformers takes seconds to import, so that only engines that compute by it do.
+    """
+    if model.decoder == "transformers" and where.type != "cuda":
+        from engine.cpu.general import build_general_cpu
+
+        return build_general_cpu
     if where.type != "cuda":
         return build_cpu
     from engine.cuda.nvidia import CudaAccelerator
     from engine.cuda.setup import build_cuda
 
+    if model.decoder == "transformers":
+        from engine.cuda.general import build_general_cuda
+
+        return lambda config, model, dtype: build_general_cuda(config, model, dtype, CudaAccelerator(where))
     return lambda config, model, dtype: build_cuda(config, model, dtype, CudaAccelerator(where))

@@ -23,6 +23,7 @@ from engine.bench import (
     structured,
     throughput,
 )
+from engine.bench.bounds import decoders
 from engine.bench.options import add_options, read_options
 from engine.bench.report import Report, machine
 from engine.config import EngineConfig
@@ -43,15 +44,18 @@ SCENARIOS = {
         quantization,
         llamacpp,
         bounds,
+        decoders,
     )
 }
 
 
 def main(arguments: list[str]) -> int:
+    """Return 0 unless a row says FAIL."""
     use_huge_pages()  # for transformers, too
     args = _parser().parse_args(arguments or ["throughput"])
     scenario = SCENARIOS[args.scenario]
     report = Report(args.scenario, sys.stdout, as_json=args.json)
+    has_failed = False
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as folder:
         config = EngineConfig(
             model_dir=args.model_dir,
@@ -63,7 +67,8 @@ def main(arguments: list[str]) -> int:
         report.machine(machine(config))
         for row in scenario.measure(config, read_options(scenario.Options, args)):
             report.row(row)
-    return 0
+            has_failed |= row.get("verdict") == "FAIL"
+    return int(has_failed)
 
 
 def _parser() -> argparse.ArgumentParser:

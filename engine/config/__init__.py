@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.config.model import PROJECTIONS, ModelConfig, Projection, RopeParameters, UnsupportedModel
-from engine.config.model_folder import load_model_config, model_digest
+from engine.config.model_folder import DecoderChoice, load_model_config, model_digest
 
 __all__ = [
     "PROJECTIONS",
@@ -66,6 +66,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "another value is for comparisons."
         ),
     ] = "auto"
+    decoder: Annotated[
+        DecoderChoice,
+        Meta(
+            description="Code that computes the model: `own` is the engine's, for the families of engine/README.md; "
+            "`transformers` is the model class of the installed transformers, which is slower; `auto` takes `own` "
+            "for each family that it knows."
+        ),
+    ] = "auto"
     kv_cache_bytes: Annotated[
         Bytes | None,
         Meta(
@@ -96,7 +104,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Count,
         Meta(
             description="Longest step in milliseconds, as predicted, of the batch band alone: who arrives waits for no "
-            "longer one (0: 30 on a GPU; on a CPU 50, or what its best throughput takes, up to five steps of one "
+            "longer one (0: 30 on a GPU; on a CPU 50, or what its best throughput takes, up to two steps of one "
             "sequence)."
         ),
     ] = 0

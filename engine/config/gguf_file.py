@@ -10,6 +10,7 @@ import mmap
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -32,11 +33,16 @@ ARCHITECTURES = {"llama": True, "qwen2": False, "qwen3": False}
 ROTATION_FACTORS = "rope_freqs.weight"
 """A tensor of factors by which long wavelengths of the rotation are stretched, as Llama 3.1 has them."""
 
+SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
+"""Tensors of LongRoPE's factors, as Phi-3 has them."""
+
 _VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _STRING, _ARRAY, _UINT32 = 8, 9, 4
 _MOST_DIMENSIONS = 4
 _ALIGNMENT = 32
-_SCALED = ".rope.scaling."
+_SCALED = "rope.scaling."
+_ROTATION = re.compile(r"[\w-]+\.(rope\.[\w.]+)")
+_NUMBERS = {4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _MAGIC = int.from_bytes(b"GGUF", "little")
 
 _WHOLE = {
@@ -85,8 +91,15 @@ class GgufFile(msgspec.Struct, frozen=True):
     """Tensors by their names in Hugging Face's checkpoints."""
     others: tuple[str, ...]
     """Names of tensors that have no name in Hugging Face's checkpoints."""
-    scales_rotation: bool
-    """True if positions are rotated by scaled angles, by keys or by a tensor of the file."""
+    rotation_keys: dict[str, float | str]
+    """The keys of the rotation without the architecture before them, such as `rope.scaling.factor`."""
+    rotation_tensors: dict[str, GgufTensor]
+    """The tensors of factors of the rotation, by their names in the file."""
+
+    @property
+    def scales_rotation(self) -> bool:
+        """Tell whether positions are rotated by scaled angles, by keys or by a tensor of the file."""
+        return bool(self.rotation_tensors) or any(key.startswith(_SCALED) for key in self.rotation_keys)
 
     @property
     def computed_share(self) -> float:
@@ -151,31 +164,37 @@ class _Head:
         magic, version, num_tensors, num_values = self._take("<IIQQ")
         if magic != _MAGIC or version not in (2, 3):
             raise ValueError("it does not begin as one of version 2 or 3")
-        architecture, alignment, scales_rotation = "", _ALIGNMENT, False
+        architecture, alignment = "", _ALIGNMENT
+        rotation_keys: dict[str, float | str] = {}
         for _ in range(num_values):
             key, (kind,) = self._string(), self._take("<I")
             if key == "general.architecture" and kind == _STRING:
                 architecture = self._string()
             elif key == "general.alignment" and kind == _UINT32:
                 (alignment,) = self._take("<I")
+            elif (found := _ROTATION.fullmatch(key)) and kind == _STRING:
+                rotation_keys[found[1]] = self._string()
+            elif found and kind in _NUMBERS:
+                (rotation_keys[found[1]],) = self._take(_NUMBERS[kind])
             else:
-                scales_rotation |= _SCALED in key
                 self._skip(kind)
-        tensors, others = {}, []
-        found = [self._tensor() for _ in range(num_tensors)]
+        tensors, rotation_tensors, others = {}, {}, []
+        placed_tensors = [self._tensor() for _ in range(num_tensors)]
         if not alignment or alignment % 8:
             raise ValueError(f"its alignment is {alignment}")
         first = self._place + -self._place % alignment
-        for name, tensor in found:
+        for name, tensor in placed_tensors:
             placed = msgspec.structs.replace(tensor, offset=first + tensor.offset)
             if placed.offset + placed.num_bytes > len(self._content):
                 raise ValueError(f"it ends before {name} does")
             known = hugging_face_name(name)
-            if known is None:
+            if name in (ROTATION_FACTORS, SHORT_FACTORS, LONG_FACTORS):
+                rotation_tensors[name] = placed
+            elif known is None:
                 others.append(name)
             else:
                 tensors[known] = placed
-        return GgufFile(architecture, tensors, tuple(others), scales_rotation or ROTATION_FACTORS in others)
+        return GgufFile(architecture, tensors, tuple(others), rotation_keys, rotation_tensors)
 
     def _tensor(self) -> tuple[str, GgufTensor]:
         name, (num_dimensions,) = self._string(), self._take("<I")
@@ -191,7 +210,7 @@ class _Head:
         shape = tuple(int(each) for each in reversed(dimensions))
         return name, GgufTensor(kind, shape, offset, dimensions[0] // size * num_bytes)
 
-    def _take(self, form: str) -> tuple[int, ...]:
+    def _take(self, form: str) -> tuple[Any, ...]:
         found = struct.unpack_from(form, self._content, self._place)
         self._place += struct.calcsize(form)
         return found

@@ -10,6 +10,12 @@ import msgspec
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PROJECTIONS: tuple[Projection, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
+FUSED: dict[str, tuple[Projection, ...]] = {
+    "self_attn.qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "mlp.gate_up_proj": ("gate_proj", "up_proj"),
+}
+"""Modules that are one matrix in some checkpoints, and the projections that are their parts, one below the other."""
+
 
 class UnsupportedModel(ValueError):
     """The model folder asks for something this engine does not compute; the message names the config key."""
@@ -21,7 +27,7 @@ class RopeParameters(msgspec.Struct, frozen=True):
     theta: float
     kind: str = "default"
     """default; linear (positions divided by factor); llama3 (low frequencies divided, Llama 3.1); yarn (Peng et al.,
-    2023)."""
+    2023); longrope (Ding et al., 2024)."""
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
@@ -31,10 +37,27 @@ class RopeParameters(msgspec.Struct, frozen=True):
     truncate: bool = True
     attention_factor: float = 1.0
     """The factor of cos and sin."""
+    rotary_dim: int = 0
+    """The number of each head's dimensions that are rotated; 0: all."""
+    short_factors: tuple[float, ...] = ()
+    """LongRoPE's divisors of the frequencies of sequences up to original_max_position."""
+    long_factors: tuple[float, ...] = ()
+    """LongRoPE's divisors of the frequencies of longer sequences, at all their positions."""
+
+
+class NormNames(msgspec.Struct, frozen=True):
+    """The names of a layer's norms in a checkpoint; none where a layer has no such norm."""
+
+    before_attention: str = "input_layernorm"
+    after_attention: str = ""
+    """The norm of attention's output, before that is added to the residual stream."""
+    before_feed_forward: str = "post_attention_layernorm"
+    after_feed_forward: str = ""
+    """The norm of the feed-forward part's output, before that is added."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
-    """A decoder of the Llama family, as its `config.json` describes it."""
+    """A decoder of the Llama family or near to it, as its `config.json` describes it."""
 
     family: str
     vocab_size: int
@@ -54,12 +77,17 @@ class ModelConfig(msgspec.Struct, frozen=True):
     """True where the output of attention has a bias: Llama, Qwen3, SmolLM3 and Granite with attention_bias."""
     qk_norm: bool = False
     """True where queries and keys are normed by head: Qwen3 and Gemma 3."""
+    whole_qk_norm: bool = False
+    """True where all heads of queries are normed together, and all of keys: OLMo 2 and 3."""
+    fused: tuple[str, ...] = ()
+    """The modules of `FUSED` that checkpoints and adapters have in place of their parts: Phi-3 and GLM-4."""
+    interleaved: bool = False
+    """True where neighbouring dimensions are rotated together in the checkpoint: GLM-4."""
     activation: Literal["silu", "gelu_tanh"] = "silu"
     """The function of the gate: Gemma has gelu by its approximation with tanh."""
     norm_offset: float = 0.0
     """The number that is added to the weight of each norm: 1 for Gemma."""
-    output_norms: bool = False
-    """True where the outputs of attention and of the feed-forward part are normed before they are added: Gemma 3."""
+    norms: NormNames = NormNames()
     window_rope: RopeParameters | None = None
     """The rotation of layers with a window, where it is another one: Gemma 3."""
     windows: tuple[int | None, ...] = ()
@@ -74,9 +102,26 @@ class ModelConfig(msgspec.Struct, frozen=True):
     """The factor of the sums that attention and the feed-forward part add to the residual stream: Granite."""
     logits_divisor: float = 1.0
     """The divisor of logits: Granite."""
+    attention_softcap: float = 0.0
+    """The bound c of attention's scores s, which become c tanh(s / c): Gemma 2; 0: none."""
+    logits_softcap: float = 0.0
+    """The same bound of logits: Gemma 2; 0: none."""
+    query_growth: float = 0.0
+    """The factor of the logarithm by which queries grow at each further original_max_position: Ministral 3."""
     eos_token_ids: tuple[int, ...] = ()
     embedding_sizes: tuple[int, ...] = ()
     """The sizes to which an embedding may be shortened, hidden_size among them. Empty: only hidden_size."""
+    decoder: Literal["own", "transformers"] = "own"
+    """The code that computes the model; for `transformers`, the fields that tell how are not read."""
+    modules: tuple[tuple[str, int, int], ...] = ()
+    """Where transformers computes it, the modules that an adapter may target: short names, inputs, outputs."""
+    groups: tuple[tuple[str, ...], ...] = ()
+    """Where transformers computes it and it is loaded, the names of the modules that share an input, together."""
+
+    @property
+    def length_switch(self) -> int:
+        """The longest sequence that has LongRoPE's short factors; 0 where no length changes the rotation."""
+        return self.rope.original_max_position if self.rope.kind == "longrope" else 0
 
     @property
     def query_multiplier(self) -> float:
@@ -104,6 +149,39 @@ class ModelConfig(msgspec.Struct, frozen=True):
             "down_proj": (self.intermediate_size, self.hidden_size),
         }[projection]
 
-    def adapter_targets(self) -> dict[str, tuple[int, int]]:
-        """Return the modules that an adapter may target in each layer: {projection: (in_features, out_features)}."""
+    def projection_shapes(self) -> dict[str, tuple[int, int]]:
+        """Return (in_features, out_features) of each linear of a layer, apart where a checkpoint has them fused."""
+        if self.decoder == "transformers":
+            return {name: (num_in, num_out) for name, num_in, num_out in self.modules}
         return {projection: self.projection_shape(projection) for projection in PROJECTIONS}
+
+    def parts_of(self, module: str) -> tuple[Projection, ...]:
+        """Return the projections of a module that an adapter may target, in the order of its outputs."""
+        return FUSED[module] if module in self.fused else (module,)  # type: ignore[return-value]
+
+    def adapter_targets(self) -> dict[str, tuple[int, int]]:
+        """Return the modules that an adapter may target in each layer: {module: (in_features, out_features)}."""
+        if self.decoder == "transformers":
+            return self.projection_shapes()
+        fused = {FUSED[name][0]: name for name in self.fused}
+        parts = {part for name in self.fused for part in FUSED[name]}
+        modules = [fused.get(name, name) for name in PROJECTIONS if name in fused or name not in parts]
+        shapes = self.projection_shapes()
+        return {
+            name: (shapes[self.parts_of(name)[0]][0], sum(shapes[part][1] for part in self.parts_of(name)))
+            for name in modules
+        }
+
+    def head_order(self) -> tuple[int, ...] | None:
+        """Return the order in which the engine has the dimensions of heads of queries and keys; None: as checkpoints.
+
+        The engine rotates dimension i together with i + head_dim / 2. Dimensions that are not rotated come last in each
+        half, where their angle is zero. Scores do not change by the order, since queries and keys have the same.
+        """
+        size = self.head_dim
+        rotated = self.rope.rotary_dim or size
+        pairs = [(2 * i, 2 * i + 1) if self.interleaved else (i, i + rotated // 2) for i in range(rotated // 2)]
+        rest = (size - rotated) // 2
+        pairs += [(rotated + i, rotated + rest + i) for i in range(rest)]
+        order = (*(first for first, _ in pairs), *(second for _, second in pairs))
+        return None if order == tuple(range(size)) else order

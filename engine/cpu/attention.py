@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig, RopeParameters
-from engine.models.rope import RotaryTable
+from engine.models.rope import RotaryTable, query_factors
 from engine.models.weights import LayerWeights
 from kernels.attention import decode_attention, prefill_attention
+from kernels.capped_attention import capped_decode_attention, capped_prefill_attention
 from kernels.kv_cache import write_kv
 from kernels.rope import rope
 from kernels.workspace import Workspace
@@ -37,6 +38,7 @@ class AttentionRows(msgspec.Struct, frozen=True):
     """
 
     positions: Tensor  # [N] int64
+    angles: Tensor  # [N] int64, the rows of the tables of angles: positions, or those of long sequences
     slots: Tensor  # [N] int64, where each row's key and value go
     num_decodes: int
     decode_blocks: Tensor  # [num_decodes, B] int64
@@ -68,6 +70,10 @@ class PagedCache:
         self.ropes: list[RopeParameters | None] = [
             None if layer in config.unrotated_layers else rope for layer, rope in enumerate(ropes)
         ]
+        factors = query_factors(config, max_position)
+        self.query_factors = None if factors is None else factors[:, None, None].to(dtype)  # of each position
+        self.length_switch = config.length_switch
+        self.softcap = config.attention_softcap
         self.gathered = Workspace(dtype, torch.device("cpu"))
         shape = (2, config.num_kv_heads, num_slots, config.head_dim)
         # Zeros, not garbage: padded context is read at weight 0, and 0 * NaN is a NaN (see kernels.kv_cache).
@@ -85,8 +91,9 @@ class PagedAttention:
         """
         self._cache = cache
         self._rows = rows
-        positions = next(iter(rows.values())).positions
-        self._rotary = {rope: table.at(positions) for rope, table in cache.rotary_tables.items()}
+        positions, angles = next((each.positions, each.angles) for each in rows.values())
+        self._query_factors = None if cache.query_factors is None else cache.query_factors[positions]
+        self._rotary = {rope: table.at(angles) for rope, table in cache.rotary_tables.items()}
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         rows, cache = self._rows[self._cache.windows[index]], self._cache.layers[index]
@@ -97,14 +104,24 @@ class PagedAttention:
         if (parameters := self._cache.ropes[index]) is not None:
             qkv = rope(qkv, *self._rotary[parameters])
         q, kv = torch.split(qkv, [num_heads, 2 * num_kv_heads], 1)
+        if self._query_factors is not None:
+            q = q * self._query_factors
         if self._cache.rounded_to is not None:
             kv = kv.to(self._cache.rounded_to).to(cache.dtype)
         write_kv(cache, kv, rows.slots)
-        parts = [
-            prefill_attention(q[part.first : part.last], cache, part.slots, part.visible) for part in rows.prefills
-        ]
+        parts = [self._attend_prompt(q[part.first : part.last], cache, part) for part in rows.prefills]
         if rows.num_decodes:
-            first = q[: rows.num_decodes]
-            decodes = decode_attention(first, cache, rows.decode_blocks, rows.decode_hidden, self._cache.gathered)
-            parts.insert(0, decodes)
+            parts.insert(0, self._attend_decodes(q[: rows.num_decodes], cache, rows))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _attend_prompt(self, q: Tensor, cache: Tensor, part: PrefillRows) -> Tensor:
+        cap = self._cache.softcap
+        if cap:
+            return capped_prefill_attention(q, cache, part.slots, part.visible, cap, None)
+        return prefill_attention(q, cache, part.slots, part.visible)
+
+    def _attend_decodes(self, q: Tensor, cache: Tensor, rows: AttentionRows) -> Tensor:
+        cap = self._cache.softcap
+        if cap:
+            return capped_decode_attention(q, cache, rows.decode_blocks, rows.decode_hidden, cap, None)
+        return decode_attention(q, cache, rows.decode_blocks, rows.decode_hidden, self._cache.gathered)

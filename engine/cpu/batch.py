@@ -17,10 +17,14 @@ Ints = NDArray[np.int64]
 
 
 class BatchBuilder:
-    """Knows the cache's block size and the windows of the model's layers; holds nothing of a step."""
+    """Knows the cache's block size and the windows of the model's layers; holds nothing of a step.
 
-    def __init__(self, block_size: int, windows: Iterable[int | None]) -> None:
+    length_switch: the number of rows in the tables of angles before those of long sequences.
+    """
+
+    def __init__(self, block_size: int, windows: Iterable[int | None], length_switch: int = 0) -> None:
         self._block_size = block_size
+        self._length_switch = length_switch
         self._windows = sorted(set(windows), key=lambda window: window or 0)
 
     def build(self, plan: Plan) -> tuple[Tensor, dict[int | None, AttentionRows]]:
@@ -30,11 +34,14 @@ class BatchBuilder:
         tokens = [token for chunk in chunks for token in chunk.token_ids]
         positions = np.concatenate([np.arange(c.first, c.first + c.num_tokens, dtype=np.int64) for c in chunks])
         slots = np.concatenate([self._slots(c, c.first) for c in chunks])
+        shifts = np.repeat([c.sequence.is_long * self._length_switch for c in chunks], [c.num_tokens for c in chunks])
+        angles = torch.from_numpy(positions + shifts)
         all_positions, all_slots = torch.from_numpy(positions), torch.from_numpy(slots)
         lengths, blocks = self._decodes(plan.decodes)
         rows = {
             window: AttentionRows(
                 positions=all_positions,
+                angles=angles,
                 slots=all_slots,
                 num_decodes=num_decodes,
                 decode_blocks=torch.from_numpy(blocks),

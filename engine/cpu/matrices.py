@@ -31,7 +31,7 @@ def matrices_bytes(config: ModelConfig, kind: Format) -> int:
     def num_bytes(outputs: int, inputs: int, kind: Format) -> int:
         return -(-outputs // BLOCK) * BLOCK * -(-inputs // GROUP) * GROUP_BYTES[kind]
 
-    layer = sum(num_bytes(outputs, inputs, kind) for inputs, outputs in config.adapter_targets().values())
+    layer = sum(num_bytes(outputs, inputs, kind) for inputs, outputs in config.projection_shapes().values())
     head = num_bytes(config.vocab_size, config.hidden_size, "int8")
     return config.num_layers * layer + head * (1 if config.tie_word_embeddings else 2)
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.cpu.threads import AdaptedThreads
 from engine.lora.layer import GROUPS, LoadedAdapter
-from engine.models.rope import cos_and_sin
+from engine.models.decoder import bounded_
+from engine.models.rope import cos_and_sin, query_factors
 from engine.models.weights import LayerWeights, ModelWeights, Norm, Product
 from engine.sequence import Chunk, Plan, Sequence
 from engine.transfers import Event, PastEvent
@@ -96,7 +97,8 @@ class NativePath:
             if chunk.sequence.adapter_slot is not None:
                 in_use.append(self._adapter(chunk.sequence.adapter_slot))
                 address = in_use[-1][1].ctypes.data
-            fields.append((len(tokens), chunk.num_tokens, chunk.first, num_blocks, len(table), address))
+            angle = chunk.first + chunk.sequence.is_long * self._config.length_switch
+            fields.append((len(tokens), chunk.num_tokens, chunk.first, angle, num_blocks, len(table), address))
             tokens += chunk.token_ids
             tables.append(table)
             num_blocks += len(table)
@@ -113,7 +115,8 @@ class NativePath:
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits = self._lm_head.write(hidden, self._logits.take(len(hidden), self._config.vocab_size))
-        return logits if self._config.logits_divisor == 1.0 else logits.div_(self._config.logits_divisor)
+        divided = logits if self._config.logits_divisor == 1.0 else logits.div_(self._config.logits_divisor)
+        return bounded_(divided, self._config.logits_softcap)
 
     def _adapter(self, slot: int) -> tuple[LoadedAdapter, NDArray[np.void]]:
         """Return the adapter of a slot, and where its matrices are."""
@@ -171,6 +174,8 @@ def make_decoder(
         embedding_multiplier=float(torch.tensor(config.embedding_multiplier, dtype=embed.dtype)),
         query_multiplier=config.query_multiplier,
         residual_multiplier=config.residual_multiplier,
+        softcap=config.attention_softcap,
+        has_whole_norms=config.whole_qk_norm,
     )
     ropes = {config.rope_of(index) for index in range(config.num_layers)}
     angles = {rope: cos_and_sin(rope, config.head_dim, max_position) for rope in ropes}
@@ -178,10 +183,12 @@ def make_decoder(
     for index, layer in enumerate(weights.layers):
         rotated = None if index in config.unrotated_layers else angles[config.rope_of(index)]
         layers.append(_tensors(layer, rotated, config.window(index)))
-    return NativeDecoder(library, shape, embed.table, layers, _weight(weights.norm), path)
+    factors = query_factors(config, max_position)
+    return NativeDecoder(library, shape, embed.table, layers, _weight(weights.norm), path, factors)
 
 
 def _tensors(layer: LayerWeights, angles: tuple[Tensor, Tensor] | None, window: int | None) -> LayerTensors:
+    q_norm, k_norm = layer.whole_norms or (layer.q_norm, layer.k_norm)
     return LayerTensors(
         products=(
             _quantized(layer.qkv),
@@ -189,15 +196,19 @@ def _tensors(layer: LayerWeights, angles: tuple[Tensor, Tensor] | None, window: 
             _quantized(layer.gate_up),
             _quantized(layer.down),
         ),
-        input_norm=_weight(layer.input_norm),
-        q_norm=None if layer.q_norm is None else _weight(layer.q_norm),
-        k_norm=None if layer.k_norm is None else _weight(layer.k_norm),
-        attention_norm=None if layer.attention_norm is None else _weight(layer.attention_norm),
-        post_norm=_weight(layer.post_norm),
-        feed_forward_norm=None if layer.feed_forward_norm is None else _weight(layer.feed_forward_norm),
+        input_norm=_optional_weight(layer.input_norm),
+        q_norm=_optional_weight(q_norm),
+        k_norm=_optional_weight(k_norm),
+        attention_norm=_optional_weight(layer.attention_norm),
+        post_norm=_optional_weight(layer.post_norm),
+        feed_forward_norm=_optional_weight(layer.feed_forward_norm),
         angles=angles,
         window=window,
     )
+
+
+def _optional_weight(norm: Norm | None) -> Tensor | None:
+    return None if norm is None else _weight(norm)
 
 
 def _weight(norm: Norm) -> Tensor:

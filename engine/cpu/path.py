@@ -19,8 +19,8 @@ from engine.sequence import Plan, Sequence
 from engine.transfers import Event, PastEvent
 
 
-class CpuPath:
-    """Computes plans with PyTorch's operations.
+class AdapterPath:
+    """What paths on a CPU share: adapters in tables, and steps that are done when they are launched.
 
     adapter_in: returns the adapter that a slot of the pool holds.
     tables: the tables of decodes.
@@ -29,19 +29,13 @@ class CpuPath:
 
     def __init__(
         self,
-        decoder: Decoder,
-        cache: PagedCache,
-        block_size: int,
         adapter_in: Callable[[int], LoadedAdapter],
         tables: AdapterTables,
         threads: AdaptedThreads | None = None,
     ) -> None:
-        self._decoder = decoder
-        self._cache = cache
         self._adapter_in = adapter_in
         self._tables = tables
         self._threads = threads
-        self._batches = BatchBuilder(block_size, cache.windows)
 
     @property
     def feeds(self) -> bool:
@@ -64,17 +58,13 @@ class CpuPath:
             return range(len(plan.decodes))
         return self._tables.order([self._adapter_of(chunk.sequence) for chunk in plan.decodes])
 
-    def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
+    def adapt_threads(self) -> None:
+        """Take as many threads as other work leaves processors, where the number is not fixed."""
         if self._threads is not None:
             self._threads.adapt()
-        token_ids, rows = self._batches.build(plan)
-        wanted = torch.tensor(output_rows, dtype=torch.int64)
-        return self._decoder.forward(Batch(token_ids, PagedAttention(self._cache, rows), wanted, self._step_lora(plan)))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self._decoder.logits(hidden)
-
-    def _step_lora(self, plan: Plan) -> BatchedLora | None:
+    def step_lora(self, plan: Plan) -> BatchedLora | None:
+        """Return the adapters of a plan's rows; None where no row has any."""
         segments: list[Segment] = []
         first = 0
         for chunk in plan.chunks:
@@ -86,3 +76,30 @@ class CpuPath:
 
     def _adapter_of(self, sequence: Sequence) -> LoadedAdapter | None:
         return None if sequence.adapter_slot is None else self._adapter_in(sequence.adapter_slot)
+
+
+class CpuPath(AdapterPath):
+    """Computes plans with PyTorch's operations."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: PagedCache,
+        block_size: int,
+        adapter_in: Callable[[int], LoadedAdapter],
+        tables: AdapterTables,
+        threads: AdaptedThreads | None = None,
+    ) -> None:
+        super().__init__(adapter_in, tables, threads)
+        self._decoder = decoder
+        self._cache = cache
+        self._batches = BatchBuilder(block_size, cache.windows, cache.length_switch)
+
+    def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
+        self.adapt_threads()
+        token_ids, rows = self._batches.build(plan)
+        wanted = torch.tensor(output_rows, dtype=torch.int64)
+        return self._decoder.forward(Batch(token_ids, PagedAttention(self._cache, rows), wanted, self.step_lora(plan)))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._decoder.logits(hidden)

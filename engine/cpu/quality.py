@@ -141,19 +141,21 @@ def _states(
     with weights_in_turn(model_dir, config, make_linear, make_embedding) as weights:
         decoder = Decoder(config, weights)
         cache = PagedCache(config, num_tokens, num_tokens, torch.float32, rounded_to=cache_dtype)
-        rows = {window: _rows(num_tokens, window) for window in set(cache.windows)}
+        shift = cache.length_switch if num_tokens > cache.length_switch else 0
+        rows = {window: _rows(num_tokens, window, shift) for window in set(cache.windows)}
         everything = torch.arange(num_tokens)
         batch = Batch(torch.tensor(token_ids), PagedAttention(cache, rows), everything, None)
         return _States(decoder, decoder.forward(batch))
 
 
-def _rows(num_tokens: int, window: int | None) -> AttentionRows:
-    """Return the rows of one prompt that begins the cache."""
+def _rows(num_tokens: int, window: int | None, shift: int) -> AttentionRows:
+    """Return the rows of one prompt that begins the cache. shift: of the rows of angles from positions."""
     positions = torch.arange(num_tokens)
     behind = positions[:, None] - positions
     visible = (behind >= 0) & (behind < (window or num_tokens))
     return AttentionRows(
         positions=positions,
+        angles=positions + shift,
         slots=positions,
         num_decodes=0,
         decode_blocks=torch.empty(0, 1, dtype=torch.int64),

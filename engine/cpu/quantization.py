@@ -41,6 +41,18 @@ class Choice(NamedTuple):
     reason: str
 
 
+def check_unquantized(asked: Asked) -> None:
+    """Check that a model which transformers computes is to be computed in the numbers of its files.
+
+    Raises SetupError: when another format is asked for.
+    """
+    if asked not in ("auto", "none"):
+        raise SetupError(
+            f"LORIKEET_QUANTIZATION is {asked}, but transformers computes this model, in float32 or 16 bits; set it "
+            "to auto"
+        )
+
+
 def use_native_path(asked: str) -> None:
     """Make the native kernels use no faster instructions than asked for; auto: the processor's fastest.
 

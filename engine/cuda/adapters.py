@@ -6,6 +6,8 @@ did, so that no step, nor a replayed graph, sees them change. Belongs to the ste
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,35 +19,46 @@ from kernels.gpu.lora import SlotTable
 PROJECTIONS = tuple(name for group in GROUPS for name in group)
 
 
-def columns_of(group: Group) -> tuple[int, int]:
-    """Return where a group's projections are in the table: [first, last)."""
-    first = PROJECTIONS.index(group[0])
-    return first, first + len(group)
-
-
 class DeviceSlots:
     """A table of num_slots slots.
 
     max_rank: no adapter's rank is larger.
     transfers: move entries to the device, in the order in which steps are launched.
+    groups: those of the model's projections.
     num_changes: the number of times that entries were written.
     """
 
     def __init__(
-        self, num_layers: int, num_slots: int, max_rank: int, transfers: Transfers, device: torch.device
+        self,
+        num_layers: int,
+        num_slots: int,
+        max_rank: int,
+        transfers: Transfers,
+        device: torch.device,
+        groups: Sequence[Group] = GROUPS,
     ) -> None:
-        self.table = SlotTable.empty(num_layers, len(PROJECTIONS), num_slots, device)
+        self._first: dict[Group, int] = {}
+        num_projections = 0
+        for group in groups:
+            self._first[group] = num_projections
+            num_projections += len(group)
+        self.table = SlotTable.empty(num_layers, num_projections, num_slots, device)
         self.num_slots = num_slots
         self.max_rank = max_rank
         self.num_changes = 0
         self._transfers = transfers
         self._placed: dict[int, LoadedAdapter] = {}
 
+    def columns_of(self, group: Group) -> tuple[int, int]:
+        """Return where a group's projections are in the table: [first, last)."""
+        first = self._first[group]
+        return first, first + len(group)
+
     def place(self, slot: int, adapter: LoadedAdapter) -> None:
         """Place an adapter for the steps launched from now on; do nothing if it is there."""
         if self._placed.get(slot) is adapter:
             return
-        addresses, ranks, scalings = _entries(adapter, *self.table.ranks.shape[:2])
+        addresses, ranks, scalings = _entries(adapter, self._first, *self.table.ranks.shape[:2])
         for target, entries in zip(self.table, (addresses[0], addresses[1], ranks, scalings), strict=True):
             target[:, :, slot] = self._transfers.put(entries)
         self._placed[slot] = adapter
@@ -59,14 +72,14 @@ class DeviceSlots:
 
 
 def _entries(
-    adapter: LoadedAdapter, num_layers: int, num_projections: int
+    adapter: LoadedAdapter, first_of: Mapping[Group, int], num_layers: int, num_projections: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
     """Return one slot's addresses of A's and B's [2, L, P] int64, ranks [L, P] int32, scalings [L, P] fp32."""
     addresses = np.zeros((2, num_layers, num_projections), dtype=np.int64)
     ranks = np.zeros((num_layers, num_projections), dtype=np.int32)
     scalings = np.zeros((num_layers, num_projections), dtype=np.float32)
     for (layer, group), weights in adapter.groups.items():
-        first, _ = columns_of(group)
+        first = first_of[group]
         shrinks = torch.split(weights.a, [len(b) for b in weights.bs])
         for p, a, b, scaling in zip(
             weights.projections, shrinks, weights.bs, adapter.scalings[layer, group], strict=True

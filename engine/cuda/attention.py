@@ -9,7 +9,7 @@ from engine.config import ModelConfig, RopeParameters
 from engine.cuda.fill import Extent
 from engine.cuda.metadata import StepFields
 from engine.cuda.norm import TritonNorm
-from engine.models.rope import cos_and_sin
+from engine.models.rope import cos_and_sin, query_factors
 from engine.models.weights import LayerWeights
 from kernels.gpu.attention import paged_attention_, workspace_elements
 from kernels.gpu.paged_contexts import PagedContexts
@@ -36,6 +36,8 @@ class PagedCache:
         self.config = config
         self.block_size = block_size
         self.angles = _angles(config, max_position, device)
+        factors = query_factors(config, max_position)
+        self.query_factors = None if factors is None else factors[:, None, None].to(device, dtype)
         shape = (2, config.num_kv_heads, num_blocks * block_size, config.head_dim)
         group = config.num_heads // config.num_kv_heads
         self.queries_at_once = queries_at_once(config.head_dim, group, dtype, device)
@@ -52,7 +54,7 @@ def _angles(config: ModelConfig, max_position: int, device: torch.device) -> lis
             if rope is not None:
                 cos, sin = cos_and_sin(rope, config.head_dim, max_position)
             else:  # the kernel, which writes the cache as well, turns by no angle
-                cos = torch.ones(max_position, config.head_dim // 2)
+                cos = torch.ones(max_position + config.length_switch, config.head_dim // 2)
                 sin = torch.zeros_like(cos)
             tables[rope] = cos.to(device), sin.to(device)
         angles.append(tables[rope])
@@ -63,12 +65,15 @@ class PagedAttention:
     """The attention of one step over the cache (`engine.models.decoder.StepAttention`).
 
     Decode rows come first; kernels of their own attend to their contexts and to those of chunks of prompts.
+    angle_rows: the rows of the tables of angles [N]; positions, unless LongRoPE has two for each.
     """
 
     def __init__(self, cache: PagedCache, fields: StepFields[Tensor], extent: Extent) -> None:
-        config, device = cache.config, fields.positions.device
+        config, device = cache.config, fields.angles.device
         self._cache = cache
-        self._positions, self._slots = fields.positions, fields.slots
+        self.angle_rows, self._slots = fields.angles, fields.slots
+        factors = cache.query_factors
+        self._query_factors = None if factors is None else factors[self.angle_rows]
         self._num_decodes, self._num_prompt_rows = extent.num_decode_rows, extent.num_prompt_rows
         decodes, prefills = slice(0, self._num_decodes), slice(self._num_decodes, None)
         self._decodes = _contexts(cache, fields, decodes, extent.decode_context)
@@ -84,12 +89,14 @@ class PagedAttention:
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         cache, memory, out, num_decodes = self._cache, self._cache.layers[index], self._out, self._num_decodes
         cos, sin = cache.angles[index]
-        q = rope_and_write_kv_(qkv, self._positions, cos, sin, memory, self._slots, _head_norms(layer))
-        window = cache.config.window(index)
+        if self._query_factors is not None:  # LongRoPE has none, so that rows of angles are positions
+            qkv[:, : cache.config.num_heads].mul_(self._query_factors)
+        q = rope_and_write_kv_(qkv, self.angle_rows, cos, sin, memory, self._slots, _head_norms(layer))
+        window, cap = cache.config.window(index), cache.config.attention_softcap
         if num_decodes:
-            paged_attention_(out[:num_decodes], q[:num_decodes], memory, self._decodes, self._workspace, window)
+            paged_attention_(out[:num_decodes], q[:num_decodes], memory, self._decodes, self._workspace, window, cap)
         if self._num_prompt_rows:
-            paged_attention_(out, q, memory, self._prefills, self._workspace, window)
+            paged_attention_(out, q, memory, self._prefills, self._workspace, window, cap)
         return out.flatten(1)
 
 

@@ -100,13 +100,18 @@ class _LastStep(NamedTuple):
 class Filler:
     """Writes plans. Knows the cache's block size, the most decode rows of a step, and the tiling of prompts.
 
+    length_switch: the number of rows in the tables of angles before those of long sequences.
+
     fed: the place of each token that the last step chose, by its sequence, for chunks that follow.
     """
 
-    def __init__(self, block_size: int, max_rows: int, max_blocks: int, queries_at_once: int) -> None:
+    def __init__(
+        self, block_size: int, max_rows: int, max_blocks: int, queries_at_once: int, length_switch: int = 0
+    ) -> None:
         self._block_size = block_size
         self._tables = BlockTables(max_rows, max_blocks)
         self._queries_at_once = queries_at_once
+        self._length_switch = length_switch
         self._last: _LastStep | None = None
         self.fed: Mapping[Sequence, int] = {}
 
@@ -126,7 +131,7 @@ class Filler:
         fields.query_starts[last_sequence:] = last_row
         for padding in (slice(num_decodes, num_decode_rows), slice(last_row, None)):
             fields.token_ids[padding] = 0
-            fields.positions[padding] = 0
+            fields.angles[padding] = 0
             fields.slots[padding] = NO_SLOT
         fields.context_lens[num_decodes:num_decode_rows] = 0
         fields.context_lens[last_sequence:] = 0
@@ -147,12 +152,13 @@ class Filler:
         if tables != last.tables or any(chunk.drafts for chunk in plan.decodes):
             return False
         positions = np.array([chunk.first for chunk in plan.decodes], dtype=np.int64)
-        if not np.array_equal(positions, fields.positions[:count] + 1):
+        angles = positions + self._shifts(plan.decodes)
+        if not np.array_equal(angles, fields.angles[:count] + 1):
             return False
         if not (positions % self._block_size).all():  # some begin a block
             self._fill_tables(tables, fields)
         fields.token_ids[:count] = [token for chunk in plan.decodes for token in self._new_tokens(chunk)]
-        fields.positions[:count] = positions
+        fields.angles[:count] = angles
         fields.slots[:count] = self._slots(fields.block_tables, np.arange(count), positions)
         fields.context_lens[:count] = positions + 1
         return True
@@ -167,11 +173,18 @@ class Filler:
         positions = np.array([chunk.first + i for chunk in decodes for i in range(chunk.num_tokens)], dtype=np.int64)
         self._fill_tables(tables, fields)
         fields.token_ids[:num_rows] = tokens
-        fields.positions[:num_rows] = positions
+        fields.angles[:num_rows] = positions + self._shifts(decodes)
         fields.slots[:num_rows] = self._slots(fields.block_tables, np.arange(num_rows), positions)
         fields.context_lens[:num_rows] = positions + 1
         fields.query_starts[:num_rows] = np.arange(num_rows)
         return num_rows
+
+    def _shifts(self, chunks: Many[Chunk]) -> Ints | int:
+        """Return how far each row's angles lie behind its position in the tables; 0 where all are as positions."""
+        if not self._length_switch:
+            return 0
+        shifts = [chunk.sequence.is_long * self._length_switch for chunk in chunks]
+        return np.repeat(np.array(shifts, dtype=np.int64), [chunk.num_tokens for chunk in chunks])
 
     def _new_tokens(self, chunk: Chunk) -> Many[int]:
         """Return the chunk's token ids, without copying the list of a decode that has no drafts.
@@ -204,7 +217,7 @@ class Filler:
             num_blocks = -(-_end(chunk) // self._block_size)
             fields.block_tables[sequence, :num_blocks] = table[0, :num_blocks]
             fields.token_ids[row:last] = chunk.token_ids
-            fields.positions[row:last] = positions
+            fields.angles[row:last] = positions + self._shifts([chunk])
             fields.slots[row:last] = self._slots(table, np.zeros(len(positions), dtype=np.int64), positions)
             fields.context_lens[sequence] = _end(chunk)
             fields.query_starts[sequence] = row

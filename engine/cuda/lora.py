@@ -10,8 +10,8 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.cuda.accelerator import Beside, Stream
-from engine.cuda.adapters import DeviceSlots, columns_of
-from engine.lora.layer import GROUPS, QKV, Group
+from engine.cuda.adapters import DeviceSlots
+from engine.lora.layer import Group, groups_of
 from engine.transfers import Event
 from kernels.gpu.lora import Shrink, expand_, expand_and_silu_mul, workspace_elements
 from kernels.gpu.work_list import WorkList
@@ -28,7 +28,9 @@ class SlotLora:
     def __init__(
         self, slots: DeviceSlots, work: WorkList, workspace: Tensor, waits: LayerWaits, beside: Beside | None
     ) -> None:
+        self._columns_of = slots.columns_of
         self._table = slots.table.of_chunks(work)
+        self._layer = -1
         self._max_rank = slots.max_rank
         self._work = work
         self._workspace = workspace
@@ -36,9 +38,10 @@ class SlotLora:
         self._beside = beside
 
     def begin(self, layer: int, group: Group, x: Tensor) -> SlotDelta:
-        if group is QKV:  # the first of its layer
+        if layer != self._layer:
+            self._layer = layer
             self._waits.await_layer(layer)
-        table = self._table.group(layer, *columns_of(group))
+        table = self._table.group(layer, *self._columns_of(group))
         shrink = Shrink.of(x, table, self._max_rank, self._work, self._workspace)
         launch = shrink.launch()
         if self._beside is None:
@@ -90,8 +93,9 @@ def lora_workspace(
     config: ModelConfig, num_rows: int, max_rank: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return a workspace that is large enough for every group's products."""
-    targets = config.adapter_targets()
-    elements = max(
-        workspace_elements(num_rows, targets[group[0]][0], len(group), max_rank, dtype, device) for group in GROUPS
+    targets = config.projection_shapes()
+    elements = (
+        workspace_elements(num_rows, targets[group[0]][0], len(group), max_rank, dtype, device)
+        for group in groups_of(config)
     )
-    return torch.empty(elements, dtype=torch.float32, device=device)
+    return torch.empty(max(elements, default=0), dtype=torch.float32, device=device)

@@ -40,8 +40,8 @@ class StepShape(NamedTuple):
 class StepFields(NamedTuple, Generic[T]):
     """The integers of one step: arrays on the host, tensors on the device.
 
-    token_ids, positions, slots: [N] int64, token_ids as in `kernels.gpu.fed_tokens`, slots -1 for a row that is
-    padding.
+    token_ids, angles, slots: [N] int64, token_ids as in `kernels.gpu.fed_tokens`; angles: the rows of the tables of
+    angles, which are positions, or those of long sequences; slots: -1 for a row that is padding.
     block_tables [B, M], context_lens [B], query_starts [B + 1]: int32, as in `kernels.gpu.attention`.
     tiles [T, 2]: int32, as in `kernels.gpu.query_tiles`.
     rows [N], chunks [C, 3]: int32, as in `kernels.gpu.work_list`.
@@ -49,7 +49,7 @@ class StepFields(NamedTuple, Generic[T]):
     """
 
     token_ids: T
-    positions: T
+    angles: T
     slots: T
     output_rows: T
     context_lens: T
@@ -66,7 +66,7 @@ def fields_of(shape: StepShape) -> StepFields[tuple[torch.dtype, tuple[int, ...]
     long, short = torch.int64, torch.int32
     return StepFields(
         token_ids=(long, (n,)),
-        positions=(long, (n,)),
+        angles=(long, (n,)),
         slots=(long, (n,)),
         output_rows=(long, (shape.num_outputs,)),
         context_lens=(short, (b,)),

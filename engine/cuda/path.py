@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from engine.config import ModelConfig
 from engine.cuda.accelerator import Accelerator, Beside
 from engine.cuda.adapters import DeviceSlots
 from engine.cuda.attention import PagedAttention, PagedCache
@@ -21,7 +22,7 @@ from engine.cuda.graphs import Captured, StepGraphs, StepLimits, extents_for
 from engine.cuda.lora import LayerWaits, SlotLora, lora_workspace
 from engine.cuda.metadata import Staged, StepBuffers, StepFields, StepShape, num_bytes_of
 from engine.device import AdapterIn
-from engine.models.decoder import Batch, Decoder
+from engine.models.decoder import Batch
 from engine.sequence import Plan, Sequence
 from engine.transfers import Event
 from kernels.gpu.fed_tokens import fed_tokens
@@ -30,6 +31,23 @@ from kernels.gpu.tuning import lora_block_m
 from kernels.gpu.work_list import WorkList, max_chunks
 
 CUT = 2  # one of so many parts of the layers comes before the point at which a step counts as halfway
+
+
+class StepDecoder(Protocol):
+    """A model on the device: `engine.models.decoder.Decoder`, or one that transformers computes."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def forward(self, batch: Batch, before: Callable[[int], None]) -> Tensor: ...
+
+    def logits(self, hidden: Tensor) -> Tensor: ...
 
 
 class _Used(NamedTuple):
@@ -56,7 +74,7 @@ class CudaPath:
     def __init__(
         self,
         accelerator: Accelerator,
-        decoder: Decoder,
+        decoder: StepDecoder,
         cache: PagedCache,
         slots: DeviceSlots,
         adapter_in: AdapterIn,
@@ -70,7 +88,9 @@ class CudaPath:
         self._slots = slots
         self._adapter_in = adapter_in
         max_blocks = -(-limits.max_context // cache.block_size)
-        self._filler = Filler(cache.block_size, limits.max_decode_rows, max_blocks, cache.queries_at_once)
+        self._filler = Filler(
+            cache.block_size, limits.max_decode_rows, max_blocks, cache.queries_at_once, cache.config.length_switch
+        )
         extents = extents_for(limits, has_adapters=slots.num_slots > 0)
         self._largest = extents[0]
         of_graphs = (num_bytes_of(self._shape(extent)) for extent in extents)

@@ -11,9 +11,8 @@ from engine.cuda.accelerator import Accelerator
 from engine.cuda.adapters import DeviceSlots
 from engine.cuda.attention import PagedCache
 from engine.cuda.graphs import StepLimits
-from engine.cuda.path import CudaPath
+from engine.cuda.path import CudaPath, StepDecoder
 from engine.lora.layer import LoadedAdapter
-from engine.models.decoder import Decoder
 from engine.protocol import GenerateRequest, SamplingParams
 from engine.sampling.logits_processors import Row
 from engine.sampling.sampler import Sampler
@@ -25,7 +24,7 @@ PENALIZED = SamplingParams(1, temperature=1.0, frequency_penalty=0.5, num_logpro
 
 def peak_of_largest_steps(
     accelerator: Accelerator,
-    decoder: Decoder,
+    decoder: StepDecoder,
     slots: DeviceSlots,
     sampler: Sampler,
     limits: StepLimits,

@@ -14,11 +14,12 @@ from engine.cuda.copies import SideCopies
 from engine.cuda.graphs import StepLimits
 from engine.cuda.memory import divide, explained
 from engine.cuda.norm import TritonNorm
-from engine.cuda.path import CudaPath
+from engine.cuda.path import CudaPath, StepDecoder
 from engine.cuda.profile import peak_of_largest_steps
 from engine.cuda.sampling import TritonChoice, penalize_rows_
 from engine.cuda.transfers import PinnedTransfers
 from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes
+from engine.lora.layer import groups_of
 from engine.models.decoder import Decoder
 from engine.models.weights import ModelWeights
 from engine.sampling.sampler import Sampler
@@ -48,11 +49,21 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
 
     Raises SetupError.
     """
-    dtype, device = weights.embed.dtype, accelerator.device
     decoder = Decoder(model, weights, silu_mul if model.activation == "silu" else gelu_mul)
+    return build_with(config, decoder, accelerator, use_graphs=True)
+
+
+def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelerator, *, use_graphs: bool) -> Device:
+    """Build the GPU's device around a decoder that is on it. use_graphs: steps are captured in graphs.
+
+    Raises SetupError.
+    """
+    model, dtype, device = decoder.config, decoder.dtype, accelerator.device
     transfers = PinnedTransfers(accelerator)
     choose = TritonChoice(transfers)
-    slots = DeviceSlots(model.num_layers, config.max_adapters, config.max_adapter_rank, transfers, device)
+    slots = DeviceSlots(
+        model.num_layers, config.max_adapters, config.max_adapter_rank, transfers, device, groups_of(model)
+    )
     copies = SideCopies(accelerator, model.num_layers)
     longest = min(config.max_model_len or model.max_position, model.max_position)
     limits = step_limits(config, longest)
@@ -73,7 +84,7 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
             cache = PagedCache(model, num_blocks, config.block_size, max_model_len, dtype, device)
         with explained("graphs were captured", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_MAX_NUM_SEQS"):
             final = step_limits(config, max_model_len)
-            path = CudaPath(accelerator, decoder, cache, slots, adapter_in, final, use_graphs=True)
+            path = CudaPath(accelerator, decoder, cache, slots, adapter_in, final, use_graphs=use_graphs)
         with explained("memory of adapters was taken", "lower LORIKEET_ADAPTER_DEVICE_BYTES"):
             copies.reserve(division.adapters)  # last: a capture gives unused memory back to the driver
         return path
@@ -123,6 +134,6 @@ def check_model(model: ModelConfig, dtype: torch.dtype) -> None:
             f"config.json: {group} heads share a key (num_attention_heads over num_key_value_heads); on a GPU at most "
             f"{LARGEST_GROUP}"
         )
-    widths = {width for shape in model.adapter_targets().values() for width in shape}
+    widths = {width for shape in model.projection_shapes().values() for width in shape}
     if any(width * dtype.itemsize % ALIGNED_BYTES for width in widths):
         raise UnsupportedModel(f"config.json: the projections' widths {sorted(widths)} must be multiples of 8 on a GPU")

@@ -7,7 +7,7 @@ import sys
 
 import msgspec
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, UnsupportedModel
 from engine.config.openmp import spin_briefly
 from engine.config.text import read_flags
 from engine.doctor.machine import read_machine
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     gpus = find_gpus()
     try:
         choice = choose(config, machine, gpus, known.source)
-    except SetupError as error:
+    except (SetupError, UnsupportedModel) as error:
         sys.stderr.write(f"engine: {error}\n")
         return 1
     is_measured = known.measure_s > 0 and choice.device == "cpu"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, load_model_config
 from engine.config.gguf_file import gguf_of
 from engine.cpu.quality import Quality, stored_quality
-from engine.cpu.quantization import choose_format, use_native_path
+from engine.cpu.quantization import check_unquantized, choose_format, use_native_path
 from engine.doctor.report import Choice, Gpu, Machine
 from engine.hardware import num_threads, resolve_device, resolve_dtype
 from engine.prepare.sources import keeps_blocks
@@ -42,7 +42,7 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
 
     source: the source of the model, which counts until the model's folder is there.
 
-    Raises SetupError: when it would not start here.
+    Raises SetupError or UnsupportedModel: when it would not start here.
     """
     device = resolve_device(config.device)
     computed = resolve_dtype(config.dtype, device)
@@ -51,12 +51,19 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
     library = installed()
     paths = library.paths if library is not None else ()
     stored = stored_quality(config.model_dir, "int8")
-    quantized, why = choose_format(
-        config.quantization,
-        device,
-        computed,
-        lambda library: stored or UNMEASURED,
-        has_blocks=_has_blocks(config.model_dir, source),
+    through = _why_through_transformers(config)
+    if through:
+        check_unquantized(config.quantization)
+    quantized, why = (
+        ("none", through)
+        if through
+        else choose_format(
+            config.quantization,
+            device,
+            computed,
+            lambda library: stored or UNMEASURED,
+            has_blocks=_has_blocks(config.model_dir, source),
+        )
     )
     if quantized == "int8" and config.quantization == "auto" and stored is None:
         why = f"Matrices are 8-bit integers, by {paths[-1]}, if the first start finds the model near enough to float32."
@@ -71,8 +78,20 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
         native_paths=paths,
         num_threads=threads,
         reasons=(*_reasons(config, device, dtype, gpus), why),
-        advice=tuple(_advice(config, device, dtype, products, paths, machine, threads)),
+        advice=tuple(_advice(config, device, dtype, "" if through else products, paths, machine, threads)),
     )
+
+
+def _why_through_transformers(config: EngineConfig) -> str:
+    """Return why transformers computes the model; "" where it does not, or the model is not there yet."""
+    if not (Path(config.model_dir) / "config.json").exists():
+        return ""
+    model = load_model_config(config.model_dir, config.decoder)
+    if model.decoder != "transformers":
+        return ""
+    if config.decoder == "transformers":
+        return "LORIKEET_DECODER is transformers, which is slower than the engine's own code."
+    return f"The engine has no code of its own for {model.family}: transformers computes it, which is slower."
 
 
 def _has_blocks(model_dir: str, source: str) -> bool:

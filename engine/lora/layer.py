@@ -12,6 +12,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from engine.config import ModelConfig
 from engine.transfers import Event
 
 Group = tuple[str, ...]
@@ -23,6 +24,11 @@ OUT: Group = ("o_proj",)
 GATE_UP: Group = ("gate_proj", "up_proj")
 DOWN: Group = ("down_proj",)
 GROUPS = (QKV, OUT, GATE_UP, DOWN)  # projections of one group share their input
+
+
+def groups_of(config: ModelConfig) -> Sequence[Group]:
+    """Return the groups of a model's projections."""
+    return GROUPS if config.decoder == "own" else config.groups
 
 
 class _Matrix(NamedTuple):
@@ -57,14 +63,20 @@ class AdapterLayout:
     """The places of the matrices of adapters with equal ranks in a buffer: the A's of all groups, then all B's.
 
     ranks: {(layer, projection): r} of the adapted projections. targets: {projection: (in_features, out_features)}.
+    groups: those of the model's projections.
     Layouts are equal only if they are the same object: their maker makes one for equal ranks.
     """
 
-    def __init__(self, ranks: Mapping[ModuleKey, int], targets: Mapping[str, tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        ranks: Mapping[ModuleKey, int],
+        targets: Mapping[str, tuple[int, int]],
+        groups: Sequence[Group] = GROUPS,
+    ) -> None:
         adapted = {
             (layer, group): [p for p, name in enumerate(group) if (layer, name) in ranks]
             for layer in sorted({layer for layer, _ in ranks})
-            for group in GROUPS
+            for group in groups
         }
         self._groups: dict[GroupKey, tuple[tuple[int, ...], _Matrix, tuple[_Matrix, ...]]] = {}
         shrinks: dict[GroupKey, _Matrix] = {}

@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,12 +31,13 @@ from torch import Tensor
 from adapters.digest import ContentDigest
 from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
 from adapters.peft_config import MAX_RANK
-from adapters.peft_format import WEIGHTS_NAME, AdapterFile, check_fit, check_rank, read_description
+from adapters.peft_format import WEIGHTS_NAME, AdapterFile, AdapterModule, check_fit, check_rank, read_description
 from adapters.ref import digest_of
 from adapters.safetensors_header import TensorInfo
 from adapters.store import AdapterStore
 from engine.config import ModelConfig
-from engine.lora.layer import AdapterLayout, GroupKey, GroupWeights, LoadedAdapter
+from engine.lora.layer import AdapterLayout, GroupKey, GroupWeights, LoadedAdapter, ModuleKey, groups_of
+from engine.lora.layout import outputs_of
 
 _Ranks = frozenset[tuple[tuple[int, str], int]]
 LOADING_NICENESS = 4
@@ -117,7 +119,10 @@ class AdapterLoader:
         max_rank: int = MAX_RANK,
     ) -> None:
         self._store = store
+        self._config = config
         self._targets = config.adapter_targets()
+        self._shapes = config.projection_shapes()
+        self._groups = groups_of(config)
         self._num_layers = config.num_layers
         self._dtype = dtype
         self._expect = expect
@@ -157,7 +162,9 @@ class AdapterLoader:
         layout = self._layout(file)
         weights = torch.empty(layout.num_elements, dtype=self._dtype_of(file), pin_memory=self._pin)
         groups = layout.groups_of(weights)
-        adapter = LoadedAdapter(key, _scalings(file, groups), weights.nbytes, layout, weights, groups)
+        adapter = LoadedAdapter(
+            key, _scalings(_parts_of(file, self._config), groups), weights.nbytes, layout, weights, groups
+        )
         self._fill(adapter, file, content)
         return adapter
 
@@ -168,11 +175,11 @@ class AdapterLoader:
 
     def _layout(self, file: AdapterFile) -> AdapterLayout:
         """Return the layout of a file's adapter: one object for equal ranks, so that equal adapters run together."""
-        ranks = {(module.layer, module.projection): module.rank for module in file.modules}
+        ranks = {key: part.module.rank for key, part in _parts_of(file, self._config).items()}
         key = frozenset(ranks.items())
         layout = self._layouts.get(key)
         if layout is None:
-            layout = self._layouts[key] = AdapterLayout(ranks, self._targets)
+            layout = self._layouts[key] = AdapterLayout(ranks, self._shapes, self._groups)
         return layout
 
     def _fill(self, adapter: LoadedAdapter, file: AdapterFile, content: NDArray[np.uint8]) -> None:
@@ -182,14 +189,15 @@ class AdapterLoader:
 
         Raises AdapterRejected: when a weight is NaN, infinite or too large for the engine's dtype.
         """
-        modules = {(module.layer, module.projection): module for module in file.modules}
+        parts = _parts_of(file, self._config)
         targets, sources, places = [], [], []
         for (layer, group), weights in adapter.groups.items():
             shrinks = torch.split(weights.a, [len(b) for b in weights.bs])
             for p, a, b in zip(weights.projections, shrinks, weights.bs, strict=True):
-                module = modules[layer, group[p]]
+                part = parts[layer, group[p]]
+                outputs = _tensor(part.module.b, content)[part.first : part.first + b.shape[1]]
                 targets += [a, b.T]
-                sources += [_tensor(module.a, content), _tensor(module.b, content)]
+                sources += [_tensor(part.module.a, content), outputs_of(group[p], outputs, self._config)]
                 places += [f"layer {layer} {group[p]}"] * 2
         torch._foreach_copy_(targets, sources)
         # After the conversion: what overflows the engine's dtype would reach every row that uses it.
@@ -230,9 +238,29 @@ def _tensor(info: TensorInfo, content: NDArray[np.uint8]) -> Tensor:
     return torch.frombuffer(content, dtype=dtype, count=count, offset=info.start).view(info.shape)
 
 
-def _scalings(file: AdapterFile, groups: Mapping[GroupKey, GroupWeights]) -> dict[GroupKey, tuple[float, ...]]:
-    scaling = {(module.layer, module.projection): module.scaling for module in file.modules}
+class _Part(NamedTuple):
+    """One projection's part of a module: the outputs from `first`, as many as the projection has."""
+
+    module: AdapterModule
+    first: int
+
+
+def _parts_of(file: AdapterFile, config: ModelConfig) -> dict[ModuleKey, _Part]:
+    """Return the modules of a file by layer and projection. The projections of a fused one have the same A."""
+    parts: dict[ModuleKey, _Part] = {}
+    for module in file.modules:
+        first = 0
+        for projection in config.parts_of(module.projection):
+            parts[module.layer, projection] = _Part(module, first)
+            if config.fused:
+                first += config.projection_shape(projection)[1]
+    return parts
+
+
+def _scalings(
+    parts: Mapping[ModuleKey, _Part], groups: Mapping[GroupKey, GroupWeights]
+) -> dict[GroupKey, tuple[float, ...]]:
     return {
-        (layer, group): tuple(scaling[layer, group[p]] for p in of_group.projections)
+        (layer, group): tuple(parts[layer, group[p]].module.scaling for p in of_group.projections)
         for (layer, group), of_group in groups.items()
     }

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
 from engine.config.gguf_file import FILE_NAME, gguf_of
+from engine.lora.layout import in_order, part_of
 from engine.models.gguf import GgufWeights
 from engine.models.weights import (
     MakeEmbedding,
@@ -35,6 +36,9 @@ class _File(Protocol):
 
     def get_tensor(self, name: str) -> Tensor: ...
 
+    def get_slice(self, name: str) -> Tensor:
+        """Return what gives rows of the tensor by an index, without the others."""
+
 
 class _Checkpoint:
     """Tensors by name over all files of a folder; remembers which were never asked for."""
@@ -54,6 +58,7 @@ class _Checkpoint:
             file = stack.enter_context(safe_open(path, framework="pt"))
             self._files.update(dict.fromkeys(file.keys(), file))
         self._unread = set(self._files)
+        self._config = config
         self._dtype = dtype
         self._device = device
 
@@ -62,19 +67,25 @@ class _Checkpoint:
 
         Raises UnsupportedModel: when the tensor is missing or has another shape.
         """
-        if name not in self._files:
-            raise UnsupportedModel(f"the checkpoint lacks {name}")
-        self._unread.discard(name)
-        tensor: Tensor = self._files[name].get_tensor(name)
-        if tuple(tensor.shape) != shape:
-            raise UnsupportedModel(f"{name} is {list(tensor.shape)}, the config asks for {list(shape)}")
-        return tensor.to(self._device, self._dtype)
+        part = part_of(name, self._config) if name not in self._files else None
+        source = name if part is None else part.source
+        if source not in self._files:
+            raise UnsupportedModel(f"the checkpoint lacks {source}")
+        self._unread.discard(source)
+        whole = shape if part is None else (part.num_rows, *shape[1:])
+        found = self._files[source].get_slice(source)
+        given = tuple(found.get_shape() if hasattr(found, "get_shape") else found.shape)
+        if given != whole:
+            raise UnsupportedModel(f"{source} is {list(given)}, the config asks for {list(whole)}")
+        tensor: Tensor = found[:] if part is None else found[part.first : part.first + shape[0]]
+        return in_order(name, tensor, self._config).to(self._device, self._dtype)
 
     def note(self, make: Callable[[Stacked, Given], Made]) -> Callable[[Stacked, Given], Made]:
         """Return `make`, which may find the matrices elsewhere, with a note that they were asked for."""
 
         def made(matrices: Stacked, given: Given) -> Made:
-            self._unread.difference_update(matrices.names)
+            parts = (part_of(name, self._config) for name in matrices.names)
+            self._unread.difference_update(matrices.names, (part.source for part in parts if part is not None))
             return make(matrices, given)
 
         return made

@@ -26,8 +26,8 @@ class StepAttention(Protocol):
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         """Attend from qkv [N, heads + 2 * kv_heads, head_dim] as projected -> [N, heads * head_dim].
 
-        qkv may be overwritten. Queries and keys get the layer's norms, if it has any, and are rotated, unless the layer
-        is one that does not rotate; keys and values are in the cache of layer `index` afterwards.
+        qkv may be overwritten. Queries and keys get the layer's norms by head, if it has any, and are rotated, unless
+        the layer is one that does not rotate; keys and values are in the cache of layer `index` afterwards.
         """
 
 
@@ -100,18 +100,22 @@ class Decoder:
         """Return the logits of rows that `forward` returned: [W, hidden] -> [W, V] fp32, valid until the next call."""
         logits = self.weights.lm_head(hidden)
         copy: Tensor = self._logits.take(*logits.shape).copy_(logits)
-        return copy if self.config.logits_divisor == 1.0 else copy.div_(self.config.logits_divisor)
+        divided = copy if self.config.logits_divisor == 1.0 else copy.div_(self.config.logits_divisor)
+        return bounded_(divided, self.config.logits_softcap)
 
     def _attend(self, index: int, layer: LayerWeights, x: Tensor, batch: Batch) -> Tensor:
         """Return the residual stream x [N, hidden] after the layer's attention."""
         config, lora = self.config, batch.lora
-        normed = layer.input_norm(x)
+        normed = x if layer.input_norm is None else layer.input_norm(x)
         delta = None if lora is None else lora.begin(index, QKV, normed)
         qkv = layer.qkv(normed)
+        sizes = [number * config.head_dim for number in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
         if delta is not None:
-            heads = config.num_heads, config.num_kv_heads, config.num_kv_heads
-            delta.add_(qkv, [number * config.head_dim for number in heads])
-        if layer.q_norm is None:  # a norm has the factor in its weights
+            delta.add_(qkv, sizes)
+        if layer.whole_norms is not None:
+            q, k, v = torch.split(qkv, sizes, 1)
+            qkv = torch.cat((layer.whole_norms[0](q), layer.whole_norms[1](k), v), 1)
+        elif layer.q_norm is None:  # a norm has the factor in its weights
             _scaled(qkv[:, : config.num_heads * config.head_dim], config.query_multiplier)
         attended = batch.attention.attend(index, layer, qkv.view(x.shape[0], -1, config.head_dim))
         attended = _scaled(attended, config.residual_multiplier)
@@ -120,7 +124,7 @@ class Decoder:
 
     def _feed_forward(self, index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
         """Return the residual stream x [N, hidden] after the layer's feed-forward part."""
-        normed = layer.post_norm(x)
+        normed = x if layer.post_norm is None else layer.post_norm(x)
         delta = None if lora is None else lora.begin(index, GATE_UP, normed)
         gate_up = layer.gate_up(normed)
         if delta is not None and self._is_silu:
@@ -132,6 +136,11 @@ class Decoder:
         activated = _scaled(activated, self.config.residual_multiplier)
         delta = None if lora is None else lora.begin(index, DOWN, activated)
         return _added(layer.down, activated, delta, layer.feed_forward_norm, x)
+
+
+def bounded_(x: Tensor, cap: float) -> Tensor:
+    """Return x, bounded in place by cap tanh(x / cap); as it is where cap is 0."""
+    return x if cap == 0.0 else x.div_(cap).tanh_().mul_(cap)
 
 
 def _added(product: Product, x: Tensor, delta: Delta | None, norm: Norm | None, residual: Tensor) -> Tensor:

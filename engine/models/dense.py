@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.lora.layer import LoadedAdapter, ModuleKey
-from engine.models.rope import cos_and_sin
+from engine.models.rope import cos_and_sin, query_factors
 from engine.models.weights import Take
 from kernels.activation import gelu_mul_reference, silu_mul_reference
 from kernels.norm import rms_norm_reference
@@ -37,34 +37,36 @@ class DenseModel:
         embed = self._take("model.embed_tokens.weight", (config.vocab_size, config.hidden_size)).float()
         x = embed[torch.tensor(token_ids, device=embed.device)] * config.embedding_multiplier
         for index in range(config.num_layers):
-            attended = self._attention(index, self._norm(f"model.layers.{index}.input_layernorm", x))
-            if config.output_norms:
-                attended = self._norm(f"model.layers.{index}.post_attention_layernorm", attended)
-            x = x + config.residual_multiplier * attended
-            norm = "pre_feedforward_layernorm" if config.output_norms else "post_attention_layernorm"
-            fed = self._feed_forward(index, self._norm(f"model.layers.{index}.{norm}", x))
-            if config.output_norms:
-                fed = self._norm(f"model.layers.{index}.post_feedforward_layernorm", fed)
-            x = x + config.residual_multiplier * fed
+            prefix, norms = f"model.layers.{index}", config.norms
+            attended = self._attention(index, self._optional_norm(prefix, norms.before_attention, x))
+            x = x + config.residual_multiplier * self._optional_norm(prefix, norms.after_attention, attended)
+            fed = self._feed_forward(index, self._optional_norm(prefix, norms.before_feed_forward, x))
+            x = x + config.residual_multiplier * self._optional_norm(prefix, norms.after_feed_forward, fed)
         if not config.tie_word_embeddings:
             embed = self._take("lm_head.weight", (config.vocab_size, config.hidden_size)).float()
-        return self._norm("model.norm", x) @ embed.T / config.logits_divisor
+        return _bounded(self._norm("model.norm", x) @ embed.T / config.logits_divisor, config.logits_softcap)
 
     def _attention(self, index: int, x: Tensor) -> Tensor:
         config, num_tokens = self._config, len(x)
-        q, k, v = (
-            self._project(index, "self_attn", name, x).view(num_tokens, -1, config.head_dim)
-            for name in ("q_proj", "k_proj", "v_proj")
-        )
+        q, k, v = (self._project(index, "self_attn", name, x) for name in ("q_proj", "k_proj", "v_proj"))
+        if config.whole_qk_norm:
+            q = self._norm(f"model.layers.{index}.self_attn.q_norm", q)
+            k = self._norm(f"model.layers.{index}.self_attn.k_norm", k)
+        q, k, v = (each.view(num_tokens, -1, config.head_dim) for each in (q, k, v))
         if config.qk_norm:
             q = self._norm(f"model.layers.{index}.self_attn.q_norm", q)
             k = self._norm(f"model.layers.{index}.self_attn.k_norm", k)
-        cos, sin = (table.to(x.device) for table in cos_and_sin(config.rope_of(index), config.head_dim, num_tokens))
+        tables = cos_and_sin(config.rope_of(index), config.head_dim, num_tokens)
+        cos, sin = (table[-num_tokens:].to(x.device) for table in tables)
+        factors = query_factors(config, num_tokens)
         group = config.num_heads // config.num_kv_heads
         if index not in config.unrotated_layers:
             q, k = rope_reference(q, cos, sin), rope_reference(k, cos, sin)
         factor = config.head_dim**-0.5 if config.attention_multiplier is None else config.attention_multiplier
+        if factors is not None:
+            q = q * factors.to(x.device)[:, None, None]
         scores = torch.einsum("ihd,jhd->hij", q, k.repeat_interleave(group, 1)) * factor
+        scores = _bounded(scores, config.attention_softcap)
         position = torch.arange(num_tokens, device=x.device)
         distance = position[:, None] - position
         visible = (distance >= 0) & (distance < (config.window(index) or num_tokens))
@@ -79,7 +81,7 @@ class DenseModel:
 
     def _project(self, index: int, block: str, name: str, x: Tensor) -> Tensor:
         config = self._config
-        width, height = config.adapter_targets()[name]
+        width, height = config.projection_shapes()[name]
         prefix = f"model.layers.{index}.{block}.{name}"
         matrix = self._take(f"{prefix}.weight", (height, width)).to(torch.float32, copy=True)
         if (index, name) in self._factors:
@@ -90,9 +92,16 @@ class DenseModel:
             out = out + self._take(f"{prefix}.bias", (height,)).float()
         return out
 
+    def _optional_norm(self, prefix: str, name: str, x: Tensor) -> Tensor:
+        return self._norm(f"{prefix}.{name}", x) if name else x
+
     def _norm(self, name: str, x: Tensor) -> Tensor:
         weight = self._take(f"{name}.weight", x.shape[-1:]).float() + self._config.norm_offset
         return rms_norm_reference(x, weight, self._config.rms_norm_eps)
+
+
+def _bounded(x: Tensor, cap: float) -> Tensor:
+    return cap * torch.tanh(x / cap) if cap else x
 
 
 def _factors(adapter: LoadedAdapter) -> dict[ModuleKey, tuple[Tensor, Tensor, float]]:

@@ -68,6 +68,10 @@ class GgufWeights:
             tensor = torch.from_numpy(dequantize(np.array(rows), GGMLQuantizationType[found.format]))
         return tensor.reshape(found.shape)
 
+    def get_slice(self, name: str) -> Tensor:
+        """Return a tensor's numbers, of which parts may be taken."""
+        return self.get_tensor(name)
+
     def _rows(self, tensor: GgufTensor) -> NDArray[np.uint8]:
         # Read rather than mapped: pages of a mapped file would count as memory of the process.
         memory = np.fromfile(self._path, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset)

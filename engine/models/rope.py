@@ -1,4 +1,4 @@
-"""The angles of rotary position embedding for a model: plain, linearly scaled, Llama 3's scaling, or YaRN."""
+"""The angles of rotary position embedding for a model: plain, linearly scaled, Llama 3's scaling, YaRN or LongRoPE."""
 
 from __future__ import annotations
 
@@ -7,21 +7,32 @@ import math
 import torch
 from torch import Tensor
 
-from engine.config import RopeParameters
+from engine.config import ModelConfig, RopeParameters
 from kernels.rope import wide_tables
 
 
 def inverse_frequencies(rope: RopeParameters, head_dim: int) -> Tensor:
-    """Return the inverse frequencies [head_dim / 2] fp32, in radians per position."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    """Return the inverse frequencies [head_dim / 2] fp32, in radians per position; 0 where nothing is rotated.
+
+    Those of LongRoPE's short factors, where it has two kinds.
+    """
+    size = rope.rotary_dim or head_dim
+    exponents = torch.arange(0, size, 2, dtype=torch.int64).float() / size
     plain = 1.0 / rope.theta**exponents
     if rope.kind == "linear":
-        return plain / rope.factor
+        plain = plain / rope.factor
     if rope.kind == "llama3":
-        return _llama3(plain, rope)
+        plain = _llama3(plain, rope)
     if rope.kind == "yarn":
-        return _yarn(plain, rope)
-    return plain
+        plain = _yarn(plain, rope)
+    if rope.kind == "longrope":
+        plain = 1.0 / (torch.tensor(rope.short_factors) * rope.theta**exponents)
+    return _padded(plain, head_dim, 0.0)
+
+
+def _padded(x: Tensor, head_dim: int, value: float) -> Tensor:
+    """Return x [..., rotary_dim / 2] with more of a value up to [..., head_dim / 2]."""
+    return torch.nn.functional.pad(x, (0, head_dim // 2 - x.shape[-1]), value=value)
 
 
 def _llama3(plain: Tensor, rope: RopeParameters) -> Tensor:
@@ -57,9 +68,41 @@ def _yarn(plain: Tensor, rope: RopeParameters) -> Tensor:
 
 
 def cos_and_sin(rope: RopeParameters, head_dim: int, max_position: int) -> tuple[Tensor, Tensor]:
-    """Return cos and sin of every position: [max_position, head_dim / 2] fp32 each, attention_factor multiplied in."""
-    angles = torch.outer(torch.arange(max_position).float(), inverse_frequencies(rope, head_dim))
-    return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+    """Return cos and sin of every position: [max_position, head_dim / 2] fp32 each, attention_factor multiplied in.
+
+    Dimensions that are not rotated have cos 1 and sin 0. LongRoPE's tables have all positions of long sequences behind
+    the first original_max_position ones, which are those of short sequences, if there are longer ones.
+    """
+    short = inverse_frequencies(rope, head_dim)
+    switch = rope.original_max_position
+    if rope.kind != "longrope" or max_position <= switch:
+        angles = torch.outer(torch.arange(max_position).float(), short)
+    else:
+        long = inverse_frequencies(_long(rope), head_dim)
+        parts = [
+            torch.outer(torch.arange(switch).float(), short),
+            torch.outer(torch.arange(max_position).float(), long),
+        ]
+        angles = torch.cat(parts)
+    cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+    if rope.rotary_dim:
+        cos = _padded(cos[:, : rope.rotary_dim // 2], head_dim, 1.0)
+    return cos, sin
+
+
+def _long(rope: RopeParameters) -> RopeParameters:
+    return RopeParameters(rope.theta, rope.kind, rotary_dim=rope.rotary_dim, short_factors=rope.long_factors)
+
+
+def query_factors(config: ModelConfig, max_position: int) -> Tensor | None:
+    """Return the factor of the queries at each position, [max_position] fp32; None where it is always 1.
+
+    It is 1 + query_growth ln(1 + floor(position / original_max_position)), as Llama 4 and Ministral 3 have it.
+    """
+    if not config.query_growth:
+        return None
+    steps = torch.floor(torch.arange(max_position) / config.rope.original_max_position)
+    return 1 + config.query_growth * torch.log(1 + steps)
 
 
 class RotaryTable:

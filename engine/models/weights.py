@@ -74,13 +74,14 @@ MakeNorm = Callable[[Tensor, float], Norm]  # of a weight and its epsilon
 class LayerWeights(msgspec.Struct, frozen=True):
     """The weights of one decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate."""
 
-    input_norm: Norm  # [H]
+    input_norm: Norm | None  # [H]
     qkv: Product  # H -> Q + 2K
     q_norm: Norm | None  # [D]
     k_norm: Norm | None  # [D]
+    whole_norms: tuple[Norm, Norm] | None  # [Q] and [K], of all heads together
     o: Product  # Q -> H
     attention_norm: Norm | None  # [H], of attention's output
-    post_norm: Norm  # [H]
+    post_norm: Norm | None  # [H]
     gate_up: Product  # H -> 2I
     down: Product  # I -> H
     feed_forward_norm: Norm | None  # [H], of the feed-forward part's output
@@ -150,33 +151,43 @@ def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm, mak
 
     def matrices(block: str, *projections: str) -> Stacked:
         names = [f"{prefix}.{block}.{projection}.weight" for projection in projections]
-        widths, heights = zip(*(config.adapter_targets()[projection] for projection in projections), strict=True)
+        widths, heights = zip(*(config.projection_shapes()[projection] for projection in projections), strict=True)
         return Stacked(take, names, list(zip(heights, widths, strict=True)))
 
     def bias(projection: str) -> Tensor:
-        return take(f"{prefix}.self_attn.{projection}.bias", (config.adapter_targets()[projection][1],))
+        return take(f"{prefix}.self_attn.{projection}.bias", (config.projection_shapes()[projection][1],))
 
     def norm(name: str, size: int, factor: float = 1.0) -> Norm:
         return make_norm(_norm_weight(take, f"{prefix}.{name}", size, config) * factor, config.rms_norm_eps)
 
+    def layer_norm(name: str) -> Norm | None:
+        return norm(name, hidden) if name else None
+
     qkv = ("q_proj", "k_proj", "v_proj")
+    q_size, k_size = (config.projection_shapes()[name][1] for name in qkv[:2])
+    whole = (
+        (norm("self_attn.q_norm", q_size, config.query_multiplier), norm("self_attn.k_norm", k_size))
+        if config.whole_qk_norm
+        else None
+    )
     return LayerWeights(
-        input_norm=norm("input_layernorm", hidden),
+        input_norm=layer_norm(config.norms.before_attention),
         qkv=make_linear(
             matrices("self_attn", *qkv),
             torch.cat([bias(name) for name in qkv]) if config.qkv_bias else None,
         ),
         q_norm=norm("self_attn.q_norm", config.head_dim, config.query_multiplier) if config.qk_norm else None,
         k_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
+        whole_norms=whole,
         # The decoder scales what goes into this product, which leaves its bias to be scaled here.
         o=make_linear(
             matrices("self_attn", "o_proj"), bias("o_proj") * config.residual_multiplier if config.o_bias else None
         ),
-        attention_norm=norm("post_attention_layernorm", hidden) if config.output_norms else None,
-        post_norm=norm("pre_feedforward_layernorm" if config.output_norms else "post_attention_layernorm", hidden),
+        attention_norm=layer_norm(config.norms.after_attention),
+        post_norm=layer_norm(config.norms.before_feed_forward),
         gate_up=make_linear(matrices("mlp", "gate_proj", "up_proj"), None),
         down=make_linear(matrices("mlp", "down_proj"), None),
-        feed_forward_norm=norm("post_feedforward_layernorm", hidden) if config.output_norms else None,
+        feed_forward_norm=layer_norm(config.norms.after_feed_forward),
     )
 
 

@@ -176,7 +176,11 @@ def _check(folder: Path, *, chat: bool) -> None:
         raise PreparationFailed(f"{folder} lacks {', '.join(missing)}")
     if not has_template:
         progress(f"{folder.name} has no chat template: it serves plain completions only")
-    load_model_config(folder)
+    model = load_model_config(folder)
+    if model.decoder == "transformers":
+        from engine.models.general.loading import read_config  # takes seconds to import
+
+        read_config(folder, model.family)
 
 
 def _json(path: Path) -> dict[str, Any]:

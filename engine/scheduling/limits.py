@@ -59,6 +59,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: frozenset[int]
     token_bytes: int
     """Bytes of one token's keys and values, the unit in which adapter loads are charged."""
+    length_switch: int = 0
+    """The length beyond which a sequence's positions are all rotated by other angles (LongRoPE); 0: none."""
     num_draft_tokens: int = 0
     """The most guesses in a step of one sequence; 0: no speculation."""
     batch: BatchLimits = BatchLimits()

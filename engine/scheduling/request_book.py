@@ -17,10 +17,12 @@ class RequestBook:
     The place is the choice's group, the waiting queue or the running set of its band, or the choice has ended.
     """
 
-    def __init__(self, interactive: Band, batch: Band, clock: Callable[[], float]) -> None:
+    def __init__(self, interactive: Band, batch: Band, clock: Callable[[], float], length_switch: int = 0) -> None:
+        """Set up an empty book. length_switch: as in `Limits`."""
         self._interactive = interactive
         self._batch = batch
         self._clock = clock
+        self._length_switch = length_switch
         self._groups: dict[str, RequestGroup] = {}
 
     def band_of(self, request: GenerateRequest) -> Band:
@@ -32,6 +34,9 @@ class RequestBook:
 
     def add(self, request: GenerateRequest, seed: int) -> None:
         group = RequestGroup.of(request, seed, self._clock())
+        if self._length_switch and len(request.prompt_token_ids) > self._length_switch:
+            for choice in group.choices:
+                choice.become_long()
         self._groups[request.request_id] = group
         band = self.band_of(request)
         band.num_requests += 1

@@ -69,7 +69,7 @@ class Scheduler:
         self._make_drafter = make_drafter
         self._interactive = Band(blocks, adapters)
         self._batch_band = Band(blocks, adapters)
-        self._requests = RequestBook(self._interactive, self._batch_band, clock)
+        self._requests = RequestBook(self._interactive, self._batch_band, clock, limits.length_switch)
         self._admission = Admission(self._interactive, blocks, adapters, limits.token_bytes, clock)
         self._matcher_time = MatcherTime()
         self.totals = Totals()
@@ -237,6 +237,8 @@ class Scheduler:
         self._age()
         if self._awaits_tokens():
             return Plan([], [])
+        if self._limits.length_switch:
+            self._begin_long_ones_again()
         self._batch.begin_step()
         num_preemptions = self.totals.preemptions
         decoding, prefilling = self._continue_running()
@@ -312,8 +314,25 @@ class Scheduler:
         if not interactive and any(s.num_pending and s.is_chosen_by_text for s in self._batch_band.running):
             return True
         everyone = [*self._interactive.running, *self._batch_band.running]
+        if any(sequence.num_pending and self._becomes_long(sequence) for sequence in everyone):
+            return True
         is_ahead = any(sequence.num_pending for sequence in everyone)
         return is_ahead and sum(map(self._blocks.num_missing, interactive)) > self._blocks.num_free
+
+    def _becomes_long(self, sequence: Sequence) -> bool:
+        """Tell whether a running sequence goes on beyond the length at which its rotation changes."""
+        switch = self._limits.length_switch
+        return bool(switch) and not sequence.is_long and sequence.length > switch and not sequence.needs_no_step
+
+    def _begin_long_ones_again(self) -> None:
+        """Have sequences that become long wait to be computed again: what is cached was rotated by other angles."""
+        for band in (self._interactive, self._batch_band):
+            for sequence in [each for each in band.running if self._becomes_long(each)]:
+                band.running.leave(sequence)
+                sequence.status = Status.WAITING
+                sequence.forget_prompt()
+                sequence.become_long()
+                band.waiting.push(sequence)
 
     def _continue_running(self) -> tuple[list[Sequence], list[Sequence]]:
         """Return the running interactive sequences of a step: decodes, and prompts that are being computed.
@@ -361,6 +380,8 @@ class Scheduler:
         """Return guesses for a decode, if budget and blocks are left for them and more than one token is to come."""
         num_to_come = sequence.request.sampling.max_tokens - sequence.num_completion_tokens
         num_wanted = min(self._limits.num_draft_tokens, left, num_to_come - 1)
+        if self._limits.length_switch and not sequence.is_long:  # no draft is of a long sequence
+            num_wanted = min(num_wanted, self._limits.length_switch - sequence.length)
         if num_wanted <= 0 or sequence.is_chosen_by_text:
             return ()
         if sequence.drafter is None:

@@ -25,6 +25,7 @@ UnixTime = Annotated[int, msgspec.Meta(ge=0, le=2**32)]
 
 
 def author(actor: Actor) -> Author:
+    """Return the actor as the author whom the audit log names."""
     return Author(
         organization_id=actor.organization_id,
         kind=actor.kind,
@@ -61,14 +62,17 @@ def check_address(address: str, param: str) -> None:
 
 
 def seconds(time: datetime.datetime) -> int:
+    """Return a time as whole Unix seconds."""
     return int(time.timestamp())
 
 
 def seconds_or_none(time: datetime.datetime | None) -> int | None:
+    """Return a time as whole Unix seconds, and None for None."""
     return int(time.timestamp()) if time else None
 
 
 def instant(unix_s: int) -> datetime.datetime:
+    """Return the time, in UTC, of Unix seconds."""
     return datetime.datetime.fromtimestamp(unix_s, datetime.UTC)
 
 

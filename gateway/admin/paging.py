@@ -15,7 +15,9 @@ class Item(Protocol):
     """An item of a list."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The id by which `after` names the item."""
+        ...
 
 
 T = TypeVar("T")
@@ -62,6 +64,7 @@ def read_flag(params: MultiDict[Any], name: str, default: Literal["true", "false
 
 
 def wrong_value(param: str, reason: str) -> InvalidRequest:
+    """Return the refusal of a parameter's value. reason: what is wrong or was expected, without a full stop."""
     return InvalidRequest(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")
 
 

@@ -12,6 +12,7 @@ from adapters.store import AdapterStore
 from gateway.adapters.residency import Wanted
 from gateway.adapters.service import Lifecycle
 from gateway.admin.billing.downloads import Downloads
+from gateway.admin.reports import Reports
 from gateway.admin.traffic.watchers import Watchers
 from gateway.backends.base import Health
 from gateway.backends.snapshot import EngineSnapshot
@@ -90,6 +91,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
         default_factory=lambda: Pace(REQUESTS_PER_S, REQUESTS_BURST, what="the admin API", whose="This key or user")
     )
     """The rate of requests of each key and person."""
+    reports: Reports
     downloads: Downloads = msgspec.field(default_factory=Downloads)
     """The exports that this gateway makes now."""
     watchers: Watchers = msgspec.field(default_factory=Watchers)

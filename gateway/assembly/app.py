@@ -119,6 +119,7 @@ def build_app(services: Services) -> Application:
         refusals=services.refusals,
         dialect_of=dialect_of,
         is_leaving=lambda: services.readiness.is_leaving,
+        begin_trace=services.begin_trace,
         route_handlers=[
             openai,
             Router(

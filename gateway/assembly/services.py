@@ -6,10 +6,11 @@ import asyncio
 import datetime
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -26,6 +27,7 @@ from gateway.adapters.importer import Importer
 from gateway.adapters.residency import Residency
 from gateway.adapters.service import Lifecycle, PoolEngines
 from gateway.adapters.watcher import Watcher
+from gateway.admin.reports import Reports
 from gateway.admin.services import AdminServices
 from gateway.backends.base import Health
 from gateway.backends.engine.client import EngineBackend
@@ -59,6 +61,9 @@ from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_tabl
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.pools.provider_key import KeyUse
 from gateway.domain.routing.bases import Bases
+from gateway.domain.tracing import names
+from gateway.domain.tracing.sampler import Sampler
+from gateway.domain.tracing.span import Attributes
 from gateway.evaluation.flags import Flags
 from gateway.evaluation.votes import Votes
 from gateway.experiments.bookkeeper import ExperimentBookkeeper
@@ -79,6 +84,8 @@ from gateway.metering.reconcile import Reconciler
 from gateway.metering.service import Metering
 from gateway.observability.metrics import SHARED_METRICS_DIR, Metrics
 from gateway.observability.refusals import Refusals
+from gateway.observability.tracing.exporter import Exporter
+from gateway.observability.tracing.trace import BeginTrace, Tracer, passed_on
 from gateway.openai.batches.lines import Lines
 from gateway.openai.responses.background.runner import BackgroundRunner
 from gateway.openai.responses.background.running import RunTools
@@ -110,6 +117,9 @@ CONNECTIONS = 8
 ADMIN_CONNECTIONS = 4
 """Connections to the database of one gateway: for requests and what works beside them, and for the admin API, whose
 reports never take one that a request waits for."""
+
+ONE_PROCESS = {"max_parallel_workers_per_gather": "0"}
+"""PostgreSQL's settings under which a report takes one processor of the database, not several."""
 
 T = TypeVar("T")
 
@@ -147,6 +157,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     flags: Flags
     signatures: Signatures
     sealed_items: SealedItems
+    begin_trace: BeginTrace
+    """Begins the trace of a request."""
 
 
 @asynccontextmanager
@@ -168,8 +180,9 @@ async def running_services(
     shared = os.environ.get(SHARED_METRICS_DIR)
     metrics = Metrics(CollectorRegistry(), Path(shared) if shared else None)
     async with AsyncExitStack() as stack:
+        begin_trace = _tracing(stack, settings, metrics)
         database = await stack.enter_async_context(await connect_database(dsn))
-        of_admin = await stack.enter_async_context(await connect_database(dsn, ADMIN_CONNECTIONS))
+        of_admin = await stack.enter_async_context(await connect_database(dsn, ADMIN_CONNECTIONS, ONE_PROCESS))
         await once_available(lambda: _warn_about_locks(database))
         await once_available(lambda: _ensure_first_pool(database, settings, model_dir))
         bases = Bases()
@@ -356,7 +369,27 @@ async def running_services(
             flags=Flags(database, resolver),
             signatures=Signatures(cipher),
             sealed_items=sealed_items,
+            begin_trace=begin_trace,
         )
+
+
+def _tracing(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> BeginTrace:
+    """Return what begins the traces of requests; the stack stops the exporter last."""
+    if not settings.traces_url:
+        return passed_on
+    instance: Attributes = {names.SERVICE_VERSION: VERSION, names.SERVICE_INSTANCE_ID: f"{gethostname()}:{os.getpid()}"}
+    exporter = Exporter(
+        settings.traces_url,
+        settings.collector_headers,
+        {
+            "gateway": {names.SERVICE_NAME: names.GATEWAY, **instance},
+            "engine": {names.SERVICE_NAME: names.ENGINE},
+        },
+        metrics.spans,
+        version=VERSION,
+    )
+    _run(stack, exporter)
+    return Tracer(Sampler(settings.traces_sampler, settings.traces_ratio), exporter).begin
 
 
 def _limiter(database: Database, authenticator: Authenticator, prices: PriceCache) -> Limiter:
@@ -467,6 +500,7 @@ def _admin_services(
 ) -> AdminServices:
     return AdminServices(
         database=database,
+        reports=Reports(database),
         logins=Logins(
             database,
             passwords,
@@ -531,12 +565,14 @@ async def _database_id(database: Database) -> str:
         return await installation_id(conn)
 
 
-async def connect_database(dsn: str, max_connections: int = CONNECTIONS) -> Database:
-    """Connect to the database with up to so many connections.
+async def connect_database(
+    dsn: str, max_connections: int = CONNECTIONS, settings: Mapping[str, str] | None = None
+) -> Database:
+    """Connect to the database with up to so many connections, under settings of PostgreSQL.
 
     Raises what `once_available` raises.
     """
-    return await once_available(lambda: Database.connect(dsn, max_size=max_connections))
+    return await once_available(lambda: Database.connect(dsn, max_size=max_connections, settings=settings))
 
 
 async def once_available(work: Callable[[], Awaitable[T]]) -> T:

@@ -221,8 +221,11 @@ class Backend(Acknowledged, Protocol):
         dies under the request.
         """
 
-    async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:
-        """Return the embedding of a prompt, fp32 little-endian and of unit length. Raises as `generate` does."""
+    async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:
+        """Return the embedding of a prompt, fp32 little-endian and of unit length. Raises as `generate` does.
+
+        trace: as `Generation.trace`.
+        """
 
     async def load(self, key: str) -> None:
         """Make an adapter resident, and keep it there until it is unloaded.

@@ -35,6 +35,8 @@ class Generation(msgspec.Struct, frozen=True):
     """An upper bound of the prompt's tokens, where nobody here knows their ids; None: the request has the ids."""
     key_owner: str = ""
     """The project whose own key the server is asked with; "" is the key of the pool."""
+    trace: str = ""
+    """The span that the request belongs to, as W3C's `traceparent` has it; "" for none."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -25,6 +25,7 @@ from gateway.domain.balancing.prefixes import prefix_keys
 from gateway.domain.balancing.replica import Asked, ReplicaLoad
 from gateway.domain.balancing.service import PoolService
 from gateway.domain.errors import ENGINE_UNAVAILABLE, Overloaded
+from gateway.domain.pools.drivers import OWN_DRIVER, Driver
 from gateway.domain.pools.foreign_settings import OwnKeys
 from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
@@ -106,6 +107,7 @@ class PoolRevision:
         pool_id: str = "",
         own_keys: OwnKeys = "none",
         as_text: Model | None = None,
+        driver: Driver = OWN_DRIVER,
     ) -> None:
         """Make a revision of a pool.
 
@@ -113,8 +115,10 @@ class PoolRevision:
         base_digest: the digest of the base model.
         as_text: prepares prompts for servers of another maker that, by their version, take no token ids; None where all
         take them.
+        driver: the driver of the replicas.
         """
         self.name = name
+        self.driver: Driver = driver
         self.model = model
         self.pool_id = pool_id
         """The id of the pool."""

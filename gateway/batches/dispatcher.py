@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -14,7 +16,7 @@ from gateway.batches.running import Lost, Rest, RunningLines
 from gateway.batches.service import BatchError, place_of
 from gateway.batches.validation import Verdict, check_file
 from gateway.db.batches import work as db
-from gateway.db.batches.work import LeasedBatch
+from gateway.db.batches.work import LeasedBatch, Standing
 from gateway.db.due_work import RARELY_S
 from gateway.db.limits.limits import exceeded_enqueued
 from gateway.db.organization.keys import find_usable_key_by_id
@@ -34,6 +36,9 @@ RENEW_S = 0.8
 MAX_BATCHES = 16
 """The most batches that a gateway works on at once."""
 
+SLICE_S = 10.0
+"""Seconds after which a batch gives its place to one of a project that has fewer at work."""
+
 AGAIN_S = 10.0
 """Seconds after which a batch that cannot go on now is tried again."""
 
@@ -41,6 +46,15 @@ AGAIN_S = 10.0
 TOO_LATE = Verdict(
     0, [BatchError("batch_expired", "The file could not be checked before the completion window expired.")]
 )
+
+
+class _Work(NamedTuple):
+    """A batch that this gateway works on. began_s: by the clock of the event loop."""
+
+    batch: LeasedBatch
+    task: asyncio.Task[None]
+    must_rest: asyncio.Event
+    began_s: float
 
 
 class Dispatcher:
@@ -53,7 +67,7 @@ class Dispatcher:
         """
         self._tools = tools
         self._gateway_id = gateway_id
-        self._working: dict[tuple[str, str], tuple[LeasedBatch, asyncio.Task[None]]] = {}
+        self._working: dict[tuple[str, str], _Work] = {}
         self._wake = wake or asyncio.Event()
         self._idle_s = POLL_S if wake is None else RARELY_S
         self._renewed_s = float("-inf")
@@ -64,7 +78,7 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Let all batches go. Their running lines are aborted, and begun anew by another gateway."""
-        tasks = [task for _, task in self._working.values()]
+        tasks = [work.task for work in self._working.values()]
         tasks += [self._task] if self._task is not None else []
         for task in tasks:
             task.cancel()
@@ -78,30 +92,35 @@ class Dispatcher:
             await self._renew()
         room = MAX_BATCHES - len(self._working)
         if room <= 0:
+            async with self._tools.database.acquire() as conn:
+                standings = await db.standings(conn)
+            work = gives_place(list(self._working.values()), standings, now_s)
+            if work is not None:
+                work.must_rest.set()
             return
         async with self._tools.database.transaction() as conn:
             leased = await db.lease_batches(conn, self._gateway_id, room)
         for batch in leased:
             key = (batch.project_id, batch.id)
             if key in self._working:  # an older lease of this gateway's own
-                self._working[key][1].cancel()
-            task = asyncio.create_task(self._work(batch))
-            self._working[key] = (batch, task)
+                self._working[key].task.cancel()
+            must_rest = asyncio.Event()
+            self._working[key] = _Work(batch, asyncio.create_task(self._work(batch, must_rest)), must_rest, now_s)
 
     async def _renew(self) -> None:
-        for batch, task in list(self._working.values()):
+        for work in list(self._working.values()):
             async with self._tools.database.acquire() as conn:
-                if not await db.renew_lease(conn, batch):
-                    task.cancel()
+                if not await db.renew_lease(conn, work.batch):
+                    work.task.cancel()
 
     def _interval_s(self) -> float:
         """Return the seconds until the next look if nothing waits before."""
         return POLL_S if self._working else self._idle_s
 
-    async def _work(self, batch: LeasedBatch) -> None:
+    async def _work(self, batch: LeasedBatch, must_rest: asyncio.Event) -> None:
         again_s: float | None = AGAIN_S
         try:
-            again_s = await self._advance(batch)
+            again_s = await self._advance(batch, must_rest)
         except Lost:
             again_s = None
         except asyncio.CancelledError:
@@ -114,7 +133,8 @@ class Dispatcher:
         except Exception:
             log.exception("batch_delayed", batch=batch.id)
         finally:
-            if self._working.get((batch.project_id, batch.id), (None,))[0] is batch:
+            work = self._working.get((batch.project_id, batch.id))
+            if work is not None and work.batch is batch:
                 del self._working[batch.project_id, batch.id]
             if again_s is not None:
                 await self._release(batch, again_s)
@@ -126,8 +146,8 @@ class Dispatcher:
         except FAILURES as error:
             log.warning("batch_released_later", batch=batch.id, error=repr(error))
 
-    async def _advance(self, batch: LeasedBatch) -> float | None:
-        """Do what is next for a batch, as far as it goes.
+    async def _advance(self, batch: LeasedBatch, must_rest: asyncio.Event) -> float | None:
+        """Do what is next for a batch, as far as it goes. must_rest: set when its place is wanted for another one.
 
         Return the seconds after which it is to go on; None where it has ended, or is lost.
         """
@@ -147,7 +167,7 @@ class Dispatcher:
                 return min(AGAIN_S, batch.left_seconds)
             came: str | Rest = "expired"
             if principal is not None:
-                came = await RunningLines(tools, batch, principal, reader).run()
+                came = await RunningLines(tools, batch, principal, reader, must_rest).run()
             if isinstance(came, Rest):
                 return came.seconds
             ending = came
@@ -194,6 +214,24 @@ class Dispatcher:
         if key is None or key.suspended or "inference" not in key.scopes:
             return None
         return msgspec.structs.replace(principal_of(key), is_batch=True)
+
+
+def gives_place(working: Sequence[_Work], standings: Mapping[str, Standing], now_s: float) -> _Work | None:
+    """Return the work that gives its place to a batch which waits; None where every place is held by right.
+
+    It is of the project with the most batches at work, if a project with fewer waits: at once where it has two more,
+    else after SLICE_S. Of this project's batches the one that was worked on longest gives way.
+    """
+    waiting = [standing.num_at_work for standing in standings.values() if standing.num_due]
+    if not waiting or any(work.must_rest.is_set() for work in working):
+        return None
+    of_project = {work.batch.project_id for work in working if work.batch.status == "in_progress"}
+    counts = {project: standings[project].num_at_work for project in of_project if project in standings}
+    if not counts or max(counts.values()) <= min(waiting):
+        return None
+    most = max(counts.values())
+    work = min((work for work in working if counts.get(work.batch.project_id) == most), key=lambda work: work.began_s)
+    return work if most > min(waiting) + 1 or now_s - work.began_s >= SLICE_S else None
 
 
 def _too_many(limit: Limit, num_tokens: int) -> BatchError:

@@ -1,4 +1,4 @@
-"""Lines of an input file, read again when they run: a piece of the file is held at a time."""
+"""Lines of an input file, read again when they run: a few pieces of the file are held at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from gateway.db.files.parts import PartRow
 from gateway.files.content import PIECE_BYTES, FileContent
 
-MAX_PIECES = 4
+MAX_PIECES = 5
+"""The pieces that are held. Lines that are claimed together lie no further apart, unless they are longer than 4 kB."""
 
 
 class LineReader:

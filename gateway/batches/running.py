@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from functools import partial
 
 import msgspec
 import structlog
 
+from gateway.batches.feed import Place, base_of
 from gateway.batches.lines import LineReader
 from gateway.batches.output import line_id, read_line, reason_of, replied
 from gateway.batches.parts import Tools
@@ -24,6 +26,9 @@ from gateway.http.error_body import body_of, unexpected
 log = structlog.get_logger(__name__)
 
 CLAIM_LINES = 64
+MAX_CLAIMED = 4 * CLAIM_LINES
+"""The most lines that wait for engines which want none now, while lines of other base models run."""
+
 MAX_FAULTS = 3
 """Beginnings of a line that end by a fault of ours before the fault is the line's result."""
 
@@ -46,12 +51,17 @@ class Lost(Exception):
 class RunningLines:
     """The lines of one batch that run in this gateway."""
 
-    def __init__(self, tools: Tools, batch: LeasedBatch, principal: Principal, reader: LineReader) -> None:
+    def __init__(
+        self, tools: Tools, batch: LeasedBatch, principal: Principal, reader: LineReader, must_rest: asyncio.Event
+    ) -> None:
+        """Keep what the lines need. must_rest: once it is set, no more lines begin and the batch rests."""
         self._tools = tools
+        self._must_rest = must_rest
         self._batch = batch
         self._principal = principal
         self._reader = reader
         self._claimed: deque[LineRow] = deque()
+        self._alone: set[frozenset[str]] = set()  # sets of base models beside which the batch has no waiting line
         self._running: dict[asyncio.Task[None], tuple[str, BatchLine]] = {}
         self._results: list[LineResult] = []
         self._given_back: list[tuple[int, int, bool]] = []
@@ -88,17 +98,23 @@ class RunningLines:
             await self._end()
 
     async def _begin(self) -> None:
+        if self._must_rest.is_set() and self._rest is None:
+            self._rest = Rest(0.0)
         if self._rest is not None:
             return
-        if not self._claimed and not self._is_exhausted:
+        waiting = frozenset(base_of(line.model) for line in self._claimed)
+        if not self._is_exhausted and waiting not in self._alone and len(self._claimed) < MAX_CLAIMED:
             async with self._tools.database.transaction() as conn:
                 if await db.lock_batch(conn, self._batch) != "in_progress":
                     raise Lost
-                self._claimed.extend(await db.claim_lines(conn, self._batch, CLAIM_LINES))
-            self._is_exhausted = not self._claimed
+                found = await db.claim_lines(conn, self._batch, CLAIM_LINES, but_for=waiting)
+            self._claimed.extend(found)
+            if not found:
+                self._alone.add(waiting)
+                self._is_exhausted = not waiting
         for _ in range(len(self._claimed)):
             line = self._claimed.popleft()
-            place = self._tools.feed.take(line.model)
+            place = self._tools.feed.take(line.model, self._batch.project_id)
             if place is None:
                 self._claimed.append(line)
                 continue
@@ -106,9 +122,9 @@ class RunningLines:
                 begun=line.attempt - 1, instant_ns=int(line.begun_at.timestamp() * 1e6) * 1000, slack_s=self._slack_s()
             )
             request_id = request_id_of(self._batch.id, line.number)
-            task = asyncio.create_task(self._run_line(line, request_id, terms, place))
+            task = asyncio.create_task(self._run_line(line, request_id, terms))
             self._running[task] = (request_id, terms)
-            task.add_done_callback(self._running.pop)
+            task.add_done_callback(partial(self._ran, place))
 
     def _slack_s(self) -> float:
         """Return for how long the batch can rest: the time to its end less what is left at the pace so far."""
@@ -116,7 +132,11 @@ class RunningLines:
         took_s = time.monotonic() - self._began_s
         return left_s - (self._num_left * took_s / self._num_done if self._num_done else 0.0)
 
-    async def _run_line(self, line: LineRow, request_id: str, terms: BatchLine, place: str) -> None:
+    def _ran(self, place: Place, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._tools.feed.give(place)
+
+    async def _run_line(self, line: LineRow, request_id: str, terms: BatchLine) -> None:
         batch = self._batch
         custom_id = ""
         try:
@@ -140,8 +160,6 @@ class RunningLines:
         except Exception:
             log.exception("batch_line_failed", batch=batch.id, number=line.number)
             reply = LineReply(status=500, body=msgspec.json.encode(body_of(unexpected(request_id))))
-        finally:
-            self._tools.feed.give(place)
         text = replied(line_id(batch.id, line.number), custom_id, request_id, reply.status, reply.body)
         sealed = self._tools.cipher.seal(text, result_place(batch.project_id, batch.id, line.number))
         self._num_done += 1
@@ -177,6 +195,7 @@ class RunningLines:
             await db.give_lines_back(conn, self._batch, given_back)
         if given_back:
             self._is_exhausted = False
+            self._alone.clear()
         num_completed = sum(result.is_completed for result in results)
         counts = (num_completed, len(results) - num_completed, sum(was_sent for _, _, was_sent in given_back))
         for outcome, number in zip(("completed", "failed", "begun_again"), counts, strict=True):

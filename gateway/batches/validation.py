@@ -21,7 +21,10 @@ log = structlog.get_logger(__name__)
 MAX_LINE_BYTES = 4 << 20
 """The longest line that the process writes."""
 
-AT_ONCE_LINES = 500
+SLICE_BYTES = 1 << 18
+PAUSE_S = 0.01
+"""Seconds after each slice of a file. What it takes of this process and of the database delays others by less than a
+whole file would, which takes some seconds more."""
 
 
 class CheckerLine(msgspec.Struct, frozen=True):
@@ -82,8 +85,11 @@ async def _feed(process: asyncio.subprocess.Process, pieces: AsyncIterator[bytes
     assert process.stdin is not None
     try:
         async for piece in pieces:
-            process.stdin.write(piece)
-            await process.stdin.drain()
+            for start in range(0, len(piece), SLICE_BYTES):
+                process.stdin.write(piece[start : start + SLICE_BYTES])
+                await process.stdin.drain()
+                if len(piece) > SLICE_BYTES:
+                    await asyncio.sleep(PAUSE_S)
         process.stdin.close()
     except (BrokenPipeError, ConnectionResetError):
         return  # it has read enough

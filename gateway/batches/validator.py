@@ -21,7 +21,7 @@ MAX_FILE_BYTES = 200 << 20
 MAX_ERRORS = 100
 MAX_CUSTOM_ID_CHARS = 512
 MAX_MODEL_CHARS = 512
-AT_ONCE = 500
+AT_ONCE = 200
 MEMORY_BYTES = 1 << 30
 """The address space of the process."""
 

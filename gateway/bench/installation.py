@@ -33,6 +33,7 @@ from gateway.domain.tenancy.keys import new_key
 from gateway.pools.first_pool import make_pool
 from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.settings import Settings
+from gateway.support.host import allow, host_keys, link_folder
 
 MODEL_NAME = "bench"
 STARTUP_S = 300.0
@@ -55,6 +56,7 @@ class Installation(msgspec.Struct, frozen=True):
     keys: list[str]
     """The keys, one for each tenant."""
     gateways: list[subprocess.Popen[bytes]]
+    engines: list[subprocess.Popen[bytes]]
     engine_endpoint: str
     """The endpoint at which gateways find the engine."""
     dsn: str = ""
@@ -74,14 +76,16 @@ def running(
     num_tenants: int,
     with_limits: bool,
     num_replicas: int = 1,
+    over_tcp: bool = False,
     engine_flags: Sequence[str] = (),
     gateway: Sequence[str] = ("gateway.cli", "gateway"),
     settings_of: Mapping[str, str] | None = None,
 ) -> Iterator[Installation]:
     """Give an installation; everything of it is gone when the context is left.
 
-    folder: an empty one; every user can pass through it. num_replicas: engines of the one pool. gateway: the module
-    that a gateway is, with its arguments. settings_of: more variables of gateways.
+    folder: an empty one; every user can pass through it. num_replicas: engines of the one pool.
+    over_tcp: the one engine is reached over TCP with keys, as one on another machine. gateway: the module that a
+    gateway is, with its arguments. settings_of: more variables of gateways.
     """
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=MODEL_NAME)
     settings.run_dir.mkdir(parents=True, exist_ok=True)
@@ -91,10 +95,16 @@ def running(
         stack.callback(server.stop)
         keys = asyncio.run(_tenants(dsn, num_tenants, with_limits))
         endpoints = [settings.engine.endpoint, *(f"ipc://{settings.run_dir}/r{n}.sock" for n in range(1, num_replicas))]
+        public_key, engines = None, list[subprocess.Popen[bytes]]()
+        if over_tcp:
+            endpoints, public_key = [f"tcp://127.0.0.1:{free_port()}"], host_keys(folder).public
+            allow(folder, [public_key])
+            engine_flags = (*engine_flags, "--link-dir", str(link_folder(folder)))
         for number, endpoint in enumerate(endpoints):
             engine = ("engine.fake", "--endpoint", endpoint, "--model-dir", str(model_dir))
-            spawn(stack, folder / f"engine{number}.log", (sys.executable, "-m", *engine, *engine_flags), {})
-        asyncio.run(_pool(dsn, model_dir, endpoints))
+            command = (sys.executable, "-m", *engine, *engine_flags)
+            engines.append(spawn(stack, folder / f"engine{number}.log", command, {}))
+        asyncio.run(_pool(dsn, model_dir, endpoints, public_key))
         ports, gateways = [], []
         for number in range(num_gateways):
             port = free_port()
@@ -113,15 +123,23 @@ def running(
             ports.append(port)
         for port, process in zip(ports, gateways, strict=True):
             _wait_ready(port, process)
-        yield Installation(ports, keys, gateways, settings.engine.endpoint, dsn)
+        yield Installation(ports, keys, gateways, engines, endpoints[0], dsn)
 
 
-async def _pool(dsn: str, model_dir: Path, endpoints: Sequence[str]) -> None:
+async def _pool(dsn: str, model_dir: Path, endpoints: Sequence[str], public_key: str | None) -> None:
     """Make the pool that gateways serve, with a replica at each endpoint."""
     async with await Database.connect(dsn) as database, database.acquire() as conn:
         digest = model_digest(model_dir)
         async with conn.transaction():
-            await make_pool(conn, MODEL_NAME, model="bench", folder=model_dir, base_digest=digest, address=endpoints[0])
+            await make_pool(
+                conn,
+                MODEL_NAME,
+                model="bench",
+                folder=model_dir,
+                base_digest=digest,
+                address=endpoints[0],
+                public_key=public_key,
+            )
         [pool] = await list_served(conn)
         for endpoint in endpoints[1:]:
             await add_running_replica(conn, pool.row.id, 1, endpoint)

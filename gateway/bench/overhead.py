@@ -112,13 +112,14 @@ def theirs(peer: RunningPeer, bodies: Iterator[bytes]) -> Server:
     return Server(peer.name, [peer.port], (post(PATH, peer.key, body, peer.headers) for body in bodies), peer.cpu_s)
 
 
-def _bodies(max_tokens: int) -> Iterator[bytes]:
+def bodies_of(max_tokens: int) -> Iterator[bytes]:
+    """Yield bodies of chats without end, each with another prompt."""
     for number in itertools.count():
         content = [{"role": "user", "content": f"{PROMPT} {number:07}"}]
         yield msgspec.json.encode({"model": MODEL_NAME, "messages": content, "max_tokens": max_tokens})
 
 
-def _print_rows(args: argparse.Namespace, server: Server) -> bool:
+def print_rows(args: argparse.Namespace, server: Server) -> bool:
     """Print the rows and tell whether every request was answered."""
 
     async def measure() -> bool:
@@ -143,10 +144,10 @@ def _print_peers(args: argparse.Namespace, folder: Path, bodies: Iterator[bytes]
     if not installed:
         return
     with running_upstream(folder) as upstream:
-        _print_rows(args, theirs(upstream, bodies))
+        print_rows(args, theirs(upstream, bodies))
         for peer in installed:
             with running_peer(peer, args.peers, folder, upstream) as running_one:
-                _print_rows(args, theirs(running_one, bodies))
+                print_rows(args, theirs(running_one, bodies))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -156,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
         folder = Path(name)
         folder.chmod(0o711)  # PostgreSQL may have to run as another user
-        bodies = _bodies(args.max_tokens)
+        bodies = bodies_of(args.max_tokens)
         with running(
             folder,
             args.model_dir.absolute(),
@@ -165,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             num_tenants=args.tenants,
             with_limits=not args.without_limits,
         ) as installation:
-            good = _print_rows(args, ours(installation, bodies))
+            good = print_rows(args, ours(installation, bodies))
         _print_peers(args, folder, bodies)
         return int(not good)
 

@@ -24,7 +24,7 @@ import msgspec
 import uvloop
 
 from gateway.bench.http import connect, post
-from gateway.bench.installation import Installation, running
+from gateway.bench.installation import Installation, cpu_s, running
 from gateway.bench.load import quantile_ms
 from gateway.bench.open_loop import Connections
 from gateway.bench.streams import MAX_CONNECTIONS, PATH, STEPS_PER_S, chat
@@ -49,36 +49,46 @@ def request(kind: str, key: str, rng: random.Random, max_tokens: int, *, stream:
     return post(RESPONSES, key, msgspec.json.encode(body))
 
 
-async def used_us(installation: Installation, requests: Sequence[bytes], rate: float, seconds: float) -> float:
-    """Return the microseconds of the gateway's processor time for one request."""
-    connections = Connections([await connect("127.0.0.1", installation.ports[0]) for _ in range(MAX_CONNECTIONS)])
+async def used_us(
+    installation: Installation, gateway: int, requests: Sequence[bytes], rate: float, seconds: float
+) -> float:
+    """Return the microseconds of the processor time of the gateway of a number for one request."""
+    port, pid = installation.ports[gateway], installation.gateways[gateway].pid
+    connections = Connections([await connect("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)])
     try:
         if set(await asyncio.gather(*map(connections.ask, requests))) != {200}:
             raise RuntimeError("the gateway does not answer as it should")
         await asyncio.sleep(SETTLED_S)
-        before_s, num_asked = installation.cpu_s(), round(rate * seconds)
+        before_s, num_asked = cpu_s(pid), round(rate * seconds)
         async with asyncio.TaskGroup() as group:
             for asked in itertools.islice(itertools.cycle(requests), num_asked):
                 group.create_task(connections.ask(asked))
                 await asyncio.sleep(1 / rate)
-        return (installation.cpu_s() - before_s) / num_asked * 1e6
+        return (cpu_s(pid) - before_s) / num_asked * 1e6
     finally:
         connections.close()
 
 
 async def per_token_us(installation: Installation, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
-    """Return the processor time of a streamed token by kind, and each kind's beside chat's, round by round."""
+    """Return the processor time of a streamed token by kind, and each kind's beside chat's, round by round.
+
+    Each kind is asked of a gateway of its own, all at the same time, and of another one in the next round.
+    """
+
+    async def of_tokens(number: int, num_tokens: int) -> list[float]:
+        asked = ([request(kind, key, rng, num_tokens, stream=True) for key in installation.keys] for kind in KINDS)
+        return await asyncio.gather(
+            *(
+                used_us(installation, (number + place) % len(KINDS), each, args.rate, args.seconds)
+                for place, each in enumerate(asked)
+            )
+        )
+
     rounds: list[dict[str, float]] = []
     for number in range(args.rounds):
-        used = {}
-        for kind in KINDS if number % 2 else KINDS[::-1]:
-            one, many = (
-                [request(kind, key, rng, tokens, stream=True) for key in installation.keys]
-                for tokens in (1, args.chunks)
-            )
-            least = await used_us(installation, one, args.rate, args.seconds)
-            used[kind] = (await used_us(installation, many, args.rate, args.seconds) - least) / (args.chunks - 1)
-        rounds.append(used)
+        one, many = await of_tokens(number, 1), await of_tokens(number, args.chunks)
+        each = [(of_many - of_one) / (args.chunks - 1) for of_one, of_many in zip(one, many, strict=True)]
+        rounds.append(dict(zip(KINDS, each, strict=True)))
     found: dict[str, Any] = {}
     for kind in KINDS:
         ratios = sorted(used[kind] / used["chat"] for used in rounds)
@@ -125,12 +135,19 @@ async def latencies(installation: Installation, args: argparse.Namespace, rng: r
 Measure = Callable[[Installation, argparse.Namespace, random.Random], Coroutine[Any, Any, dict[str, Any]]]
 
 
-def measured(measure: Measure, args: argparse.Namespace, folder: Path, engine_flags: Sequence[str]) -> dict[str, Any]:
+def measured(
+    measure: Measure, args: argparse.Namespace, folder: Path, engine_flags: Sequence[str], num_gateways: int = 1
+) -> dict[str, Any]:
     """Return the figures that a measurement takes at an installation of its own."""
     folder.mkdir(mode=0o711)
-    flags = (*engine_flags, "--max-num-seqs", str(MAX_CONNECTIONS))
+    flags = (*engine_flags, "--max-num-seqs", str(MAX_CONNECTIONS * num_gateways))
     with running(
-        folder, args.model_dir, num_gateways=1, num_tenants=args.tenants, with_limits=True, engine_flags=flags
+        folder,
+        args.model_dir,
+        num_gateways=num_gateways,
+        num_tenants=args.tenants,
+        with_limits=True,
+        engine_flags=flags,
     ) as installation:
         asyncio.run(store(installation.dsn))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -147,10 +164,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.responses", description=__doc__)
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
-    add("--chunks", type=int, default=64, help="tokens of a stream, each an event")
-    add("--rate", type=float, default=20.0, help="streams per second while processor time is measured")
+    add("--chunks", type=int, default=256, help="tokens of a stream, each an event")
+    add("--rate", type=float, default=10.0, help="streams per second while processor time is measured")
     add("--seconds", type=float, default=4.0, help="seconds of each measurement of processor time")
-    add("--rounds", type=int, default=5, help="measurements of processor time, of all kinds each")
+    add("--rounds", type=int, default=9, help="measurements of processor time, of all kinds each")
     add("--calls", type=int, default=500, help="replies of one token of each kind")
     add("--tenants", type=int, default=10, help="keys that the streams use in turn")
     add("--seed", type=int, default=0, help="seed of the prompts")
@@ -184,7 +201,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = {
             "calls": args.calls,
             "latency": measured(latencies, args, folder / "latency", ()),
-            "processor": measured(per_token_us, args, folder / "cost", ("--tokens-per-s", str(STEPS_PER_S))),
+            "processor": measured(
+                per_token_us, args, folder / "cost", ("--tokens-per-s", str(STEPS_PER_S)), num_gateways=len(KINDS)
+            ),
         }
     sys.stdout.write(json.dumps(found) if args.json else "\n".join(lines(found)))
     sys.stdout.write("\n")

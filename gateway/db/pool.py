@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -114,6 +115,17 @@ async def read_whole_numbers(conn: Connection) -> None:
     await conn.set_type_codec("numeric", schema="pg_catalog", encoder=str, decoder=int)
 
 
+SESSION = {"jit": "off"}
+"""PostgreSQL's settings of every session. Its queries are short: a plan whose cost was estimated too high would be
+compiled for a hundred times as long as it runs."""
+
+
+async def _begin_session(settings: Mapping[str, str], conn: Connection) -> None:
+    """Set PostgreSQL's settings by statements: a pooler in between refuses those that come with a connection."""
+    await read_whole_numbers(conn)
+    await conn.execute("".join(f"SET {name} = {value};" for name, value in settings.items()))
+
+
 async def _as_it_is(conn: asyncpg.Connection[asyncpg.Record]) -> None:
     """Leave the session of a connection that is given back as it is.
 
@@ -130,8 +142,13 @@ class Database:
         self._pool = pool
 
     @classmethod
-    async def connect(cls, dsn: str, min_size: int = 1, max_size: int = 8) -> Self:
-        """Open the pool; raises one of `UNUSABLE`, or of `UNAVAILABLE` when the database cannot be reached."""
+    async def connect(
+        cls, dsn: str, min_size: int = 1, max_size: int = 8, settings: Mapping[str, str] | None = None
+    ) -> Self:
+        """Open the pool, its connections under these settings of PostgreSQL.
+
+        Raises one of `UNUSABLE`, or of `UNAVAILABLE` when the database cannot be reached.
+        """
         pool = await asyncpg.create_pool(
             dsn,
             min_size=min_size,
@@ -139,7 +156,7 @@ class Database:
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=COMMAND_TIMEOUT_S,
             server_settings={"application_name": "lorikeet", "timezone": "UTC"},
-            init=read_whole_numbers,
+            init=partial(_begin_session, {**SESSION, **(settings or {})}),
             reset=_as_it_is,
         )
         return cls(dsn, pool)

@@ -34,12 +34,13 @@ from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
 from gateway.http.direct import direct_routes, is_usual
 from gateway.http.error_body import OPENAI, Dialect, headers_of
+from gateway.http.server_span import end_server_span, is_traced
 from gateway.observability.metrics import Metrics
 from gateway.observability.refusals import Refusals, Refused
+from gateway.observability.tracing.trace import UNTRACED, BeginTrace, Traced, passed_on
 
 log = structlog.get_logger(__name__)
 
-_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 PROTECTIVE = (
@@ -88,8 +89,8 @@ class Call(msgspec.Struct):
     """The number of prompts that an engine may have worked on."""
     fields: Mapping[str, str | float] = {}
     """More fields of the log line."""
-    trace: str = ""
-    """The client's traceparent (W3C Trace Context), where the header is well-formed."""
+    trace: Traced = UNTRACED
+    """The trace that the request belongs to."""
     outlives_client: bool = False
     """True where the work goes on after the client has left."""
     batch: BatchLine | None = None
@@ -144,6 +145,7 @@ class Application(Litestar):
         refusals: Refusals | None = None,
         dialect_of: Callable[[HTTPScope], Dialect] = lambda _: OPENAI,
         is_leaving: Callable[[], bool] = lambda: False,
+        begin_trace: BeginTrace = passed_on,
         **options: Any,
     ) -> None:
         """Make the application.
@@ -151,12 +153,14 @@ class Application(Litestar):
         refusals: remembers refused requests for tenants' work.
         dialect_of: returns the API whose replies the client of a request expects.
         is_leaving: tells whether replies end their connections, since this gateway is about to stop.
+        begin_trace: begins the trace of a request of a tenant.
         """
         self.metrics = metrics
         self.trusted_proxies = trusted_proxies
         self._refusals = refusals
         self._dialect_of = dialect_of
         self._is_leaving = is_leaving
+        self._begin_trace = begin_trace
         self._running: dict[asyncio.Task[Any], Call] = {}
         super().__init__(**options)
         self.direct = direct_routes(self)
@@ -186,7 +190,9 @@ class Application(Litestar):
 
     async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         call = Call(new_id("req"), time.perf_counter_ns(), *_origin(scope, self.trusted_proxies))
-        call.trace, call.dialect = _trace(scope), self._dialect_of(scope)
+        call.dialect = self._dialect_of(scope)
+        if is_traced(scope["path"]):
+            call.trace = self._begin_trace(_traceparent(scope))
         scope.setdefault("state", {})["call"] = call
 
         async def watched_receive() -> ReceiveMessage:
@@ -223,8 +229,18 @@ class Application(Litestar):
             if call.refusal is not None and self._refusals is not None and is_work(route):
                 self._refusals.add(_refused(call, call.refusal, route, scope))
             self.metrics.count_http(scope["method"], route, call.status)
-            if call.status == 200 and call.error not in NOT_OURS:
+            is_cut = call.status == 200 and call.error not in NOT_OURS
+            if is_cut:
                 self.metrics.count_cut_stream(route)
+            if (trace := call.trace.trace) is not None:
+                end_server_span(
+                    trace,
+                    call,
+                    method=scope["method"],
+                    scheme="https" if call.is_https else "http",
+                    route=scope.get("path_template"),
+                    is_our_fault=is_cut or call.status >= 500,
+                )
             log.info("request", route=route, method=scope["method"], **_log_fields(call, scope))
 
 
@@ -304,19 +320,17 @@ def _log_fields(call: Call, scope: Scope) -> dict[str, Any]:
         "model": call.model,
         "user": call.user,
         "safety_identifier": call.safety_identifier,
-        "trace": call.trace,
+        "trace_id": call.trace.id,
+        "span_id": "" if call.trace.trace is None else call.trace.trace.first.span_id,
         "error": call.error,
     }
     return {**{name: value for name, value in fields.items() if value not in (None, "")}, **call.fields}
 
 
-def _trace(scope: HTTPScope) -> str:
-    """Return the header `traceparent`, or "" where there is none that is well-formed."""
-    for name, value in scope["headers"]:
-        if name == b"traceparent":
-            text = value.decode("latin-1")
-            return text if _TRACEPARENT.fullmatch(text) else ""
-    return ""
+def _traceparent(scope: HTTPScope) -> str:
+    """Return the header `traceparent`; "" where there is none, or several, which the specification has us ignore."""
+    found = [value for name, value in scope["headers"] if name == b"traceparent"]
+    return found[0].decode("latin-1") if len(found) == 1 else ""
 
 
 def _client_request_id(scope: Scope) -> str | None:

@@ -43,6 +43,8 @@ class MeterTag(msgspec.Struct, frozen=True, omit_defaults=True):
     """True if the request got the arm's whole treatment."""
     own_key: bool | None = None
     """True where the server is asked with the project's own key: nobody is charged for the tokens."""
+    trace_id: str | None = None
+    """The trace of the request, where it has one."""
     unit_digest: bytes = b""
     """The digest of the request's unit, which no row of the ledger has."""
 

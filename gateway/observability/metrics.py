@@ -108,6 +108,13 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
+        self.spans = Counter(
+            "lorikeet_trace_spans",
+            "Spans of traces, by what became of them: sent, or dropped for want of room (no_room) or because the "
+            "collector did not take them (not_taken).",
+            ["outcome"],
+            registry=registry,
+        )
         self.usage_written = Counter(
             "lorikeet_usage_events_written", "Usage events written to the ledger.", registry=registry
         )

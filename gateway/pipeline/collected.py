@@ -40,24 +40,32 @@ class Collector:
     def __init__(self, num_choices: int, *, counts_steps: bool = False) -> None:
         """Begin to collect. counts_steps: answers have their steps."""
         self._answers = [Answer() for _ in range(num_choices)]
+        self._texts: list[list[str]] = [[] for _ in range(num_choices)]
+        self._lengths = [0] * num_choices
         self._prompt_tokens: list[Token] = []
         self._counts_steps = counts_steps
 
     def add(self, item: Item) -> Collected | None:
         """Take one item; return the whole with the last one."""
         if isinstance(item, Usage):
+            for answer, texts in zip(self._answers, self._texts, strict=True):
+                answer.text = "".join(texts)
             return Collected(self._answers, self._prompt_tokens, item)
         if isinstance(item, PromptTokens):
             self._prompt_tokens = item.tokens
             return None
         for piece in item:
+            self._texts[piece.index].append(piece.text)
             answer = self._answers[piece.index]
-            answer.text += piece.text
-            answer.tokens += piece.tokens
-            answer.calls += piece.calls
-            answer.token_ids += piece.token_ids
-            answer.finish_reason = piece.finish_reason or ""
+            if piece.tokens:
+                answer.tokens += piece.tokens
+            if piece.calls:
+                answer.calls += piece.calls
+            if piece.token_ids:
+                answer.token_ids += piece.token_ids
+            if piece.finish_reason:
+                answer.finish_reason, answer.stop_string = piece.finish_reason, piece.stop_string
             if self._counts_steps:
-                answer.steps.append((len(answer.text), piece.num_tokens))
-            answer.stop_string = piece.stop_string
+                self._lengths[piece.index] += len(piece.text)
+                answer.steps.append((self._lengths[piece.index], piece.num_tokens))
         return None

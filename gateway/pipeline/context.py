@@ -15,6 +15,7 @@ from gateway.domain.batches.line import BatchLine
 from gateway.domain.errors import ClientGone, DeadlinePassed
 from gateway.domain.experiments.exposure import Exposure
 from gateway.domain.tenancy.principal import Principal
+from gateway.observability.tracing.trace import UNTRACED, Traced
 
 
 def _never() -> bool:
@@ -48,8 +49,8 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """The event loop's time, in seconds, after which nothing of the request goes on."""
     gone: Callable[[], bool] = _never
     """Tells that nobody waits for the reply any more."""
-    trace: str = ""
-    """The trace that the request belongs to, as W3C's traceparent has it, for log lines."""
+    trace: Traced = UNTRACED
+    """The trace that the request belongs to."""
     logged_messages: Iterable[LoggedMessage] | None = None
     """The request's messages for the request log, read once and only if the project logs content. None: its prompts."""
     unit: Callable[[str], str | None] = _no_unit

@@ -26,6 +26,7 @@ from gateway.pipeline.admitting import Admitting, FindRates
 from gateway.pipeline.bounds import check_logprobs, check_numbers, check_total, num_logprob_values
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.defaults import with_defaults, with_treatment
+from gateway.pipeline.model_call import ModelCall
 from gateway.pipeline.placing import Placed, PlacedShadow, Placing
 from gateway.pipeline.preparation import Preparation
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, TextRequest
@@ -135,10 +136,14 @@ class Pipeline:
         expose = partial(self._placing.expose, context, exposure)
         if is_followed is None:
             expose()
+        call = ModelCall.begin(context, found.model)
         try:
             placed = self._placing.placed(context, found, exposure)
             run = await self._completed(context, placed, asked, trial)
         except GatewayError as error:
+            if call is not None and is_followed is not None:  # else the request was refused, and no model was called
+                call.note(error)
+                call.end()
             if is_followed is None or not is_followed(error):
                 if is_followed is not None:
                     expose()
@@ -146,6 +151,8 @@ class Pipeline:
             raise
         if is_followed is not None:
             run.serves = expose
+        if call is not None:
+            _trace_run(call, run, context, placed)
         if placed.shadow is not None:
             self._copy(context, asked, run, placed.shadow)
         return run
@@ -239,12 +246,16 @@ class Pipeline:
             found = await self._routed.first_target(context, found)
         exposure = self._placing.exposure(context, found)
         self._placing.expose(context, exposure)
+        call = ModelCall.begin(context, found.model)
         try:
             placed = self._placing.placed(context, found, exposure)
-            return await self._embedded(context, placed, asked, bounds)
+            run = await self._embedded(context, placed, asked, bounds)
         except GatewayError as error:
             self._placing.refused(context, exposure, asked[0].service_tier, error)
             raise
+        if call is not None:
+            _trace_run(call, run, context, placed)
+        return run
 
     async def _embedded(
         self, context: RequestContext, placed: Placed, asked: Sequence[EmbeddingRequest], bounds: EmbeddingBounds
@@ -266,6 +277,12 @@ class Pipeline:
         run = await self._admitting.admit(context, placed, prepared, prompts, instant_ns=instant_ns)
         self._supersede_earlier(context, run)
         return run
+
+
+def _trace_run(call: ModelCall, run: Run, context: RequestContext, placed: Placed) -> None:
+    """Have a run record the spans of its call, which ends with the run at the latest."""
+    call.prepared(placed.route, placed.pool, [each.request for each in run.generations], context)
+    run.call, run.close, run.give_back = call, call.ending(run.close), call.ending(run.give_back)
 
 
 def _numbered(prepared: Prepared, attempt: int) -> Prepared:

@@ -130,7 +130,17 @@ class Preparation:
         is_cut = request.max_prompt_tokens is not None
         text = request.prompt if isinstance(request.prompt, str) and not is_cut else None
         bound = None if has_ids else prompt.num_tokens
-        generation = Generation(generate, request.stop, tools, request.style, text, conversation, bound, key_owner)
+        generation = Generation(
+            generate,
+            request.stop,
+            tools,
+            request.style,
+            text,
+            conversation,
+            bound,
+            key_owner,
+            context.trace.header,
+        )
         return Prepared(generation, tag, request.names.grammar, request.names.prompt)
 
     async def embedding(
@@ -166,7 +176,7 @@ class Preparation:
             pooling=request.pooling,
             batch=_terms(context),
         )
-        return Prepared(Generation(generate), tag)
+        return Prepared(Generation(generate, trace=context.trace.header), tag)
 
     def _tag(
         self,
@@ -200,6 +210,7 @@ class Preparation:
             stream=context.stream,
             service_tier=service_tier,
             journal_id=self._meter.journal_id,
+            trace_id=context.trace.id or None,
         )
         if exposure is None:
             return tag

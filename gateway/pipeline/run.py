@@ -37,6 +37,7 @@ from gateway.pipeline.items.held import held, warmed
 from gateway.pipeline.items.timed import Took, timed
 from gateway.pipeline.items.whole import gathered, replayed
 from gateway.pipeline.merge import all_of, merged
+from gateway.pipeline.model_call import ModelCall
 from gateway.routing.route import RoutedAdapter
 from gateway.text.thinking import ENDS_OPEN_TOKENS, begins_thinking
 
@@ -135,6 +136,8 @@ class Run:
         self.hedging: Hedging | None = None
         """When the prompt of a request that has but one is tried at another replica as well."""
         self._begun: AsyncGenerator[Item | Restarted] | None = None
+        self.call: ModelCall | None = None
+        """The spans of the run, where its request is traced."""
         self.waits = True
         """True if prompts wait for a first replica of a pool that starts one for them."""
 
@@ -242,10 +245,7 @@ class Run:
         Raises Overloaded: when no replica takes the prompt.
         Raises DeadlinePassed: when the request's deadline passes meanwhile.
         """
-        prepared = self._prepared[index]
-        if self._is_plain:
-            return self._generated(prepared)
-        return self._watched(index, prepared)
+        return self._generated(index)
 
     def merged(self) -> AsyncGenerator[tuple[int, Item]]:
         """Yield the items of all prompts, each with the number of its prompt. Raises as `items`."""
@@ -285,6 +285,7 @@ class Run:
             on_unanswered=self._unanswered_hook(prepared),
             may_restart=may_restart,
             is_followed=is_followed,
+            call=self.call,
         )
         if is_first and self.took is not None:
             source = timed(source, self.took)
@@ -313,27 +314,34 @@ class Run:
             self._pool, source, prepared.generation.request.tenant, self._unanswered_hook(prepared), is_followed
         )
 
-    async def _generated(self, prepared: Prepared) -> AsyncGenerator[Item]:
-        """Yield items that go to the client at once: once there is one, no other replica is asked."""
+    async def _generated(self, index: int) -> AsyncGenerator[Item]:
+        """Yield items that go to the client at once: once there is one, no other replica is asked.
+
+        The request log sees each first, and `before_end` the whole before the last one.
+        """
+        prepared = self._prepared[index]
+        watch = None if self._is_plain else self._watch(index)
         try:
             async with aclosing(self._source(prepared, may_restart=False)) as items:
                 self._context.check()
                 async for item in items:
                     assert not isinstance(item, Restarted)
+                    if watch is not None and (collected := watch(item)) is not None:
+                        assert self._before_end is not None
+                        await self._before_end(collected)
                     yield item
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
 
-    async def _watched(self, index: int, prepared: Prepared) -> AsyncGenerator[Item]:
-        """Yield the same items once the request log and `before_end` have seen each."""
-        collector = self._collector(prepared) if self._before_end is not None else None
-        async with aclosing(self._generated(prepared)) as items:
-            async for item in items:
-                self._log(index, item)
-                if collector is not None and (collected := collector.add(item)) is not None:
-                    assert self._before_end is not None
-                    await self._before_end(collected)
-                yield item
+    def _watch(self, index: int) -> Callable[[Item], Collected | None]:
+        """Return what logs each item, and returns the whole with the last one where `before_end` waits for it."""
+        collector = self._collector(self._prepared[index]) if self._before_end is not None else None
+
+        def watch(item: Item) -> Collected | None:
+            self._log(index, item)
+            return None if collector is None else collector.add(item)
+
+        return watch
 
     async def _collected(self, index: int) -> Collected:
         prepared = self._prepared[index]
@@ -366,7 +374,12 @@ class Run:
             if not self._goes_on(never):
                 await warmed(self._pool, prepared.generation.request.tenant, self._unanswered_hook(prepared))
             return await embedded(
-                self._pool, prepared.generation.request, self._budget, self._unanswered_hook(prepared)
+                self._pool,
+                prepared.generation.request,
+                self._budget,
+                self._unanswered_hook(prepared),
+                trace=prepared.generation.trace,
+                call=self.call,
             )
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
@@ -388,7 +401,8 @@ class Run:
         is_borrowed = self._adapter is not None and self._adapter.is_shared
         if isinstance(error, BackendFailed):
             context = self._context
-            log.warning("backend_failed", request_id=context.request_id, trace=context.trace, error=error.message)
+            trace_id = context.trace.id
+            log.warning("backend_failed", request_id=context.request_id, trace_id=trace_id, error=error.message)
             return BackendFailed("The engine failed while it worked on the request.") if is_borrowed else error
         if error.param == "model" and is_borrowed:
             return InvalidRequest(

@@ -33,12 +33,13 @@ async def make_pool(
     num_bytes: int | None = None,
     settings: Mapping[str, str] | None = None,
     address: str | None = None,
+    public_key: str | None = None,
     num_replicas: int = 1,
 ) -> bool:
     """Make a pool of a prepared model, in the caller's transaction; return whether the name was free.
 
     address: the ZeroMQ endpoint of an engine that somebody else runs, which becomes the pool's only replica; None
-    leaves num_replicas of them to the agents.
+    leaves num_replicas of them to the agents. public_key: the key that this engine proves, where it is on TCP.
     """
     organization = await first_organization(conn) or await ensure_organization(conn, ORGANIZATION)
     num_managed = num_replicas if address is None else 0
@@ -51,7 +52,7 @@ async def make_pool(
         conn, pool.id, revision.revision, folder=str(folder), base_digest=base_digest, num_bytes=num_bytes
     )
     if address is not None:
-        await add_running_replica(conn, pool.id, revision.revision, address)
+        await add_running_replica(conn, pool.id, revision.revision, address, public_key)
         await switch_revision(conn, pool.id, revision.revision)
     return True
 

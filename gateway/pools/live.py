@@ -309,6 +309,7 @@ class LivePools(Mapping[str, Pool]):
                     pool_id=served.row.id,
                     own_keys=own_keys_of(row.driver, row.settings),
                     as_text=None if row.driver == OWN_DRIVER else opaque_model_of(row),
+                    driver=row.driver,
                 )
                 made[number].room = room
         return made

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -24,6 +24,7 @@ from engine.config.endpoint import BadEndpoint, check_endpoint
 from engine.config.text import Field, fields_of
 from gateway.domain.adapters.sources import AllowedSources, WrongSource, parse_place
 from gateway.domain.content.keys import BadContentKey, parse_keys
+from gateway.domain.tracing.sampler import SamplerName
 from gateway.settings.secret_files import BadSecretFile, with_secrets
 
 PREFIX = "LORIKEET_"
@@ -39,11 +40,15 @@ MAX_SOCKET_PATH_BYTES = 107
 
 MAX_PORT = 65535
 MODEL_NAME_PATTERN = r"^[^:\s]+$"
+HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+HEADER_VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?|https?://\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 
 _LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
 _PATH_FIELDS = frozenset({"data_dir", "adapter_folder"})  # Path is not one of msgspec's types
-_SECRET_FIELDS = frozenset({"admin_key", "admin_password", "content_key", "database_owner_url", "database_url"})
+_SECRET_FIELDS = frozenset(
+    {"admin_key", "admin_password", "content_key", "database_owner_url", "database_url", "traces_headers"}
+)
 ENGINE_DEFAULTS = EngineConfig(model_dir="", endpoint="", adapter_store="")
 """The engine's settings where no variable is set, before its places are derived from the data folder."""
 
@@ -97,6 +102,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "the port."
         ),
     ] = "127.0.0.1:9464"
+    traces_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://\S+)?$",
+            description="URL of the collector that gets OpenTelemetry traces by OTLP over HTTP, e.g. "
+            "`http://127.0.0.1:4318/v1/traces` (unset: no traces).",
+        ),
+    ] = ""
+    traces_headers: Annotated[
+        str | None,
+        Meta(
+            description="Headers of each message to the collector, e.g. `authorization=Bearer%20KEY`, separated by "
+            "commas, values percent-encoded (unset: none)."
+        ),
+    ] = None
+    traces_sampler: Annotated[
+        SamplerName,
+        Meta(
+            description="Choice of the requests that are traced: `always_on`, `always_off`, or `traceidratio` for the "
+            "share LORIKEET_TRACES_RATIO of them. With `parentbased_` in front, a request that brings a trace is "
+            "traced if its caller is, and the choice is for all others."
+        ),
+    ] = "parentbased_always_on"
+    traces_ratio: Annotated[
+        float,
+        Meta(ge=0, le=1, description="Share of traces that the samplers with `traceidratio` choose, from 0 to 1."),
+    ] = 1.0
     data_dir: Annotated[Path, Meta(description="Folder for everything that Lorikeet stores.")] = Path(".lorikeet")
     model: Annotated[
         str,
@@ -467,6 +499,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return AllowedSources.parse(self.adapter_sources)
 
     @property
+    def collector_headers(self) -> dict[str, str]:
+        """Return the headers of traces_headers. Raises ValueError, which `load_settings` turns into BadSetting."""
+        headers = {}
+        for each in _listed(self.traces_headers or ""):
+            name, equals, value = each.partition("=")
+            value = unquote(value.strip())
+            if not equals or HEADER_NAME.fullmatch(name.strip()) is None or HEADER_VALUE.fullmatch(value) is None:
+                raise ValueError("Expected NAME=VALUE, separated by commas, values percent-encoded")
+            headers[name.strip().lower()] = value
+        return headers
+
+    @property
     def model_cache_dir(self) -> Path:
         """Prepared base models."""
         return self.data_dir / "models"
@@ -581,6 +625,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     _check_networks(settings)
     _check_origins(settings)
     _check_adapter_places(settings)
+    _check_collector_headers(settings)
     _check_content_key(settings)
     if settings.database_url is not None:
         _check_database_url("DATABASE_URL", settings.database_url)
@@ -695,6 +740,14 @@ def _check_adapter_places(settings: Settings) -> None:
             raise BadSetting(
                 f"LORIKEET_ADAPTER_STORE={settings.engine.adapter_store!r}: Expected a folder, or s3://BUCKET/PREFIX"
             )
+
+
+def _check_collector_headers(settings: Settings) -> None:
+    """Check the form of the headers. The error never shows the text, which may hold a key."""
+    try:
+        _ = settings.collector_headers
+    except ValueError as error:
+        raise BadSetting(f"LORIKEET_TRACES_HEADERS: {error}") from None
 
 
 def _check_content_key(settings: Settings) -> None:

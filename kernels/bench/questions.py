@@ -142,7 +142,7 @@ def _decode(shape: Shape) -> Question:
     def launches(sizes: Sizes) -> Iterator[Launch]:
         for cache in paged.caches:
             yield from decode_launches(
-                out, paged.q, cache, paged.contexts, paged.workspace, None, in_force._replace(**sizes)
+                out, paged.q, cache, paged.contexts, paged.workspace, None, blocks=in_force._replace(**sizes)
             )
 
     choices = {"split_length": (256, 512), "block_n": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3, 4)}
@@ -160,6 +160,6 @@ def _prefill(shape: Shape) -> Question:
     def launches(sizes: Sizes) -> Iterator[Launch]:
         blocks = in_force._replace(**sizes)
         for cache in paged.caches:
-            yield prefill_launch(paged.out, paged.q, cache, contexts[blocks.block_m], None, blocks)
+            yield prefill_launch(paged.out, paged.q, cache, contexts[blocks.block_m], None, blocks=blocks)
 
     return Question(prefill_key(shape.head_dim, group, shape.dtype), choices, launches, paged.out)

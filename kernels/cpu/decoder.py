@@ -34,9 +34,9 @@ FACTORS = np.dtype(
 """The part of an adapter for one projection: addresses of A [rank, in] and of B, transposed, [rank, out], and the
 number of their dtype (`dtype_number`). Rank 0 adds nothing."""
 
-CHUNK_FIELDS = 6
-"""64-bit integers of a chunk: first row, number of rows, position, first block, number of blocks, and the address of
-the adapter's factors or 0."""
+CHUNK_FIELDS = 7
+"""64-bit integers of a chunk: first row, number of rows, position, row of the first position's angles, first block,
+number of blocks, and the address of the adapter's factors or 0."""
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _POINTER, _INT64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
@@ -53,19 +53,22 @@ def dtype_number(dtype: torch.dtype) -> int:
 
 
 class LayerTensors(NamedTuple):
-    """The tensors of one layer. Norms are float32, and None where the model has none; q_norm and k_norm are by head."""
+    """The tensors of one layer. Norms are float32, and None where the model has none.
+
+    q_norm and k_norm are by head, or of all heads where the model's shape says so.
+    """
 
     products: tuple[NativeLinear, NativeLinear, NativeLinear, NativeLinear]
     """The products of q, k and v; of o; of gate and up; of down."""
-    input_norm: Tensor
+    input_norm: Tensor | None
     q_norm: Tensor | None
     k_norm: Tensor | None
     attention_norm: Tensor | None
     """The norm of attention's output, before that is added."""
-    post_norm: Tensor
+    post_norm: Tensor | None
     feed_forward_norm: Tensor | None
     angles: tuple[Tensor, Tensor] | None
-    """cos and sin of every position, [max_position, head_dim / 2] float32; None where the layer does not rotate."""
+    """cos and sin of every row of angles, [rows, head_dim / 2] float32; None where the layer does not rotate."""
     window: int | None
     """Positions that each position sees, its own included; None: all before it."""
 
@@ -87,6 +90,10 @@ class DecoderShape(NamedTuple):
     embedding_multiplier: float = 1.0
     query_multiplier: float = 1.0
     residual_multiplier: float = 1.0
+    softcap: float = 0.0
+    """The bound of scores; 0: none."""
+    has_whole_norms: bool = False
+    """True: queries are normed with all heads together, and keys."""
 
 
 class NativeDecoder:
@@ -100,12 +107,14 @@ class NativeDecoder:
         layers: Sequence[LayerTensors],
         norm: Tensor,
         path: str | None = None,
+        query_factors: Tensor | None = None,
     ) -> None:
         """Make the decoder and its cache.
 
         embed: the matrix [V, H] whose rows tokens become.
         norm: the last norm, [H] float32.
         path: as for `NativeLinear`.
+        query_factors: the factor of queries at each position, [max_position] float32; None: 1.
 
         Raises ValueError: when the kernels do not compute a model of this shape.
         """
@@ -131,16 +140,19 @@ class NativeDecoder:
             norm.data_ptr(),
             cache_dtype,
             ("silu", "gelu_tanh").index(shape.activation),
+            shape.has_whole_norms,
+            _address(query_factors),
             shape.eps,
             shape.embedding_multiplier,
             shape.query_multiplier,
             shape.residual_multiplier,
+            shape.softcap,
         )
         index = -1 if path is None else library.paths.index(path)
         self._decoder = self._functions.lorikeet_decoder_new(ctypes.byref(model), structs, index)
         if self._decoder is None:
             raise ValueError(f"the native kernels do not compute a model of {shape}")
-        tensors = (embed, list(layers), norm, caches)
+        tensors = (embed, list(layers), norm, caches, query_factors)
         weakref.finalize(self, _free, self._functions, self._decoder, tensors)
 
     def forward(
@@ -196,8 +208,10 @@ class _Model(ctypes.Structure):
         ("max_position", _INT64),
         ("embed", _POINTER),
         ("norm", _POINTER),
-        *((name, _INT64) for name in ("cache_dtype", "activation")),
+        *((name, _INT64) for name in ("cache_dtype", "activation", "has_whole_norms")),
+        ("query_factors", _POINTER),
         *((name, _DOUBLE) for name in ("eps", "embedding_multiplier", "query_multiplier", "residual_multiplier")),
+        ("softcap", _DOUBLE),
     ]
 
 

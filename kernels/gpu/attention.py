@@ -1,8 +1,9 @@
 """Attention over a paged cache on a GPU (layout: `kernels.kv_cache`): one interface to two kernels.
 
 Semantics, for a query at position p of a sequence whose slots are s[0..p], group = H / KVH query heads per KV head:
-    out[h] = sum_j softmax_j(q[h] . k[h // group, s[j]] * D^-0.5) * v[h // group, s[j]]
+    out[h] = sum_j softmax_j(capped(q[h] . k[h // group, s[j]] * D^-0.5)) * v[h // group, s[j]]
     over max(0, p - window + 1) <= j <= p                                       (Kwon et al., 2023: PagedAttention)
+    capped(s) = softcap * tanh(s / softcap), or s where softcap is 0        (Gemma Team, 2024, arXiv 2408.00118)
 
 The newest `query length` positions of every sequence are queries; what lies before them is cached already. Where each
 sequence has one query, its context is split (`kernels.gpu.decode_attention`); where tiles of queries are listed, they
@@ -15,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.attention import attention_reference
+from kernels.capped_attention import capped_attention_reference
 from kernels.gpu import decode_attention
 from kernels.gpu.decode_attention import decode_launches
 from kernels.gpu.paged_contexts import PagedContexts
@@ -24,7 +25,9 @@ from kernels.gpu.prefill_attention import prefill_launch
 __all__ = ["PagedContexts", "paged_attention_", "paged_attention_reference", "workspace_elements"]
 
 
-def paged_attention_reference(q: Tensor, cache: Tensor, contexts: PagedContexts, window: int | None = None) -> Tensor:
+def paged_attention_reference(
+    q: Tensor, cache: Tensor, contexts: PagedContexts, window: int | None = None, softcap: float = 0.0
+) -> Tensor:
     """Return the attention [N, H * D] by the definition, one query at a time, in fp32.
 
     The arguments are those of `paged_attention_`; the result is what it writes into zeros.
@@ -37,7 +40,7 @@ def paged_attention_reference(q: Tensor, cache: Tensor, contexts: PagedContexts,
         slots = blocks * contexts.block_size + positions % contexts.block_size
         for row in range(starts[b], starts[b + 1]) if length else ():
             position = length - starts[b + 1] + row
-            out[row] = attention_reference(q[row], cache, slots, position, window)
+            out[row] = capped_attention_reference(q[row], cache, slots, position, window, softcap or None, None)
     return out.flatten(1)
 
 
@@ -59,7 +62,13 @@ def workspace_elements(
 
 
 def paged_attention_(
-    out: Tensor, q: Tensor, cache: Tensor, contexts: PagedContexts, workspace: Tensor, window: int | None = None
+    out: Tensor,
+    q: Tensor,
+    cache: Tensor,
+    contexts: PagedContexts,
+    workspace: Tensor,
+    window: int | None = None,
+    softcap: float = 0.0,
 ) -> None:
     """Attend from the queries q to the cached positions of their sequences, and write the result to out.
 
@@ -72,7 +81,7 @@ def paged_attention_(
     Raises ValueError: when the workspace is too small or tiles are not of `tuning.queries_at_once`.
     """
     if contexts.tiles is None:
-        for launch in decode_launches(out, q, cache, contexts, workspace, window):
+        for launch in decode_launches(out, q, cache, contexts, workspace, window, softcap):
             launch.run()
     else:
-        prefill_launch(out, q, cache, contexts, window).run()
+        prefill_launch(out, q, cache, contexts, window, softcap).run()

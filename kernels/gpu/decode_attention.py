@@ -39,6 +39,7 @@ def _split_kernel(
     num_splits,
     scale,
     WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
     SPLIT_LENGTH: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -76,12 +77,12 @@ def _split_kernel(
             full = begin + (end - begin) // BLOCK_N * BLOCK_N
             state = attend(
                 state, queries, positions, keys, values, block_table, begin, full, scale,
-                False, WINDOW, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
+                False, WINDOW, SOFTCAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
             )  # fmt: skip
             begin = full
         sums, totals, largest = attend(
             state, queries, positions, keys, values, block_table, begin, end, scale,
-            True, WINDOW, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
+            True, WINDOW, SOFTCAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
         )  # fmt: skip
         partial = partials + (row * num_splits + split) * PARTIAL_SIZE
         tl.store(partial[:, None] + d, sums, mask=kept)
@@ -160,6 +161,7 @@ def decode_launches(
     contexts: PagedContexts,
     workspace: Tensor,
     window: int | None,
+    softcap: float = 0.0,
     blocks: DecodeBlocks | None = None,
 ) -> tuple[Launch, Launch]:
     """Return the two launches of `kernels.gpu.attention.paged_attention_` for one query per sequence.
@@ -197,6 +199,7 @@ def decode_launches(
                 "block_tables": contexts.block_tables,
                 "max_blocks": contexts.block_tables.stride(0),
                 "scale": head_dim**-0.5 * math.log2(math.e),
+                "SOFTCAP": softcap * math.log2(math.e),
                 "GROUP": group,
                 "BLOCK_M": MIN_ROWS,
                 "BLOCK_N": blocks.block_n,

@@ -36,6 +36,7 @@ def _prefill_kernel(
     query_starts,
     scale,
     WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -76,11 +77,11 @@ def _prefill_kernel(
         begin = tl.minimum(first_position + 1, end) // BLOCK_N * BLOCK_N
         state = attend(
             state, queries, before + query, keys, values, block_table, 0, begin, scale,
-            False, WINDOW, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
+            False, WINDOW, SOFTCAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
         )  # fmt: skip
     sums, totals, _ = attend(
         state, queries, before + query, keys, values, block_table, begin, end, scale,
-        True, WINDOW, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
+        True, WINDOW, SOFTCAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
     )  # fmt: skip
     result = sums / tl.where(totals > 0.0, totals, 1.0)[:, None]  # without a context, 0
     num_heads = tl.num_programs(0) * GROUP
@@ -93,6 +94,7 @@ def prefill_launch(
     cache: Tensor,
     contexts: PagedContexts,
     window: int | None,
+    softcap: float = 0.0,
     blocks: PrefillBlocks | None = None,
 ) -> Launch:
     """Return the launch of `kernels.gpu.attention.paged_attention_` for tiles of queries.
@@ -125,6 +127,7 @@ def prefill_launch(
             "query_starts": contexts.query_starts,
             "scale": head_dim**-0.5 * math.log2(math.e),
             "WINDOW": window or 0,
+            "SOFTCAP": softcap * math.log2(math.e),
             "GROUP": group,
             "HEAD_DIM": head_dim,
             "BLOCK_D": power_of_two(head_dim),

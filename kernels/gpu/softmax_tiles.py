@@ -23,6 +23,7 @@ def attend(
     scale,
     MASKED: tl.constexpr,
     WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -32,8 +33,8 @@ def attend(
     """Attend from q [BLOCK_M, BLOCK_D] to positions [begin, end), BLOCK_N positions at a time.
 
     query_positions [BLOCK_M]; keys, values: of one head, [S, HEAD_DIM]; block_table: of the sequence; begin: a multiple
-    of BLOCK_N; scale: of scores, positive, times log2(e); WINDOW: 0 for none. Without MASKED, end is a multiple of
-    BLOCK_N too and every query sees everything.
+    of BLOCK_N; scale: of scores, positive, times log2(e); WINDOW: 0 for none; SOFTCAP: the bound of scaled scores,
+    times log2(e), or 0 for none. Without MASKED, end is a multiple of BLOCK_N too and every query sees everything.
 
     Takes and returns the state (sums [BLOCK_M, BLOCK_D] of values weighted by 2^(score - largest), the weights' totals
     [BLOCK_M], the largest scaled scores [BLOCK_M], -inf where a query has seen nothing); at first `nothing_seen`.
@@ -48,6 +49,8 @@ def attend(
         k = tl.load(keys + slots * HEAD_DIM + d[:, None], mask=inside & (d < HEAD_DIM)[:, None], other=0.0)
         v = tl.load(values + slots[:, None] * HEAD_DIM + d, mask=inside[:, None] & (d < HEAD_DIM), other=0.0)
         scores = tl.dot(q, k, input_precision=PRECISION)
+        if SOFTCAP > 0:  # c tanh(s / c), where tanh(u) = 2 sigmoid(2 u) - 1
+            scores = (2.0 * tl.sigmoid(scores * (2.0 * scale / SOFTCAP)) - 1.0) * (SOFTCAP / scale)
         if MASKED:
             seen = inside & (positions <= query_positions[:, None])
             if WINDOW > 0:

@@ -12,6 +12,8 @@ from tests.browser.house import MEMBER, OWNER, BrowserHouse, request_id
 from tests.gateway.live import BASE
 from tests.patience import PATIENCE_S
 
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
 
 async def test_requests_come_in_by_themselves_and_stand_still_under_the_pointer(
     visit: Visit, browser_house: BrowserHouse
@@ -39,6 +41,7 @@ async def test_requests_come_in_by_themselves_and_stand_still_under_the_pointer(
     await expect(page.page.get_by_role("table", name="Attempts").locator("tbody tr")).to_have_count(1)
     await expect(page.page.get_by_role("table", name="Price lines")).to_contain_text("Output")
     await expect(page.page.locator(".facts")).to_contain_text("hooli production")
+    await expect(page.page.locator(".facts")).to_contain_text(TRACE[:8])
 
     await page.page.get_by_role("button", name="Show what it said").click()
     said = page.page.locator(".turn")
@@ -80,7 +83,7 @@ async def _ask(house: BrowserHouse, project: str) -> str:
     """Send a request and return the request's id once it has been answered."""
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         body = {"model": BASE, "messages": [{"role": "user", "content": "I am ann@example.com"}], "max_tokens": 4}
-        headers = {"authorization": f"Bearer {house.keys[project]}"}
+        headers = {"authorization": f"Bearer {house.keys[project]}", "traceparent": f"00-{TRACE}-{'b' * 16}-01"}
         reply = await client.post(f"{house.url}/v1/chat/completions", json=body, headers=headers)
     assert reply.status_code == 200, reply.text
     return reply.headers["x-request-id"]

@@ -84,10 +84,10 @@ SUITES = (
     Suite(
         name="openai-node",
         title="openai (Node)",
-        what="the official client: the same breadth",
+        what="the official client: the same breadth, with files, uploads and batches",
         runtime="node",
         packages=(node_package("openai"),),
-        scripts=("node/openai.test.mjs",),
+        scripts=("node/openai.test.mjs", "node/files_and_batches.test.mjs"),
     ),
     Suite(
         name="ai-sdk",

@@ -27,7 +27,7 @@ def assert_greedy_follows(model: torch.nn.Module, claims: Sequence[Claim], toler
     By induction the answer is the reference's greedy text, up to ties; one forward pass for all instead of one per
     token. Rows are padded on the right, which causal attention never reads.
     """
-    rows = [[*claim.prompt, *claim.answer] for claim in claims]
+    rows = [[*claim.prompt, *claim.answer][:-1] for claim in claims]
     longest = max(map(len, rows))
     asked = min(len(claim.prompt) for claim in claims) - 1  # nothing before it is compared
     with torch.inference_mode():

@@ -12,7 +12,18 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine.bench import fairness, llamacpp, overview, prefix, quantization, slots, speculative, structured, throughput
+from engine.bench import (
+    band,
+    fairness,
+    llamacpp,
+    overview,
+    prefix,
+    quantization,
+    slots,
+    speculative,
+    structured,
+    throughput,
+)
 from engine.bench.drive import BenchEngine, Source, run_closed
 from engine.bench.measures import auc
 from engine.bench.pairs import Bound, Pair, ratio_row, value_row
@@ -96,6 +107,15 @@ def test_fairness_sees_both_tenants_served(config: EngineConfig) -> None:
         *("equal: quiet", "equal: other", "noisy: quiet", "noisy: other", "weights: heavy", "weights: light")
     ]
     assert all(row["service_per_s"] > 0 for row in rows if "case" in row)
+
+
+def test_every_bound_of_the_batch_band_is_measured(config: EngineConfig) -> None:
+    options = band.Options(streams=1, max_num_seqs=2, seconds=0.5, margin=0.1, repeat=1, prompt_tokens=8, new_tokens=4)
+    rows = list(band.measure(config, options))
+    runs = {row["run"]: row["tokens/s"] for row in rows if "run" in row}
+    assert list(runs) == ["one", "alone", "beside", "best", "batch", "bursts"] and min(runs.values()) > 0
+    assert {row["line"] for row in rows if "verdict" in row} == {"alone", "beside", "bursts"}
+    assert {row["verdict"] for row in rows if "verdict" in row} <= {"PASS", "FAIL"}
 
 
 def test_structured_output_runs_as_long_as_plain(config: EngineConfig) -> None:

@@ -103,6 +103,32 @@ def test_a_request_gets_its_deltas_and_one_final(engine: Engine) -> None:
     assert (final.finish_reason, final.usage.prompt_tokens, final.usage.completion_tokens) == ("length", 3, 4)
 
 
+def test_the_usage_of_a_traced_request_alone_tells_when_it_arrived(engine: Engine) -> None:
+    gateway = engine.gateway()
+    gateway.hello()
+    gateway.receive(Welcome)
+    before_ns = time.time_ns()
+    gateway.send(Submit(request("a"), f"00-{'a' * 32}-{'b' * 16}-01"))
+    gateway.send(Submit(request("b")))
+    finals = dict[str, Final]()
+    while len(finals) < 2:
+        finals |= {each.request_id: each for each in gateway.receive(StepOutputs).finals}
+    assert before_ns <= finals["a"].usage.arrived_unix_ns <= time.time_ns()
+    assert finals["b"].usage.arrived_unix_ns == 0
+
+
+def test_an_engine_takes_submissions_with_fields_that_it_does_not_know(engine: Engine) -> None:
+    """So does one of the version before take the trace of a request."""
+    gateway = engine.gateway()
+    gateway.hello()
+    gateway.receive(Welcome)
+    message = msgspec.msgpack.decode(encode(Submit(request("a"))))
+    gateway.socket.send(msgspec.msgpack.encode(message | {"later": "than this version"}))
+    while not (finals := gateway.receive(StepOutputs).finals):
+        pass
+    assert finals[0].error is None
+
+
 def test_another_version_is_refused_with_the_reason(engine: Engine) -> None:
     gateway = engine.gateway()
     gateway.hello(version=PROTOCOL_VERSION + 1)

@@ -1,8 +1,10 @@
-"""Gateways and the engine are killed over running batches: every line ends once, in the output or the error file;
-counts agree, and the usage of the lines is that of the batch and that of the ledger, at half the price.
+"""Gateways, the engine and the database are killed over running batches: every line ends once, in the output or the
+error file; counts agree, and the usage of the lines is that of the batch, of the ledger and of the invoice, at half the
+price.
 
-Two gateways in processes of their own and the fake engine. A seed is a round with a tenant of its own.
-`make long-batches` runs 100 rounds of 10 kills; `FIRST_SEED=k` goes on from a round, `NUM_ROUNDS` runs fewer.
+Two gateways in processes of their own, a database server of their own and the fake engine. A seed is a round with a
+tenant of its own. `make long-batches` runs 100 rounds of 10 kills; `FIRST_SEED=k` goes on from a round, `NUM_ROUNDS`
+runs fewer.
 """
 
 from __future__ import annotations
@@ -13,53 +15,66 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
-import asyncpg
 import httpx
 import msgspec
 import pytest
 
+from gateway.db.billing.invoices import draft_invoice
+from gateway.db.migrate import migrate
+from gateway.db.pool import Database
+from gateway.domain.billing.invoice import Invoice
 from gateway.settings import Settings
-from tests.faults.processes import Engine, Gateway
+from tests.faults.processes import Engine, Gateway, Postgres
+from tests.figures import figure
 from tests.gateway.batches.jobs import CHAT, chat_line, file_of
+from tests.gateway.billing.books import THIS_MONTH
 from tests.gateway.limits.fleet import INPUT_NANOS, OUTPUT_NANOS, set_prices
 from tests.gateway.live import BASE
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.tenants import Key, make_key
 from tests.installation.waiting import until
 
-SIZE, FULL_SIZE = (60, 2), (400, 10)
+SIZE, FULL_SIZE = (60, 3), (400, 10)
 """Lines of each batch, and kills of a round."""
 FULL_ROUNDS = 100
 NUM_BATCHES = 2
-AWAY: tuple[type[Exception], ...] = (httpx.TransportError, KeyError)
 
 
 class Site(msgspec.Struct, frozen=True):
-    dsn: str
+    postgres: Postgres
     gateways: list[Gateway]
     engine: Engine
 
+    @property
+    def dsn(self) -> str:
+        return self.postgres.dsn
+
 
 @pytest.fixture(scope="module")
-def site(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("batches")
+def site(open_folder: Path) -> Iterator[Site]:
+    folder = open_folder / "batches"
+    folder.mkdir(mode=0o711)
     model_dir = make_model_folder(folder / "model")
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE)
     settings.run_dir.mkdir(parents=True)
-    asyncio.run(set_prices(module_dsn))
     with ExitStack() as stack:
+        postgres = Postgres(folder / "postgres")
+        stack.callback(postgres.stop)
+        asyncio.run(migrate(postgres.dsn))
+        asyncio.run(set_prices(postgres.dsn))
         engine = Engine(settings.engine.endpoint, model_dir, log=folder / "engine.log")
         stack.callback(engine.kill)
         engine.start()
-        gateways = [Gateway(settings, module_dsn, number) for number in range(2)]
+        gateways = [Gateway(settings, postgres.dsn, number) for number in range(2)]
         for gateway in gateways:
             stack.callback(gateway.close)
             gateway.start()
         for gateway in gateways:
             gateway.wait_ready()
-        yield Site(module_dsn, gateways, engine)
+        yield Site(postgres, gateways, engine)
 
 
 async def test_every_line_ends_once_and_is_billed_once_whoever_is_killed(site: Site, full: bool) -> None:
@@ -79,6 +94,8 @@ async def test_every_line_ends_once_and_is_billed_once_whoever_is_killed(site: S
             await check(site, tenant, content, batch)
         await check_ledger(site, tenant, ended)
         print(f"seed {seed}: {[batch['request_counts'] for batch in ended]}", flush=True)
+    if full:
+        figure(f"{num_rounds * FULL_SIZE[1]} kills over {num_rounds * NUM_BATCHES} batches of {FULL_SIZE[0]} lines")
 
 
 def _lines(rng: random.Random, num_lines: int) -> list[dict[str, Any]]:
@@ -89,10 +106,13 @@ def _lines(rng: random.Random, num_lines: int) -> list[dict[str, Any]]:
 
 
 def fault(site: Site, number: int, rng: random.Random) -> None:
-    """Kill the engine or a gateway, and start it again."""
-    if number % 2 == 0:
+    """Kill the engine, a gateway or the database, and start it again."""
+    if number % 3 == 0:
         site.engine.kill()
         site.engine.start()
+        return
+    if number % 3 == 2:
+        site.postgres.kill()
         return
     gateway = rng.choice(site.gateways)
     gateway.kill()
@@ -159,27 +179,41 @@ async def check(site: Site, tenant: Key, lines: list[dict[str, Any]], batch: dic
 
 
 async def check_ledger(site: Site, tenant: Key, batches: list[dict[str, Any]]) -> None:
-    """Wait until the ledger has exactly the usage that the batches report, at half the price."""
+    """Wait until the ledger has exactly the usage that the batches report, and the invoice comes to half its price."""
     used = [sum(batch["usage"][name] for batch in batches) for name in ("input_tokens", "output_tokens")]
     doubled = used[0] * INPUT_NANOS + used[1] * OUTPUT_NANOS
     found: tuple[int, ...] = ()
     sql = """
         SELECT coalesce(sum(prompt_tokens), 0)::bigint AS prompt,
                coalesce(sum(completion_tokens), 0)::bigint AS completion,
-               coalesce(sum(cost_nanos), 0)::bigint AS cost, count(*) FILTER (WHERE prompt_tokens > 0) AS rows
+               coalesce(sum(cost_nanos), 0)::bigint AS cost, count(*) FILTER (WHERE prompt_tokens > 0) AS rows,
+               count(*) FILTER (WHERE service_tier <> 'batch') AS others
         FROM usage_attempts WHERE project_id = $1
     """
-    conn = await asyncpg.connect(site.dsn)
+    async with await Database.connect(site.dsn) as database:
 
-    async def agrees() -> bool:
-        nonlocal found
-        found = tuple((await conn.fetchrow(sql, tenant.project_id)).values())
-        return list(found[:2]) == used
+        async def agrees() -> bool:
+            nonlocal found
+            async with database.acquire() as conn:
+                row = await conn.fetchrow(sql, tenant.project_id)
+            assert row is not None
+            found = tuple(row.values())
+            return list(found[:2]) == used
 
-    try:
         await until(agrees, lambda: f"the ledger has {found}, the batches {used}", pause_s=0.2)
-    finally:
-        await conn.close()
-    num_done = sum(batch["request_counts"]["completed"] for batch in batches)
-    assert found[3] == num_done
-    assert abs(2 * found[2] - doubled) <= num_done, "each row is rounded once"
+        num_done = sum(batch["request_counts"]["completed"] for batch in batches)
+        assert (found[3], found[4]) == (num_done, 0)
+        assert abs(2 * found[2] - doubled) <= num_done, "each row is rounded once"
+        invoice: Invoice | None = None
+
+        async def invoice_agrees() -> bool:
+            nonlocal invoice
+            async with database.acquire() as conn:
+                invoice = await draft_invoice(conn, tenant.organization_id, tenant.project_id, THIS_MONTH)
+            tokens = [0, 0]
+            for line in invoice.lines:
+                tokens[line.kind == "output"] += line.num_tokens
+            return (invoice.total_nanos, tokens) == (found[2], used)
+
+        await until(invoice_agrees, lambda: f"the ledger has {found}, the invoice is {invoice}", pause_s=0.2)
+        assert invoice is not None and {line.service_tier for line in invoice.lines} == {"batch"}

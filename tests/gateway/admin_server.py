@@ -25,6 +25,7 @@ from gateway.adapters.intake import Inspect
 from gateway.adapters.residency import Wanted
 from gateway.adapters.service import Lifecycle
 from gateway.admin import AdminServices, admin_routers
+from gateway.admin.reports import Reports
 from gateway.backends.base import Health
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.batches.service import Batches
@@ -270,6 +271,7 @@ async def serve_admin(
     resolver = Resolver(database, served, keys.key)
     services = AdminServices(
         database=database,
+        reports=Reports(database, share=1e6, burst_s=1e6),
         store=kept,
         adapter_place="/srv/adapters",
         lifecycle=lifecycle,

@@ -68,6 +68,7 @@ function What({ request }) {
     ["Began", html`<${Time} at=${request.created_at} />`],
     ["Input", html`${exactly(request.input_tokens)}${request.cached_tokens > 0 && html` <span class="faint">of which ${exactly(request.cached_tokens)} cached</span>`}`],
     ["Output", html`${exactly(request.output_tokens)}${request.discarded_tokens > 0 && html` <span class="faint">${exactly(request.discarded_tokens)} more past a stop, not billed</span>`}`],
+    ["Trace", request.trace_id === null ? undefined : html`<${Code} text=${request.trace_id} what="trace id" />`],
     ["Per output token", html`<${Num} value=${request.tpot_ms} kind="ms" />`],
   ]} />`;
 }

@@ -35,7 +35,7 @@ class RandomAdapters:
     """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, ranks: list[int], *, pin: bool) -> None:
-        targets = config.adapter_targets()
+        targets = config.projection_shapes()
         self._layouts = [
             AdapterLayout({(layer, name): rank for layer in range(config.num_layers) for name in PROJECTIONS}, targets)
             for rank in ranks

@@ -54,6 +54,8 @@ class CreateAdapterImport(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class AdapterImportController(Controller):
+    """Endpoints for the adapter imports of a project, and for resumable uploads."""
+
     path = "/projects/{project_id:str}/adapter_imports"
 
     @get(opt=needs("adapters.read", query=LIST_QUERY))

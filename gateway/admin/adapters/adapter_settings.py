@@ -70,6 +70,8 @@ class AdapterSettings(msgspec.Struct, frozen=True):
 
 
 class AdapterSettingsController(Controller):
+    """The endpoint for the settings of an adapter, which all versions of the adapter share."""
+
     path = "/projects/{project_id:str}/adapters/{name:str}"
 
     @post(status_code=200, opt=needs("adapters.write", body=SetAdapter))

@@ -34,6 +34,8 @@ MAX_VERSION_DIGITS = 9
 
 
 class AdapterVersionController(Controller):
+    """Endpoints for the versions of an adapter."""
+
     path = "/projects/{project_id:str}/adapters/{name:str}/versions"
 
     @get(opt=needs("adapters.read", query=LIST_QUERY))

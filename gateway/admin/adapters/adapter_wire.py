@@ -132,6 +132,8 @@ class DeletedAdapter(msgspec.Struct, frozen=True):
 
 
 class DeletedAdapterVersion(msgspec.Struct, frozen=True):
+    """A version of an adapter that was deleted."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.project.adapter.version.deleted"] = "organization.project.adapter.version.deleted"
@@ -155,6 +157,7 @@ def adapter_fields(row: AdapterRow, bases: Bases, organization_id: str) -> dict[
 
 
 def version_fields(row: VersionRow, bases: Bases, project_id: str, organization_id: str) -> dict[str, Any]:
+    """Return the fields of `AdapterVersion`, whose model string begins with the name of the version's base."""
     base = bases.name_of(row.base_digest, project_id, organization_id)
     return {
         "id": f"{row.name}@{row.version}",

@@ -66,6 +66,8 @@ class AddFromSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdapterController(Controller):
+    """Endpoints for the adapters of a project."""
+
     path = "/projects/{project_id:str}/adapters"
 
     @get(opt=needs("adapters.read", query=LIST_QUERY))
@@ -417,4 +419,5 @@ def digest_of_base(services: AdminServices, caller: Caller, project_id: str, nam
 
 
 def no_such_adapter(name: str) -> NotFound:
+    """Return the error about an adapter that the project does not have."""
     return NotFound(f"The project has no adapter named '{name}'.", param="name")

@@ -30,6 +30,8 @@ Version = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class MoveAlias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The version of an adapter that an alias is to point at."""
+
     adapter: str
     version: Version
 
@@ -67,12 +69,16 @@ class Alias(msgspec.Struct, frozen=True):
 
 
 class DeletedAlias(msgspec.Struct, frozen=True):
+    """An alias that was removed."""
+
     name: str
     deleted: Literal[True] = True
     object: Literal["organization.project.alias.deleted"] = "organization.project.alias.deleted"
 
 
 class AliasController(Controller):
+    """Endpoints for the aliases of a project."""
+
     path = "/projects/{project_id:str}/aliases"
 
     @get(opt=needs("adapters.read", query=LIST_QUERY))

@@ -42,6 +42,8 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class DeletedShare(msgspec.Struct, frozen=True):
+    """A project with which an adapter is no longer shared."""
+
     adapter: str
     project_id: str
     deleted: Literal[True] = True
@@ -49,6 +51,8 @@ class DeletedShare(msgspec.Struct, frozen=True):
 
 
 class ShareController(Controller):
+    """Endpoints for the projects with which an adapter is shared."""
+
     path = "/projects/{project_id:str}/adapters/{name:str}/shares"
 
     @get(opt=needs("organization.read", query=LIST_QUERY))

@@ -78,6 +78,8 @@ class ProjectBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchController(Controller):
+    """Endpoints for the batches of a project."""
+
     path = "/projects/{project_id:str}/batches"
 
     @get(opt=needs("billing.read", query=LIST_QUERY))

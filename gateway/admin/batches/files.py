@@ -40,12 +40,16 @@ class ProjectFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedFile(msgspec.Struct, frozen=True):
+    """A file of a project that was deleted."""
+
     id: str
     object: Literal["organization.project.file.deleted"] = "organization.project.file.deleted"
     deleted: bool = True
 
 
 class FileController(Controller):
+    """Endpoints for the files of a project."""
+
     path = "/projects/{project_id:str}/files"
 
     @get(opt=needs("content.read", query=LIST_QUERY))

@@ -57,6 +57,8 @@ class AdjustmentOut(msgspec.Struct, frozen=True):
 
 
 class AdjustmentController(Controller):
+    """Endpoints for the adjustments of what a project pays."""
+
     path = "/projects/{project_id:str}/adjustments"
 
     @get(opt=needs("billing.read", query=LIST_QUERY))

@@ -62,6 +62,8 @@ ResultT = TypeVar("ResultT", bound=msgspec.Struct)
 
 
 class Bucket(msgspec.Struct, Generic[ResultT], frozen=True):
+    """A span of time, and the result of each group within that span."""
+
     start_time: int
     end_time: int
     results: Sequence[ResultT]
@@ -69,6 +71,8 @@ class Bucket(msgspec.Struct, Generic[ResultT], frozen=True):
 
 
 class BucketPage(msgspec.Struct, Generic[ResultT], frozen=True):
+    """A page of buckets of time, the earliest first."""
+
     data: list[Bucket[ResultT]]
     has_more: bool
     next_page: str | None
@@ -158,8 +162,12 @@ def sum_query(params: MultiDict[Any], buckets: BucketQuery, caller: Actor, group
 
 
 class HasBucket(Protocol):
+    """A sum over one bucket of time."""
+
     @property
-    def bucket(self) -> datetime.datetime: ...
+    def bucket(self) -> datetime.datetime:
+        """The start of the bucket."""
+        ...
 
 
 T = TypeVar("T", bound=HasBucket)
@@ -193,6 +201,10 @@ def read_projects(params: MultiDict[Any], caller: Actor, permission: Permission 
 
 
 def read_values(params: MultiDict[Any], name: str) -> list[str]:
+    """Return the values of a list parameter, which clients spell with or without `[]` after its name.
+
+    Raises InvalidRequest: when there are more than `MAX_VALUES` values.
+    """
     values = [str(value) for spelling in (name, f"{name}[]") for value in params.getall(spelling, [])]
     if len(values) > MAX_VALUES:
         raise wrong_value(name, f"expected at most {MAX_VALUES} values")
@@ -200,6 +212,10 @@ def read_values(params: MultiDict[Any], name: str) -> list[str]:
 
 
 def read_time(params: MultiDict[Any], name: str) -> int:
+    """Return the Unix seconds of a parameter that the query has.
+
+    Raises InvalidRequest: when the value is not a whole number of at most ten digits.
+    """
     value = str(params[name])
     if not (value.isascii() and value.isdecimal() and len(value) <= 10):
         raise wrong_value(name, "expected Unix seconds")

@@ -54,6 +54,8 @@ class CostsResult(msgspec.Struct, frozen=True):
 
 
 class CostController(Controller):
+    """The endpoint for the costs of projects by bucket of time."""
+
     path = "/costs"
 
     @get(opt=needs(PERMISSION, query=(*COMMON, *LISTS), in_any_project=True) | bucket_shape(WIDTHS, GROUPS))
@@ -63,7 +65,7 @@ class CostController(Controller):
         """Return costs by bucket of time. Adjustments count on the day on which they were made."""
         buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
         query = sum_query(request.query_params, buckets, caller, GROUPS)
-        async with services.database.acquire() as conn:
+        async with services.reports.connection(caller.id) as conn:
             sums = await cost_sums(conn, query)
             currency = await currency_of(conn, caller.organization_id)
         return bucket_page(buckets, sums, lambda each: _wire(each, currency))

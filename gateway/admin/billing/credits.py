@@ -39,6 +39,8 @@ class GrantCredit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SetBilling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The way in which a project is to pay."""
+
     mode: Mode
 
 
@@ -75,6 +77,8 @@ class Billing(msgspec.Struct, frozen=True):
 
 
 class CreditController(Controller):
+    """Endpoints for the credits of a project, and for the way in which the project pays."""
+
     path = "/projects/{project_id:str}"
 
     @get("/credits", opt=needs("billing.read", query=LIST_QUERY))

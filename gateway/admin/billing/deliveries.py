@@ -94,12 +94,16 @@ class DeliveryWithRuns(msgspec.Struct, frozen=True):
 
 
 class DeletedDelivery(msgspec.Struct, frozen=True):
+    """A delivery that was deleted."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.delivery.deleted"] = "organization.delivery.deleted"
 
 
 class DeliveryController(Controller):
+    """Endpoints for scheduled deliveries of exports."""
+
     path = "/deliveries"
 
     @get(opt=needs("billing.read", query=LIST_QUERY))

@@ -38,6 +38,8 @@ ZIP = shape(
 
 
 class ExportController(Controller):
+    """The endpoint for downloads of an organization's exports."""
+
     path = "/exports"
 
     @get(opt=needs("billing.read", query=QUERY) | ZIP)
@@ -47,6 +49,8 @@ class ExportController(Controller):
 
 
 class ProjectExportController(Controller):
+    """The endpoint for downloads of a project's exports."""
+
     path = "/projects/{project_id:str}/exports"
 
     @get(opt=needs("billing.read", query=QUERY) | ZIP)

@@ -23,6 +23,8 @@ SHAPE = shape(reply=Invoice, media=("text/html",), query={"format": {"enum": lis
 
 
 class InvoiceController(Controller):
+    """The endpoint for the invoices of a project."""
+
     path = "/projects/{project_id:str}/invoices"
 
     @get("/{period:str}", opt=needs("billing.read", query=("format",)) | SHAPE)

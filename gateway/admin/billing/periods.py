@@ -59,11 +59,15 @@ class ClosedPeriod(Period, frozen=True, kw_only=True):
 
 
 class IssuedInvoices(msgspec.Struct, frozen=True):
+    """The invoices of a month, or drafts before the invoices are issued."""
+
     data: list[Invoice]
     object: Literal["list"] = "list"
 
 
 class PeriodController(Controller):
+    """Endpoints for billing periods: each month is closed, then invoiced."""
+
     path = "/periods"
 
     @get(opt=needs("billing.read", query=LIST_QUERY))

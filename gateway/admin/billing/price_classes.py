@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 class SetPriceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A new price class of an adapter."""
+
     price_class: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 
 
@@ -36,6 +38,8 @@ class PriceClass(msgspec.Struct, frozen=True):
 
 
 class PriceClassController(Controller):
+    """Endpoints for the price class of an adapter."""
+
     path = "/projects/{project_id:str}/adapters/{name:str}/price_class"
 
     @get(opt=needs("billing.read"))

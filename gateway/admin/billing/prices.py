@@ -74,6 +74,8 @@ class SetPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PriceOut(msgspec.Struct, frozen=True):
+    """Prices of a million tokens of a model, an adapter class and a service tier, in billionths of the currency."""
+
     model: str
     adapter_class: str
     service_tier: str
@@ -98,12 +100,16 @@ class PriceVersion(msgspec.Struct, frozen=True):
 
 
 class WithdrawnPrices(msgspec.Struct, frozen=True):
+    """A version of the prices that was withdrawn before it was in force."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.price_version.deleted"] = "organization.price_version.deleted"
 
 
 class PriceController(Controller):
+    """Endpoints for the versions of the prices."""
+
     path = "/prices"
 
     @get(opt=needs("billing.read", query=LIST_QUERY))

@@ -43,6 +43,8 @@ class ReconciliationOut(msgspec.Struct, frozen=True):
 
 
 class WriteOff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The reason why a lost journal is written off."""
+
     reason: Reason
 
 
@@ -59,6 +61,8 @@ class WrittenOff(msgspec.Struct, frozen=True):
 
 
 class ReconciliationController(Controller):
+    """Endpoints for the comparison of engines with the ledger, and for lost journals."""
+
     path = "/reconciliation"
 
     @get(opt=needs("organization.read"))

@@ -21,16 +21,22 @@ CustomerId = Annotated[str, Meta(pattern=r"^cus_[A-Za-z0-9_]{1,64}\Z")]
 
 
 class SetStripeCustomer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The customer of Stripe that is to be billed for a project."""
+
     customer_id: CustomerId
 
 
 class StripeCustomer(msgspec.Struct, frozen=True):
+    """The customer of Stripe that is billed for a project; null where the project has none."""
+
     project_id: str
     customer_id: str | None
     object: Literal["organization.project.stripe_customer"] = "organization.project.stripe_customer"
 
 
 class StripeCustomerController(Controller):
+    """Endpoints for the customer of Stripe that is billed for a project."""
+
     path = "/projects/{project_id:str}/stripe_customer"
 
     @get(opt=needs("billing.read"))

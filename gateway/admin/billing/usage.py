@@ -52,6 +52,8 @@ class CompletionsResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class EmbeddingsResult(msgspec.Struct, frozen=True, gc=False):
+    """The usage of one group within a bucket of time. A field by which the usage is not grouped is null."""
+
     input_tokens: int
     num_model_requests: int
     project_id: str | None
@@ -62,6 +64,8 @@ class EmbeddingsResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class UsageController(Controller):
+    """Endpoints for the usage of projects by bucket of time."""
+
     path = "/usage"
 
     @get(
@@ -75,7 +79,7 @@ class UsageController(Controller):
         """Return the tokens of chat and text completions by bucket of time."""
         buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
         query = sum_query(request.query_params, buckets, caller, COMPLETION_GROUPS)
-        async with services.database.acquire() as conn:
+        async with services.reports.connection(caller.id) as conn:
             sums = await usage_sums(conn, query, embeddings=False)
         return bucket_page(buckets, sums, _completions)
 
@@ -89,7 +93,7 @@ class UsageController(Controller):
         """Return the tokens of embeddings by bucket of time."""
         buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
         query = sum_query(request.query_params, buckets, caller, EMBEDDING_GROUPS)
-        async with services.database.acquire() as conn:
+        async with services.reports.connection(caller.id) as conn:
             sums = await usage_sums(conn, query, embeddings=True)
         return bucket_page(buckets, sums, _embeddings)
 

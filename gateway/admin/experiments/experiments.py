@@ -43,6 +43,8 @@ DEFAULT_LAYER = "default"
 
 
 class ExperimentController(Controller):
+    """Endpoints for the definitions of a project's experiments."""
+
     path = "/projects/{project_id:str}/experiments"
 
     @get(opt=needs("experiments.read", query=(*LIST_QUERY, "state")))

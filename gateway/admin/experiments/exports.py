@@ -33,6 +33,8 @@ ZIP = shape(
 
 
 class ExperimentExportController(Controller):
+    """The endpoint for downloads of an experiment's rows or analysis."""
+
     path = "/projects/{project_id:str}/experiments/{experiment_id:str}/exports"
 
     @get(opt=needs("experiments.read", query=("kind", "format")) | ZIP)

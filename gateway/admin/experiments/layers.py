@@ -27,6 +27,8 @@ MAX_HOLDOUTS = 20
 
 
 class LayerController(Controller):
+    """Endpoints for the layers of a project."""
+
     path = "/projects/{project_id:str}/experiment_layers"
 
     @get(opt=needs("experiments.read", query=LIST_QUERY))
@@ -77,6 +79,8 @@ class LayerController(Controller):
 
 
 class HoldoutController(Controller):
+    """Endpoints for the holdouts of a project."""
+
     path = "/projects/{project_id:str}/holdouts"
 
     @get(opt=needs("experiments.read", query=LIST_QUERY))

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 
 class ExperimentLifeController(Controller):
+    """Endpoints that move an experiment from state to state."""
+
     path = "/projects/{project_id:str}/experiments/{experiment_id:str}"
 
     @post("/start", status_code=200, opt=needs("experiments.write", body=Nothing))

@@ -27,6 +27,8 @@ DECIMALS = f"it is kept with {NUM_DECIMALS} decimals: give no more"
 
 
 class FeedbackMetricController(Controller):
+    """Endpoints for the feedback metrics of a project."""
+
     path = "/projects/{project_id:str}/feedback_metrics"
 
     @get(opt=needs("experiments.read", query=LIST_QUERY))

@@ -50,6 +50,8 @@ _UNITS = {"unit": "units", "api_key": "API keys", "request": "requests"}
 
 
 class PreviewController(Controller):
+    """Endpoints for questions before the start of an experiment."""
+
     path = "/projects/{project_id:str}/experiments"
 
     @post("/preview", status_code=200, opt=needs("experiments.write", body=wire.PreviewExperiment))

@@ -63,6 +63,8 @@ MAX_LAG_S = 60.0
 
 
 class ExperimentResultController(Controller):
+    """Endpoints for the findings of an experiment."""
+
     path = "/projects/{project_id:str}/experiments/{experiment_id:str}"
 
     @get("/results", opt=needs("experiments.read", query=("metric", "as_of", "segment")) | SEGMENTED)

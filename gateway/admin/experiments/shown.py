@@ -46,6 +46,7 @@ def day_shown(day: int) -> str:
 
 
 def arms_shown(defined: Experiment, results: Results) -> list[wire.ArmResult]:
+    """Return the number of units and the compliance of each arm."""
     return [wire.ArmResult(each.name, each.units, each.compliance) for each in results.arms]
 
 

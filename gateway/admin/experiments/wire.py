@@ -484,6 +484,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedExperiment(msgspec.Struct, frozen=True):
+    """A draft of an experiment that was deleted."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.project.experiment.deleted"] = "organization.project.experiment.deleted"
@@ -511,6 +513,8 @@ class FeedbackMetric(msgspec.Struct, frozen=True):
 
 
 class DeletedFeedbackMetric(msgspec.Struct, frozen=True):
+    """A feedback metric that was deleted."""
+
     name: str
     deleted: Literal[True] = True
     object: Literal["organization.project.feedback_metric.deleted"] = "organization.project.feedback_metric.deleted"
@@ -532,6 +536,8 @@ class ExperimentLayer(msgspec.Struct, frozen=True):
 
 
 class DeletedExperimentLayer(msgspec.Struct, frozen=True):
+    """A layer that was deleted."""
+
     name: str
     deleted: Literal[True] = True
     object: Literal["organization.project.experiment_layer.deleted"] = "organization.project.experiment_layer.deleted"
@@ -551,6 +557,8 @@ class ExperimentHoldout(msgspec.Struct, frozen=True):
 
 
 class DeletedExperimentHoldout(msgspec.Struct, frozen=True):
+    """A holdout that was deleted."""
+
     name: str
     deleted: Literal[True] = True
     object: Literal["organization.project.holdout.deleted"] = "organization.project.holdout.deleted"

@@ -84,12 +84,16 @@ class LimitOut(msgspec.Struct, frozen=True):
 
 
 class DeletedLimit(msgspec.Struct, frozen=True):
+    """A limit that was deleted."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.limit.deleted"] = "organization.limit.deleted"
 
 
 class ProjectLimitController(Controller):
+    """Endpoints for the limits of a project and of the project's API keys."""
+
     path = "/projects/{project_id:str}/limits"
 
     @get(opt=needs("limits.read", query=LIST_QUERY))
@@ -123,6 +127,8 @@ class ProjectLimitController(Controller):
 
 
 class OrganizationLimitController(Controller):
+    """Endpoints for the limits of the organization."""
+
     path = "/limits"
 
     @get(opt=needs("limits.read", query=LIST_QUERY))
@@ -247,6 +253,7 @@ def _check_may_change(caller: Actor, api_key_id: str | None, project_id: str | N
 
 
 def wire(standing: limits.Standing) -> LimitOut:
+    """Return a limit as the admin API shows it."""
     limit = standing.limit
     return LimitOut(
         limit.id,

@@ -41,6 +41,8 @@ class UpdateRateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RateLimit(msgspec.Struct, frozen=True):
+    """The rate limits of a project for one model. A field is null where there is no limit."""
+
     id: str
     model: str
     max_requests_per_1_minute: int | None = None
@@ -57,6 +59,8 @@ _FIELDS: dict[str, tuple[Unit, Window]] = {
 
 
 class RateLimitController(Controller):
+    """Endpoints for the rate limits of a project."""
+
     path = "/projects/{project_id:str}/rate_limits"
 
     @get(opt=needs("limits.read", query=LIST_QUERY))

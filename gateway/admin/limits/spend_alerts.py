@@ -60,12 +60,16 @@ class SpendAlert(msgspec.Struct, frozen=True):
 
 
 class DeletedSpendAlert(msgspec.Struct, frozen=True):
+    """A spend alert that was deleted."""
+
     id: str
     object: Literal["organization.spend_alert.deleted", "project.spend_alert.deleted"]
     deleted: Literal[True] = True
 
 
 class ProjectSpendAlertController(Controller):
+    """Endpoints for the spend alerts of a project."""
+
     path = "/projects/{project_id:str}/spend_alerts"
 
     @get(opt=needs("limits.read", query=LIST_QUERY))
@@ -125,6 +129,8 @@ class ProjectSpendAlertController(Controller):
 
 
 class OrganizationSpendAlertController(Controller):
+    """Endpoints for the spend alerts of the organization."""
+
     path = "/spend_alerts"
 
     @get(opt=needs("limits.read", query=LIST_QUERY))

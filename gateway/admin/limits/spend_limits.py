@@ -58,11 +58,15 @@ class SpendLimit(msgspec.Struct, frozen=True):
 
 
 class DeletedSpendLimit(msgspec.Struct, frozen=True):
+    """A spend limit that was removed."""
+
     object: Literal["organization.spend_limit.deleted", "project.spend_limit.deleted"]
     deleted: Literal[True] = True
 
 
 class ProjectSpendLimitController(Controller):
+    """Endpoints for the spend limit of a project."""
+
     path = "/projects/{project_id:str}/spend_limit"
 
     @get(opt=needs("limits.read"))
@@ -98,6 +102,8 @@ class ProjectSpendLimitController(Controller):
 
 
 class OrganizationSpendLimitController(Controller):
+    """Endpoints for the spend limit of the organization."""
+
     path = "/spend_limit"
 
     @get(opt=needs("limits.read"))

@@ -44,6 +44,8 @@ Events = Annotated[list[WebhookEvent], Meta(min_length=1, max_length=16)]
 
 
 class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A new webhook."""
+
     url: Annotated[str, Meta(min_length=1, max_length=2048)]
     events: Events | None = None
     """The events that the webhook is called for; left out, what is told of limits and experiments."""
@@ -75,12 +77,16 @@ class CreatedWebhook(Webhook, frozen=True, kw_only=True):
 
 
 class DeletedWebhook(msgspec.Struct, frozen=True):
+    """A webhook that was deleted."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.webhook.deleted"] = "organization.webhook.deleted"
 
 
 class WebhookController(Controller):
+    """Endpoints for the webhooks of the organization."""
+
     path = "/webhooks"
 
     @get(opt=needs("limits.read", query=LIST_QUERY))

@@ -44,12 +44,16 @@ class CreateAdminKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeletedAdminKey(msgspec.Struct, frozen=True):
+    """An operator's key that was revoked."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.admin_api_key.deleted"] = "organization.admin_api_key.deleted"
 
 
 class AdminKeyController(Controller):
+    """Endpoints for operators' keys."""
+
     path = "/admin_api_keys"
 
     @get(opt=needs("admin_keys.read", query=LIST_QUERY))

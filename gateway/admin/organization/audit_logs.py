@@ -51,6 +51,8 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 class AuditLogController(Controller):
+    """Endpoints for the audit log."""
+
     path = "/audit_logs"
 
     @get(opt=needs("audit.read", query=(*LIST_QUERY, *LISTS, *TIMES), in_any_project=True))

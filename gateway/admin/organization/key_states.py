@@ -31,6 +31,8 @@ class RotateKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyStateController(Controller):
+    """Endpoints that rotate, suspend and resume an API key of a project."""
+
     path = "/projects/{project_id:str}/api_keys/{key_id:str}"
 
     @post("/rotate", status_code=200, opt=needs("keys.write", body=RotateKey))

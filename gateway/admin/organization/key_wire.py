@@ -11,6 +11,8 @@ from gateway.db.organization.keys import KeyRow
 
 
 class OwningUser(msgspec.Struct, frozen=True):
+    """The user that owns a key."""
+
     id: str
     name: str
     email: str
@@ -18,6 +20,8 @@ class OwningUser(msgspec.Struct, frozen=True):
 
 
 class OwningServiceAccount(msgspec.Struct, frozen=True):
+    """The service account that owns a key."""
+
     id: str
     name: str
     object: Literal["organization.project.service_account"] = "organization.project.service_account"
@@ -116,22 +120,27 @@ class OwnedKey(msgspec.Struct, frozen=True):
 
 
 def api_key(row: KeyRow) -> ApiKey:
+    """Return a project's API key as the admin API shows it, without the secret."""
     return ApiKey(**_project_fields(row))
 
 
 def created_key(row: KeyRow, value: str) -> CreatedKey:
+    """Return a project's API key together with the secret value, which the API shows this once."""
     return CreatedKey(**_project_fields(row), value=value)
 
 
 def admin_api_key(row: KeyRow) -> AdminApiKey:
+    """Return an operator's key as the admin API shows it, without the secret."""
     return AdminApiKey(**_fields(row))
 
 
 def created_admin_key(row: KeyRow, value: str) -> CreatedAdminKey:
+    """Return an operator's key together with the secret value, which the API shows this once."""
     return CreatedAdminKey(**_fields(row), value=value)
 
 
 def owned_key(row: KeyRow) -> OwnedKey:
+    """Return a key of a project or an operator as the list of a user's keys shows it, without the secret."""
     return OwnedKey(
         id=row.id,
         project_id=row.project_id,

@@ -61,12 +61,16 @@ class ModifyKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeletedKey(msgspec.Struct, frozen=True):
+    """An API key of a project that was revoked."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.project.api_key.deleted"] = "organization.project.api_key.deleted"
 
 
 class KeyController(Controller):
+    """Endpoints for the API keys of a project."""
+
     path = "/projects/{project_id:str}/api_keys"
 
     @get(opt=needs("keys.read", query=LIST_QUERY))
@@ -192,6 +196,10 @@ async def owning_user(conn: Connection, caller: Actor) -> str | None:
 
 
 async def existing_key(conn: Connection, project_id: str, key_id: str) -> keys.KeyRow:
+    """Return an API key of a project.
+
+    Raises NotFound: when the project has no key with this id.
+    """
     row = await keys.get_key(conn, project_id, key_id)
     if row is None:
         raise NotFound(f"The project has no API key with the id '{key_id}'.", param="key_id")

@@ -54,21 +54,29 @@ class LogIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChangePassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The present password of the caller, and the password that replaces it."""
+
     password: Password
     new_password: NewPassword
 
 
 class Confirm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The code that confirms a new authenticator."""
+
     code: Code
 
 
 class RemoveTotp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The password and the code with which the caller's authenticator is removed."""
+
     password: Password
     code: AnyCode | None = None
     """The code that the authenticator shows, or a recovery code; needed where the authenticator was confirmed."""
 
 
 class WithPassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The caller's password, which the server asks for before an authenticator is set up."""
+
     password: Password
 
 
@@ -104,6 +112,8 @@ class MemberProject(msgspec.Struct, frozen=True):
 
 
 class LoginOrganization(msgspec.Struct, frozen=True):
+    """The organization of the user who is logged in."""
+
     id: str
     name: str
 
@@ -143,6 +153,8 @@ class Login(msgspec.Struct, frozen=True):
 
 
 class EndedLogins(msgspec.Struct, frozen=True):
+    """Logins that have ended, by id."""
+
     ids: list[str]
     deleted: Literal[True] = True
     object: Literal["admin.login.deleted"] = "admin.login.deleted"
@@ -198,6 +210,8 @@ async def has_login(request: Request[Any, Any, Any]) -> KnownLogin:
 
 
 class LoginController(Controller):
+    """Endpoints for the caller's own login, logins, password and authenticator."""
+
     @get("/session", opt=needs(None))
     async def get_login(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Session:
         """Show the user of the login, what the user may do, and the CSRF token that other requests need."""

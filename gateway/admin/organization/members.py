@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
 
 class AddMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A user and the role that the user gets in a project."""
+
     user_id: str
     role: Role
 
 
 class ModifyMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The new role of a member of a project."""
+
     role: Role
 
 
@@ -47,12 +51,16 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class DeletedMember(msgspec.Struct, frozen=True):
+    """A user who is no longer a member of a project."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.project.user.deleted"] = "organization.project.user.deleted"
 
 
 class MemberController(Controller):
+    """Endpoints for the members of a project."""
+
     path = "/projects/{project_id:str}/users"
 
     @get(opt=needs("members.read", query=LIST_QUERY))

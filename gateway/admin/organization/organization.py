@@ -27,6 +27,8 @@ class Organization(msgspec.Struct, frozen=True):
 
 
 class OrganizationController(Controller):
+    """Endpoints for the caller's organization."""
+
     path = "/"
 
     @get(opt=needs("organization.read"))

@@ -29,6 +29,8 @@ MAX_LOG_CONTENT_DAYS = 365
 
 
 class CreateProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A new project."""
+
     name: Name
 
 
@@ -91,6 +93,8 @@ class Project(msgspec.Struct, frozen=True):
 
 
 class ProjectController(Controller):
+    """Endpoints for the projects of the organization."""
+
     path = "/projects"
 
     @get(opt=needs("projects.read", query=(*LIST_QUERY, "name", "include_archived"), in_any_project=True))

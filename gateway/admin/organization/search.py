@@ -37,6 +37,8 @@ class SearchResult(msgspec.Struct, frozen=True):
 
 
 class SearchResults(msgspec.Struct, frozen=True):
+    """Objects that a search found."""
+
     data: list[SearchResult]
     object: Literal["list"] = "list"
 

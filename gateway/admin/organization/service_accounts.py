@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 class CreateServiceAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A new service account."""
+
     name: Name
 
 
@@ -54,16 +56,22 @@ class FirstKey(msgspec.Struct, frozen=True):
 
 
 class CreatedServiceAccount(ServiceAccount, frozen=True, kw_only=True):
+    """A new service account with its first API key."""
+
     api_key: FirstKey
 
 
 class DeletedServiceAccount(msgspec.Struct, frozen=True):
+    """A service account that was deleted."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.project.service_account.deleted"] = "organization.project.service_account.deleted"
 
 
 class ServiceAccountController(Controller):
+    """Endpoints for the service accounts of a project."""
+
     path = "/projects/{project_id:str}/service_accounts"
 
     @get(opt=needs("keys.read", query=LIST_QUERY))

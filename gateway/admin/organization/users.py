@@ -56,6 +56,8 @@ class ModifyUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResetUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A new password for a user."""
+
     password: NewPassword
 
 
@@ -75,12 +77,16 @@ class User(msgspec.Struct, frozen=True):
 
 
 class DeletedUser(msgspec.Struct, frozen=True):
+    """A user who was deleted."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.user.deleted"] = "organization.user.deleted"
 
 
 class UserController(Controller):
+    """Endpoints for the users of the organization."""
+
     path = "/users"
 
     @get(opt=needs("users.read", query=(*LIST_QUERY, "email")))
@@ -251,11 +257,16 @@ def check_new_password(password: str, param: str, *about: str) -> None:
 
 
 def check_email(email: str) -> None:
+    """Check that a text has the form of an e-mail address.
+
+    Raises InvalidRequest: when the text has another form.
+    """
     if _EMAIL.fullmatch(email) is None:
         raise wrong_value("email", "expected an e-mail address")
 
 
 def user_wire(row: users.UserRow) -> User:
+    """Return a user as the admin API shows it."""
     return User(
         id=row.id,
         name=row.name,

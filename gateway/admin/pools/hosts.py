@@ -102,6 +102,8 @@ class DeletedHost(msgspec.Struct, frozen=True):
 
 
 class HostController(Controller):
+    """Endpoints for the hosts of the installation."""
+
     path = "/hosts"
 
     @get(opt=needs("pools.read", query=LIST_QUERY))

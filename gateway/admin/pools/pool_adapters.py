@@ -60,6 +60,8 @@ class PoolAdapters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolAdapterController(Controller):
+    """Endpoints for the adapters of a pool whose servers load adapters only at their start."""
+
     path = "/pools"
 
     @get("/{pool_id:str}/adapters", opt=needs("pools.read"))

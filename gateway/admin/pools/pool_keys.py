@@ -20,6 +20,8 @@ from gateway.domain.errors import Conflict, NotFound
 
 
 class PoolKeyController(Controller):
+    """Endpoints for the key that the servers of a pool ask for."""
+
     path = "/pools"
 
     @post("/{pool_id:str}/key", status_code=200, opt=needs("pools.write", body=SetBackendKey))

@@ -235,12 +235,16 @@ class PoolKey(msgspec.Struct, frozen=True):
 
 
 class DeletedPoolKey(msgspec.Struct, frozen=True):
+    """A pool whose key was removed."""
+
     pool_id: str
     deleted: Literal[True] = True
     object: Literal["organization.pool.key.deleted"] = "organization.pool.key.deleted"
 
 
 class DeletedPool(msgspec.Struct, frozen=True):
+    """A pool that was removed."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.pool.deleted"] = "organization.pool.deleted"
@@ -326,6 +330,7 @@ def _server(health: Health | None) -> ReplicaServer | None:
 
 
 def scaling_change_wire(row: Scaling) -> PoolScalingChange:
+    """Return a change of the number of a pool's replicas. A change without a reason is an operator's."""
     by: Literal["autoscaler", "operator"] = "operator" if row.why is None else "autoscaler"
     return PoolScalingChange(row.id, seconds(row.at), row.before, row.after, by, row.why or "")
 
@@ -340,6 +345,7 @@ def terms(pool: ServedPool) -> dict[str, Any]:
 
 
 def grant_wire(grant: Grant) -> PoolGrant:
+    """Return a grant of a pool as the admin API shows it."""
     return PoolGrant(grant.organization_id, grant.project_id)
 
 

@@ -78,6 +78,8 @@ MAX_SCALINGS = 1000
 
 
 class PoolController(Controller):
+    """Endpoints for the pools of the organization."""
+
     path = "/pools"
 
     @get(opt=needs("pools.read", query=LIST_QUERY))

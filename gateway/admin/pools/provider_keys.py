@@ -57,12 +57,16 @@ class ProviderKey(msgspec.Struct, frozen=True):
 
 
 class DeletedProviderKey(msgspec.Struct, frozen=True):
+    """A project's own key that was removed."""
+
     id: str
     deleted: Literal[True] = True
     object: Literal["organization.project.provider_key.deleted"] = "organization.project.provider_key.deleted"
 
 
 class ProviderKeyController(Controller):
+    """Endpoints for the keys of a project for servers of other makers."""
+
     path = "/projects/{project_id:str}/provider_keys"
 
     @get(opt=needs("keys.read", query=LIST_QUERY))

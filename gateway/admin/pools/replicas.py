@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 class ReplicaController(Controller):
+    """Endpoints for the replicas of pools."""
+
     path = "/replicas"
 
     @get(opt=needs("pools.read", query=(*LIST_QUERY, "pool_id")))

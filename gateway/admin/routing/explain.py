@@ -49,6 +49,8 @@ ANOTHER = "another project"
 
 
 class ExplainController(Controller):
+    """Endpoints that explain the plan of a request without running it."""
+
     path = "/projects/{project_id:str}"
 
     @post("/plans/explain", status_code=200, opt=needs("routes.read", body=ExplainModel))

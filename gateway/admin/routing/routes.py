@@ -38,6 +38,8 @@ MAX_ROUTES = 200
 
 
 class RouteController(Controller):
+    """Endpoints for the routes of a project."""
+
     path = "/projects/{project_id:str}/routes"
 
     @get(opt=needs("routes.read", query=LIST_QUERY))

@@ -59,6 +59,8 @@ async def list_shared_routes(
 
 
 class SharedRouteController(Controller):
+    """Endpoints for the routes of the organization, which answer in all projects."""
+
     path = "/routes"
 
     @get(opt=needs("routes.read", query=LIST_QUERY))

@@ -120,6 +120,8 @@ class RouteVersion(msgspec.Struct, frozen=True):
 
 
 class DeletedRoute(msgspec.Struct, frozen=True):
+    """A route that was deleted."""
+
     name: str
     deleted: Literal[True] = True
     object: Literal["organization.project.route.deleted"] = "organization.project.route.deleted"

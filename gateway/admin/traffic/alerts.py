@@ -44,6 +44,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlertList(msgspec.Struct, frozen=True):
+    """The alerts that hold now, the worst first."""
+
     data: list[Alert]
     object: Literal["list"] = "list"
 

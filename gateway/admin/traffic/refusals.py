@@ -89,6 +89,8 @@ LIST_SHAPE = shape(
 
 
 class RefusalController(Controller):
+    """Endpoints for the refused requests of all projects that the caller may see."""
+
     path = "/refusals"
 
     @get(opt=needs(PERMISSION, query=(*LIST_QUERY, *PROJECTS), in_any_project=True) | LIST_SHAPE)
@@ -121,6 +123,8 @@ class RefusalController(Controller):
 
 
 class ProjectRefusalController(Controller):
+    """The endpoint for the refused requests of a project."""
+
     path = "/projects/{project_id:str}/refusals"
 
     @get(opt=needs(PERMISSION, query=LIST_QUERY))
@@ -138,7 +142,7 @@ async def _list(
 ) -> Page[Refusal]:
     query = read_list_query(params)
     organization_id, before = caller.organization_id, NEWEST
-    async with services.database.acquire() as conn:
+    async with services.reports.connection(caller.id) as conn:
         if query.after is not None:
             place = await rows.place_of(conn, organization_id, project_ids=project_ids, refusal_id=query.after)
             if place is None:

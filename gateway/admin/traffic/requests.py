@@ -71,6 +71,9 @@ class RequestOut(msgspec.Struct, frozen=True):
     """Unix seconds, with a fraction."""
     finished_at: float
     """Unix seconds, with a fraction."""
+    trace_id: str | None
+    """The trace of the request (W3C Trace Context): the client's, or one of this gateway's where the request was
+    traced."""
     object: Literal["organization.request"] = "organization.request"
 
 
@@ -131,6 +134,8 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class RequestDetails(RequestOut, frozen=True, kw_only=True):
+    """A request with every attempt and the parts of its price."""
+
     attempts: list[Attempt]
 
 
@@ -148,6 +153,8 @@ PROJECTS = list_params("project_ids")
 
 
 class RequestController(Controller):
+    """Endpoints for the requests of all projects that the caller may see."""
+
     path = "/requests"
 
     @get(opt=needs("billing.read", query=(*QUERY, *PROJECTS), in_any_project=True) | request_query_shape(PROJECTS))
@@ -169,6 +176,8 @@ class RequestController(Controller):
 
 
 class ProjectRequestController(Controller):
+    """The endpoint for the requests of a project."""
+
     path = "/projects/{project_id:str}/requests"
 
     @get(opt=needs("billing.read", query=QUERY) | request_query_shape())
@@ -198,7 +207,7 @@ async def _list(
         adapter_ids=read_values(params, "adapter_ids"),
         finish_reasons=read_values(params, "finish_reasons"),
     )
-    async with services.database.acquire() as conn:
+    async with services.reports.connection(caller.id) as conn:
         if (request_id := params.get("request_id")) is not None:
             found = await _only(conn, query, request_id)
         else:
@@ -240,6 +249,7 @@ def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.dat
 
 
 def cursor(key: request_list.RequestKey) -> str:
+    """Return the text by which `after` names the place of a request in the list. `read_cursor` reads the text."""
     microseconds = round(key.created_at.timestamp() * 1e6)
     return base64.urlsafe_b64encode(f"{microseconds}/{key.request_id}".encode()).decode().rstrip("=")
 
@@ -261,6 +271,7 @@ def read_cursor(text: str) -> request_list.RequestKey:
 
 
 def request_wire(row: requests.RequestRow, currency: str) -> RequestOut:
+    """Return a request as the admin API shows it. currency: the currency of the request's cost."""
     return RequestOut(
         id=row.request_id,
         project_id=row.project_id,
@@ -285,10 +296,12 @@ def request_wire(row: requests.RequestRow, currency: str) -> RequestOut:
         service_tier=row.service_tier,
         created_at=row.created_at.timestamp(),
         finished_at=row.finished_at.timestamp(),
+        trace_id=row.trace_id,
     )
 
 
 def status_of(finish_reason: str) -> Status:
+    """Return the status that replies show for the finish reason of a request."""
     match finish_reason:
         case "error":
             return "error"

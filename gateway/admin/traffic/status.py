@@ -14,6 +14,8 @@ from gateway.db.organization.organizations import installation_id
 
 
 class Status(msgspec.Struct, frozen=True):
+    """The version of the server, the base model, and the health of a replica."""
+
     version: str
     installation: str
     """The identity of the database."""

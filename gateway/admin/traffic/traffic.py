@@ -39,6 +39,7 @@ from gateway.db.ledger.traffic import (
 )
 from gateway.db.ledger.usage_sums import Width
 from gateway.db.organization import names
+from gateway.domain.tenancy.actor import Actor
 from gateway.http.shape import Shape, shape
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class TopRow(TrafficNumbers, frozen=True, kw_only=True):
 
 
 class TopList(msgspec.Struct, frozen=True):
+    """The busiest projects, models, adapters or keys, the busiest first."""
+
     data: list[TopRow]
     object: Literal["list"] = "list"
 
@@ -150,6 +153,8 @@ TOP_SHAPE = shape(
 
 
 class TrafficController(Controller):
+    """Endpoints for the traffic of all projects that the caller may see."""
+
     path = "/traffic"
 
     @get(opt=needs(PERMISSION, query=(*COMMON, "times", *FILTERS, *PROJECTS), in_any_project=True) | traffic_shape())
@@ -161,7 +166,7 @@ class TrafficController(Controller):
         Tenants see the requests of their own projects.
         """
         project_ids = read_projects(request.query_params, caller)
-        return await _buckets(request, services, caller.organization_id, project_ids)
+        return await _buckets(request, services, caller, project_ids)
 
     @get(
         "/top",
@@ -200,7 +205,7 @@ class TrafficController(Controller):
             whole=True,
             with_times=read_flag(params, "times", "true"),
         )
-        async with services.database.acquire() as conn:
+        async with services.reports.connection(caller.id) as conn:
             sums = await busiest(conn, query, _ORDERS[order], int(limit))
             ids = [getattr(each, by) or "" for each in sums]
             found = await _names(conn, by, caller.organization_id, ids)
@@ -210,6 +215,8 @@ class TrafficController(Controller):
 
 
 class ProjectTrafficController(Controller):
+    """The endpoint for the traffic of a project."""
+
     path = "/projects/{project_id:str}/traffic"
 
     @get(opt=needs(PERMISSION, query=(*COMMON, "times", *FILTERS)) | traffic_shape())
@@ -219,11 +226,11 @@ class ProjectTrafficController(Controller):
         """Return the traffic of a project by bucket of time."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-        return await _buckets(request, services, caller.organization_id, [project_id])
+        return await _buckets(request, services, caller, [project_id])
 
 
 async def _buckets(
-    request: Request[Any, Any, Any], services: AdminServices, organization_id: str, project_ids: list[str] | None
+    request: Request[Any, Any, Any], services: AdminServices, caller: Actor, project_ids: list[str] | None
 ) -> BucketPage[TrafficResult]:
     params = request.query_params
     buckets = read_buckets(params, WIDTHS, datetime.datetime.now(datetime.UTC))
@@ -231,7 +238,7 @@ async def _buckets(
     if unknown := [group for group in groups if group not in GROUPS]:
         raise wrong_value("group_by", f"'{unknown[0]}' is not one of {', '.join(GROUPS)}")
     query = TrafficQuery(
-        organization_id=organization_id,
+        organization_id=caller.organization_id,
         width=buckets.bounds.width,
         start=instant(buckets.start),
         end=instant(buckets.end),
@@ -244,9 +251,9 @@ async def _buckets(
     )
     if query.is_by_key and "adapter_version" in groups:
         raise wrong_value("group_by", "traffic can be grouped by adapter_version or by key, not by both")
-    async with services.database.acquire() as conn:
+    async with services.reports.connection(caller.id) as conn:
         sums = await traffic_sums(conn, query, MAX_RESULTS + 1)
-        currency = await currency_of(conn, organization_id)
+        currency = await currency_of(conn, caller.organization_id)
     if len(sums) > MAX_RESULTS:
         raise wrong_value(
             "limit", f"these groups have more than {MAX_RESULTS} results: ask for fewer buckets, or add a filter"

@@ -21,18 +21,24 @@ MAX_STREAMS = 8
 
 
 class Watcher(Protocol):
-    """A live stream. who: the login or key that it counts for."""
+    """A live stream."""
 
     @property
-    def who(self) -> str: ...
+    def who(self) -> str:
+        """The login or key that the stream counts for."""
+        ...
 
-    def changed(self, change: Change | None) -> None: ...
+    def changed(self, change: Change | None) -> None:
+        """Note a change that the stream may have to show. None: anything may have changed."""
+        ...
 
-    def wake(self) -> None: ...
+    def wake(self) -> None:
+        """Wake the stream from its pause."""
+        ...
 
 
 class Watchers:
-    """The change feed has to call `changed`."""
+    """The live streams of one gateway process. The change feed has to call `changed`."""
 
     def __init__(self) -> None:
         self.is_closing = False
@@ -41,6 +47,7 @@ class Watchers:
         self._results: dict[object, tuple[float, asyncio.Task[Any]]] = {}
 
     def changed(self, change: Change | None) -> None:
+        """Pass a change to every stream. None: anything may have changed."""
         for watcher in self._watchers:
             watcher.changed(change)
 
@@ -61,6 +68,7 @@ class Watchers:
         self._watchers.append(watcher)
 
     def leave(self, watcher: Watcher) -> None:
+        """Stop counting a stream. When no stream is left, forget the results that streams shared."""
         self._watchers.remove(watcher)
         self._num_streams[watcher.who] -= 1
         if not self._num_streams[watcher.who]:

@@ -117,19 +117,21 @@ class EngineBackend:
 
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
         """Yield completions of one prompt, as `Backend.generate`."""
-        return items_of(self.deltas(generation.request), generation, self._model.tokenizer, self.stop_at)
+        return items_of(
+            self.deltas(generation.request, generation.trace), generation, self._model.tokenizer, self.stop_at
+        )
 
-    async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:
+    async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:
         """Return the embedding of one prompt, as `Backend.embed`."""
-        async with aclosing(self.deltas(request)) as items:
+        async with aclosing(self.deltas(request, trace)) as items:
             async for item in items:
                 if isinstance(item, Final) and item.embedding is not None:
                     return item.embedding, item.usage
         raise BackendFailed("The engine returned no embedding for the request.")
 
-    def deltas(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
+    def deltas(self, request: GenerateRequest, trace: str = "") -> AsyncGenerator[list[Delta] | Final]:
         """Yield the token ids of one request, as `EngineRequests.deltas`."""
-        return self._requests.deltas(request)
+        return self._requests.deltas(request, trace)
 
     async def stop_at(self, request_id: str, index: int, num_kept_tokens: int) -> None:
         """End a choice whose text is complete after num_kept_tokens of its tokens (a stop string); discard the rest."""

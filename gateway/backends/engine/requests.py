@@ -56,17 +56,18 @@ class EngineRequests:
         self._streams: dict[str, EngineStream] = {}
         self._used = UseCounter()
 
-    async def deltas(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
+    async def deltas(self, request: GenerateRequest, trace: str = "") -> AsyncGenerator[list[Delta] | Final]:
         """Yield the deltas that came since the last item, then exactly one Final.
 
         Closing the generator early aborts the request; its usage reaches the sink all the same.
+        trace: as `Submit.trace`.
 
         Raises InvalidRequest, BackendFailed, Unanswered: as `Backend.generate`.
         Raises ReadTooSlowly: when more waited for the reader than is kept.
         """
         await self._wait_for_earlier(request.request_id)
         await self._take_place()
-        stream, has_begun = self._begin(request), False
+        stream, has_begun = self._begin(request, trace), False
         try:
             while not isinstance(item := await stream.take(), Final):
                 has_begun = True
@@ -156,14 +157,14 @@ class EngineRequests:
             self.window.give()
             raise
 
-    def _begin(self, request: GenerateRequest) -> EngineStream:
+    def _begin(self, request: GenerateRequest, trace: str) -> EngineStream:
         """Send a request; one whose engine is gone meanwhile ends at once."""
         engine_id, now_s = self._condition.engine_id, asyncio.get_running_loop().time()
         stream = EngineStream(request, engine_id, now_s, [0] * request.n, backlog=Backlog(request.n))
         self._streams[request.request_id] = stream
         self._sink.dispatched(request, engine_id)  # before any engine can work on it, whoever dies in between
         try:
-            self._send(Submit(request))
+            self._send(Submit(request, trace))
         except EngineGone as gone:
             self._lose(stream, str(gone))
         return stream

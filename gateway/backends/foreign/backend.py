@@ -95,7 +95,7 @@ class ForeignBackend:
         deltas = self._requests.items(generation, driver, ShownIds(generation.request.request_id))
         return items_of(deltas, generation, self._pooled.model.tokenizer, self.stop_at)
 
-    async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:
+    async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:
         """Refuse embeddings, which no driver asks for.
 
         Raises InvalidRequest: always; the preparation of requests refuses them before.

@@ -108,6 +108,7 @@ class Server:
         body: bytes = b"",
         *,
         request_id: str = "",
+        trace: str = "",
         until_s: float,
         sent: Callable[[Connection], None] | None = None,
         proof: Proof | None = None,
@@ -118,6 +119,7 @@ class Server:
         until_s: the time, by the loop's clock, until which the head has to be there.
         sent: called with each connection over which the request is sent, before the head is there; there are two where
         the first had been closed while it was idle.
+        trace: the header `traceparent`; "" sends none.
         proof: asked over a connection that was not proved yet.
         key: sent in place of the key that the server usually gets.
         Raises ServerGone: where the server cannot be reached, or does not answer in time.
@@ -130,6 +132,8 @@ class Server:
             headers["content-type"] = "application/json"
         if request_id:
             headers["x-request-id"] = request_id
+        if trace:
+            headers["traceparent"] = trace
 
         async def asked(connection: Connection) -> Connection:
             try:

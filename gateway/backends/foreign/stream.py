@@ -252,6 +252,7 @@ class ReplyStream:
             asked.path,
             asked.body,
             request_id=f"{request.request_id}.{request.attempt}" if request.attempt else request.request_id,
+            trace=self._generation.trace,
             until_s=head_until_s,
             sent=sent,
             proof=asked.proof,

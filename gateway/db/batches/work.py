@@ -7,7 +7,7 @@ know it yet, changes nothing any more.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -93,11 +93,21 @@ class StoredResult(msgspec.Struct, frozen=True):
     sealed_result: bytes | None
 
 
-# Lines that another gateway was at are to be begun anew.
+# Of the batches that nobody works on, those come first whose projects have the fewest that are worked on. Lines that
+# another gateway was at are to be begun anew.
 _LEASE = """
-    WITH due AS (
-        SELECT project_id, id FROM batches WHERE ended_at IS NULL AND leased_until < now()
-        ORDER BY leased_until LIMIT $2 FOR UPDATE SKIP LOCKED),
+    WITH at_work AS (
+        SELECT project_id, count(*) AS number FROM batches WHERE ended_at IS NULL AND leased_until >= now()
+        GROUP BY project_id),
+    ranked AS (
+        SELECT b.project_id, b.id, coalesce(w.number, 0)
+               + row_number() OVER (PARTITION BY b.project_id ORDER BY b.leased_until, b.expires_at) AS place
+        FROM batches b LEFT JOIN at_work w ON w.project_id = b.project_id
+        WHERE b.ended_at IS NULL AND b.leased_until < now()),
+    due AS (
+        SELECT b.project_id, b.id FROM batches b JOIN ranked r ON r.project_id = b.project_id AND r.id = b.id
+        WHERE b.ended_at IS NULL AND b.leased_until < now()
+        ORDER BY r.place, b.leased_until, b.expires_at LIMIT $2 FOR UPDATE OF b SKIP LOCKED),
     taken AS (
         UPDATE batches b SET gateway = $1, leased_until = now() + $3 * interval '1 second', fence = b.fence + 1
         FROM due WHERE b.project_id = due.project_id AND b.id = due.id
@@ -115,6 +125,25 @@ _LEASE = """
 async def lease_batches(conn: Connection, gateway: str, limit: int) -> list[LeasedBatch]:
     """Take batches that nobody works on, and return them."""
     return [LeasedBatch(**row) for row in await conn.fetch(_LEASE, gateway, limit, LEASE_SECONDS)]
+
+
+_STANDING = """
+    SELECT project_id, count(*) FILTER (WHERE leased_until >= now()) AS num_at_work,
+           count(*) FILTER (WHERE leased_until < now()) AS num_due
+    FROM batches WHERE ended_at IS NULL GROUP BY project_id
+"""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """The batches of a project that have not ended: those that gateways work on, and those that wait for one."""
+
+    num_at_work: int
+    num_due: int
+
+
+async def standings(conn: Connection) -> dict[str, Standing]:
+    """Return the standings of all projects with open batches."""
+    return {row[0]: Standing(row[1], row[2]) for row in await conn.fetch(_STANDING)}
 
 
 _RENEW = """
@@ -206,19 +235,34 @@ async def metadata_of(conn: Connection, batch: LeasedBatch) -> tuple[str, bytes]
 
 # lines
 
+CLAIM_WINDOW = 1024
+"""The first waiting lines of a batch, among which a claim chooses."""
+
+# Base models take turns, and lines of one adapter follow each other: the fewer adapters run at once, the faster.
 _CLAIM = """
+    WITH first AS (
+        SELECT number, model FROM batch_lines
+        WHERE project_id = $1 AND batch_id = $2 AND state = 'waiting' AND split_part(model, ':', 1) <> ALL ($5)
+        ORDER BY number LIMIT $4),
+    due AS (
+        SELECT number, row_number() OVER (PARTITION BY split_part(model, ':', 1) ORDER BY model, number) AS turn
+        FROM first ORDER BY turn, number LIMIT $3)
     UPDATE batch_lines l SET state = 'running', attempt = l.attempt + 1, begun_at = coalesce(l.begun_at, now())
-    FROM (SELECT number FROM batch_lines
-          WHERE project_id = $1 AND batch_id = $2 AND state = 'waiting' ORDER BY number LIMIT $3) due
+    FROM due
     WHERE l.project_id = $1 AND l.batch_id = $2 AND l.number = due.number
     RETURNING l.number, l.first_byte, l.num_bytes, l.model, l.attempt, l.num_faults, l.begun_at
 """
 
 
-async def claim_lines(conn: Connection, batch: LeasedBatch, limit: int) -> list[LineRow]:
-    """Begin lines of a batch that the caller's transaction has locked."""
-    rows = [LineRow(**row) for row in await conn.fetch(_CLAIM, batch.project_id, batch.id, limit)]
-    return sorted(rows, key=lambda line: line.number)
+async def claim_lines(
+    conn: Connection, batch: LeasedBatch, limit: int, *, but_for: Collection[str] = ()
+) -> list[LineRow]:
+    """Begin lines of a batch that the caller's transaction has locked; lines of one adapter follow each other.
+
+    but_for: base models whose lines are left.
+    """
+    found = await conn.fetch(_CLAIM, batch.project_id, batch.id, limit, CLAIM_WINDOW, list(but_for))
+    return sorted((LineRow(**row) for row in found), key=lambda line: (line.model, line.number))
 
 
 _UNBEGIN = """

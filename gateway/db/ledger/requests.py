@@ -46,6 +46,8 @@ class RequestRow(msgspec.Struct, frozen=True):
     cost_nanos: int
     created_at: datetime.datetime
     finished_at: datetime.datetime
+    trace_id: str | None
+    """The trace of the request, where it has one."""
 
 
 class RequestPlace(msgspec.Struct, frozen=True):
@@ -60,7 +62,8 @@ class RequestPlace(msgspec.Struct, frozen=True):
 _WHOLE = """
     SELECT w.request_id, w.project_id, k.api_key_id, k.endpoint, k.model, k.adapter_id, k.adapter_version, k.stream,
            k.service_tier, k.finish_reason, k.prompt_tokens, k.cached_tokens, k.completion_tokens, k.discarded_tokens,
-           k.queue_ms, k.ttft_ms, k.latency_ms, k.timed_tokens, k.cost_nanos, w.created_at, k.finished_at
+           k.queue_ms, k.ttft_ms, k.latency_ms, k.timed_tokens, k.cost_nanos, w.created_at, k.finished_at,
+           k.trace_id
     FROM unnest($2::text[], $3::text[], $4::timestamptz[]) WITH ORDINALITY
         AS w (request_id, project_id, created_at, place)
     CROSS JOIN LATERAL (
@@ -80,7 +83,8 @@ _WHOLE = """
                    FILTER (WHERE r.request_id = w.request_id AND r.revision = 0))[1] AS latency_ms,
                coalesce(sum(r.completion_tokens) FILTER (
                    WHERE r.request_id = w.request_id AND r.attempt = r.last_attempt), 0)::bigint AS timed_tokens,
-               sum(r.cost_nanos)::bigint AS cost_nanos, max(r.finished_at) AS finished_at
+               sum(r.cost_nanos)::bigint AS cost_nanos, max(r.finished_at) AS finished_at,
+               max(r.trace_id) AS trace_id
         FROM (
             SELECT l.*, max(l.attempt) OVER (PARTITION BY l.request_id) AS last_attempt
             FROM ledger l

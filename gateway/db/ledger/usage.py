@@ -22,7 +22,7 @@ SUPERSEDED = "superseded"
 
 
 class UsageEvent(msgspec.Struct, frozen=True):
-    """One attempt as a gateway reports it. Times are in ms. experiment_*, own_key: as in the meter tag."""
+    """One attempt as a gateway reports it. Times are in ms. experiment_*, own_key, trace_id: as in the meter tag."""
 
     request_id: str
     attempt: int
@@ -57,6 +57,7 @@ class UsageEvent(msgspec.Struct, frozen=True):
     experiment_epoch: int | None = None
     experiment_delivered: bool | None = None
     own_key: bool | None = None
+    trace_id: str | None = None
 
 
 # Sent as one JSON text: a quarter of the time that an array for each column takes to encode, and less on the server,

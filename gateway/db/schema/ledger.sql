@@ -63,6 +63,8 @@ CREATE TABLE ledger (
     experiment_delivered boolean,
     -- Whether the server was asked with the project's own key. Such a row has no prices; NULL is false.
     own_key              boolean,
+    -- The trace of the request (W3C Trace Context), where it has one.
+    trace_id             text,
     PRIMARY KEY (request_id, attempt, revision, created_at),
     CHECK ((kind = 'adjustment') = (reason IS NOT NULL))
 ) PARTITION BY RANGE (created_at);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gateway.domain.billing.book import BATCH_TIER
 from gateway.domain.errors import InvalidRequest
 from gateway.domain.tenancy.principal import Principal, ServiceTier
 
@@ -32,5 +31,9 @@ def service_tier(wanted: str | None, caller: Principal) -> ServiceTier:
 
 
 def shown_tier(tier: ServiceTier, caller: Principal) -> str:
-    """Return the service tier that a reply tells: a line of a batch is of the tier `batch`, whatever it asks for."""
-    return BATCH_TIER if caller.is_batch else tier
+    """Return the service tier that a reply tells.
+
+    A line of a batch is of the tier `batch`, whatever it asks for, which the types of OpenAI's clients do not know:
+    they refuse such a reply. It tells `default`, as OpenAI's own lines do.
+    """
+    return "default" if caller.is_batch else tier

@@ -19,6 +19,7 @@ from gateway.backends.generation import Generation, Item
 from gateway.backends.pool import PoolRevision, Replica
 from gateway.domain.errors import GatewayError, Overloaded
 from gateway.domain.routing.retry_budget import RetryBudget
+from gateway.pipeline.model_call import ModelCall
 
 MAX_ATTEMPTS = 3
 """The most attempts at one prompt, those at replicas that were not there left aside."""
@@ -47,6 +48,7 @@ class Attempts:
         on_unanswered: Callable[[GatewayError], None] | None = None,
         is_followed: Callable[[GatewayError], bool] = never,
         tried: set[str] | None = None,
+        call: ModelCall | None = None,
     ) -> None:
         """Prepare the attempts at one prompt.
 
@@ -54,6 +56,7 @@ class Attempts:
         on_unanswered: called with the error where the prompt ends without any replica having had it.
         is_followed: tells whether something else takes the prompt after an error, and is billed.
         tried: the replicas that are not asked; each replica that is asked is added. None: all may be asked.
+        call: gets the error of a prompt that no replica takes, where the request is traced.
         """
         self.request = request
         """The request as the next replica gets it."""
@@ -65,6 +68,7 @@ class Attempts:
         self._on_unanswered = on_unanswered
         self._is_followed = is_followed
         self._has_seen_death = False
+        self._call = call
         budget.sent(_now_s())
 
     @contextmanager
@@ -76,6 +80,8 @@ class Attempts:
         try:
             replica = self._pool.take(self._asked, self._tried)
         except Overloaded as error:
+            if self._call is not None:
+                self._call.note(error)
             self._end(error)
             raise
         self._tried.add(replica.id)
@@ -124,21 +130,23 @@ async def generated(
     may_restart: bool = False,
     is_followed: Callable[[GatewayError], bool] = never,
     tried: set[str] | None = None,
+    call: ModelCall | None = None,
 ) -> AsyncGenerator[Item | Restarted]:
     """Yield the items of one prompt's completions. Closing the generator aborts the prompt.
 
     may_restart: True if the reader can begin anew when it gets `RESTARTED`; else a prompt whose first item was yielded
     is not tried again.
     on_unanswered, is_followed, tried: as for `Attempts`.
+    call: records the attempts, where the request is traced.
 
     Raises as `gateway.backends.base.Backend.generate`, but for Unanswered.
     """
-    attempts = Attempts(pool, generation.request, budget, on_unanswered, is_followed, tried)
+    attempts = Attempts(pool, generation.request, budget, on_unanswered, is_followed, tried, call)
     while True:
         has_begun = False
         try:
             with attempts.replica() as replica:
-                async with aclosing(replica.backend.generate(generation)) as items:
+                async with aclosing(_items(replica, generation, call)) as items:
                     async for item in items:
                         has_begun = True
                         yield item
@@ -155,15 +163,27 @@ async def embedded(
     request: GenerateRequest,
     budget: RetryBudget,
     on_unanswered: Callable[[GatewayError], None] | None = None,
+    *,
+    trace: str = "",
+    call: ModelCall | None = None,
 ) -> tuple[bytes, Usage]:
-    """Return the embedding of one prompt, fp32 little-endian and of unit length. Raises as `generated`."""
-    attempts = Attempts(pool, request, budget, on_unanswered)
+    """Return the embedding of one prompt, fp32 little-endian and of unit length. Raises as `generated`.
+
+    trace, call: as `Generation.trace`, and for `generated`.
+    """
+    attempts = Attempts(pool, request, budget, on_unanswered, call=call)
     while True:
         try:
             with attempts.replica() as replica:
-                return await replica.backend.embed(attempts.request)
+                if call is not None:
+                    return await call.embedding(replica, attempts.request)
+                return await replica.backend.embed(attempts.request, trace)
         except Unanswered as failure:
             attempts.unanswered(failure, may_restart=True)
+
+
+def _items(replica: Replica, generation: Generation, call: ModelCall | None) -> AsyncGenerator[Item]:
+    return replica.backend.generate(generation) if call is None else call.attempt(replica, generation)
 
 
 def _now_s() -> float:

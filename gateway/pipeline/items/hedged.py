@@ -17,6 +17,7 @@ from gateway.backends.pool import PoolRevision
 from gateway.domain.errors import GatewayError
 from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.pipeline.items.attempts import Restarted, generated, never
+from gateway.pipeline.model_call import ModelCall
 
 ATTEMPTS_PER_TRY = 4
 """Numbers of attempts that a try has to itself: `attempts.MAX_ATTEMPTS` and the free one after a death."""
@@ -58,6 +59,7 @@ async def hedged(
     *,
     may_restart: bool = False,
     is_followed: Callable[[GatewayError], bool] = never,
+    call: ModelCall | None = None,
 ) -> AsyncGenerator[Item | Restarted]:
     """Yield the items of one prompt's completions, as `attempts.generated` does with these arguments.
 
@@ -80,6 +82,7 @@ async def hedged(
             may_restart=may_restart,
             is_followed=follows,
             tried=tried,
+            call=call,
         )
         made = _Try(range(start, start + ATTEMPTS_PER_TRY), source, asyncio.create_task(_next(source)))
         tries.append(made)

@@ -133,6 +133,8 @@ class RoutedRequests:
             else:
                 raise NotAccepted("The answer was not accepted.")
         except GatewayError as error:
+            if run.call is not None:
+                run.call.note(error)
             if not steps.follows(error):
                 run.serves()
                 run.close()

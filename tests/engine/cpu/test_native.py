@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 
 
 def random_adapter(config: ModelConfig, ranks: dict[tuple[int, str], int], dtype: torch.dtype) -> LoadedAdapter:
-    layout = AdapterLayout(ranks, config.adapter_targets())
+    layout = AdapterLayout(ranks, config.projection_shapes())
     weights = (torch.randn(layout.num_elements) * 0.2).to(dtype)
     groups = layout.groups_of(weights)
     scalings = {key: tuple(0.5 + p for p in group.projections) for key, group in groups.items()}
@@ -58,7 +58,7 @@ class Model:
         self.weights: ModelWeights = load_weights(
             folder, self.config, dtype, CPU, make_linear=linear, make_embedding=embedding
         )
-        layers, names = range(self.config.num_layers), list(self.config.adapter_targets())
+        layers, names = range(self.config.num_layers), list(self.config.projection_shapes())
         self.adapters = [
             random_adapter(self.config, {(layer, name): 4 for layer in layers for name in names}, dtype),
             random_adapter(self.config, {(1, "v_proj"): 3, (0, "down_proj"): 5, (1, "q_proj"): 9}, dtype),
@@ -76,13 +76,16 @@ class Model:
         return CpuPath(Decoder(self.config, self.weights), cache, 16, self.adapters.__getitem__, tables)
 
 
-def texts(*wanted: tuple[int, int | None]) -> list[Text]:
-    """Return sequences of these lengths and adapter slots, whose cache blocks are interleaved."""
+def texts(*wanted: tuple[int, int | None], switch: int = 0) -> list[Text]:
+    """Return sequences of these lengths and adapter slots, whose cache blocks are interleaved.
+
+    switch: the length beyond which a sequence is a long one; 0: none is.
+    """
     torch.manual_seed(7)
     made = []
     for number, (length, slot) in enumerate(wanted):
         tokens = torch.randint(0, 199, (length,)).tolist()
-        text = Text(greedy(str(number), tokens, 8), tokens, 0, 0.0, adapter_slot=slot)
+        text = Text(greedy(str(number), tokens, 8), tokens, 0, 0.0, adapter_slot=slot, is_long=0 < switch < length)
         text.block_table = list(range(1 + number, NUM_BLOCKS, len(wanted)))[: length // 16 + 2]
         made.append(text)
     return made
@@ -129,7 +132,8 @@ def relative_error(ours: Tensor, theirs: Tensor) -> float:
 def test_every_family_is_computed_as_by_pytorch(family: str, quantized: Format, tmp_path: Path) -> None:
     model = Model(family, tmp_path, quantized=quantized)
     ours, theirs = model.native(), model.torch()
-    sequences = texts((5, None), (34, 0), (71, None), (17, 1), (2, 2), (50, 0))
+    switch = model.config.length_switch
+    sequences = texts((5, None), (34, 0), (71, None), (17, 1), (2, 2), (50, 0), switch=switch)
     for decodes, prefills in [([], prompts(sequences)), (lasts(sequences), []), (lasts(sequences[2:4]), [])]:
         assert relative_error(step(ours, decodes, prefills), step(theirs, decodes, prefills)) < 1e-3
 
@@ -231,7 +235,7 @@ def test_a_step_without_memory_leaves_the_next_ones_as_they_are(tmp_path: Path) 
     step(path, [], prompts(sequences))
     expected = step(path, lasts(sequences))
     rows = np.broadcast_to(np.zeros(1, dtype=np.int64), 1 << 44)
-    chunk = np.array([[0, len(rows), 0, 0, 1, 0]])
+    chunk = np.array([[0, len(rows), 0, 0, 0, 1, 0]])
     with pytest.raises(MemoryError, match=str(len(rows))):
         path._decoder.forward(rows, chunk, np.zeros(1, dtype=np.int32), np.zeros(0, dtype=np.int64), torch.empty(0))
     assert torch.equal(step(path, lasts(sequences)), expected)

@@ -57,7 +57,7 @@ def test_decodes_drafts_prefills_and_padding_in_one_batch() -> None:
     filler = Filler(BLOCK_SIZE, max_rows=8, max_blocks=3, queries_at_once=2)
     filler.fill(plan, fields, [0, 3, 4, 9], num_decode_rows=6)
     assert fields.token_ids.tolist() == [10, 3, 11, 12, 0, 0, 30, 21, 22, 23, 24, 25, 0, 0, 0]
-    assert fields.positions.tolist() == [5, 2, 3, 4, 0, 0, 0, 1, 2, 3, 4, 5, 0, 0, 0]
+    assert fields.angles.tolist() == [5, 2, 3, 4, 0, 0, 0, 1, 2, 3, 4, 5, 0, 0, 0]
     decode_slots = [9 * 4 + 1, 4 * 4 + 2, 4 * 4 + 3, 8 * 4, NO_SLOT, NO_SLOT]
     prompt_slots = [6 * 4, 2 * 4 + 1, 2 * 4 + 2, 2 * 4 + 3, 7 * 4, 7 * 4 + 1, NO_SLOT, NO_SLOT, NO_SLOT]
     assert fields.slots.tolist() == decode_slots + prompt_slots
@@ -83,7 +83,7 @@ def test_a_pending_token_is_named_by_its_place_among_the_chosen() -> None:
     filler.fed = {second: 0, first: 4}
     filler.fill(plan, fields, range(3), num_decode_rows=4)
     assert fields.token_ids.tolist() == [-1 - 4, 3, -1 - 0, 0]
-    assert fields.positions.tolist() == [2, 0, 3, 0]
+    assert fields.angles.tolist() == [2, 0, 3, 0]
     assert fields.context_lens.tolist() == [3, 1, 4, 0]
 
 
@@ -140,7 +140,7 @@ def test_what_goes_on_from_the_last_step_is_what_a_plan_alone_gives(seed: int) -
         anew = Filler(BLOCK_SIZE, 8, 12, 2)
         anew.fed = fed
         anew.fill(plan, alone, range(num_rows), shapes[graph].num_rows)
-        for name in ("token_ids", "positions", "slots", "context_lens", "query_starts", "output_rows"):
+        for name in ("token_ids", "angles", "slots", "context_lens", "query_starts", "output_rows"):
             assert getattr(staged[graph], name).tolist() == getattr(alone, name).tolist(), name
         for row, context in enumerate(alone.context_lens):
             num_blocks = -(-int(context) // BLOCK_SIZE)

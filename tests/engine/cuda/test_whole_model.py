@@ -17,6 +17,7 @@ from engine.bench.shape.rig import Rig, decode_plan, rig_config
 from engine.bench.shape.sizes import DRY, SHAPES, Sizes
 from engine.bench.shape.weights import RandomAdapters
 from engine.config import ModelConfig, RopeParameters
+from engine.config.model import NormNames
 from engine.cuda.accelerator import Accelerator
 from engine.cuda.in_order import InOrderAccelerator
 
@@ -39,11 +40,26 @@ GEMMA3 = msgspec.structs.replace(
     qk_norm=True,
     activation="gelu_tanh",
     norm_offset=1.0,
-    output_norms=True,
+    norms=NormNames(
+        after_attention="post_attention_layernorm",
+        before_feed_forward="pre_feedforward_layernorm",
+        after_feed_forward="post_feedforward_layernorm",
+    ),
     windows=(4, None),
     window_rope=RopeParameters(100.0),
     embedding_multiplier=5.5,
     attention_multiplier=0.3,
+)
+
+OTHERS = msgspec.structs.replace(
+    SHAPES["tiny"],
+    family="of no one",
+    whole_qk_norm=True,
+    norms=NormNames("", "post_attention_layernorm", "", "post_feedforward_layernorm"),
+    rope=RopeParameters(100.0, rotary_dim=8, original_max_position=3),
+    query_growth=0.5,
+    attention_softcap=1.5,
+    logits_softcap=4.0,
 )
 
 
@@ -65,7 +81,7 @@ def assert_right(rig: Rig, adapters: RandomAdapters) -> None:
     assert len(rows) == 3 and all(row["right"] for row in rows), rows
 
 
-@pytest.fixture(scope="module", params=[EVERYTHING, GEMMA3], ids=["everything", "gemma3"])
+@pytest.fixture(scope="module", params=[EVERYTHING, GEMMA3, OTHERS], ids=["everything", "gemma3", "others"])
 def tiny(request: pytest.FixtureRequest) -> Iterator[tuple[Rig, RandomAdapters]]:
     """Give rigs of models with all options of a config; the benchmark's dry run checks a plain model in the same
     way."""

@@ -11,7 +11,7 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 
-from engine.config import EngineConfig, model_digest
+from engine.config import EngineConfig, UnsupportedModel, model_digest
 from engine.cpu.quality import Quality, keep_quality
 from engine.doctor.choice import choose
 from engine.doctor.report import Choice, Machine
@@ -19,6 +19,7 @@ from engine.hardware import SetupError, num_threads, resolve_device, resolve_dty
 from kernels.cpu.library import installed
 from kernels.cpu.matrix import FORMATS
 from tests.engine.harness import engine_config
+from tests.engine.models.general import save_general
 from tests.engine.models.tiny import save_tiny
 
 QUIET = Machine(
@@ -179,3 +180,15 @@ def test_emulated_bfloat16_is_advised_against(config: EngineConfig) -> None:
 def test_what_would_not_start_is_an_error(config: EngineConfig) -> None:
     with pytest.raises(SetupError, match="LORIKEET_DEVICE"):
         choose(msgspec.structs.replace(config, device="cuda"), QUIET, ())
+
+
+def test_a_model_that_transformers_computes_is_told(config: EngineConfig, tmp_path: Path) -> None:
+    save_general("starcoder2", tmp_path)
+    choice = choose(config, QUIET, ())
+    assert choice.products == "torch" and "LORIKEET_QUANTIZATION" not in _advice(choice)
+    assert "no code of its own for starcoder2: transformers computes it, which is slower" in choice.reasons[-1]
+    with pytest.raises(UnsupportedModel, match="starcoder2"):
+        choose(msgspec.structs.replace(config, decoder="own"), QUIET, ())
+    save_tiny("llama", tmp_path)
+    forced = choose(msgspec.structs.replace(config, decoder="transformers"), QUIET, ())
+    assert "LORIKEET_DECODER is transformers" in forced.reasons[-1]

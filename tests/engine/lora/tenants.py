@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -29,14 +31,16 @@ LORAS = {
 class Tenants:
     """A tiny base model, the adapters in a store, and the peft model of each."""
 
-    def __init__(self, root: Path, family: str = "llama") -> None:
+    def __init__(self, root: Path, family: str = "llama", fused: Mapping[str, str] | None = None) -> None:
+        """Make models and adapters. fused: the module that the family has in place of a projection."""
         self.model_dir = root / "model"
         self.store_dir = root / "store"
         self.base = save_tiny(family, self.model_dir)
         self.digests = {"": ""}
         self.models: dict[str, torch.nn.Module] = {"": self.base}
         store = AdapterStore(self.store_dir)
-        for name, lora in LORAS.items():
+        for name, plain in LORAS.items():
+            lora = _with_modules(plain, fused or {})
             model = get_peft_model(AutoModelForCausalLM.from_pretrained(self.model_dir), lora)
             torch.manual_seed(len(name))
             with torch.no_grad():
@@ -47,3 +51,22 @@ class Tenants:
             self.digests[name] = store.add(root / name)
             base = AutoModelForCausalLM.from_pretrained(self.model_dir)
             self.models[name] = PeftModel.from_pretrained(base, root / name).eval()
+
+
+def _with_modules(lora: LoraConfig, fused: Mapping[str, str]) -> LoraConfig:
+    """Return a configuration that names the modules that a family has in place of projections."""
+
+    def named(names: str) -> str:
+        for projection, module in fused.items():
+            names = re.sub(rf"\b{projection}\b", module, names)
+        return names
+
+    changes = {
+        "target_modules": lora.target_modules
+        if isinstance(lora.target_modules, str)
+        else sorted({named(module) for module in lora.target_modules or ()}),
+        # The first pattern that matches counts, and PEFT saves them in the order of their names.
+        "rank_pattern": dict(sorted((named(key), rank) for key, rank in lora.rank_pattern.items())),
+        "alpha_pattern": {named(key): alpha for key, alpha in lora.alpha_pattern.items()},
+    }
+    return LoraConfig(**(lora.to_dict() | changes))

@@ -47,11 +47,27 @@ def test_each_request_of_a_mixed_batch_equals_peft(tenants: Tenants, changes: di
         assert_greedy_follows(tenants.models[name], [claim], tolerance=1e-4)
 
 
-@pytest.mark.parametrize("family", ["gemma3", "granite-biases", "smollm3-windows"])
+PHI3 = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj"}
+GATE_UP = {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}
+KINDS = {
+    "gemma3": {},
+    "gemma2": {},
+    "granite-biases": {},
+    "smollm3-windows": {},
+    "olmo2-biases": {},
+    "olmo3": {},
+    "ministral3": {},
+    "phi3-partial": PHI3 | GATE_UP,
+    "phi3-longrope": PHI3 | GATE_UP,
+    "glm4": GATE_UP,
+}
+
+
+@pytest.mark.parametrize("family", KINDS)
 def test_multipliers_and_layers_of_other_kinds_hold_for_adapters_too(family: str, tmp_path: Path) -> None:
     """Prompts are longer than a cache block, a chunk and an attention window."""
-    tenants = Tenants(tmp_path, family)
-    requests, names = mixed_requests(tenants, 12, lengths=(1, 20, 61), max_tokens=16)
+    tenants = Tenants(tmp_path, family, KINDS[family])
+    requests, names = mixed_requests(tenants, 12, lengths=(1, 20, 47, 70), max_tokens=16)
     answers = run_engine(engine_config(tenants.model_dir, tenants.store_dir, max_batched_tokens=32), requests)
     for request, name in zip(requests, names, strict=True):
         answer = answers[request.request_id]

@@ -27,10 +27,30 @@ def test_family_equals_transformers(name: str, tmp_path: Path) -> None:
         assert answer.final.finish_reason == "length"
 
 
+@pytest.mark.parametrize("num_draft_tokens", [0, 3])
+def test_a_sequence_that_becomes_long_goes_on_by_the_other_rotation(num_draft_tokens: int, tmp_path: Path) -> None:
+    """LongRoPE has other angles at all positions once a sequence has more than 64 tokens. Prompts of two, with the same
+    beginning, cross that at different steps; a third is long from the beginning."""
+    model = save_tiny("phi3-longrope", tmp_path / "model")
+    text = torch.randint(0, 199, (100,)).tolist()
+    prompts = {"a": text[:50], "b": text[:58], "c": text[:64], "d": text[:65], "e": text}
+    config = engine_config(
+        tmp_path / "model", tmp_path / "store", max_batched_tokens=32, num_draft_tokens=num_draft_tokens
+    )
+    later = {6: [greedy("late", text[:58], 20)]}
+    answers = run_engine(config, [greedy(name, prompt, 20) for name, prompt in prompts.items()], later)
+    for name, prompt in (prompts | {"late": text[:58]}).items():
+        answer = answers[name]
+        assert len(answer.token_ids) == 20
+        for i in range(20):  # the reference's rotation goes by the whole length of what it is given
+            claim = Claim([*prompt, *answer.token_ids[:i]], answer.token_ids[i : i + 1], answer.logprobs[i : i + 1])
+            assert_greedy_follows(model, [claim], tolerance=1e-4)
+
+
 @pytest.mark.parametrize(
     ("change", "key"),
     [
-        ({"model_type": "gpt2"}, "model_type"),
+        ({"model_type": ["gpt2"]}, "model_type"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope type"),

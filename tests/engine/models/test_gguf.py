@@ -7,14 +7,17 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter, RopeScalingType
 from gguf.quants import quantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from engine.config import ModelConfig, UnsupportedModel, load_model_config, model_digest
 from engine.config.gguf_file import ARCHITECTURES, NotGguf, hugging_face_name, read_gguf
@@ -22,6 +25,7 @@ from engine.cpu.quantization import choose_format, makers
 from engine.models.checkpoint import load_weights
 from engine.models.gguf import GgufWeights
 from engine.models.weights import ModelWeights, Product
+from engine.prepare.gguf_rotation import UnknownRotation, read_rotation, with_rotation
 from engine.prepare.sources import keeps_blocks
 from kernels.cpu.library import installed
 from kernels.cpu.linear import NativeLinear
@@ -246,10 +250,79 @@ def test_a_file_keeps_its_blocks_where_the_kernels_multiply_by_them(kind: str, t
     assert keeps_blocks(file) is (kind in ("Q4_0", "Q4_1", "Q8_0"))
 
 
-def test_a_file_that_scales_its_rotation_is_converted(tmp_path: Path) -> None:
+def rotation_of(folder: Path, add: Callable[[GGUFWriter], None], architecture: str = "llama") -> dict[str, Any]:
+    """Return the rotation of a config that had none, with that of a file. add: gives the file what it says of it."""
+    writer = GGUFWriter(folder / "model.gguf", architecture)
+    add(writer)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    raw = {"hidden_size": 64, "num_attention_heads": 2, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}
+    rope: dict[str, Any] = with_rotation(raw, read_rotation(folder / "model.gguf"))["rope_parameters"]
+    return rope
+
+
+@pytest.mark.parametrize(("factor", "original"), [(8.0, 8192), (32.0, 8192), (4.0, 4096)])
+def test_the_factors_of_a_file_of_llama_3_become_keys_of_its_config(
+    factor: float, original: int, tmp_path: Path
+) -> None:
+    """The factors are what transformers makes of the keys."""
+    config = LlamaConfig(
+        head_dim=64,
+        max_position_embeddings=131072,
+        rope_parameters={"rope_theta": 5e5, "rope_type": "default"},
+    )
+    plain = LlamaRotaryEmbedding(config).inv_freq
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 5e5,
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": original,
+    }
+    config.rope_parameters = rope
+    factors = (plain / LlamaRotaryEmbedding(config).inv_freq).numpy()
+    assert rotation_of(tmp_path, lambda writer: writer.add_tensor("rope_freqs.weight", factors)) == rope
+
+
+def test_other_scalings_of_a_file_become_keys_of_its_config(tmp_path: Path) -> None:
+    def linear(writer: GGUFWriter) -> None:
+        writer.add_rope_scaling_factor(8.0)
+
+    def yarn(writer: GGUFWriter) -> None:
+        writer.add_rope_scaling_type(RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(4.0)
+        writer.add_rope_scaling_orig_ctx_len(4096)
+
+    def longrope(writer: GGUFWriter) -> None:
+        writer.add_rope_dimension_count(24)
+        writer.add_rope_scaling_orig_ctx_len(4096)
+        for name in ("short", "long"):
+            writer.add_tensor(f"rope_factors_{name}.weight", np.full(12, len(name), dtype=np.float32))
+
+    base = {"rope_theta": 5e5}
+    assert rotation_of(tmp_path, linear) == base | {"rope_type": "linear", "factor": 8.0}
+    assert rotation_of(tmp_path, yarn) == base | {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096
+    }  # fmt: skip
+    assert rotation_of(tmp_path, longrope, "phi3") == base | {
+        "rope_type": "longrope", "short_factor": [5.0] * 12, "long_factor": [4.0] * 12,
+        "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("factors", [np.array([1.0, 3.0, 2.0, 4.0]), np.array([1.0, -1.0]), np.array([1.0, np.nan])])
+def test_factors_that_no_config_says_are_refused(factors: np.ndarray, tmp_path: Path) -> None:
+    with pytest.raises(UnknownRotation, match="rope_freqs"):
+        rotation_of(tmp_path, lambda writer: writer.add_tensor("rope_freqs.weight", factors.astype(np.float32)))
+
+
+def test_a_file_that_scales_its_rotation_keeps_its_blocks(tmp_path: Path) -> None:
     file = write_gguf("llama", tmp_path, lambda name: "Q8_0", scaled=True) / "model.gguf"
     assert read_gguf(file).scales_rotation
-    assert not keeps_blocks(file)
+    assert keeps_blocks(file)
 
 
 def test_arrays_of_arrays_are_refused(tmp_path: Path) -> None:

@@ -7,14 +7,30 @@ from typing import Any
 
 import torch
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GlmConfig,
+    GlmForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
+    MinistralConfig,
+    MinistralForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -46,6 +62,14 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 YARN_ROPE = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 8.0, "original_max_position_embeddings": 64}
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 5000.0,
+    "partial_rotary_factor": 0.5,
+    "original_max_position_embeddings": 64,
+    "short_factor": [1.0, 1.1, 1.3, 2.0],
+    "long_factor": [1.2, 2.0, 4.0, 8.0],
+}
 GRANITE = {
     "embedding_multiplier": 6.0,
     "attention_multiplier": 0.05,
@@ -102,6 +126,78 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
             "query_pre_attn_scalar": 11,
         },
     ),
+    "phi3": (Phi3Config, Phi3ForCausalLM, {"sliding_window": None}),
+    "phi3-window": (Phi3Config, Phi3ForCausalLM, {"sliding_window": 20}),
+    "phi3-partial": (
+        Phi3Config,
+        Phi3ForCausalLM,
+        {
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.75},
+            "tie_word_embeddings": True,
+        },
+    ),
+    "phi3-longrope": (
+        Phi3Config,
+        Phi3ForCausalLM,
+        {
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "original_max_position_embeddings": 64,
+            "rope_parameters": LONG_ROPE,
+        },
+    ),
+    "gemma2": (
+        Gemma2Config,
+        Gemma2ForCausalLM,
+        {
+            "head_dim": 16,
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 11,
+            "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": 5.0,
+        },
+    ),
+    "olmo2": (Olmo2Config, Olmo2ForCausalLM, {}),
+    "olmo2-biases": (Olmo2Config, Olmo2ForCausalLM, {"attention_bias": True, "tie_word_embeddings": True}),
+    "olmo3": (
+        Olmo3Config,
+        Olmo3ForCausalLM,
+        {
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": YARN_ROPE,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+            },
+        },
+    ),
+    "ministral": (
+        MinistralConfig,
+        MinistralForCausalLM,
+        {
+            "head_dim": 16,
+            "sliding_window": 20,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        },
+    ),
+    "ministral3": (
+        Ministral3Config,
+        Ministral3ForCausalLM,
+        {
+            "head_dim": 16,
+            "rope_parameters": YARN_ROPE
+            | {
+                "original_max_position_embeddings": 32,
+                "llama_4_scaling_beta": 0.3,
+                "mscale": 1.0,
+                "mscale_all_dim": 0.8,
+            },
+        },
+    ),
+    "glm": (GlmConfig, GlmForCausalLM, {"head_dim": 16}),
+    "glm4": (Glm4Config, Glm4ForCausalLM, {"head_dim": 16, "attention_bias": True}),
     "granite": (GraniteConfig, GraniteForCausalLM, GRANITE | {"tie_word_embeddings": True}),
     "granite-biases": (GraniteConfig, GraniteForCausalLM, GRANITE | {"attention_bias": True}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),

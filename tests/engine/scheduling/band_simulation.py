@@ -1,6 +1,6 @@
 """A machine in virtual time whose steps last as long as their load says, with interactive tenants beside batch work.
 
-`GPU` is an 8B model on an H100, `CPU` the demo model on two cores (`engine/LOG.md`, `engine/README.md`).
+`GPU` is an 8B model on an H100, `CPU` the demo model in int8 on two cores (`engine/LOG.md`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from engine.sequence import Plan
 from tests.engine.scheduling.fairness_simulator import Simulator
 
 GPU = StepCosts(7e-3, 40e-6, 22e-6, 30e-9)
-CPU = StepCosts(20e-3, 1.9e-3, 1e-3, 2e-6)
+CPU = StepCosts(4e-3, 0.75e-3, 0.8e-3, 2e-6)
 GPU_BAND = BatchLimits()
-CPU_BAND = BatchLimits(step_s=0.050, efficiency=0.95, num_one_row_steps=5.0)
+CPU_BAND = BatchLimits(step_s=0.050, efficiency=0.95, num_one_row_steps=2.0)
 MAX_NUM_SEQS = 64
 
 

@@ -1,8 +1,9 @@
 """A model in place of the model: the scheduler's tests know what every request must get, token for token.
 
 `HashingRunner` writes to each cache slot what stands for keys and values: a hash of the token, of its tenant, of the
-adapter that is in the sequence's slot of the pool at that step, and of the entry before it. It derives the next token
-from the whole prefix as read back through the block table: one foreign, stale or missing entry changes all that follow.
+adapter that is in the sequence's slot of the pool at that step, of the rotation, and of the entry before it. It derives
+the next token from the whole prefix as read back through the block table: one foreign, stale or missing entry changes
+all that follow.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ EOS = 7
 BROKEN = 13  # the token no grammar can take
 
 
-def entry(parent: bytes, token: int, tenant: str, adapter: str) -> bytes:
-    """Return the cache's entry of a token that follows its parent's entry."""
-    return blake2b(msgspec.msgpack.encode((parent, token, tenant, adapter)), digest_size=8).digest()
+def entry(parent: bytes, token: int, tenant: str, adapter: str, is_long: bool) -> bytes:
+    """Return the cache's entry of a token that follows its parent's entry. is_long: of a sequence that is long."""
+    return blake2b(msgspec.msgpack.encode((parent, token, tenant, adapter, is_long)), digest_size=8).digest()
 
 
-def prompt_entries(request: GenerateRequest) -> list[bytes]:
-    """Return the cache's entries of the request's prompt."""
+def entries(request: GenerateRequest, token_ids: Many[int], switch: int) -> list[bytes]:
+    """Return the cache's entries of a request's tokens. switch: as `Limits.length_switch`."""
     found: list[bytes] = []
-    for token in request.prompt_token_ids:
-        found.append(entry(found[-1] if found else b"", token, request.tenant, request.adapter))
+    is_long = 0 < switch < len(token_ids)
+    for token in token_ids:
+        found.append(entry(found[-1] if found else b"", token, request.tenant, request.adapter, is_long))
     return found
 
 
@@ -82,13 +84,12 @@ class Expected(msgspec.Struct, frozen=True):
     reason: str
 
 
-def expected_choice(request: GenerateRequest, seed: int) -> Expected:
+def expected_choice(request: GenerateRequest, seed: int, switch: int = 0) -> Expected:
     """Return the answer that a choice with this seed must get."""
     sampling = request.sampling
-    prefix, produced = prompt_entries(request), list[int]()
+    produced = list[int]()
     while len(produced) < sampling.max_tokens:
-        token = next_token(prefix, seed)
-        prefix.append(entry(prefix[-1], token, request.tenant, request.adapter))
+        token = next_token(entries(request, [*request.prompt_token_ids, *produced], switch), seed)
         produced.append(token)
         is_early = len(produced) <= sampling.min_tokens
         ends = token == EOS and (sampling.grammar is not None or not (is_early or sampling.ignore_eos))
@@ -101,15 +102,15 @@ def expected_choice(request: GenerateRequest, seed: int) -> Expected:
     return Expected(produced, produced, "stop" if request.pooling else "length")
 
 
-def expected_embedding(request: GenerateRequest) -> NDArray[np.float32]:
-    prompt = prompt_entries(request)
+def expected_embedding(request: GenerateRequest, switch: int = 0) -> NDArray[np.float32]:
+    prompt = entries(request, request.prompt_token_ids, switch)
     rows = [hidden(prompt[: i + 1]) for i in range(len(prompt))]
     pooled = rows[-1] if request.pooling == "last" else np.sum(rows, axis=0)
     return pooled / np.linalg.norm(pooled)
 
 
-def expected_prompt_logprobs(request: GenerateRequest) -> list[TokenLogprobs | None]:
-    prompt = prompt_entries(request)
+def expected_prompt_logprobs(request: GenerateRequest, switch: int = 0) -> list[TokenLogprobs | None]:
+    prompt = entries(request, request.prompt_token_ids, switch)
     return [None, *(rating(prompt[:i]) for i in range(1, len(prompt)))]
 
 
@@ -142,7 +143,8 @@ class HashingRunner:
             adapter = "" if slot is None else self._adapter_in(slot).key
             for position, token in enumerate(token_ids, chunk.first):
                 parent = self._cache[self._slot(chunk, position - 1)] if position else b""
-                self._cache[self._slot(chunk, position)] = entry(parent, token, chunk.sequence.request.tenant, adapter)
+                tenant, is_long = chunk.sequence.request.tenant, chunk.sequence.is_long
+                self._cache[self._slot(chunk, position)] = entry(parent, token, tenant, adapter, is_long)
         results = [self._result(chunk) for chunk in plan.chunks]
         chunks_and_results = zip(plan.chunks, results, strict=True)
         self._chosen = {c.sequence: result.sampled[0].token_id for c, result in chunks_and_results if result.sampled}

@@ -143,10 +143,10 @@ def test_bursts_are_filled_up_with_batch_work_of_which_little_is_computed_again(
     assert totals.batch_recomputed_tokens <= 0.02 * (totals.batch_prompt_tokens + totals.batch_generated_tokens)
 
 
-@pytest.mark.parametrize(("name", "least"), [("gpu", 0.97), ("cpu", 0.82)])
+@pytest.mark.parametrize(("name", "least"), [("gpu", 0.97), ("cpu", 0.92)])
 def test_batch_work_alone_is_as_fast_as_the_bound_of_its_steps_allows(name: str, least: float) -> None:
     """Interactive requests have no bound: on a GPU the same requests' steps are no longer than batch work's; on a
-    CPU they are."""
+    CPU they are, since prompts take longer there."""
     costs, band = MACHINES[name]
     chance = random.Random(3)
     sizes = [Sizes().draw(chance) for _ in range(120)]

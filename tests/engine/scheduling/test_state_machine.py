@@ -142,11 +142,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks=st.sampled_from((12, 40)),
         num_drafts=st.sampled_from((0, 3)),
         share=st.sampled_from((0.0, 0.02, 0.3)),
+        switch=st.sampled_from((0, 0, 19)),
     )
-    def use_memory(self, num_blocks: int, num_drafts: int, share: float = 0.02) -> None:
-        """Set the memory: few blocks make preemptions and evictions, many let prefixes be found again."""
+    def use_memory(self, num_blocks: int, num_drafts: int, share: float = 0.02, switch: int = 0) -> None:
+        """Set the memory: few blocks make preemptions and evictions, many let prefixes be found again.
+
+        switch: the length beyond which a sequence has another rotation.
+        """
+        self.switch = switch
         self.blocks = BlockManager(num_blocks, BLOCK_SIZE)
-        limits = msgspec.structs.replace(LIMITS, num_draft_tokens=num_drafts, batch=BatchLimits(share=share))
+        limits = msgspec.structs.replace(
+            LIMITS, num_draft_tokens=num_drafts, batch=BatchLimits(share=share), length_switch=switch
+        )
         self.scheduler = Scheduler(
             self.blocks, self.slots, limits, lambda: self.now_s, make_drafter=lambda _: Oracle(self.texts)
         )
@@ -207,7 +214,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert error.retry_after_s is not None and 1 <= error.retry_after_s <= 30
             return
         assert num_free >= max(0, num_mine + n - 5)
-        expected = [expected_choice(request, self.num_arrived + index) for index in range(n)]
+        expected = [expected_choice(request, self.num_arrived + index, self.switch) for index in range(n)]
         self.live[name] = Live(request, expected, [[] for _ in expected], [0] * n, [None] * n)
         self.num_arrived += 1
         if kind == "grammar":
@@ -330,7 +337,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 live.ended.add(0)
                 assert final.embedding is not None
                 ours = np.frombuffer(final.embedding, "<f4")
-                np.testing.assert_allclose(ours, expected_embedding(live.request), rtol=1e-5)
+                np.testing.assert_allclose(ours, expected_embedding(live.request, self.switch), rtol=1e-5)
             assert live.ended == set(range(live.request.n))
             assert final.finish_reason in {expected.reason for expected in live.expected}
 
@@ -345,7 +352,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert live.shown[delta.index] == expected.shown[: len(live.shown[delta.index])]
         assert num_new == len(delta.token_ids) + (delta.finish_reason == "stop" and expected.shown != expected.produced)
         if live.request.sampling.num_prompt_logprobs is not None and not delta.index and is_first:
-            assert delta.prompt_logprobs == expected_prompt_logprobs(live.request)
+            assert delta.prompt_logprobs == expected_prompt_logprobs(live.request, self.switch)
         else:
             assert delta.prompt_logprobs is None
         if delta.finish_reason is not None:

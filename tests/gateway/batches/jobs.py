@@ -6,11 +6,14 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import httpx
 import openai
 
 from tests.installation.waiting import until
 
 CHAT = "/v1/chat/completions"
+OPEN = ("validating", "in_progress", "finalizing", "cancelling")
+"""The states of batches that have not ended."""
 
 
 def chat_line(custom_id: str, text: str = "hello", **fields: Any) -> dict[str, Any]:
@@ -58,3 +61,27 @@ class Jobs:
             return []
         content = await self.api.files.content(file_id)
         return [json.loads(line) for line in content.text.splitlines()]
+
+
+async def begin(client: httpx.AsyncClient, content: bytes, endpoint: str = CHAT) -> str:
+    """Store a file and begin a batch of it; return its id."""
+    form = {"file": ("lines.jsonl", content)}
+    file = (await client.post("/v1/files", files=form, data={"purpose": "batch"})).json()
+    asked = {"input_file_id": file["id"], "endpoint": endpoint, "completion_window": "24h"}
+    return str((await client.post("/v1/batches", json=asked)).json()["id"])
+
+
+async def shown(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await client.get(f"/v1/batches/{id}")).json()
+    return found
+
+
+async def cancelled(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
+    """Return a batch once it has ended, after it was told to."""
+    await client.post(f"/v1/batches/{id}/cancel")
+
+    async def has_ended() -> dict[str, Any] | None:
+        batch = await shown(client, id)
+        return None if batch["status"] in OPEN else batch
+
+    return await until(has_ended, f"{id} was not cancelled", pause_s=0.05)

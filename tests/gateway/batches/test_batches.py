@@ -64,7 +64,7 @@ async def test_lines_over_models_and_adapters_end_once_each_and_add_up(
     assert {line["custom_id"] for line in done} == {line["custom_id"] for line in good} and len(done) == 20
     assert {line["custom_id"] for line in failed} == {line["custom_id"] for line in bad} and len(failed) == 5
     assert all(line["error"] is None and line["response"]["status_code"] == 200 for line in done)
-    assert all(line["response"]["body"]["service_tier"] == "batch" for line in done)
+    assert all(line["response"]["body"]["service_tier"] == "default" for line in done)
     codes = {line["custom_id"]: line["response"]["body"]["error"]["code"] for line in failed}
     assert codes == {
         "no-model": "model_not_found",
@@ -100,7 +100,7 @@ async def test_other_endpoints(jobs: Jobs, tables: Database, tenant: Key, endpoi
     for line in await jobs.lines(ended.output_file_id):
         found = line["response"]["body"]
         assert len(found.get("choices") or found.get("data") or [found["output"], found["usage"]]) == 2
-        assert endpoint != "/v1/responses" or found["service_tier"] == "batch"
+        assert endpoint != "/v1/responses" or found["service_tier"] == "default"
     await billed(tables, tenant, ended)
     assert ended.error_file_id is None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -59,16 +59,21 @@ class Runner:
 
 
 class Pool:
-    """A pool that wants any number of lines."""
+    """A pool that wants any number of lines, or none as long as is_full is set."""
+
+    def __init__(self, *, is_full: bool = False) -> None:
+        self.is_full = is_full
 
     def take_batch_credit(self) -> bool | None:
-        return True
+        return not self.is_full
 
 
 class World:
     """One tenant, and a gateway's dispatcher of its batches."""
 
-    def __init__(self, database: Database, folder: Path, key: Key) -> None:
+    def __init__(self, database: Database, folder: Path, key: Key, dsn: str = "") -> None:
+        self.dsn = dsn
+        self._folder = folder
         self._database = database
         self._key = key
         self._cipher = Cipher([ContentKey(b"k" * 32)])
@@ -80,14 +85,15 @@ class World:
         )
 
     @asynccontextmanager
-    async def dispatching(self, runner: Runner) -> AsyncIterator[None]:
+    async def dispatching(self, runner: Runner, **pools: Pool) -> AsyncIterator[None]:
+        """Run a dispatcher until the context is left. pools: of base models besides `tiny`."""
         tools = Tools(
             database=self._database,
             files=self.files,
             output=self.files.content,
             cipher=self._cipher,
             runner=runner,
-            feed=Feed({"tiny": Pool()}),
+            feed=Feed({"tiny": Pool()} | pools),
             max_line_bytes=1 << 20,
             metrics=BatchMetrics(CollectorRegistry()),
         )
@@ -97,6 +103,10 @@ class World:
             yield
         finally:
             await dispatcher.stop()
+
+    def of(self, key: Key) -> World:
+        """Return the same world for another tenant."""
+        return World(self._database, self._folder, key, self.dsn)
 
     async def create(self, content: bytes) -> Batch:
         project_id = self._key.project_id
@@ -147,7 +157,7 @@ class World:
 @pytest.fixture
 async def world(dsn: str, tmp_path: Path) -> AsyncIterator[World]:
     async with await Database.connect(dsn) as database:
-        yield World(database, tmp_path / "files", await make_key(dsn, "acme"))
+        yield World(database, tmp_path / "files", await make_key(dsn, "acme"), dsn)
 
 
 async def test_faults_of_ours_are_tried_three_times_and_then_are_the_lines_error(world: World) -> None:
@@ -164,6 +174,51 @@ async def test_faults_of_ours_are_tried_three_times_and_then_are_the_lines_error
     assert (row.status, row.num_completed, row.num_failed, row.input_tokens) == ("completed", 2, 1, 4)
     assert sorted(runner.begun.values()) == [1, 3, 3]
     assert '"status_code":502' in await world.text(row.error_file_id)
+
+
+class Noting(Runner):
+    """A runner that notes the models of lines, by the time at which a gateway began them together."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda body, line: DONE)
+        self.models: defaultdict[int, list[str]] = defaultdict(list)
+
+    async def run(
+        self, principal: Principal, endpoint: str, body: bytes, request_id: str, line: BatchLine
+    ) -> LineReply:
+        self.models[line.instant_ns].append(msgspec.json.decode(body)["model"])
+        return await super().run(principal, endpoint, body, request_id, line)
+
+
+async def test_lines_of_one_adapter_follow_each_other_and_base_models_take_turns(world: World) -> None:
+    models = [f"{base}:a{number}" for number in range(7) for base in ("tiny", "other")]
+    lines = [chat_line(str(number), model=models[number % 14]) for number in range(210)]
+    batch = await world.create(file_of(lines))
+    runner = Noting()
+    async with world.dispatching(runner, other=Pool()):
+        ended = await world.ended(batch)
+    assert ended.row.num_completed == 210
+    claims = [models for _, models in sorted(runner.models.items())]
+    for base in ("tiny", "other"):
+        own = [model for models in claims for model in sorted(models) if model.startswith(base)]
+        assert own == sorted(own) and len(own) == 105
+    assert Counter(model.partition(":")[0] for model in claims[0]) == {"tiny": 32, "other": 32}
+
+
+async def test_a_base_model_whose_engines_want_no_line_holds_up_no_other(world: World) -> None:
+    lines = [chat_line(str(number), model="full" if number < 150 else "tiny") for number in range(300)]
+    batch = await world.create(file_of(lines))
+    full, runner = Pool(is_full=True), Noting()
+    async with world.dispatching(runner, full=full):
+
+        async def others_are_done() -> bool:
+            return (await world.status(batch)).row.num_completed == 150
+
+        await until(others_are_done, lambda: f"only {runner.models} ran", pause_s=0.05)
+        assert {model for models in runner.models.values() for model in models} == {"tiny"}
+        full.is_full = False
+        ended = await world.ended(batch)
+    assert (ended.row.num_completed, len(runner.begun)) == (300, 300)
 
 
 async def test_a_line_whose_pool_has_no_replica_yet_is_begun_again_until_one_is_there(world: World) -> None:

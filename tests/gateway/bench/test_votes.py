@@ -14,7 +14,7 @@ from tests.installation.tenants import make_key
 async def test_every_batch_is_kept(house: House) -> None:
     keys = [(await make_key(house.dsn, f"bench-{number}")).secret for number in range(2)]
     flags = ["--model-dir", str(Path()), "--seconds", "0.3", "--batch", "40", "--senders", "2"]
-    installation = Installation([urlsplit(house.url).port or 0], keys, [], "", house.dsn)
+    installation = Installation([urlsplit(house.url).port or 0], keys, [], [], "", house.dsn)
     row = await measure(arguments().parse_args(flags), installation)
     assert list(row["statuses"]) == ["200"]
     assert row["votes"] == row["rows"] == 40 * row["statuses"]["200"] > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -41,9 +41,14 @@ class Fleet(msgspec.Struct, frozen=True):
 
 @contextmanager
 def running_fleet(
-    dsn: str, folder: Path, *, num_gateways: int = 3, engine_flags: tuple[str, ...] = ()
+    dsn: str,
+    folder: Path,
+    *,
+    num_gateways: int = 3,
+    engine_flags: tuple[str, ...] = (),
+    jumps_s: Sequence[int] = JUMPS_S,
 ) -> Iterator[Fleet]:
-    """Serve over a migrated database until the context is left."""
+    """Serve over a migrated database until the context is left. jumps_s: of the gateways' clocks, in turns."""
     model_dir = make_model_folder(folder / "model")
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE)
     settings.run_dir.mkdir(parents=True)
@@ -52,7 +57,7 @@ def running_fleet(
         stack.callback(FakeEngine(settings.engine.endpoint, model_dir, *engine_flags).stop)
         gateways = []
         for number in range(num_gateways):
-            gateways.append(GatewayProcess(settings, dsn, number, clock_jumps_s=JUMPS_S[number % len(JUMPS_S)]))
+            gateways.append(GatewayProcess(settings, dsn, number, clock_jumps_s=jumps_s[number % len(jumps_s)]))
             stack.callback(gateways[-1].close)
         for gateway in gateways:
             gateway.start()

@@ -63,7 +63,7 @@ class Scripted:
                 supersede=lambda: self.superseded.append(attempt),
             )
 
-    async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:
+    async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:
         async for item in self.generate(Generation(request)):
             if isinstance(item, Usage):
                 return b"vector", item

@@ -95,7 +95,7 @@ class FakeRun:
 
     def __init__(self, outcome: str, ended: list[str]) -> None:
         self.outcome, self.instant_ns, self.headers = outcome, 1, ()
-        self.details = None
+        self.details = self.call = None
         self._ended = ended
 
     def close(self) -> None:

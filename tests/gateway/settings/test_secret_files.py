@@ -18,6 +18,7 @@ VALUES = {
     "LORIKEET_ADMIN_PASSWORD": "a long enough password ",
     "LORIKEET_CONTENT_KEY": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
     "LORIKEET_DATABASE_OWNER_URL": "postgresql://owner:p@db/lorikeet",
+    "LORIKEET_TRACES_HEADERS": "authorization=Bearer%20abc",
 }
 
 

@@ -197,6 +197,7 @@ EVERY_ENGINE_VARIABLE = {
     "LORIKEET_DTYPE": "float16",
     "LORIKEET_QUANTIZATION": "int8",
     "LORIKEET_NATIVE_PATH": "avx2",
+    "LORIKEET_DECODER": "own",
     "LORIKEET_KV_CACHE_BYTES": "512MiB",
     "LORIKEET_MAX_MODEL_LEN": "100",
     "LORIKEET_MAX_NUM_SEQS": "7",
@@ -237,3 +238,31 @@ def test_a_first_password_has_bounds() -> None:
     assert load_settings({"LORIKEET_ADMIN_PASSWORD": "x" * 12}).admin_password == "x" * 12
     with pytest.raises(BadSetting, match=r"^LORIKEET_ADMIN_PASSWORD: Expected a text of length >= 12$"):
         load_settings({"LORIKEET_ADMIN_PASSWORD": "x" * 11})
+
+
+@pytest.mark.parametrize(
+    ("given", "headers"),
+    [
+        ("", {}),
+        ("authorization=Bearer%20a%2Cb", {"authorization": "Bearer a,b"}),
+        ("X-A=1, x-b = 2=3", {"x-a": "1", "x-b": "2=3"}),
+    ],
+)
+def test_headers_for_the_collector_are_read_as_opentelemetry_writes_them(given: str, headers: dict[str, str]) -> None:
+    assert load_settings({"LORIKEET_TRACES_HEADERS": given}).collector_headers == headers
+
+
+@pytest.mark.parametrize("wrong", ["topsecret", "=topsecret", "a b=topsecret", "a=topsecret%0d%0ahost:x", "a=", "a=é"])
+def test_wrong_headers_for_the_collector_are_refused_and_not_shown(wrong: str) -> None:
+    with pytest.raises(BadSetting, match="LORIKEET_TRACES_HEADERS: Expected NAME=VALUE") as refused:
+        load_settings({"LORIKEET_TRACES_HEADERS": wrong})
+    assert "topsecret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("URL", "127.0.0.1:4318"), ("URL", "ftp://x/"), ("SAMPLER", "jaeger_remote"), ("RATIO", "1.5"), ("RATIO", "-0.1")],
+)
+def test_wrong_settings_of_traces_stop_the_start(name: str, wrong: str) -> None:
+    with pytest.raises(BadSetting, match=f"LORIKEET_TRACES_{name}"):
+        load_settings({f"LORIKEET_TRACES_{name}": wrong})

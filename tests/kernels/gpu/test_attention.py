@@ -62,16 +62,16 @@ class Cached:
         _, lengths, starts, *_ = contexts
         return contexts._replace(tiles=query_tiles(lengths, starts, self.at_once, num_tiles=num_tiles))
 
-    def attend(self, window: int | None = None, contexts: PagedContexts | None = None) -> Tensor:
+    def attend(self, window: int | None = None, contexts: PagedContexts | None = None, softcap: float = 0.0) -> Tensor:
         contexts = contexts or self.contexts
         shape = self.q.shape[1], self.cache.shape[1], self.q.shape[2]
         workspace = poisoned(workspace_elements(len(self.q), *shape, contexts.max_context_len, self.q.dtype, DEVICE))
         out = poisoned(*self.q.shape, dtype=self.q.dtype)
-        paged_attention_(out, self.q, self.cache, contexts, workspace, window)
+        paged_attention_(out, self.q, self.cache, contexts, workspace, window, softcap)
         return out.flatten(1)
 
-    def expected(self, window: int | None = None) -> Tensor:
-        return paged_attention_reference(self.q, self.cache, self.contexts, window)
+    def expected(self, window: int | None = None, softcap: float = 0.0) -> Tensor:
+        return paged_attention_reference(self.q, self.cache, self.contexts, window, softcap)
 
 
 @pytest.mark.parametrize(("head_dim", "group", "dtype"), SHAPES, ids=str)
@@ -89,6 +89,15 @@ def test_every_head_size_and_group(
 def test_sliding_windows(lengths: list[tuple[int, int]], window: int) -> None:
     cached = Cached((6, 2, 64), lengths, torch.float32)
     assert_near(cached.attend(window), cached.expected(window))
+
+
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("lengths", [DECODES, CHUNKS], ids=["decode", "prefill"])
+def test_bounded_scores(lengths: list[tuple[int, int]], window: int | None) -> None:
+    cached = Cached((6, 2, 64), lengths, torch.float32)
+    bounded = cached.attend(window, softcap=0.5)
+    assert_near(bounded, cached.expected(window, softcap=0.5))
+    assert not torch.allclose(bounded, cached.attend(window), atol=1e-3)
 
 
 @pytest.mark.parametrize("context", [15, 16, 255, 256, 257, 512, 2049, 4096, 8192])

@@ -19,8 +19,15 @@ struct Query {
   int64_t first, last;  // positions of the block that it sees
 };
 
+// c tanh(s / c), where tanh(u) = 1 - 2 / (e^2u + 1).
+inline Lanes bounded(Lanes scores, float cap) {
+  const Lanes power = exponential(multiply(scores, splat(2.0f / cap)));
+  return subtract(splat(cap), divide(splat(2.0f * cap), add(power, splat(1.0f))));
+}
+
 template <typename T, int N>
-inline void attend_block(const T* keys, const T* values, int64_t head_dim, int64_t padded, const Query* queries) {
+inline void attend_block(const T* keys, const T* values, int64_t head_dim, int64_t padded, float softcap,
+                         const Query* queries) {
   Lanes even[N], odd[N];
   for (int n = 0; n < N; n++) even[n] = odd[n] = zeros();
   for (int64_t d = 0; d < head_dim; d += 2) {
@@ -33,7 +40,8 @@ inline void attend_block(const T* keys, const T* values, int64_t head_dim, int64
   float weights[N][kLanes], shrinks[N];
   for (int n = 0; n < N; n++) {
     const Query& query = queries[n];
-    const Lanes scores = keep(add(even[n], odd[n]), query.first, query.last, -INFINITY);
+    const Lanes products = add(even[n], odd[n]);
+    const Lanes scores = keep(softcap ? bounded(products, softcap) : products, query.first, query.last, -INFINITY);
     const float in_block = greatest(scores), before = *query.largest;
     const float largest = in_block > before ? in_block : before;
     const Lanes exponentials = exponential(subtract(scores, splat(largest)));
@@ -88,10 +96,10 @@ inline void attend_of(const AttentionTile& tile, float* out) {
         if (++count < kTogether && p + 1 < pairs) continue;
       }
       const T* values = keys + head_dim * kCacheBlock;
-      if (count == 4) attend_block<T, 4>(keys, values, head_dim, padded, queries);
-      else if (count == 3) attend_block<T, 3>(keys, values, head_dim, padded, queries);
-      else if (count == 2) attend_block<T, 2>(keys, values, head_dim, padded, queries);
-      else if (count == 1) attend_block<T, 1>(keys, values, head_dim, padded, queries);
+      if (count == 4) attend_block<T, 4>(keys, values, head_dim, padded, tile.softcap, queries);
+      else if (count == 3) attend_block<T, 3>(keys, values, head_dim, padded, tile.softcap, queries);
+      else if (count == 2) attend_block<T, 2>(keys, values, head_dim, padded, tile.softcap, queries);
+      else if (count == 1) attend_block<T, 1>(keys, values, head_dim, padded, tile.softcap, queries);
       count = 0;
     }
   }

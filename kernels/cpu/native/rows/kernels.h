@@ -35,11 +35,12 @@ inline int64_t attention_floats(const CacheShape& shape, int64_t pairs) { return
 
 // Consecutive positions of one sequence, and the query heads that share one head of keys and values.
 // q: the first head of the first row, of numbers that are scaled; heads are head_dim apart, rows q_stride. blocks: those
-// of the sequence. A position sees itself and those before it, no more than window of them unless that is 0.
+// of the sequence. softcap c, unless 0: scores s become c tanh(s / c). A position sees itself and those before it, no more than window of them unless that is 0.
 struct AttentionTile {
   const float* q;
   int64_t q_stride, num_rows, group;
   int64_t first_position, window;
+  float softcap;
   const void* cache;  // of the layer
   CacheShape shape;
   int64_t head;       // of keys and values

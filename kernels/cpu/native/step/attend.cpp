@@ -23,6 +23,7 @@ void compute(const Task& task, int64_t unit, float* buffer) {
                               group,
                               chunk.position + piece.first_row - chunk.first_row,
                               task.layer->window,
+                              float(d.model.softcap),
                               task.layer->cache,
                               d.cache,
                               head,

@@ -126,6 +126,7 @@ bool take_blocks(Decoder& d, const Step& step) {
   for (int64_t i = 0; i < step.num_block_ids; i++) __atomic_store_n(d.blocks + i, step.blocks[i], __ATOMIC_RELAXED);
   for (int64_t c = 0; c < step.num_chunks; c++) {
     __atomic_store_n(&d.chunks[c].position, step.chunks[c].position, __ATOMIC_RELAXED);
+    __atomic_store_n(&d.chunks[c].angle, step.chunks[c].angle, __ATOMIC_RELAXED);
     __atomic_store_n(&d.chunks[c].first_block, step.chunks[c].first_block, __ATOMIC_RELAXED);
     __atomic_store_n(&d.chunks[c].num_blocks, step.chunks[c].num_blocks, __ATOMIC_RELAXED);
   }

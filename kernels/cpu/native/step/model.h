@@ -21,12 +21,12 @@ struct Factors {
   int64_t dtype;  // of a and b
 };
 
-// Norms, biases and angles are in float32; those that a model lacks are null. bias: of each group's product.
+// Norms, biases and angles are in float32; those that a model lacks are null, and then the input is what is not normed. bias: of each group's product.
 struct Layer {
   const Matrix* products[kGroups];
   const float* biases[kGroups];
   const float *input_norm, *q_norm, *k_norm, *attention_norm, *post_norm, *feed_forward_norm;
-  const float *cos, *sin;  // [max_position][head_dim / 2], null where a layer does not rotate
+  const float *cos, *sin;  // [rows of angles][head_dim / 2], null where a layer does not rotate
   void* cache;             // [num_blocks], see CacheShape
   int64_t window;          // 0: every position sees all before it
 };
@@ -36,13 +36,16 @@ struct Model {
   const Matrix* embed;  // [vocabulary][hidden]
   const float* norm;
   int64_t cache_dtype, activation;
+  int64_t has_whole_norms;     // q_norm and k_norm are of all heads together, not of each
+  const float* query_factors;  // [max_position], of queries at each position; null for 1
   double eps, embedding_multiplier, query_multiplier, residual_multiplier;
+  double softcap;  // 0: scores are not bounded
 };
 
 // Rows [first_row, first_row + num_rows) of a step: consecutive positions of one sequence, whose blocks are num_blocks
-// numbers from first_block. adapter: [num_layers][kProjections], or null.
+// numbers from first_block. angle: the row of the first position's angles. adapter: [num_layers][kProjections], or null.
 struct Chunk {
-  int64_t first_row, num_rows, position, first_block, num_blocks;
+  int64_t first_row, num_rows, position, angle, first_block, num_blocks;
   const Factors* adapter;
 };
 

@@ -25,7 +25,9 @@ int64_t sums_place(const InputTask& task) { return scales_place(task) + task.num
 void compute_input(const InputTask& task, int64_t row, float* buffer) {
   const Decoder& d = *task.d;
   const RowKernels& kernels = *d.path.rows;
-  if (task.source == kNormed) {
+  if (task.source == kNormed && !task.norm) {
+    memcpy(buffer, d.x + row * d.model.hidden, task.width * sizeof(float));
+  } else if (task.source == kNormed) {
     kernels.norm(d.x + row * d.model.hidden, task.norm, float(d.model.eps), task.width, buffer);
   } else if (task.source == kGated) {
     const float* gate_up = d.out + row * 2 * task.width;
@@ -59,16 +61,22 @@ void compute_rotation(const RotateTask& task, int64_t row, float* buffer) {
   const int64_t size = model.head_dim, total = q_size(d) + 2 * kv_size(d);
   memcpy(buffer, d.out + row * total, total * sizeof(float));
   const Chunk& chunk = d.chunks[d.chunk_of_row[row]];
-  const int64_t angle = (chunk.position + row - chunk.first_row) * (size / 2);
+  const int64_t angle = (chunk.angle + row - chunk.first_row) * (size / 2);
+  if (model.has_whole_norms) {
+    kernels.norm(buffer, task.layer->q_norm, float(model.eps), q_size(d), buffer);
+    kernels.norm(buffer + q_size(d), task.layer->k_norm, float(model.eps), kv_size(d), buffer + q_size(d));
+  }
   for (int64_t h = 0; h < model.num_heads + model.num_kv_heads; h++) {
     float* head = buffer + h * size;
     const bool is_query = h < model.num_heads;
     const float* norm = is_query ? task.layer->q_norm : task.layer->k_norm;
-    if (norm) kernels.norm(head, norm, float(model.eps), size, head);
+    if (norm && !model.has_whole_norms) kernels.norm(head, norm, float(model.eps), size, head);
     if (task.layer->cos) kernels.rotate(head, task.layer->cos + angle, task.layer->sin + angle, size);
   }
   // A norm of queries has the factor of the model in its weight.
-  const float factor = float((task.layer->q_norm ? 1.0 : model.query_multiplier) / sqrt(double(size)));
+  double factor_of_model = (task.layer->q_norm ? 1.0 : model.query_multiplier) / sqrt(double(size));
+  if (model.query_factors) factor_of_model *= model.query_factors[chunk.position + row - chunk.first_row];
+  const float factor = float(factor_of_model);
   for (int64_t i = 0; i < q_size(d); i++) buffer[i] *= factor;
 }
 

@@ -96,6 +96,15 @@ async def test_a_request_says_what_was_asked_and_nothing_of_the_client(
     assert "Say hello." in json.dumps(received.body)
 
 
+async def test_a_request_names_the_span_that_it_belongs_to(
+    dialect: Dialect, server: FakeServer, backend: ForeignBackend
+) -> None:
+    header = f"00-{'a' * 32}-{'b' * 16}-01"
+    await hear(backend, msgspec.structs.replace(asking(), trace=header))
+    await hear(backend, asking())
+    assert [each.headers.get("traceparent") for each in server.received] == [header, None]
+
+
 async def test_a_limit_ends_with_its_reason(
     dialect: Dialect, server: FakeServer, backend: ForeignBackend, sink: ListSink
 ) -> None:

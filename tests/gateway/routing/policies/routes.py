@@ -128,7 +128,7 @@ class Routes:
     def num_requests_of_tenant(self) -> int:
         """Return how many requests the sums of usage count for the tenant."""
         query = "SELECT sum(num_requests(kind, revision, request_id, finish_reason)) FROM ledger WHERE project_id = $1"
-        return int(self._fetch(query, self._tenant.project_id)[0][0])
+        return int(self._fetch(query, self._tenant.project_id)[0][0] or 0)
 
     def num_rows_of_tenant(self) -> int:
         """Return the number of the tenant's rows of the ledger."""

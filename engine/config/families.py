@@ -1,0 +1,315 @@
+"""The families that the engine's own code computes: for each `model_type` one row, with what it has beside Llama.
+
+A row says what transformers' configuration class says: the values of keys that a `config.json` may leave out, the keys
+that this family alone has, and what they mean as fields of `ModelConfig`. Knows no file and no tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from engine.config.model import NormNames, UnsupportedModel
+from engine.config.rope_keys import ropes_by_kind
+
+Raw = dict[str, Any]
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def _all_full(raw: Raw) -> list[str]:
+    return [FULL] * raw["num_hidden_layers"]
+
+
+def _all_sliding(raw: Raw) -> list[str]:
+    return [SLIDING] * raw["num_hidden_layers"]
+
+
+def _every(period: int, *keys: str) -> Callable[[Raw], list[str]]:
+    """Return a function that makes every period-th layer see everything. keys: those that give another period."""
+
+    def kinds(raw: Raw) -> list[str]:
+        found = next((raw[key] for key in keys if raw.get(key)), period)
+        if type(found) is not int or found < 1:
+            raise UnsupportedModel(f"config.json: {keys[0]} must be a whole number above 0")
+        return [SLIDING if (layer + 1) % found else FULL for layer in range(raw["num_hidden_layers"])]
+
+    return kinds
+
+
+def _last_sliding(raw: Raw) -> list[str]:
+    """Return the kinds of layers of Qwen, of which the first max_window_layers see everything."""
+    num_layers = raw["num_hidden_layers"]
+    full = min(raw.get("max_window_layers", num_layers), num_layers)
+    return [FULL] * full + [SLIDING] * (num_layers - full)
+
+
+def _unrotated_sliding(raw: Raw) -> list[str]:
+    unrotated = unrotated_layers(raw)
+    return [SLIDING if layer in unrotated else FULL for layer in range(raw["num_hidden_layers"])]
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """What the models of one `model_type` have beside Llama."""
+
+    architecture: str
+    """The name of transformers' class."""
+    examples: str
+    """Models of this family, for people."""
+    beside: str = ""
+    """What it has beside Llama, for people."""
+    defaults: Raw = {}
+    """The values of keys that a config may leave out."""
+    kinds: Callable[[Raw], list[str]] = _all_full
+    """Returns the kind of each layer's attention, where a config has a window and does not say."""
+    keys: tuple[str, ...] = ()
+    """The keys that `fields` and `kinds` read."""
+    fields: Callable[[Raw], Raw] = lambda raw: {}
+    """Returns fields of `ModelConfig`, beside those that are read alike for all families.
+
+    Raises UnsupportedModel: for what cannot be computed, naming the key.
+    """
+    activation: tuple[str, str] = ("hidden_act", "silu")
+    """The key of the function of the gate, and the only one that is computed."""
+
+
+def unrotated_layers(raw: Raw) -> tuple[int, ...]:
+    """Return the layers that SmolLM3 does not rotate.
+
+    These are the layers at which `no_rope_layers` has a 0, or each `no_rope_layer_interval`-th layer.
+
+    Raises UnsupportedModel: for another list.
+    """
+    num_layers, listed = raw["num_hidden_layers"], raw.get("no_rope_layers")
+    if listed is None:
+        interval = raw.get("no_rope_layer_interval", 4)
+        if type(interval) is not int or interval < 1:
+            raise UnsupportedModel("config.json: no_rope_layer_interval must be a whole number above 0")
+        return tuple(range(interval - 1, num_layers, interval))
+    if not isinstance(listed, list) or len(listed) != num_layers or not all(each in (0, 1) for each in listed):
+        raise UnsupportedModel(f"config.json: no_rope_layers must list {num_layers} times 0 or 1")
+    return tuple(layer for layer, is_rotated in enumerate(listed) if not is_rotated)
+
+
+def number(raw: Raw, key: str, default: float, *, above: float = -math.inf) -> float:
+    """Return the finite number of a key, or the default where the key is missing.
+
+    Raises UnsupportedModel: for anything else.
+    """
+    value = raw.get(key, default)
+    if type(value) not in (int, float) or not math.isfinite(value) or value <= above:
+        bound = "" if above == -math.inf else f" above {above:g}"
+        raise UnsupportedModel(f"config.json: {key} must be a finite number{bound}")
+    return float(value)
+
+
+def _attention_biases(raw: Raw) -> Raw:
+    has_biases = bool(raw.get("attention_bias", False))
+    return {"qkv_bias": has_biases, "o_bias": has_biases}
+
+
+def _granite(raw: Raw) -> Raw:
+    divisor = number(raw, "logits_scaling", 1.0)
+    if divisor == 0:
+        raise UnsupportedModel("config.json: logits_scaling must be a finite number, and not 0")
+    factors = ("embedding_multiplier", "attention_multiplier", "residual_multiplier")
+    return _attention_biases(raw) | {key: number(raw, key, 1.0) for key in factors} | {"logits_divisor": divisor}
+
+
+def _smollm3(raw: Raw) -> Raw:
+    return _attention_biases(raw) | {"unrotated_layers": unrotated_layers(raw)}
+
+
+def _gemma(raw: Raw) -> Raw:
+    """Return what Gemma 2 and 3 have in common (Gemma Team, 2024, arXiv 2408.00118; 2025, arXiv 2503.19786)."""
+    if raw.get("use_bidirectional_attention"):
+        raise UnsupportedModel("config.json: use_bidirectional_attention is not supported")
+    return _attention_biases(raw) | {
+        "activation": "gelu_tanh",
+        "norm_offset": 1.0,
+        "norms": NormNames(
+            after_attention="post_attention_layernorm",
+            before_feed_forward="pre_feedforward_layernorm",
+            after_feed_forward="post_feedforward_layernorm",
+        ),
+        "embedding_multiplier": math.sqrt(raw["hidden_size"]),
+        "attention_multiplier": number(raw, "query_pre_attn_scalar", 256, above=0) ** -0.5,
+    }
+
+
+def _gemma2(raw: Raw) -> Raw:
+    caps = {"attention_softcap": "attn_logit_softcapping", "logits_softcap": "final_logit_softcapping"}
+    return _gemma(raw) | {
+        field: 0.0 if raw.get(key) is None else number(raw, key, 0.0, above=0) for field, key in caps.items()
+    }
+
+
+def _gemma3(raw: Raw) -> Raw:
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if raw.get(key):
+            raise UnsupportedModel(f"config.json: {key} is not supported for gemma3_text")
+    full, local = ropes_by_kind(raw, raw.get("rope_local_base_freq") or 1e4)
+    return _gemma(raw) | {"qk_norm": True, "rope": full, "window_rope": local}
+
+
+_OUTPUT_NORMS = NormNames(
+    before_attention="",
+    after_attention="post_attention_layernorm",
+    before_feed_forward="",
+    after_feed_forward="post_feedforward_layernorm",
+)
+
+
+def _olmo2(raw: Raw) -> Raw:
+    return _attention_biases(raw) | {"whole_qk_norm": True, "norms": _OUTPUT_NORMS}
+
+
+def _olmo3(raw: Raw) -> Raw:
+    full, local = ropes_by_kind(raw, raw.get("rope_theta") or 5e5)
+    return _olmo2(raw) | {"rope": full, "window_rope": local}
+
+
+def _phi3(raw: Raw) -> Raw:
+    return {"fused": ("self_attn.qkv_proj", "mlp.gate_up_proj")}
+
+
+def _ministral3(raw: Raw) -> Raw:
+    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    beta = number(scaling, "llama_4_scaling_beta", 0.0) if scaling.get("llama_4_scaling_beta") is not None else 0.0
+    return {"query_growth": beta}
+
+
+def _glm(raw: Raw) -> Raw:
+    return {"qkv_bias": bool(raw["attention_bias"]), "fused": ("mlp.gate_up_proj",), "interleaved": True}
+
+
+def _glm4(raw: Raw) -> Raw:
+    norms = NormNames(after_attention="post_self_attn_layernorm", after_feed_forward="post_mlp_layernorm")
+    return _glm(raw) | {"norms": norms}
+
+
+_GEMMA_KEYS = ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation")
+_GEMMA: Raw = {"tie_word_embeddings": True, "head_dim": 256, "sliding_window": 4096, "use_sliding_window": True}
+_GELU = ("hidden_activation", "gelu_pytorch_tanh")
+_GLM: Raw = {
+    "head_dim": 128, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "attention_bias": True,
+    "rms_norm_eps": 1.5625e-7,
+}  # fmt: skip
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(architecture="LlamaForCausalLM", examples="Llama 3, SmolLM2, TinyLlama", fields=_attention_biases),
+    "mistral": Family(
+        architecture="MistralForCausalLM",
+        examples="Mistral 7B, Nemo",
+        beside="sliding windows",
+        defaults={"use_sliding_window": True},
+        kinds=_all_sliding,
+    ),
+    "ministral": Family(
+        architecture="MinistralForCausalLM",
+        examples="Ministral 8B (2024)",
+        beside="windows in some layers",
+        defaults={"use_sliding_window": True, "sliding_window": 4096},
+        kinds=_all_sliding,
+    ),
+    "ministral3": Family(
+        architecture="Ministral3ForCausalLM",
+        examples="Ministral 3, its text model",
+        beside="YaRN; queries grow with their position",
+        defaults={"use_sliding_window": True, "head_dim": 128, "rms_norm_eps": 1e-5},
+        kinds=_all_sliding,
+        fields=_ministral3,
+    ),
+    "qwen2": Family(
+        architecture="Qwen2ForCausalLM",
+        examples="Qwen2.5",
+        beside="biases; windows in some layers",
+        kinds=_last_sliding,
+        keys=("max_window_layers",),
+        fields=lambda raw: {"qkv_bias": True},
+    ),
+    "qwen3": Family(
+        architecture="Qwen3ForCausalLM",
+        examples="Qwen3, dense",
+        beside="queries and keys are normed",
+        kinds=_last_sliding,
+        keys=("max_window_layers",),
+        fields=lambda raw: _attention_biases(raw) | {"qk_norm": True},
+    ),
+    "smollm3": Family(
+        architecture="SmolLM3ForCausalLM",
+        examples="SmolLM3",
+        beside="every fourth layer is not rotated",
+        kinds=_unrotated_sliding,
+        keys=("no_rope_layers", "no_rope_layer_interval", "max_window_layers"),
+        fields=_smollm3,
+    ),
+    "granite": Family(
+        architecture="GraniteForCausalLM",
+        examples="Granite 3 and 4, dense",
+        beside="multipliers of the embedding, attention, residual stream and logits",
+        keys=("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"),
+        fields=_granite,
+    ),
+    "phi3": Family(
+        architecture="Phi3ForCausalLM",
+        examples="Phi-3, Phi-3.5 mini, Phi-4, Phi-4-mini",
+        beside="fused matrices; a part of each head is rotated; LongRoPE",
+        defaults={"use_sliding_window": True, "rms_norm_eps": 1e-5},
+        kinds=_all_sliding,
+        keys=("original_max_position_embeddings", "resid_pdrop", "embd_pdrop"),
+        fields=_phi3,
+    ),
+    "gemma2": Family(
+        architecture="Gemma2ForCausalLM",
+        examples="Gemma 2",
+        beside="GEGLU, four norms a layer, windows in every other layer, bounded scores and logits",
+        defaults=_GEMMA | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+        kinds=_every(2),
+        keys=_GEMMA_KEYS,
+        fields=_gemma2,
+        activation=_GELU,
+    ),
+    "gemma3_text": Family(
+        architecture="Gemma3ForCausalLM",
+        examples="Gemma 3 270M, 1B",
+        beside="GEGLU, four norms a layer, two rotations",
+        defaults=_GEMMA | {"rope_theta": 1e6},
+        kinds=_every(6, "sliding_window_pattern", "_sliding_window_pattern"),
+        keys=(*_GEMMA_KEYS, "sliding_window_pattern", "_sliding_window_pattern", "rope_local_base_freq"),
+        fields=_gemma3,
+        activation=_GELU,
+    ),
+    "olmo2": Family(
+        architecture="Olmo2ForCausalLM",
+        examples="OLMo 2",
+        beside="outputs are normed, not inputs; all queries are normed together, and all keys",
+        defaults={"rms_norm_eps": 1e-5},
+        fields=_olmo2,
+    ),
+    "olmo3": Family(
+        architecture="Olmo3ForCausalLM",
+        examples="OLMo 3",
+        beside="as OLMo 2; windows in three of four layers, two rotations",
+        defaults={"rms_norm_eps": 1e-5, "rope_theta": 5e5, "sliding_window": 4096, "use_sliding_window": True},
+        kinds=_every(4),
+        fields=_olmo3,
+    ),
+    "glm": Family(
+        architecture="GlmForCausalLM",
+        examples="GLM-4 9B (2024)",
+        beside="fused gate and up; a half of each head is rotated, neighbours together",
+        defaults=_GLM,
+        fields=_glm,
+    ),
+    "glm4": Family(
+        architecture="Glm4ForCausalLM",
+        examples="GLM-4 0414, dense",
+        beside="as GLM-4 of 2024, and four norms a layer",
+        defaults=_GLM,
+        fields=_glm4,
+    ),
+}
+"""What each family has beside Llama, by `model_type`. All else is not computed by the engine's own code."""

@@ -1,0 +1,39 @@
+"""The choice of the requests that are traced, by the samplers that OpenTelemetry's `OTEL_TRACES_SAMPLER` names.
+
+A request is traced by its trace's id alone, so that all processes of one ratio choose the same requests.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gateway.domain.tracing.parent import Parent
+
+SamplerName = Literal[
+    "always_on",
+    "always_off",
+    "traceidratio",
+    "parentbased_always_on",
+    "parentbased_always_off",
+    "parentbased_traceidratio",
+]
+
+OF_PARENT = "parentbased_"
+RATIO_BITS = 64
+"""Bits at the end of a trace's id that are compared with the ratio."""
+
+
+class Sampler:
+    """Chooses by the parent of a request and the id of its trace."""
+
+    def __init__(self, name: SamplerName, ratio: float) -> None:
+        """ratio: the share of traces that the samplers of a ratio choose, from 0 to 1."""
+        self._asks_parent = name.startswith(OF_PARENT)
+        share = {"always_on": 1.0, "always_off": 0.0, "traceidratio": ratio}[name.removeprefix(OF_PARENT)]
+        self._below = round(share * (1 << RATIO_BITS))
+
+    def takes(self, trace_id: str, parent: Parent | None) -> bool:
+        """Tell whether a request is traced. parent: the span of the caller, if there is one."""
+        if parent is not None and self._asks_parent:
+            return parent.is_sampled
+        return int(trace_id[-RATIO_BITS // 4 :], 16) < self._below

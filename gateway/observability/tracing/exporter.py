@@ -1,0 +1,169 @@
+"""Sends spans to a collector by the OpenTelemetry protocol over HTTP, beside requests, which never wait for it.
+
+Spans wait in a bounded queue. What finds no room there, and what the collector does not take after some tries, is
+dropped and counted. Knows nothing of what spans say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Mapping
+
+import httpx
+import structlog
+from prometheus_client import Counter
+
+from gateway.domain.tracing.otlp import encode_spans
+from gateway.domain.tracing.span import Attributes, Service, Span
+from gateway.support.outbound import trusted_authorities
+
+log = structlog.get_logger(__name__)
+
+MAX_WAITING = 8192
+"""Spans that wait to be sent; at a thousand requests a second, those of two or three seconds."""
+BATCH_SPANS = 1024
+"""The most spans of one message."""
+EVERY_S = 1.0
+"""Seconds for which spans wait for others to be sent with."""
+TIMEOUT_S = 10.0
+"""Seconds that the collector may take for one message."""
+RETRY_AFTER_S = (1.0, 2.0, 4.0)
+"""Seconds before each further try of a message that the collector may take later."""
+STOP_S = 2.0
+"""Seconds that the last spans get when the gateway stops."""
+
+_LATER = frozenset({429, 502, 503, 504})
+"""The statuses after which the protocol has a message sent again."""
+
+
+class NotTaken(Exception):
+    """The collector did not take a message; the text says why."""
+
+    def __init__(self, why: str, *, may_retry: bool) -> None:
+        super().__init__(why)
+        self.may_retry = may_retry
+
+
+class Exporter:
+    """The `SpanSink` of a gateway process, which sends between `start` and `stop`."""
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        resources: Mapping[Service, Attributes],
+        outcomes: Counter,
+        *,
+        version: str,
+        max_waiting: int = MAX_WAITING,
+        every_s: float = EVERY_S,
+        timeout_s: float = TIMEOUT_S,
+        retry_after_s: tuple[float, ...] = RETRY_AFTER_S,
+    ) -> None:
+        """Prepare the exporter.
+
+        url: the collector's own for traces, which ends in /v1/traces with most.
+        headers: sent with each message, such as a key of the collector.
+        resources: as for `encode_spans`, with version.
+        outcomes: counts spans by what became of them: sent, no_room or not_taken.
+        """
+        self._url = url
+        self._headers = {"content-type": "application/x-protobuf", "user-agent": f"lorikeet/{version}", **headers}
+        self._resources = resources
+        self._version = version
+        self._sent, self._no_room, self._not_taken = map(outcomes.labels, ("sent", "no_room", "not_taken"))
+        self._max_waiting = max_waiting
+        self._every_s = every_s
+        self._timeout_s = timeout_s
+        self._retry_after_s = retry_after_s
+        self._waiting: deque[Span] = deque()
+        self._being_sent: list[Span] = []
+        self._is_away = False
+        self._task: asyncio.Task[None] | None = None
+        self._client: httpx.AsyncClient | None = None
+
+    @property
+    def num_waiting(self) -> int:
+        """Return the number of spans that wait to be sent."""
+        return len(self._waiting)
+
+    def add(self, span: Span) -> None:
+        """Have a span sent soon, or drop it where too many wait."""
+        if len(self._waiting) >= self._max_waiting:
+            self._no_room.inc()
+        else:
+            self._waiting.append(span)
+
+    def start(self) -> None:
+        limits = httpx.Limits(max_connections=1)
+        self._client = httpx.AsyncClient(
+            timeout=self._timeout_s, limits=limits, trust_env=False, verify=trusted_authorities()
+        )
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Send what waits, within STOP_S; the rest is dropped and counted."""
+        if self._task is None or self._client is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                while self._being_sent or self._waiting:
+                    await self._send_batch(())
+        self._not_taken.inc(len(self._being_sent) + len(self._waiting))
+        self._waiting.clear()
+        await self._client.aclose()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                while self._waiting:
+                    await self._send_batch(self._retry_after_s)
+                    if len(self._waiting) < BATCH_SPANS:
+                        break
+            except Exception:
+                log.exception("spans_not_sent")
+                self._drop()
+            await asyncio.sleep(self._every_s)
+
+    async def _send_batch(self, retry_after_s: tuple[float, ...]) -> None:
+        """Send the spans that have waited longest, up to BATCH_SPANS; or drop them."""
+        if not self._being_sent:
+            self._being_sent = [self._waiting.popleft() for _ in range(min(BATCH_SPANS, len(self._waiting)))]
+        body = await asyncio.to_thread(encode_spans, self._being_sent, self._resources, self._version)
+        for wait_s in (*retry_after_s, None):
+            try:
+                await self._post(body)
+                break
+            except NotTaken as error:
+                if wait_s is None or not error.may_retry:
+                    self._note_away(str(error))
+                    return self._drop()
+            await asyncio.sleep(wait_s)
+        self._sent.inc(len(self._being_sent))
+        self._being_sent, self._is_away = [], False
+        return None
+
+    async def _post(self, body: bytes) -> None:
+        """Send one message. Raises NotTaken: when the collector does not say that it has it."""
+        assert self._client is not None, "it was started"
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._client.post(self._url, content=body, headers=self._headers)
+        except (TimeoutError, httpx.HTTPError, OSError) as error:
+            raise NotTaken(repr(error), may_retry=True) from None
+        if not answer.is_success:
+            raise NotTaken(f"status {answer.status_code}", may_retry=answer.status_code in _LATER)
+
+    def _drop(self) -> None:
+        self._not_taken.inc(len(self._being_sent))
+        self._being_sent = []
+
+    def _note_away(self, why: str) -> None:
+        """Log that the collector takes nothing, once until it takes something."""
+        if not self._is_away:
+            log.warning("spans_not_taken", why=why, num_spans=len(self._being_sent))
+        self._is_away = True

@@ -1,0 +1,117 @@
+"""The spans of one request, which it hands to the exporter one by one as they end.
+
+Knows neither HTTP nor models.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.domain.tracing.names import SPANS_LEFT_OUT
+from gateway.domain.tracing.parent import read_parent, write_parent
+from gateway.domain.tracing.sampler import Sampler
+from gateway.domain.tracing.span import Kind, Service, Span
+
+MAX_SPANS = 64
+"""The most spans of one request, which may have thousands of prompts; further ones are counted in its first span."""
+
+
+class SpanSink(Protocol):
+    """Takes spans that have ended."""
+
+    def add(self, span: Span) -> None:
+        """Take a span; never waits, and never fails."""
+
+
+class Trace:
+    """The part of a trace that one request of this gateway is. Its first span is the one of the request itself."""
+
+    def __init__(self, trace_id: str, parent_id: str, sink: SpanSink) -> None:
+        """parent_id: the caller's span; "" for none."""
+        self.id = trace_id
+        self._sink = sink
+        self._num_left = MAX_SPANS
+        self._num_left_out = 0
+        self.first = self._begin("", "server", parent_id)
+
+    def begin(self, name: str, kind: Kind, parent: Span | None = None, service: Service = "gateway") -> Span | None:
+        """Begin a span now; None where the request has as many as it may have. parent: None stands for the first."""
+        if self._num_left <= 0:
+            self._num_left_out += 1
+            return None
+        return self._begin(name, kind, (parent or self.first).span_id, service)
+
+    def end(self, span: Span, at_ns: int | None = None) -> None:
+        """End a span, now or at another time; it must not change any more."""
+        span.end_ns = time.time_ns() if at_ns is None else at_ns
+        if span is self.first and self._num_left_out:
+            span.attributes[SPANS_LEFT_OUT] = self._num_left_out
+        self._sink.add(span)
+
+    def header(self, span: Span) -> str:
+        """Return the header `traceparent` of what a span causes elsewhere."""
+        return write_parent(self.id, span.span_id, is_sampled=True)
+
+    def _begin(self, name: str, kind: Kind, parent_id: str, service: Service = "gateway") -> Span:
+        self._num_left -= 1
+        return Span(self.id, new_span_id(), parent_id, name, kind, time.time_ns(), 0, service, {}, [])
+
+
+class Traced:
+    """What a request knows of its trace: the spans, if it is traced, and what it passes on in any case."""
+
+    __slots__ = ("header", "id", "trace")
+
+    def __init__(self, id: str = "", header: str = "", trace: Trace | None = None) -> None:
+        self.id = id
+        """The id of the trace that is worth looking for: the client's, or our own of a request that is traced."""
+        self.header = header
+        """The header `traceparent` for what the request causes, where no span of ours is in between."""
+        self.trace = trace
+        """None where the request is not traced."""
+
+
+UNTRACED = Traced()
+
+
+class Tracer:
+    """Begins the trace of each request of one gateway process."""
+
+    def __init__(self, sampler: Sampler, sink: SpanSink) -> None:
+        self._sampler = sampler
+        self._sink = sink
+
+    def begin(self, header: str) -> Traced:
+        """Begin a request's trace, or go on with the client's. header: the client's `traceparent`; "" for none."""
+        parent = read_parent(header) if header else None
+        trace_id = new_trace_id() if parent is None else parent.trace_id
+        if self._sampler.takes(trace_id, parent):
+            trace = Trace(trace_id, "" if parent is None else parent.span_id, self._sink)
+            return Traced(trace_id, trace.header(trace.first), trace)
+        own = write_parent(trace_id, new_span_id(), is_sampled=False)
+        return Traced("" if parent is None else trace_id, own)
+
+
+def passed_on(header: str) -> Traced:
+    """Return what a request knows of its trace where this gateway makes no spans: the client's span is passed on."""
+    parent = read_parent(header) if header else None
+    if parent is None:
+        return UNTRACED
+    return Traced(parent.trace_id, write_parent(parent.trace_id, parent.span_id, is_sampled=parent.is_sampled))
+
+
+BeginTrace = Callable[[str], Traced]
+"""Begins the trace of a request, given the client's header: `Tracer.begin` or `passed_on`."""
+
+
+def new_trace_id() -> str:
+    """Return the id of a new trace, which is not zero."""
+    return f"{random.getrandbits(128) or 1:032x}"
+
+
+def new_span_id() -> str:
+    """Return the id of a new span, which is not zero."""
+    return f"{random.getrandbits(64) or 1:016x}"
