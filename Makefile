@@ -150,6 +150,7 @@ build/chart/.installed:
 
 # Images from Debian's packages without a registry, started read-only, without capabilities, as nobody and without a network: half an
 # hour and 10 GB of disk. Needs the packages buildah, mmdebstrap and bubblewrap.
+# KEEP_IMAGES=1 builds none anew.
 #     make long-images BUILD_FLAGS="--volume /etc/pip.conf:/etc/pip.conf:ro"
 long-images: $(VENV)/.installed-dev build/backend/.installed $(DEMO_MODEL)
 	@for program in buildah mmdebstrap bwrap; do command -v $$program > /dev/null || { \

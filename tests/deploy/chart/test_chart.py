@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from deploy.manifests import CHART, OUT, SETS
-from engine.version import VERSION
 from tests.deploy.chart.custom import SCHEMAS
 from tests.deploy.chart.objects import Object, named, of_kind, pods, read
 from tests.deploy.chart.policy import RULES
@@ -239,13 +238,3 @@ def test_the_manifests_that_are_kept_are_those_of_the_chart(name: str) -> None:
 def test_the_production_sets_have_no_database_and_the_demo_has_one() -> None:
     has_one = {name: any(pod.component == "database" for pod in pods(read(rendered(GIVEN[name])))) for name in GIVEN}
     assert has_one == {"cpu-demo": True, "production": False, "gpu": False, "ray": False}
-
-
-def test_the_chart_has_the_products_version() -> None:
-    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert about["version"] == about["appVersion"] == VERSION
-
-
-def test_the_cluster_of_ray_has_the_locked_version() -> None:
-    locked = (REPOSITORY / "deploy/locks/ray.txt").read_text()
-    assert f"\nray=={yaml.safe_load((CHART / 'values.yaml').read_text())['ray']['version']} " in locked
