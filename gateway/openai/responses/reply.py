@@ -215,10 +215,10 @@ class ResponseEvents:
         self._progress.restore([*map(_decoded, encoded)], counts.reasoning)
         self._num_tokens, self._prompt_tokens, self._has_begun = counts.output, counts.input, True
 
-    def counts(self, request_id: str) -> Counts:
-        """Return the tokens by now. request_id: the id under which the run is billed, "" where there is none."""
-        num_input = self._usage_so_far.input_tokens if request_id else self._prompt_tokens
-        return Counts(self._num_tokens, self._progress.num_reasoning_tokens, num_input, request_id)
+    @property
+    def counts(self) -> Counts:
+        """The tokens by now."""
+        return Counts(self._num_tokens, self._progress.num_reasoning_tokens, self._usage_so_far.input_tokens)
 
     @property
     def has_begun(self) -> bool:

@@ -145,8 +145,7 @@ async def places_taken(house: House, http: httpx.AsyncClient) -> AsyncIterator[l
         await spoken(http, id, conn)
     await conn.close()
     yield long
-    for id in long:
-        await http.post(f"/v1/responses/{id}/cancel")
+    await asyncio.gather(*(http.post(f"/v1/responses/{id}/cancel") for id in long))
 
 
 async def inputs(http: httpx.AsyncClient, id: str) -> list[tuple[str, str]]:
@@ -254,8 +253,8 @@ async def test_what_has_not_spoken_is_run_anew_and_no_project_takes_all_places(
     )
     assert (await get(http, waiting))["status"] == "in_progress"
     assert await conn.fetchval("SELECT fence FROM background_responses WHERE id = $1", waiting) == 1
-    for id in long:
-        assert (await http.post(f"/v1/responses/{id}/cancel")).json()["status"] == "cancelled"
+    replies = await asyncio.gather(*(http.post(f"/v1/responses/{id}/cancel") for id in long))
+    assert [reply.json()["status"] for reply in replies] == ["cancelled"] * len(long)
     assert (await ended(http, waiting))["status"] == "incomplete"
     check(read(await stream(http, waiting)))
     await conn.close()

@@ -302,7 +302,8 @@ class Running:
     def _taken(self) -> tuple[list[bytes], bytes]:
         """Take the events that are not logged, and the tokens by now."""
         new, self._new = self._new, []
-        return new, msgspec.msgpack.encode(self._events.counts(self._billed_as))
+        counts = msgspec.structs.replace(self._events.counts, request_id=self._billed_as)
+        return new, msgspec.msgpack.encode(counts)
 
     async def _written(self, write: Callable[[], Awaitable[bool]]) -> None:
         """Have a write done once the database answers.
