@@ -16,6 +16,7 @@ from gateway.content.room import ContentRoom
 from gateway.content.stored_responses import Response, StoredResponses
 from gateway.db.content import background_responses as db
 from gateway.db.content.background_responses import ClaimedRow, NewBackground, Segment, Status, Turn
+from gateway.db.ledger.usage import BilledTokens, billed_tokens
 from gateway.db.pool import Database
 from gateway.domain.errors import ContentUnreadable
 from gateway.domain.tenancy.principal import Principal
@@ -144,18 +145,27 @@ class BackgroundResponses:
         status: Status,
         response: bytes,
         stored: Response | None,
+        request: bytes,
     ) -> bool:
         """Add the last events, note how the response ended, and store it as any response, all or nothing.
 
-        Return False as of `append`. stored: None where nothing is to be gone on with.
+        Return False as of `append`. stored: None where nothing is to be gone on with; the request is kept then.
         """
         segment = self._segment(turn.project_id, turn.id, first_number, events)
         sealed = self._seal(turn.project_id, turn.id, "response", response)
+        kept = self._seal(turn.project_id, turn.id, "request", request) if stored is None else b""
         row = None if stored is None else self._stored.sealed(turn.project_id, stored)
         async with self._database.transaction() as conn:
             if not await db.append_events(conn, turn, segment):
                 return False
-            if not await db.end_background(conn, turn, status, content_key=self._cipher.key_id, sealed_response=sealed):
+            if not await db.end_background(
+                conn,
+                turn,
+                status,
+                content_key=self._cipher.key_id,
+                sealed_request=kept,
+                sealed_response=sealed,
+            ):
                 return False
             if row is not None:
                 await self._stored.insert(conn, row)
@@ -165,7 +175,9 @@ class BackgroundResponses:
         """End a response as failed, without further events."""
         sealed = self._seal(turn.project_id, turn.id, "response", response)
         async with self._database.transaction() as conn:
-            await db.end_background(conn, turn, "failed", content_key=self._cipher.key_id, sealed_response=sealed)
+            await db.end_background(
+                conn, turn, "failed", content_key=self._cipher.key_id, sealed_request=b"", sealed_response=sealed
+            )
 
     async def get(self, caller: Principal, response_id: str) -> Shown | None:
         """Return a response that the caller's key may see."""
@@ -175,6 +187,22 @@ class BackgroundResponses:
             return None
         sealed = Sealed(row.content_key, row.sealed_response)
         return Shown(row.status, self._cipher.open(sealed, _place(caller.project_id, response_id, "response")))
+
+    async def request(self, caller: Principal, response_id: str) -> bytes | None:
+        """Return the request for a response that the caller's key may see.
+
+        Return None where there is no such response, b"" where the response is stored with its input.
+        """
+        async with self._database.acquire() as conn:
+            found = await db.get_background_request(conn, caller.project_id, response_id, caller.models)
+        if found is None or not found[1]:
+            return None if found is None else b""
+        return self._cipher.open(Sealed(*found), _place(caller.project_id, response_id, "request"))
+
+    async def billed(self, project_id: str, row_ids: Sequence[str]) -> BilledTokens | None:
+        """Return the tokens of a run as the ledger has them by now. row_ids: the ids that the run's rows may have."""
+        async with self._database.acquire() as conn:
+            return await billed_tokens(conn, project_id, row_ids)
 
     async def status(self, caller: Principal, response_id: str) -> tuple[Status, int] | None:
         """Return the status of a response that the caller's key may see, and how many events there are by then."""

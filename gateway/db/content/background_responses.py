@@ -199,8 +199,8 @@ async def append_events(conn: Connection, turn: Turn, segment: Segment) -> bool:
 
 _END = """
     UPDATE background_responses
-    SET status = $5, ended_at = now(), owner = NULL, lease_until = NULL, content_key = $6, sealed_request = '',
-        sealed_response = $7
+    SET status = $5, ended_at = now(), owner = NULL, lease_until = NULL, content_key = $6, sealed_request = $7,
+        sealed_response = $8
     WHERE project_id = $1 AND id = $2 AND owner = $3 AND fence = $4 AND ended_at IS NULL
     RETURNING true
 """
@@ -221,10 +221,13 @@ _NOTIFY = """
 
 
 async def end_background(
-    conn: Connection, turn: Turn, status: Status, *, content_key: str, sealed_response: bytes
+    conn: Connection, turn: Turn, status: Status, *, content_key: str, sealed_request: bytes, sealed_response: bytes
 ) -> bool:
-    """Note how a response ended, which is final, and queue what webhooks are told; False as of `append_events`."""
-    values = (*msgspec.structs.astuple(turn), status, content_key, sealed_response)
+    """Note how a response ended, which is final, and queue what webhooks are told; False as of `append_events`.
+
+    sealed_request: b"" where the response is stored with its input elsewhere.
+    """
+    values = (*msgspec.structs.astuple(turn), status, content_key, sealed_request, sealed_response)
     if not await conn.fetchval(_END, *values):
         return False
     await conn.execute(_NOTIFY, turn.project_id, turn.id, f"response.{status}")
@@ -245,6 +248,22 @@ async def get_background(
 ) -> BackgroundRow | None:
     row = await conn.fetchrow(_GET, project_id, response_id, _listed(allowed))
     return BackgroundRow(**row) if row else None
+
+
+_GET_REQUEST = """
+    SELECT b.content_key, b.sealed_request FROM background_responses b JOIN projects p ON p.id = b.project_id WHERE
+      b.project_id = $1 AND b.id = $2 AND b.created_at > now() - p.store_days * interval '1 day'
+      AND p.purged_at IS NULL
+      AND ($3::text[] IS NULL OR b.model = ANY ($3) OR split_part(b.model, '@', 1) = ANY ($3))
+"""
+
+
+async def get_background_request(
+    conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
+) -> tuple[str, bytes] | None:
+    """Return the request for a response with the id of its key; b"" where the response is stored with its input."""
+    row = await conn.fetchrow(_GET_REQUEST, project_id, response_id, _listed(allowed))
+    return (row["content_key"], row["sealed_request"]) if row else None
 
 
 _PROGRESS = """

@@ -98,6 +98,36 @@ _LIST = """
 _event_fields = itemgetter(*UsageEvent.__struct_fields__)
 
 
+class BilledTokens(msgspec.Struct, frozen=True):
+    """The tokens of one request as the ledger has them by now."""
+
+    prompt: int
+    cached: int
+    completion: int
+
+
+_BILLED = """
+    SELECT sum((k.whole).prompt_tokens)::bigint AS prompt, sum((k.whole).cached_tokens)::bigint AS cached,
+           sum((k.whole).completion_tokens)::bigint AS completion
+    FROM ledger f CROSS JOIN LATERAL (
+        SELECT whole_attempt(r ORDER BY r.revision) AS whole FROM ledger r
+        WHERE r.request_id = f.request_id AND r.attempt = f.attempt AND r.created_at = f.created_at
+    ) k
+    WHERE f.request_id = ANY ($2) AND f.project_id = $1 AND f.kind = 'usage' AND f.revision = 0
+      AND f.created_at > now() - interval '2 days' AND (k.whole).finish_reason <> $3
+    HAVING count(*) > 0
+"""
+
+
+async def billed_tokens(conn: Connection, project_id: str, row_ids: Sequence[str]) -> BilledTokens | None:
+    """Return the tokens of a request of the last two days; None where the ledger has no attempt that is billed.
+
+    row_ids: the ids that the rows of the request may have.
+    """
+    row = await conn.fetchrow(_BILLED, project_id, list(row_ids), SUPERSEDED)
+    return BilledTokens(**row) if row else None
+
+
 async def list_usage_events(conn: Connection, project_id: str, limit: int) -> list[UsageEvent]:
     """Return the project's latest attempts, newest first, as their best counts have them."""
     return [UsageEvent(*_event_fields(row)) for row in await conn.fetch(_LIST, project_id, limit)]

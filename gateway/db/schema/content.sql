@@ -95,7 +95,7 @@ CREATE TABLE background_responses (
     ended_at         timestamptz,
     num_events       integer NOT NULL,
     content_key      text NOT NULL,
-    -- The request until the response has ended, and the response by now.
+    -- The request until the response is stored with its input, and the response by now.
     sealed_request   bytea NOT NULL,
     sealed_response  bytea NOT NULL,
     PRIMARY KEY (project_id, id),

@@ -237,7 +237,7 @@ class Progress:
             store=self.response.background,
             conversation=None,
             status="failed",
-            error=ReplyError(_code_of(error), error.message),
+            error=ReplyError(_code_of(error), _reason_of(error)),
         )
         return [*events, Failed(sequence_number=self._numbers(), response=self.response)]
 
@@ -343,3 +343,8 @@ def _code_of(error: GatewayError) -> Literal["server_error", "rate_limit_exceede
     if isinstance(error, LimitReached):
         return "rate_limit_exceeded"
     return "invalid_prompt" if isinstance(error, InvalidRequest) else "server_error"
+
+
+def _reason_of(error: GatewayError) -> str:
+    """Return the message of a failure with the error's own code, which the few codes of OpenAI's document hide."""
+    return error.message if error.code is None else f"{error.message} ({error.code})"

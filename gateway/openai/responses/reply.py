@@ -52,7 +52,9 @@ class Counts(msgspec.Struct, frozen=True):
     output: int = 0
     reasoning: int = 0
     input: int | None = None
-    """The tokens of the prompt, where only a server of another maker knows them."""
+    """The tokens of the prompt, where they are known by now."""
+    request_id: str = ""
+    """The id under which the run is billed."""
 
 
 class Reply:
@@ -163,6 +165,7 @@ class ResponseEvents:
         self._has_begun = False
         self._num_tokens = 0
         self._prompt_tokens: int | None = None
+        self._billed: ResponseUsage | None = None
 
     async def encode(self, item: Item) -> bytes:
         """Return the events of what came together, in one write."""
@@ -203,6 +206,10 @@ class ResponseEvents:
         """Return the events of a cancellation, each by itself."""
         return [*map(self._encoded, self._progress.cancel(self._usage_so_far))]
 
+    def bill(self, usage: ResponseUsage) -> None:
+        """Have a failure or a cancellation show this usage, whatever was counted here."""
+        self._billed = usage
+
     def restore(self, encoded: Sequence[bytes], counts: Counts) -> None:
         """Bring a response that has not begun to where these events end, which are all that it had."""
         self._progress.restore([*map(_decoded, encoded)], counts.reasoning)
@@ -211,7 +218,12 @@ class ResponseEvents:
     @property
     def counts(self) -> Counts:
         """The tokens by now."""
-        return Counts(self._num_tokens, self._progress.num_reasoning_tokens, self._prompt_tokens)
+        return Counts(self._num_tokens, self._progress.num_reasoning_tokens, self._usage_so_far.input_tokens)
+
+    @property
+    def has_begun(self) -> bool:
+        """True once the response has events, which `each` does not return again."""
+        return self._has_begun
 
     @property
     def response(self) -> ResponseObject:
@@ -220,7 +232,7 @@ class ResponseEvents:
 
     @property
     def _usage_so_far(self) -> ResponseUsage:
-        return self._reply.usage_so_far(self._num_tokens, self._prompt_tokens)
+        return self._billed or self._reply.usage_so_far(self._num_tokens, self._prompt_tokens)
 
     def _events(self, piece: Piece) -> list[ResponseEvent]:
         self._num_tokens = piece.num_tokens

@@ -23,8 +23,10 @@ from gateway.domain.errors import InvalidRequest, NotFound
 from gateway.http.caller import Caller
 from gateway.http.envelope import call_of
 from gateway.http.shape import shape
-from gateway.http.sse import Encoded, open_stream
-from gateway.openai.responses.background.follow import POLL_S, Followers
+from gateway.http.sse import open_stream
+from gateway.openai.responses.background.follow import POLL_S, Followers, Following
+from gateway.openai.responses.background.request import BackgroundRequest
+from gateway.openai.responses.conversation import numbered
 from gateway.openai.responses.items import Item
 from gateway.openai.responses.state import known_form
 from gateway.openai.responses.wire import Include, ItemList, ResponseDeleted, ResponseObject
@@ -81,7 +83,8 @@ def stored_responses(
         pace.take(caller.project_id)
         id, after = known_form(response_id), _starting_after(without_include(request.query_params.multi_items()))
         if after is not None:
-            if await background.status(caller, id) is None:
+            followed = await background.get(caller, id)
+            if followed is None:
                 if await stored.get(caller, id) is None:
                     raise _no_such(response_id)
                 raise InvalidRequest(
@@ -89,7 +92,8 @@ def stored_responses(
                     param="stream",
                     code="unsupported_value",
                 )
-            return await open_stream(request, followers.follow(caller, id, after), Encoded())
+            following = Following(followed.response, after + 1)
+            return await open_stream(request, followers.follow(caller, id, after), following, following.failed)
         found = await stored.get(caller, id)
         if found is None:
             shown_now = await background.get(caller, id)
@@ -109,19 +113,24 @@ def stored_responses(
     async def list_input_items(
         response_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
     ) -> ASGIResponse:
-        """List the items of a stored response's own input, the newest first."""
+        """List the items of a response's own input, the newest first."""
         pace.take(caller.project_id)
         asked = read_listing(without_include(request.query_params.multi_items()), known=ITEMS_QUERY, order="desc")
-        turn = await stored.turn(caller, known_form(response_id))
-        if turn is None:
+        id = known_form(response_id)
+        turn, kept = await stored.turn(caller, id), None
+        if turn is None and (kept := await background.request(caller, id)) == b"":  # stored by now
+            turn = await stored.turn(caller, id)
+        if turn is None and not kept:
             raise _no_such(response_id)
-        pace.charge(caller.project_id, len(turn.input) / BYTES_PER_REQUEST)
+        num_bytes = len(kept or b"") if turn is None else len(turn.input)
+        pace.charge(caller.project_id, num_bytes / BYTES_PER_REQUEST)
 
         def shown() -> ASGIResponse:
-            page, has_more = page_of(_ITEMS.decode(turn.input), asked)
+            items = _items_of(kept or b"", id) if turn is None else _ITEMS.decode(turn.input)
+            page, has_more = page_of(items, asked)
             return _json(as_list([(item.id, item) for item in page], has_more))
 
-        return await maybe_in_thread(len(turn.input), shown)
+        return await maybe_in_thread(num_bytes, shown)
 
     @delete("/responses/{response_id:str}", status_code=200, opt=shape(reply=ResponseDeleted))
     async def delete_response(
@@ -164,6 +173,12 @@ def stored_responses(
             await asyncio.sleep(POLL_S)
 
     return [get_response, list_input_items, delete_response, cancel_response]
+
+
+def _items_of(kept: bytes, id: str) -> list[Item]:
+    """Return the input of a response that is kept as its request alone, as it would be stored."""
+    request = msgspec.msgpack.decode(kept, type=BackgroundRequest)
+    return numbered(request.items(), id.removeprefix("resp_"))
 
 
 def without_include(params: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

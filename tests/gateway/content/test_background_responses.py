@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
@@ -16,7 +17,7 @@ from gateway.openai.responses.background.runner import MAX_RUNNING_OF_ONE
 from tests.gateway.conftest import House
 from tests.gateway.content.conftest import another_key
 from tests.gateway.limits.fleet import Key
-from tests.gateway.openai.responses.laws import check, read
+from tests.gateway.openai.responses.laws import EVENT, check, read
 from tests.installation.waiting import until
 
 FINAL = {"completed", "incomplete", "failed", "cancelled"}
@@ -110,7 +111,9 @@ async def test_every_event_has_its_number_for_good(http: httpx.AsyncClient) -> N
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "starting_after")
 
 
-async def test_a_cancelled_response_stops_and_keeps_what_there_was(house: House, http: httpx.AsyncClient) -> None:
+async def test_a_cancelled_response_stops_and_keeps_what_there_was(
+    house: House, http: httpx.AsyncClient, storing: Key
+) -> None:
     conn = await asyncpg.connect(house.dsn)
     id = await queue(http, max_output_tokens=480)
     await spoken(http, id, conn)
@@ -120,10 +123,101 @@ async def test_a_cancelled_response_stops_and_keeps_what_there_was(house: House,
     response = check(read(await stream(http, id)))
     assert response == reply == await get(http, id)
     assert 0 < response["usage"]["output_tokens"] < 480 and response["output"][0]["content"][0]["text"]
+    (billed,) = await conn.fetch(
+        "SELECT prompt_tokens, cached_tokens, completion_tokens FROM usage_attempts WHERE project_id = $1",
+        storing.project_id,
+    )
+    usage = response["usage"]
+    cached = usage["input_tokens_details"]["cached_tokens"]
+    assert tuple(billed) == (usage["input_tokens"], cached, usage["output_tokens"])
     assert (await http.post(f"/v1/responses/{id}/cancel")).json() == reply
     followed = await http.post("/v1/responses", json=body(background=False, previous_response_id=id))
     assert followed.status_code == 200
     await conn.close()
+
+
+@pytest.fixture
+async def places_taken(house: House, http: httpx.AsyncClient) -> AsyncIterator[list[str]]:
+    """Give the ids of responses that run and leave their project no place for another one."""
+    conn = await asyncpg.connect(house.dsn)
+    long = [await queue(http, max_output_tokens=480) for _ in range(MAX_RUNNING_OF_ONE)]
+    for id in long:
+        await spoken(http, id, conn)
+    await conn.close()
+    yield long
+    await asyncio.gather(*(http.post(f"/v1/responses/{id}/cancel") for id in long))
+
+
+async def inputs(http: httpx.AsyncClient, id: str) -> list[tuple[str, str]]:
+    """Return the id and the text of each item of a response's own input."""
+    reply = await http.get(f"/v1/responses/{id}/input_items", params={"order": "asc"})
+    assert reply.status_code == 200, reply.text
+    return [(item["id"], item["content"][0]["text"]) for item in reply.json()["data"]]
+
+
+async def test_a_response_that_is_cancelled_in_the_queue_never_ran_and_can_be_gone_on_from(
+    http: httpx.AsyncClient, places_taken: list[str]
+) -> None:
+    id = await queue(http)
+    assert (await http.post(f"/v1/responses/{id}/cancel")).json()["status"] == "cancelled"
+    response = await ended(http, id)
+    events = read(await stream(http, id))
+    assert check(events) == response
+    assert [event["type"] for event in events] == ["response.created", "response.queued", "response.failed"]
+    assert (response["usage"]["total_tokens"], response["store"]) == (0, True)
+    assert await inputs(http, id) == [(f"msg_{id.removeprefix('resp_')}_0", "hello there")]
+    after = body(background=False, previous_response_id=id, max_output_tokens=80, input="and then?")
+    reply = await http.post("/v1/responses", json=after)
+    assert "hello there" in reply.json()["output"][0]["content"][0]["text"], reply.text
+
+
+async def test_the_input_is_listed_while_a_response_waits_and_runs_and_after_it_failed(
+    house: House, http: httpx.AsyncClient, places_taken: list[str]
+) -> None:
+    first = (await http.post("/v1/responses", json=body(background=False, input="the first"))).json()["id"]
+    ((referred, _),) = await inputs(http, first)
+    given = [{"type": "item_reference", "id": referred}, {"role": "user", "content": "the second"}]
+    waiting, running = await queue(http, input=given), places_taken[0]
+    part = waiting.removeprefix("resp_")
+    assert await inputs(http, waiting) == [(f"msg_{part}_0", "the first"), (f"msg_{part}_1", "the second")]
+    before = await inputs(http, running)
+    assert [text for _, text in before] == ["hello there"]
+    followed = await http.post("/v1/responses", json=body(background=False, previous_response_id=running))
+    assert (followed.status_code, followed.json()["error"]["code"]) == (400, "previous_response_not_found")
+    conn = await asyncpg.connect(house.dsn)
+    await conn.execute(
+        "UPDATE background_responses SET owner = 'dead', fence = fence + 1, lease_until = now() WHERE id = $1", running
+    )
+    await conn.close()
+    assert (await ended(http, running))["status"] == "failed"
+    assert await inputs(http, running) == before
+
+
+async def test_a_failure_gives_the_reason_that_the_same_request_is_refused_for(http: httpx.AsyncClient) -> None:
+    asked = {"max_output_tokens": 1_000_000}
+    refused = (await http.post("/v1/responses", json=body(background=False, **asked))).json()["error"]
+    id = await queue(http, **asked)
+    response = await ended(http, id)
+    assert response["error"] == {"code": "invalid_prompt", "message": f"{refused['message']} ({refused['code']})"}
+    assert refused["code"] and [text for _, text in await inputs(http, id)] == ["hello there"]
+
+
+async def test_a_stream_whose_response_is_deleted_ends_as_a_failure(http: httpx.AsyncClient) -> None:
+    id, text, is_deleted = await queue(http, max_output_tokens=480), "", False
+    async with http.stream("GET", f"/v1/responses/{id}", params={"stream": "true"}) as reply:
+        async for part in reply.aiter_text():
+            text += part
+            if "output_text.delta" in text and not is_deleted:
+                is_deleted = (await http.delete(f"/v1/responses/{id}")).json()["deleted"]
+    events = read("".join(f"{part}\n\n" for part in text.split("\n\n")[:-1] if not part.startswith(":")))
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    error, failed = events[-2:]
+    assert (error["type"], failed["type"]) == ("error", "response.failed")
+    assert error["error"]["message"] == error["message"] and "not found" in error["message"]
+    response = failed["response"]
+    assert (response["id"], response["status"], response["output"]) == (id, "failed", [])
+    EVENT.validate_python(error)
+    EVENT.validate_python(failed)
 
 
 async def test_a_response_whose_gateway_is_gone_ends_as_failed_under_the_numbers_that_follow(
@@ -159,8 +253,8 @@ async def test_what_has_not_spoken_is_run_anew_and_no_project_takes_all_places(
     )
     assert (await get(http, waiting))["status"] == "in_progress"
     assert await conn.fetchval("SELECT fence FROM background_responses WHERE id = $1", waiting) == 1
-    for id in long:
-        assert (await http.post(f"/v1/responses/{id}/cancel")).json()["status"] == "cancelled"
+    replies = await asyncio.gather(*(http.post(f"/v1/responses/{id}/cancel") for id in long))
+    assert [reply.json()["status"] for reply in replies] == ["cancelled"] * len(long)
     assert (await ended(http, waiting))["status"] == "incomplete"
     check(read(await stream(http, waiting)))
     await conn.close()

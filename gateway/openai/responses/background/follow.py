@@ -8,12 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+import msgspec
+
 from gateway.content.background_responses import FINAL, BackgroundResponses
 from gateway.db.content.background_responses import Status
 from gateway.db.pool import FAILURES
-from gateway.domain.errors import InvalidRequest, LimitReached, NotFound
+from gateway.domain.errors import GatewayError, InvalidRequest, LimitReached, NotFound
 from gateway.domain.tenancy.principal import Principal
-from gateway.http.sse import DONE
+from gateway.http.error_body import body_of
+from gateway.http.sse import DONE, named_event
+from gateway.openai.responses.events import Error, Failed
+from gateway.openai.responses.wire import ReplyError, ResponseObject
 from gateway.support.quota import Quota
 
 POLL_S = 0.1
@@ -34,6 +39,56 @@ Progress = tuple[Status, int]
 """The status of a response, and how many events there are."""
 
 
+class Shown(msgspec.Struct, frozen=True):
+    """A part of the stream."""
+
+    encoded: bytes
+    num_events: int = 0
+    """The number of events in the part, comments left aside."""
+
+
+class Following:
+    """The encoder of one stream, which knows the number of the next event."""
+
+    def __init__(self, response: bytes, number: int) -> None:
+        """Begin a stream. response: the followed response as it is by now, as JSON. number: that of the first event."""
+        self._response = response
+        self._following = number
+
+    async def encode(self, item: Shown) -> bytes:
+        self._following += item.num_events
+        return item.encoded
+
+    def end(self) -> bytes:
+        return DONE
+
+    def failed(self, error: GatewayError) -> bytes:
+        """Return the events that end a stream after a failure.
+
+        Only a response that was deleted ends with the stream, and shows nothing of what it had.
+        """
+        detail, number = body_of(error).error, self._following
+        told = named_event(
+            "error",
+            Error(sequence_number=number, code=detail.code, message=detail.message, param=detail.param, error=detail),
+        )
+        if not isinstance(error, NotFound):
+            return told
+        response = msgspec.structs.replace(
+            msgspec.json.decode(self._response, type=ResponseObject),
+            status="failed",
+            error=ReplyError("server_error", error.message),
+            incomplete_details=None,
+            completed_at=None,
+            output=[],
+            usage=None,
+            store=False,
+            conversation=None,
+        )
+        failed = Failed(sequence_number=number + 1, response=response)
+        return told + named_event("response.failed", failed) + DONE
+
+
 class Followers:
     """The streams of one gateway process. One look at the database is for all of them."""
 
@@ -43,8 +98,8 @@ class Followers:
         self._waiting: dict[Key, set[asyncio.Future[Progress | None]]] = {}
         self._polling: asyncio.Task[None] | None = None
 
-    async def follow(self, caller: Principal, response_id: str, number: int) -> AsyncGenerator[bytes]:
-        """Yield the events that follow the one of this number, -1 for all, and the end of the stream.
+    async def follow(self, caller: Principal, response_id: str, number: int) -> AsyncGenerator[Shown]:
+        """Yield the events that follow the one of this number, -1 for all.
 
         Raises NotFound: where there is no such response any more.
         Raises InvalidRequest: where its events are not kept any more.
@@ -53,30 +108,31 @@ class Followers:
         if not self._open.take(caller.project_id, 1):
             raise LimitReached("Too many streams of background responses are open.", retry_after_s=1.0)
         try:
-            async for data in self._followed(caller, response_id, number + 1):
-                yield data
+            async for part in self._followed(caller, response_id, number + 1):
+                yield part
         finally:
             self._open.give_back(caller.project_id, 1)
 
-    async def _followed(self, caller: Principal, response_id: str, wanted: int) -> AsyncGenerator[bytes]:
+    async def _followed(self, caller: Principal, response_id: str, wanted: int) -> AsyncGenerator[Shown]:
         key = (caller.project_id, response_id)
         progress: Progress | None = await self._background.status(caller, response_id)
         while True:
             if progress is None:
-                raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
+                raise _no_such(response_id)
             status, num_events = progress
             while wanted < num_events:
                 segments = await self._background.events(caller.project_id, response_id, wanted)
                 if not segments:
-                    raise _forgotten()
+                    is_there = await self._background.status(caller, response_id) is not None
+                    raise _forgotten() if is_there else _no_such(response_id)
                 for first_number, events in segments:
-                    yield b"".join(events.encoded[max(0, wanted - first_number) :])
+                    new = events.encoded[max(0, wanted - first_number) :]
+                    yield Shown(b"".join(new), len(new))
                     wanted = first_number + len(events.encoded)
             if status in FINAL:
-                yield DONE
                 return
             while (found := await self._changed(key, progress)) is progress:
-                yield ALIVE
+                yield Shown(ALIVE)
             progress = found
 
     async def _changed(self, key: Key, progress: Progress) -> Progress | None:
@@ -111,6 +167,10 @@ class Followers:
                 for waiter in futures:
                     if not waiter.done():
                         waiter.set_result(found.get(key))
+
+
+def _no_such(response_id: str) -> NotFound:
+    return NotFound(f"Response with id '{response_id}' not found.", param="response_id")
 
 
 def _forgotten() -> InvalidRequest:

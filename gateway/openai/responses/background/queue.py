@@ -12,10 +12,10 @@ from gateway.content.background_responses import MAX_OPEN, BackgroundResponses
 from gateway.domain.errors import LimitReached
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.envelope import call_of
-from gateway.http.sse import Encoded, open_stream
+from gateway.http.sse import open_stream
 from gateway.openai.responses.asked import Asked
-from gateway.openai.responses.background.follow import Followers
-from gateway.openai.responses.background.request import BackgroundRequest, of_experiments
+from gateway.openai.responses.background.follow import Followers, Following
+from gateway.openai.responses.background.request import BackgroundRequest, of_experiments, referenced_items
 from gateway.openai.responses.reply import Reply, ReplyIds
 from gateway.openai.shared.replies import json_response
 from gateway.pipeline.context import RequestContext
@@ -58,7 +58,12 @@ async def queued(
         initial.id,
         asked.wire.model,
         request=msgspec.msgpack.encode(
-            BackgroundRequest(call.request_id, body, of_experiments(request.scope["headers"]))
+            BackgroundRequest(
+                call.request_id,
+                body,
+                of_experiments(request.scope["headers"]),
+                referenced_items(asked.wire, asked.items),
+            )
         ),
         response=msgspec.json.encode(initial),
         events=reply.events(is_padded=False).each([])[:NUM_FIRST_EVENTS],
@@ -71,5 +76,6 @@ async def queued(
             retry_after_s=5.0,
         )
     if asked.wire.stream:
-        return await open_stream(request, followers.follow(caller, initial.id, -1), Encoded())
+        following = Following(msgspec.json.encode(initial), 0)
+        return await open_stream(request, followers.follow(caller, initial.id, -1), following, following.failed)
     return json_response(initial)

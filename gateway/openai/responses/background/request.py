@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from gateway.domain.errors import InvalidRequest
+from gateway.openai.responses.conversation import own_items
+from gateway.openai.responses.items import Item
+from gateway.openai.responses.wire import CreateResponse
+
 _PREFIX = b"x-lorikeet-"
+_WIRE = msgspec.json.Decoder(CreateResponse)
+_ITEMS = msgspec.json.Decoder(list[Item])
 
 
 class BackgroundRequest(msgspec.Struct, frozen=True):
@@ -17,6 +24,35 @@ class BackgroundRequest(msgspec.Struct, frozen=True):
     """The body of the request."""
     headers: list[tuple[bytes, bytes]]
     """The headers that experiments read."""
+    referenced: bytes = b"[]"
+    """The stored items that references in the input stand for, as a JSON list in their order."""
+
+    @property
+    def wire(self) -> CreateResponse:
+        """The body of the request, decoded."""
+        return _WIRE.decode(self.body)
+
+    def items(self) -> list[Item]:
+        """Return the items that the request itself sent; none where a reference in the input stands for nothing."""
+        given = self.wire.input
+        if isinstance(given, str):
+            return own_items(given, {})
+        ids = [each.id or "" for each in given if each.type == "item_reference"]
+        try:
+            return own_items(given, dict(zip(ids, _ITEMS.decode(self.referenced), strict=False)))
+        except InvalidRequest:  # queued by a version of the server that kept no such items
+            return []
+
+
+def referenced_items(wire: CreateResponse, items: Sequence[Item]) -> bytes:
+    """Return the items that references in the input stand for, as they are kept of a request.
+
+    items: all items that the request itself sent.
+    """
+    if isinstance(wire.input, str):
+        return b"[]"
+    found = [item for given, item in zip(wire.input, items, strict=True) if given.type == "item_reference"]
+    return msgspec.json.encode(found)
 
 
 def of_experiments(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

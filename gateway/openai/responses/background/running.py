@@ -23,7 +23,7 @@ from gateway.domain.tenancy.principal import Principal
 from gateway.http.error_body import unexpected
 from gateway.openai.responses.asked import Asked, asked_of
 from gateway.openai.responses.background.request import BackgroundRequest
-from gateway.openai.responses.reply import Counts, Reply, ReplyIds, ResponseEvents
+from gateway.openai.responses.reply import Counts, Reply, ReplyIds, ResponseEvents, usage_of
 from gateway.openai.responses.state import Earlier, stored_form
 from gateway.openai.responses.tools import response_tools
 from gateway.openai.responses.wire import CreateResponse, ResponseObject
@@ -31,6 +31,7 @@ from gateway.openai.shared.units import ExperimentFields
 from gateway.pipeline.collected import Collected
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.pipeline import Pipeline
+from gateway.pipeline.routes.trial import row_id
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +46,13 @@ LOG_S = 0.1
 MAX_RUN_S = 3600.0
 MAX_WAIT_S = 24 * 3600.0
 """The seconds after which a response that has not begun fails."""
+
+BILL_S = 4.0
+BILL_POLL_S = 0.1
+"""Seconds for which a response that was cut short waits for the ledger's count of it, and between two looks."""
+
+MAX_ROWS = 8
+"""The most rows of the ledger, one for each model that a route tried, that a response may have."""
 
 AGAIN_S = 2.0
 AWAY_S = 60.0
@@ -81,11 +89,12 @@ class Running:
         self.claim = claim
         self._tools = tools
         self._request = msgspec.msgpack.decode(claim.request, type=BackgroundRequest)
-        self._wire = msgspec.json.decode(self._request.body, type=CreateResponse)
+        self._wire = self._request.wire
         self._initial = msgspec.json.decode(claim.response, type=ResponseObject)
         self._num_logged = claim.num_events
         self._new: list[bytes] = []
         self._has_spoken = False
+        self._billed_as = ""
         self._asked: Asked | None = None
         self._events = self._plain_events()
         self._speaking: asyncio.Task[None] | None = None
@@ -113,6 +122,7 @@ class Running:
             if len(logged) > NUM_BEFORE_OUTPUT:
                 self._has_spoken = True
                 self._events.restore(logged, counts)
+                self._billed_as = counts.request_id
                 return await self._fail(BackendFailed("The server that ran the response has ended."))
             if not self._is_cancelled:
                 self._speaking = asyncio.create_task(self._speak())
@@ -128,7 +138,11 @@ class Running:
                 raise Lost
             if not self._is_cancelled:
                 return "stopped"
-            await self._end([*self._begun(), *self._events.cancelling()])
+            if not self._events.has_begun:  # nothing was asked of the model: the response goes from queued to its end
+                self._events.restore(logged, Counts())
+                self._billed_as = counts.request_id
+            await self._bill()
+            await self._end(self._events.cancelling())
             return self._events.response.status
         except Lost:
             return "lost"
@@ -153,8 +167,26 @@ class Running:
             return "lost"
 
     async def _fail(self, error: GatewayError) -> str:
+        await self._bill()
         await self._end([*self._begun(), *self._events.failing(error)])
         return self._events.response.status
+
+    async def _bill(self) -> None:
+        """Have the response show what it is billed, where the ledger learns that soon."""
+        if not self._billed_as:
+            return
+        turn, ids = self.claim.turn, [row_id(self._billed_as, index) for index in range(MAX_ROWS)]
+        until_s = time.monotonic() + BILL_S
+        while time.monotonic() < until_s and not self._is_lost:
+            try:
+                billed = await self._tools.background.billed(turn.project_id, ids)
+            except FAILURES:
+                return
+            if billed is not None:
+                usage = Usage(billed.prompt, billed.completion, cached_tokens=billed.cached)
+                self._events.bill(usage_of(usage))
+                return
+            await asyncio.sleep(BILL_POLL_S)
 
     def _begun(self) -> list[bytes]:
         """Return those of the first events that are not logged, where the response has none yet."""
@@ -171,6 +203,7 @@ class Running:
         # Each attempt is billed by itself, so that it has an id of its own.
         request_id = request.request_id if self.claim.turn.fence == 1 else new_id("req")
         run = await tools.pipeline.complete(self._context(caller, asked, request_id), [asked.request])
+        self._billed_as = request_id
         try:
             reply = asked.reply(self._initial, run, request.request_id)
             reply.is_stored = True
@@ -255,6 +288,7 @@ class Running:
                 response.status,
                 msgspec.json.encode(response),
                 storable,
+                self.claim.request,
             )
 
         await self._written(end)
@@ -262,13 +296,14 @@ class Running:
 
     def _storable(self, response: ResponseObject) -> Response | None:
         """Return a response in the form in which responses are stored; None where its input was not understood."""
-        items = self._asked.items if self._asked is not None else []
+        items = self._asked.items if self._asked is not None else self._request.items()
         return stored_form(self._wire, items, response) if items else None
 
     def _taken(self) -> tuple[list[bytes], bytes]:
         """Take the events that are not logged, and the tokens by now."""
         new, self._new = self._new, []
-        return new, msgspec.msgpack.encode(self._events.counts)
+        counts = msgspec.structs.replace(self._events.counts, request_id=self._billed_as)
+        return new, msgspec.msgpack.encode(counts)
 
     async def _written(self, write: Callable[[], Awaitable[bool]]) -> None:
         """Have a write done once the database answers.
