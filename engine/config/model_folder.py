@@ -87,7 +87,9 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
     for other in sorted(OTHERS - {*family.keys}):
         if raw.get(other) not in OFF:
             raise UnsupportedModel(f"config.json: {other} is not supported for {name}")
-    sizes = {field: whole(raw, key, most) for field, (key, most) in SIZES.items()}  # before anything is as long
+    sizes: dict[str, Any] = {
+        field: whole(raw, key, most) for field, (key, most) in SIZES.items()
+    }  # before anything is as long
     num_heads = sizes["num_heads"]
     num_kv_heads = whole(raw, "num_key_value_heads", MOST_HEADS, default=num_heads)
     if num_heads % num_kv_heads:
