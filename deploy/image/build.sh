@@ -16,7 +16,9 @@ export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
 storage() { buildah --root "$out/storage" --runroot "$out/run" "$@"; }
 
 if ! storage inspect --type image localhost/debian >/dev/null 2>&1; then
-  mmdebstrap --quiet --variant=minbase --include=ca-certificates bookworm "$out/debian.tar"
+  mmdebstrap --quiet --variant=minbase --include=ca-certificates,usr-is-merged --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
+    --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+    --dpkgopt='path-exclude=/usr/share/locale/*' bookworm "$out/debian.tar"
   base=$(storage from scratch)
   storage add --quiet "$base" "$out/debian.tar" /
   storage commit --quiet --rm "$base" localhost/debian

@@ -87,9 +87,8 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
     for other in sorted(OTHERS - {*family.keys}):
         if raw.get(other) not in OFF:
             raise UnsupportedModel(f"config.json: {other} is not supported for {name}")
-    sizes: dict[str, Any] = {
-        field: whole(raw, key, most) for field, (key, most) in SIZES.items()
-    }  # before anything is as long
+    # Before anything is as long as a size says.
+    sizes: dict[str, Any] = {field: whole(raw, key, most) for field, (key, most) in SIZES.items()}
     num_heads = sizes["num_heads"]
     num_kv_heads = whole(raw, "num_key_value_heads", MOST_HEADS, default=num_heads)
     if num_heads % num_kv_heads:

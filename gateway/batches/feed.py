@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol
 FOREIGN_AT_ONCE = 4
 """The most lines that run at once at a pool whose servers give no credit."""
 
-WAITS_S = 0.5
-"""Seconds for which a project counts as one that waits, from its last line that got no place."""
+WAITS_S = 5.0
+"""Seconds for which a project counts as one that waits, from its last line that got no place. A slow database may keep
+its batches from asking again for a while, in which others must not take its turn."""
 
 
 def base_of(model: str) -> str:
@@ -69,6 +70,11 @@ class Feed:
         in_flight[place.project_id] -= 1
         if not in_flight[place.project_id]:
             del in_flight[place.project_id]
+
+    def leave(self, project_id: str) -> None:
+        """Note that a batch of a project begins no more lines: only those that go on asking wait."""
+        for waiting in self._waiting.values():
+            waiting.pop(project_id, None)
 
     def _is_turn_of(self, project_id: str, pool: str) -> bool:
         """Tell whether no other project waits for the pool that has fewer lines in flight there."""

@@ -101,17 +101,9 @@ class RunningLines:
         if self._must_rest.is_set() and self._rest is None:
             self._rest = Rest(0.0)
         if self._rest is not None:
+            self._tools.feed.leave(self._batch.project_id)
             return
-        waiting = frozenset(base_of(line.model) for line in self._claimed)
-        if not self._is_exhausted and waiting not in self._alone and len(self._claimed) < MAX_CLAIMED:
-            async with self._tools.database.transaction() as conn:
-                if await db.lock_batch(conn, self._batch) != "in_progress":
-                    raise Lost
-                found = await db.claim_lines(conn, self._batch, CLAIM_LINES, but_for=waiting)
-            self._claimed.extend(found)
-            if not found:
-                self._alone.add(waiting)
-                self._is_exhausted = not waiting
+        await self._claim()
         for _ in range(len(self._claimed)):
             line = self._claimed.popleft()
             place = self._tools.feed.take(line.model, self._batch.project_id)
@@ -125,6 +117,26 @@ class RunningLines:
             task = asyncio.create_task(self._run_line(line, request_id, terms))
             self._running[task] = (request_id, terms)
             task.add_done_callback(partial(self._ran, place))
+
+    async def _claim(self) -> None:
+        """Claim lines before the last ones have begun: a batch without a line that waits has no turn at the credit.
+
+        Where the engines of some base models want none now, claim lines of others.
+        """
+        waiting: frozenset[str] = frozenset()
+        if len(self._claimed) >= CLAIM_LINES // 2:
+            waiting = frozenset(base_of(line.model) for line in self._claimed)
+        if self._is_exhausted or waiting in self._alone or len(self._claimed) >= MAX_CLAIMED:
+            return
+        async with self._tools.database.transaction() as conn:
+            if await db.lock_batch(conn, self._batch) != "in_progress":
+                raise Lost
+            found = await db.claim_lines(conn, self._batch, CLAIM_LINES, but_for=waiting)
+        self._claimed.extend(found)
+        if not found and waiting:
+            self._alone.add(waiting)
+        elif not found:
+            self._is_exhausted = True
 
     def _slack_s(self) -> float:
         """Return for how long the batch can rest: the time to its end less what is left at the pace so far."""
@@ -207,6 +219,7 @@ class RunningLines:
 
     async def _end(self) -> None:
         """Abort what still runs, which nobody is billed for, and store what there is."""
+        self._tools.feed.leave(self._batch.project_id)
         running = dict(self._running)
         for task, (request_id, terms) in running.items():
             if not task.done():  # else its result is there, and is billed

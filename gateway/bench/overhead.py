@@ -24,7 +24,7 @@ import uvloop
 from gateway.bench.http import connect, post
 from gateway.bench.installation import MODEL_NAME, Installation, running
 from gateway.bench.open_loop import Connections, as_fast_as_possible, at_rate
-from gateway.bench.peers import PEERS, RunningPeer, running_peer, running_upstream
+from gateway.bench.peers.running import PEERS, RunningPeer, running_peer, running_upstream
 
 CONNECTIONS_PER_GATEWAY = 64
 SATURATED_MS = 500.0

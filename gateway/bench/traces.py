@@ -131,17 +131,18 @@ class Row(msgspec.Struct, frozen=True):
 
 async def cpu_us(path: RequestPath, begin: BeginTrace, header: str, number: int, wait: Callable[[], bool]) -> float:
     """Return the processor time of a request, with all threads. wait: tells whether spans should be sent first."""
-    for _ in range(number // 20):
-        await path.run(begin(header))
-    while wait():  # noqa: ASYNC110 - no event tells
-        await asyncio.sleep(0.001)
+
+    async def run(number: int) -> None:
+        for at in range(number):
+            await path.run(begin(header))
+            if not at % 256:
+                await asyncio.sleep(0)
+                while wait():  # noqa: ASYNC110 - no event tells
+                    await asyncio.sleep(0.001)
+
+    await run(number // 20)
     before_s = time.process_time()
-    for at in range(number):
-        await path.run(begin(header))
-        if not at % 256:
-            await asyncio.sleep(0)
-            while wait():  # noqa: ASYNC110 - no event tells
-                await asyncio.sleep(0.001)
+    await run(number)
     return (time.process_time() - before_s) / number * 1e6
 
 

@@ -156,14 +156,12 @@ class Conversations:
     async def add(self, caller: Principal, conversation_id: str, items: Sequence[ItemJson], *, model: str) -> bool:
         """Add what a model has answered, with what it was asked, and return whether that is done.
 
-        It does not take long; what cannot be added is counted and logged.
+        It does not take long. A conversation that is deleted meanwhile, or full, is the tenant's doing: only what the
+        database did not take is counted as lost.
         """
 
         async def work() -> bool:
-            outcome = await self.append(caller, conversation_id, items, model=model)
-            if outcome != "done":
-                self._writes.lose("conversation", f"the conversation is {outcome.replace('_', ' ')}")
-            return outcome == "done"
+            return await self.append(caller, conversation_id, items, model=model) == "done"
 
         return await self._writes.at_once("conversation", work)
 

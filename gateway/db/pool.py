@@ -120,10 +120,13 @@ SESSION = {"jit": "off"}
 compiled for a hundred times as long as it runs."""
 
 
+_SET = "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS wanted (name, value)"
+
+
 async def _begin_session(settings: Mapping[str, str], conn: Connection) -> None:
     """Set PostgreSQL's settings by statements: a pooler in between refuses those that come with a connection."""
     await read_whole_numbers(conn)
-    await conn.execute("".join(f"SET {name} = {value};" for name, value in settings.items()))
+    await conn.execute(_SET, list(settings), list(settings.values()))
 
 
 async def _as_it_is(conn: asyncpg.Connection[asyncpg.Record]) -> None:

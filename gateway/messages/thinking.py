@@ -38,7 +38,9 @@ class Signatures:
         Raises InvalidRequest: for one that this installation did not make for this text.
         """
         try:
-            sealed = msgspec.msgpack.decode(base64.b64decode(signature, validate=True), type=Sealed)
+            raw = base64.b64decode(signature, validate=True)
+            is_exact = base64.b64encode(raw) == signature.encode()  # the decoder takes more forms
+            sealed = msgspec.msgpack.decode(raw, type=Sealed) if is_exact else None
         except (binascii.Error, ValueError, msgspec.DecodeError):
             sealed = None
         if sealed is not None and not thinking:

@@ -105,7 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     traces_url: Annotated[
         str,
         Meta(
-            pattern=r"^(https?://\S+)?$",
+            pattern=r"^(https?://[^\s@]+)?$",
             description="URL of the collector that gets OpenTelemetry traces by OTLP over HTTP, e.g. "
             "`http://127.0.0.1:4318/v1/traces` (unset: no traces).",
         ),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
+import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import pytest
 
@@ -31,6 +36,9 @@ def images(full: bool) -> Iterator[Path]:
         pytest.skip("make long-images")
     if missing := [each for each in PROGRAMS if shutil.which(each) is None]:
         pytest.skip(f"{', '.join(missing)} not installed")
+    if os.environ.get("KEEP_IMAGES"):  # those of the run before
+        yield OUT
+        return
     if not BACKEND.is_dir():
         pytest.skip("what builds wheels is not in build/backend")
     work, dist = OUT / "wheel", OUT / "dist"
@@ -60,12 +68,19 @@ def configuration(name: str) -> dict[str, Any]:
     return found
 
 
-def run(system: Path, name: str, data: Path, *flags: str, **variables: str) -> dict[str, Any]:
-    """Run `in_image.py` in an image, as nobody in namespaces of its own; return what it saw."""
+def run(system: Path, name: str, data: Path, *flags: str, as_another: bool = False, **variables: str) -> dict[str, Any]:
+    """Run `in_image.py` in an image, as nobody in namespaces of its own; return what it saw.
+
+    as_another: as root, become nobody outside of the namespaces as well.
+    """
     config = configuration(name)
     assert config["User"] == f"{NOBODY}:{NOBODY}" and config["Entrypoint"] == ["tini", "--", "lorikeet"]
     environ = dict(each.split("=", 1) for each in config["Env"]) | variables
-    as_nobody = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"] if os.geteuid() == 0 else []
+    as_nobody: list[str] = []
+    if as_another and os.geteuid() == 0:
+        as_nobody = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
+        for path in (data, *data.rglob("*")):
+            shutil.chown(path, int(NOBODY), int(NOBODY))
     closed = ["bwrap", "--unshare-all", "--uid", NOBODY, "--gid", NOBODY, "--cap-drop", "ALL", "--die-with-parent"]
     places = ["--ro-bind", str(system / name), "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
     places += ["--bind", str(data), "/data", *flags, "--clearenv", "--chdir", "/"]
@@ -85,13 +100,48 @@ def run(system: Path, name: str, data: Path, *flags: str, **variables: str) -> d
 
 
 @pytest.fixture
-def data(tmp_path: Path, open_folder: Path) -> Path:
-    """Return an empty folder of nobody's."""
-    folder = open_folder / "data"
-    folder.mkdir(mode=0o700)
-    if os.geteuid() == 0:
-        shutil.chown(folder, int(NOBODY), int(NOBODY))
+def data(open_folder: Path) -> Path:
+    """Return a data folder with the demo's model, of this process's user."""
+    folder = Path(tempfile.mkdtemp(dir=open_folder))
+    shutil.copytree(MODEL, folder / "model")
     return folder
+
+
+@contextlib.contextmanager
+def passed_on(here: Path, there: Path) -> Iterator[None]:
+    """Pass connections to a socket on to another one, which only this process's user reaches."""
+
+    def copy(source: socket.socket, to: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                to.sendall(data)
+        with contextlib.suppress(OSError):
+            to.shutdown(socket.SHUT_WR)
+
+    def join(client: socket.socket) -> None:
+        with client, socket.socket(socket.AF_UNIX) as server:
+            server.connect(str(there))
+            back = threading.Thread(target=copy, args=(server, client))
+            back.start()
+            copy(client, server)
+            back.join()
+
+    def serve(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                joined.append(threading.Thread(target=join, args=(listener.accept()[0],)))
+                joined[-1].start()
+
+    joined: list[threading.Thread] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(here))
+        listener.listen()
+        joined.append(threading.Thread(target=serve, args=(listener,)))
+        joined[0].start()
+        yield
+        listener.shutdown(socket.SHUT_RDWR)
+        for each in joined:
+            each.join()
 
 
 @pytest.mark.parametrize("name", MOST_MB)
@@ -105,16 +155,19 @@ def test_an_image_is_small_and_has_no_compiler(images: Path, name: str) -> None:
 def test_the_demo_answers_in_the_image_of_engines_as_an_adapter_that_is_uploaded_there(
     images: Path, data: Path
 ) -> None:
-    variables = {"LORIKEET_MODEL": "/model", "LORIKEET_MODEL_NAME": BASE, "LORIKEET_METRICS_LISTEN": "off"}
-    seen = run(images, "engine-cpu", data, "--ro-bind", str(MODEL), "/model", **variables)
+    variables = {"LORIKEET_MODEL": "/data/model", "LORIKEET_MODEL_NAME": BASE, "LORIKEET_METRICS_LISTEN": "off"}
+    seen = run(images, "engine-cpu", data, as_another=True, **variables)
     assert seen["user"] == int(NOBODY) and seen["capabilities"] == 0 and seen["writable"] == ["/data", "/tmp"]
     assert seen["interfaces"] in ([], ["lo"])
     assert seen["events"] > 1 and seen["text"] and seen["code"] == 0
 
 
 def test_a_gateway_serves_in_its_image(images: Path, data: Path, empty_dsn: str) -> None:
-    sockets = next(each for each in empty_dsn.replace("%2F", "/").split("host=")[1].split("&"))
-    variables = {"DATABASE_URL": empty_dsn, "LORIKEET_MODEL": "/model", "LORIKEET_MODEL_NAME": BASE}
-    seen = run(images, "gateway", data, "--ro-bind", str(MODEL), "/model", "--bind", sockets, sockets, **variables)
+    [folder] = parse_qs(urlsplit(empty_dsn).query)["host"]
+    [database] = Path(folder).glob(".s.PGSQL.*[0-9]")
+    dsn = urlunsplit(urlsplit(empty_dsn)._replace(query="host=/data"))
+    variables = {"DATABASE_URL": dsn, "LORIKEET_MODEL": "/data/model", "LORIKEET_MODEL_NAME": BASE}
+    with passed_on(data / database.name, database):
+        seen = run(images, "gateway", data, **variables)
     assert seen["user"] == int(NOBODY) and seen["capabilities"] == 0 and seen["writable"] == ["/data", "/tmp"]
     assert seen["code"] == 0

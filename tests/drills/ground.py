@@ -7,18 +7,16 @@ is billed that no engine made, and all that an engine made is billed.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import httpx
 
 from gateway.db.migrate import migrate
 from tests.drills.traffic import Traffic
-from tests.faults.pools.load import billed
+from tests.faults.pools.load import billed, differences
 from tests.faults.pools.world import (
     BASES,
     NUM_ADAPTERS,
@@ -105,10 +103,7 @@ class Ground:
 
     def differences(self) -> list[str]:
         """Return a line for each request that is billed for more than was made, or made and not billed."""
-        rows = asyncio.run(_ledger(self.world.dsn))
-        produced = Counter(self._produced.read_text().splitlines()) if self._produced.exists() else Counter()
-        wrong = [f"{id}: {num} billed, {produced[id]} made" for id, num in rows.items() if num > produced[id]]
-        return wrong + [f"{id}: {produced[id]} made, billed to nobody" for id in produced.keys() - rows.keys()]
+        return asyncio.run(differences(self.world.dsn, self._produced))
 
     def settle(self) -> None:
         """Stop the gateways in order.
@@ -121,22 +116,6 @@ class Ground:
 
     def _adds_up(self) -> bool:
         return not self.differences()
-
-
-_BILLED = """
-    SELECT request_id, sum(completion_tokens + discarded_tokens)::bigint AS tokens
-    FROM usage_attempts GROUP BY request_id
-"""
-
-
-async def _ledger(dsn: str) -> dict[str, int]:
-    """Return the tokens that each request was billed or discarded, over its attempts."""
-    conn = await asyncpg.connect(dsn)
-    try:
-        rows = await conn.fetch(_BILLED)
-    finally:
-        await conn.close()
-    return {row["request_id"]: row["tokens"] for row in rows}
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from tests.installation.networks import enter
 from tests.installation.processes import ChildProcess
 
 PRELOADED = ["__main__", "tests.installation.gateway_main", "gateway.assembly.app", "gateway.agent.run"]
@@ -28,11 +29,12 @@ class ForkedProcess(ChildProcess):
 
     arguments: of the function.
     env: all of the environment, as for a program.
+    network: the name of a network namespace in which the process runs.
     """
 
-    def __init__(self, program: Program, *arguments: str, log: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, program: Program, *arguments: str, log: Path, env: Mapping[str, str], network: str = "") -> None:
         super().__init__((), log=log, env=env)
-        self._values = (program, arguments, str(log), dict(env))
+        self._values = (program, arguments, str(log), dict(env), network)
 
     def start(self) -> None:
         """Start the process in a process group of its own, without standard input."""
@@ -68,8 +70,10 @@ class _Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(program: Program, arguments: tuple[str, ...], log: str, env: dict[str, str]) -> None:
+def _run(program: Program, arguments: tuple[str, ...], log: str, env: dict[str, str], network: str) -> None:
     os.setsid()
+    if network:
+        enter(network)
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import sys
@@ -10,8 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-CLONE_NEWNET = 0x40000000
-"""The constant of Linux's sched.h."""
+from tests.installation.networks import enter
 
 
 def run(
@@ -29,7 +27,7 @@ def run(
     jumps_s, network: as in `GatewayProcess`.
     """
     if network:
-        _enter(network)
+        enter(network)
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -41,15 +39,6 @@ def run(
 
     model_dir = Path(settings["model"])
     run_gateway(Settings(**settings), model_dir=model_dir, dsn=dsn, sockets=[listener], metrics_socket=metrics)
-
-
-def _enter(network: str) -> None:
-    """Let everything that this process opens from now on be in a network of its own; descriptors that it has stay in
-    theirs."""
-    namespace = os.open(f"/run/netns/{network}", os.O_RDONLY)
-    if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), f"the network {network} cannot be entered")
-    os.close(namespace)
 
 
 def _jump(jumps_s: int) -> None:

@@ -226,14 +226,17 @@ class EngineLink:
             self._listener.received(message)
 
     async def _beat(self, frames: Frames) -> None:
+        """Send heartbeats. Raises EngineGone as soon as `DEAD_AFTER_S` have passed since the engine's last message."""
         loop = asyncio.get_running_loop()
-        sequence = 0
+        sequence, beat_s = 0, loop.time()
         while True:
-            _put(frames, Heartbeat(sequence))
-            sequence += 1
-            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
-            if loop.time() - self._last_message_s > DEAD_AFTER_S:
+            now_s, dead_s = loop.time(), self._last_message_s + DEAD_AFTER_S
+            if now_s >= dead_s:
                 raise EngineGone(f"the engine missed {HEARTBEATS_MISSED} heartbeats")
+            if now_s >= beat_s:
+                _put(frames, Heartbeat(sequence))
+                sequence, beat_s = sequence + 1, now_s + HEARTBEAT_INTERVAL_S
+            await asyncio.sleep(min(beat_s, dead_s) - now_s)
 
 
 class _RefusedHello(EngineGone):

@@ -27,7 +27,7 @@ from gateway.bench.foreign.compare import measure, running_peers, servers_of, ta
 from gateway.bench.http import Connection, connect, post
 from gateway.bench.installation import Installation, free_port, running, spawn
 from gateway.bench.overhead import SWITCH_INTERVAL_S
-from gateway.bench.peers import PEERS, RunningPeer
+from gateway.bench.peers.running import PEERS, RunningPeer
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.db.pools.pools import create_pool

@@ -23,7 +23,7 @@ from gateway.bench.http import connect, post
 from gateway.bench.installation import MODEL_NAME, Installation
 from gateway.bench.open_loop import Connections, as_fast_as_possible, at_rate
 from gateway.bench.overhead import PATH, Server, theirs
-from gateway.bench.peers import LITELLM, PEERS, RunningPeer, running_peer
+from gateway.bench.peers.running import LITELLM, PEERS, RunningPeer, running_peer
 
 CONNECTIONS = 64
 STREAMS = 16

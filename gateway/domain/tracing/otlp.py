@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from gateway.domain.tracing.names import SCHEMA_URL, SCOPE
 from gateway.domain.tracing.span import Attributes, Service, Span, SpanEvent, Value
@@ -22,7 +23,14 @@ _double = struct.Struct("<d").pack
 _fixed64 = struct.Struct("<Q").pack
 
 
-def encode_spans(spans: Iterable[Span], resources: Mapping[Service, Attributes], version: str) -> bytes:
+class EncodedSpan(NamedTuple):
+    """A span as it stands in a request, and the process that it is of."""
+
+    service: Service
+    data: bytes
+
+
+def encode_request(spans: Iterable[EncodedSpan], resources: Mapping[Service, Attributes], version: str) -> bytes:
     """Return the body of a request that exports spans.
 
     resources: the attributes of each process whose spans there are.
@@ -30,8 +38,8 @@ def encode_spans(spans: Iterable[Span], resources: Mapping[Service, Attributes],
     """
     scope = _message(1, _text(1, SCOPE) + _text(2, version))
     by_service: dict[Service, list[bytes]] = {}
-    for span in spans:
-        by_service.setdefault(span.service, []).append(_message(2, _span(span)))
+    for service, data in spans:
+        by_service.setdefault(service, []).append(data)
     parts = []
     for service, encoded in by_service.items():
         resource = _message(1, b"".join(_attributes(1, resources[service])))
@@ -40,7 +48,8 @@ def encode_spans(spans: Iterable[Span], resources: Mapping[Service, Attributes],
     return b"".join(parts)
 
 
-def _span(span: Span) -> bytes:
+def encode_span(span: Span) -> EncodedSpan:
+    """Return a span that has ended as it is sent."""
     parts = [b"\x0a\x10", bytes.fromhex(span.trace_id), b"\x12\x08", bytes.fromhex(span.span_id)]
     if span.parent_id:
         parts += (b"\x22\x08", bytes.fromhex(span.parent_id))
@@ -57,7 +66,7 @@ def _span(span: Span) -> bytes:
     )
     if span.is_error:
         parts.append(_message(15, b"\x18" + _SMALL[ERROR]))
-    return b"".join(parts)
+    return EncodedSpan(span.service, _message(2, b"".join(parts)))
 
 
 def _event(event: SpanEvent) -> bytes:

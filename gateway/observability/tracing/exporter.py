@@ -1,6 +1,7 @@
 """Sends spans to a collector by the OpenTelemetry protocol over HTTP, beside requests, which never wait for it.
 
-Spans wait in a bounded queue. What finds no room there, and what the collector does not take after some tries, is
+A span is encoded as it ends: a thread that encodes thousands at once would keep requests waiting for the interpreter's
+lock. Spans wait in a bounded queue. What finds no room there, and what the collector does not take after some tries, is
 dropped and counted. Knows nothing of what spans say.
 """
 
@@ -15,7 +16,7 @@ import httpx
 import structlog
 from prometheus_client import Counter
 
-from gateway.domain.tracing.otlp import encode_spans
+from gateway.domain.tracing.otlp import EncodedSpan, encode_request, encode_span
 from gateway.domain.tracing.span import Attributes, Service, Span
 from gateway.support.outbound import trusted_authorities
 
@@ -66,7 +67,7 @@ class Exporter:
 
         url: the collector's own for traces, which ends in /v1/traces with most.
         headers: sent with each message, such as a key of the collector.
-        resources: as for `encode_spans`, with version.
+        resources: as for `encode_request`, with version.
         outcomes: counts spans by what became of them: sent, no_room or not_taken.
         """
         self._url = url
@@ -78,8 +79,8 @@ class Exporter:
         self._every_s = every_s
         self._timeout_s = timeout_s
         self._retry_after_s = retry_after_s
-        self._waiting: deque[Span] = deque()
-        self._being_sent: list[Span] = []
+        self._waiting: deque[EncodedSpan] = deque()
+        self._being_sent: list[EncodedSpan] = []
         self._is_away = False
         self._task: asyncio.Task[None] | None = None
         self._client: httpx.AsyncClient | None = None
@@ -94,7 +95,7 @@ class Exporter:
         if len(self._waiting) >= self._max_waiting:
             self._no_room.inc()
         else:
-            self._waiting.append(span)
+            self._waiting.append(encode_span(span))
 
     def start(self) -> None:
         limits = httpx.Limits(max_connections=1)
@@ -133,7 +134,7 @@ class Exporter:
         """Send the spans that have waited longest, up to BATCH_SPANS; or drop them."""
         if not self._being_sent:
             self._being_sent = [self._waiting.popleft() for _ in range(min(BATCH_SPANS, len(self._waiting)))]
-        body = await asyncio.to_thread(encode_spans, self._being_sent, self._resources, self._version)
+        body = encode_request(self._being_sent, self._resources, self._version)
         for wait_s in (*retry_after_s, None):
             try:
                 await self._post(body)

@@ -9,6 +9,7 @@ import msgspec
 from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
+from msgspec import UNSET
 
 from gateway.content.idempotency import Idempotency
 from gateway.http.bodies import Bodies, decoded
@@ -22,7 +23,7 @@ from gateway.openai.responses.conversation import item_id
 from gateway.openai.responses.items import CompactionItem, MessageItem
 from gateway.openai.responses.reply import usage_of
 from gateway.openai.responses.state import Earlier
-from gateway.openai.responses.wire import CompactedResponse, CompactResponse, CreateResponse
+from gateway.openai.responses.wire import CompactedResponse, CompactResponse, CreateResponse, IncompleteDetails
 from gateway.openai.shared import examples
 from gateway.openai.shared.context import attach, context_of, show_cost
 from gateway.openai.shared.idempotent import idempotent
@@ -84,10 +85,18 @@ def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlie
             msgspec.structs.replace(item, id=item_id("msg", random_part, number))
             for number, item in enumerate(messages)
         ]
-        summary = earlier.sealed.seal(collected.answers[0].text, caller.project_id, base, "compaction")
+        answer = collected.answers[0]
+        summary = earlier.sealed.seal(answer.text, caller.project_id, base, "compaction")
         item = CompactionItem(item_id("cmp", random_part, len(messages)), summary)
+        is_cut = answer.finish_reason == "length"
         return json_response(
-            CompactedResponse(f"resp_{random_part}", int(time.time()), [*messages, item], usage_of(collected.usage))
+            CompactedResponse(
+                f"resp_{random_part}",
+                int(time.time()),
+                [*messages, item],
+                usage_of(collected.usage),
+                incomplete_details=IncompleteDetails("max_output_tokens") if is_cut else UNSET,
+            )
         )
 
     return compact_response

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from gateway.openai.responses.conversation import own_items, template_messages
 from gateway.openai.responses.options import check_reasoning, rendering_of
 from gateway.openai.responses.state import Earlier, opener
 from gateway.openai.responses.tools import response_tools
+from gateway.openai.responses.truncation import truncated
 from gateway.openai.responses.wire import CountInputTokens, InputTokens
 from gateway.openai.shared.context import context_of
 from gateway.openai.shared.replies import json_response
@@ -44,15 +46,13 @@ def input_tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, earlier: Earlie
         before = await earlier.items(caller, wire.previous_response_id, wire.conversation)
         items = [*before, *own_items(wire.input, await earlier.referenced(caller, wire.input))]
         opened = await opener(pipeline, caller, wire.model, items, earlier.sealed)
-        num_tokens = await pipeline.tokens.count(
-            context_of(call_of(request.scope), caller, wire.model, ENDPOINT),
-            Conversation(
-                template_messages(wire.instructions, items, len(before), opened),
-                tools=tools.use,
-                rendering=rendering_of(wire),
-            ),
-            "input",
-        )
+        context = context_of(call_of(request.scope), caller, wire.model, ENDPOINT)
+        messages, rendering = template_messages(wire.instructions, items, len(before), opened), rendering_of(wire)
+        if wire.truncation == "auto":
+            charge = partial(earlier.charge, caller)
+            messages = await truncated(pipeline, context, messages, tools, rendering, None, charge)
+        conversation = Conversation(messages, tools=tools.use, rendering=rendering)
+        num_tokens = await pipeline.tokens.count(context, conversation, "input")
         return json_response(InputTokens(num_tokens))
 
     return count_input_tokens

@@ -59,7 +59,7 @@ class SealedItems:
             return None
         try:
             raw = base64.b64decode(encrypted, validate=True)
-            if not raw.startswith(VERSION):
+            if not raw.startswith(VERSION) or base64.b64encode(raw) != encrypted.encode():  # else of another form
                 return None
             sealed = msgspec.msgpack.decode(raw[len(VERSION) :], type=Sealed)
         except (binascii.Error, ValueError, msgspec.DecodeError):

@@ -64,7 +64,11 @@ def is_to_be_stored(caller: Principal, wanted: bool | None) -> bool:
 
 def not_allowed(what: str, param: str | None = None) -> InvalidRequest:
     """Return the refusal of what a project does not allow to be stored."""
-    return InvalidRequest(f"This project does not allow {what}.", param=param, code="store_not_allowed")
+    return InvalidRequest(
+        f"This project does not allow {what}. An operator allows it with `lorikeet tenant modify NAME --store-days N`.",
+        param=param,
+        code="store_not_allowed",
+    )
 
 
 async def opener(

@@ -263,6 +263,8 @@ class CompactedResponse(msgspec.Struct, frozen=True):
     """The user's messages, and the summary of all."""
     usage: ResponseUsage
     object: Literal["response.compaction"] = "response.compaction"
+    incomplete_details: IncompleteDetails | UnsetType = UNSET
+    """The reason for which the summary lacks its end; left out where it is whole."""
 
 
 class ItemList(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ RULES: dict[str, Rule] = {}
 VOLUMES = {"configMap", "emptyDir", "secret", "persistentVolumeClaim"}
 """Kinds of volumes that pod security "restricted" allows, and that the chart needs."""
 SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|KEY|URL")
-NOT_SECRET = {"LORIKEET_PUBLIC_URL", "LORIKEET_URL"}
+NOT_SECRET = {"LORIKEET_PUBLIC_URL", "LORIKEET_TRACES_URL", "LORIKEET_URL"}
 HEALTH = {"startupProbe": "/health/startup", "livenessProbe": "/health/live", "readinessProbe": "/health/ready"}
 SECRETS = {
     "gateway": {"database-url", "content-key"},

@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from deploy.manifests import CHART, OUT, SETS
-from engine.version import VERSION
 from tests.deploy.chart.custom import SCHEMAS
 from tests.deploy.chart.objects import Object, named, of_kind, pods, read
 from tests.deploy.chart.policy import RULES
@@ -85,6 +84,10 @@ MORE: dict[str, Values] = {
         "production",
         stores={"claim": {"existing": "shared"}},
         settings={"LORIKEET_LOG_LEVEL": "debug"},
+        traces={
+            "url": "http://collector.observability:4318/v1/traces",
+            "peers": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}}],
+        },
         gateway={"replicas": 3, "nodeSelector": {"disk": "ssd"}, "tolerations": [{"operator": "Exists"}]},
         serviceAccountName="lorikeet",
     ),
@@ -135,6 +138,10 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "keda without prometheus": (changed("production", "engines.cpu.autoscaling.prometheus"), "prometheus"),
     "the latest image": (changed("production", image={"gateway": {"tag": "latest"}}), "tag"),
     "a secret as a setting": (changed("production", settings={"LORIKEET_CONTENT_KEY": "AAAA"}), "LORIKEET_CONTENT_KEY"),
+    "a collector's key as a setting": (
+        changed("production", settings={"LORIKEET_TRACES_HEADERS": "a=b"}),
+        "LORIKEET_TRACES_HEADERS",
+    ),
     "what is no setting": (changed("production", settings={"PATH": "/"}), "PATH"),
     "an unknown value": (changed("production", replicas=2), "replicas"),
     "memory without a bound": (changed("production", "engines.cpu.resources.limits"), "limits"),
@@ -231,13 +238,3 @@ def test_the_manifests_that_are_kept_are_those_of_the_chart(name: str) -> None:
 def test_the_production_sets_have_no_database_and_the_demo_has_one() -> None:
     has_one = {name: any(pod.component == "database" for pod in pods(read(rendered(GIVEN[name])))) for name in GIVEN}
     assert has_one == {"cpu-demo": True, "production": False, "gpu": False, "ray": False}
-
-
-def test_the_chart_has_the_products_version() -> None:
-    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert about["version"] == about["appVersion"] == VERSION
-
-
-def test_the_cluster_of_ray_has_the_locked_version() -> None:
-    locked = (REPOSITORY / "deploy/locks/ray.txt").read_text()
-    assert f"\nray=={yaml.safe_load((CHART / 'values.yaml').read_text())['ray']['version']} " in locked

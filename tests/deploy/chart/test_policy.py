@@ -8,7 +8,10 @@ import shlex
 
 import jsonschema
 import pytest
+import yaml
 
+from deploy.manifests import CHART
+from engine.version import VERSION
 from gateway.cli.command import build_parser
 from tests.deploy.chart.custom import SCHEMAS
 from tests.deploy.chart.mutants import MUTANTS, OF_THE_DEMO
@@ -83,3 +86,13 @@ def test_containers_run_commands_that_there_are(which: str) -> None:
     assert len(words) >= 6
     for each in words:
         build_parser().parse_args(each)
+
+
+def test_the_chart_has_the_products_version() -> None:
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert about["version"] == about["appVersion"] == VERSION
+
+
+def test_the_cluster_of_ray_has_the_locked_version() -> None:
+    locked = (REPOSITORY / "deploy/locks/ray.txt").read_text()
+    assert f"\nray=={yaml.safe_load((CHART / 'values.yaml').read_text())['ray']['version']} " in locked

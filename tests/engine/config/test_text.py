@@ -18,6 +18,7 @@ EVERY_FLAG = {
     "--device": ("cpu", "cpu"),
     "--dtype": ("bfloat16", "bfloat16"),
     "--quantization": ("int8", "int8"),
+    "--decoder": ("transformers", "transformers"),
     "--native-path": ("avx2", "avx2"),
     "--kv-cache-bytes": ("1048576", 1 << 20),
     "--max-model-len": ("100", 100),

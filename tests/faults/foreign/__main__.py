@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from gateway.bench.peers import PEERS
+from gateway.bench.peers.running import PEERS
 from tests.demo import REPOSITORY, demo_model_dir
 from tests.parts import Part, full, parser_of, run_parts
 

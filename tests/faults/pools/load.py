@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import asyncpg
 import httpx
@@ -14,6 +16,8 @@ from tests.faults.pools.world import World
 from tests.patience import PATIENCE_S
 
 NUM_CLIENTS = 12
+PROBE = "probe-"
+"""The beginning of the ids of requests by which agents try engines."""
 PAUSE_S = 0.2
 """Pause of a client between two requests: there are always some under way, and a machine that others use can follow."""
 
@@ -70,3 +74,30 @@ async def billed(world: World) -> None:
         raise AssertionError(f"of {len(world.answered)} answers {len(wrong)} are billed otherwise: {wrong}") from None
     finally:
         await conn.close()
+
+
+_BILLED = """
+    SELECT request_id, sum(completion_tokens + discarded_tokens)::bigint AS tokens
+    FROM usage_attempts GROUP BY request_id
+"""
+
+
+async def differences(dsn: str, produced: Path) -> list[str]:
+    """Return a line for each request that is billed for more than was made, or made and not billed.
+
+    produced: the file in which engines note tokens; those that agents ask for to try an engine are nobody's.
+    """
+    conn = await asyncpg.connect(dsn)
+    try:
+        rows = {row["request_id"]: row["tokens"] for row in await conn.fetch(_BILLED)}
+    finally:
+        await conn.close()
+    made = await asyncio.to_thread(_lines_in, produced)
+    wrong = [f"{id}: {num} billed, {made[id]} made" for id, num in rows.items() if num > made[id]]
+    return wrong + [
+        f"{id}: {made[id]} made, billed to nobody" for id in made.keys() - rows.keys() if not id.startswith(PROBE)
+    ]
+
+
+def _lines_in(file: Path) -> Counter[str]:
+    return Counter(file.read_text().splitlines()) if file.exists() else Counter()

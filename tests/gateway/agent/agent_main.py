@@ -18,6 +18,9 @@ from engine.config import EngineConfig
 from gateway.agent.run import run_agent
 from gateway.settings import load_settings
 
+PRODUCED_VARIABLE = "PRODUCED"
+"""The variable with the file in which engines note tokens, if they are to."""
+
 
 def fake_engine(config: EngineConfig) -> list[str]:
     """Return the command of a fake engine, or of a program that fails as the model's folder says.
@@ -35,6 +38,8 @@ def fake_engine(config: EngineConfig) -> list[str]:
         return [sys.executable, "-c", "import time; time.sleep(3600)", "engine.fake", config.endpoint, config.link_dir]
     flags = ["--endpoint", config.endpoint, "--model-dir", config.model_dir]
     flags += ["--unattended-s", str(config.unattended_s), "--tokens-per-s", "200", "--link-dir", config.link_dir]
+    if produced := os.environ.get(PRODUCED_VARIABLE):
+        flags += ["--produced", produced]
     return [sys.executable, "-m", "engine.fake", *flags]
 
 

@@ -44,13 +44,17 @@ from tests.patience import PATIENCE_S
 
 
 class Host:
-    """One host. Every agent of it is `ChildProcess`; all that it started is ended with `close`."""
+    """One host. Every agent of it is `ChildProcess`; all that it started is ended with `close`.
 
-    def __init__(self, folder: Path, dsn: str, database: Database) -> None:
+    network: the name of a network namespace in which its agents and engines run.
+    """
+
+    def __init__(self, folder: Path, dsn: str, database: Database, network: str = "") -> None:
         self.data_dir = folder / "data"
         self.data_dir.mkdir(parents=True)
         self.database = database
         self._folder = folder
+        self._network = network
         self._agents: list[ChildProcess] = []
         self.variables = {name: value for name, value in os.environ.items() if not name.startswith("LORIKEET_")}
         self.variables |= {"LORIKEET_DATA_DIR": str(self.data_dir), "DATABASE_URL": dsn, "LORIKEET_DEVICE": "cpu"}
@@ -60,7 +64,9 @@ class Host:
 
     def agent(self, *flags: str) -> ChildProcess:
         """Start an agent, whose engines are fake ones."""
-        return self._start(ForkedProcess(agent_main.main, *flags, log=self._log, env=self.variables))
+        return self._start(
+            ForkedProcess(agent_main.main, *flags, log=self._log, env=self.variables, network=self._network)
+        )
 
     def real_agent(self) -> ChildProcess:
         """Start an agent as an operator does, whose engines are real ones."""

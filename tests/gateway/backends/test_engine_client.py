@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from engine.config import load_model_config
 from engine.protocol import (
+    HEARTBEAT_INTERVAL_S,
     Abort,
     AckUsage,
     AdapterProbe,
@@ -36,6 +38,7 @@ from engine.protocol import (
 from gateway.backends.base import Unanswered
 from gateway.backends.engine.backlog import MAX_APART, MAX_UNREAD_BYTES
 from gateway.backends.engine.client import EngineBackend
+from gateway.backends.engine.link import DEAD_AFTER_S
 from gateway.backends.engine.model import EngineModel
 from gateway.backends.usage import Count
 from gateway.backends.used import Used
@@ -43,7 +46,7 @@ from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest, O
 from gateway.text.tokenizer import Tokenizer
 from tests.gateway.backends.scripted import ListSink, ScriptedEngine
 from tests.gateway.model_folder import make_model_folder
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, least
 
 
 @pytest.fixture(scope="module")
@@ -397,13 +400,21 @@ async def test_an_engine_without_room_lets_another_be_asked_and_forgets_its_reco
     assert sink.superseded_sources == [backend], "the engine waits to hear that it may forget"
 
 
-async def test_a_silent_engine_is_dead_after_its_missed_heartbeats(engine, backend):
-    await ready(backend, engine)
-    reading = asyncio.create_task(read(backend, request()))
-    await engine.expect(Submit)
-    with pytest.raises(Overloaded, match="missed"):
-        async with asyncio.timeout(PATIENCE_S):
+async def test_a_silent_engine_is_dead_after_three_heartbeats_and_not_only_at_the_gateways_next_one(engine, backend):
+    async def silence_s() -> float:
+        await ready(backend, engine)
+        await engine.expect(Heartbeat)
+        await asyncio.sleep(HEARTBEAT_INTERVAL_S / 4)
+        reading = asyncio.create_task(read(backend, request()))
+        await engine.expect(Submit)
+        await engine.send(Heartbeat(0))
+        begun_s = time.monotonic()
+        with pytest.raises(Overloaded, match="missed"):
             await reading
+        return time.monotonic() - begun_s
+
+    limit_s = DEAD_AFTER_S + HEARTBEAT_INTERVAL_S / 2
+    assert await least(silence_s, limit_s) < limit_s
 
 
 async def test_usage_that_is_durable_within_a_moment_is_acknowledged_in_one_message(engine, backend):

@@ -22,7 +22,7 @@ from tests.installation.tenants import make_key
 from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
-LINES, FULL_LINES = 40, 2_000
+LINES, FULL_LINES = 40, 1_000
 """Lines of the one batch; the twenty others have twice as many together."""
 
 
@@ -56,6 +56,18 @@ def test_credit_goes_to_the_project_with_the_fewest_lines_in_flight() -> None:
             feed.give(place)
     assert sum(done.values()) > 1_000
     assert 0.9 <= done["many"] / done["one"] <= 1.1, done
+
+
+def test_a_project_that_begins_no_more_lines_keeps_nobody_waiting() -> None:
+    pool = Pool()
+    feed = Feed({"tiny": pool})
+    pool.credit = 1
+    assert feed.take("tiny", "busy") is not None
+    assert feed.take("tiny", "rests") is None
+    pool.credit = 1
+    assert feed.take("tiny", "busy") is None, "it is the turn of the other one"
+    feed.leave("rests")
+    assert feed.take("tiny", "busy") is not None
 
 
 def test_one_project_alone_gets_all_credit() -> None:

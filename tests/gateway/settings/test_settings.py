@@ -261,7 +261,14 @@ def test_wrong_headers_for_the_collector_are_refused_and_not_shown(wrong: str) -
 
 @pytest.mark.parametrize(
     ("name", "wrong"),
-    [("URL", "127.0.0.1:4318"), ("URL", "ftp://x/"), ("SAMPLER", "jaeger_remote"), ("RATIO", "1.5"), ("RATIO", "-0.1")],
+    [
+        ("URL", "127.0.0.1:4318"),
+        ("URL", "ftp://x/"),
+        ("URL", "https://user:password@x/"),
+        ("SAMPLER", "jaeger_remote"),
+        ("RATIO", "1.5"),
+        ("RATIO", "-0.1"),
+    ],
 )
 def test_wrong_settings_of_traces_stop_the_start(name: str, wrong: str) -> None:
     with pytest.raises(BadSetting, match=f"LORIKEET_TRACES_{name}"):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.tracing.names import SCHEMA_URL
-from gateway.domain.tracing.otlp import encode_spans
+from gateway.domain.tracing.otlp import encode_request, encode_span
 from gateway.domain.tracing.span import Span, SpanEvent
 from tests.gateway.observability.tracing.collector import read_spans
 
@@ -42,12 +42,12 @@ def spans(draw: st.DrawFn) -> Span:
     )
 
 
-@settings(max_examples=50)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(spans(), max_size=8))
 def test_every_span_is_read_as_it_was(given_spans: list[Span]) -> None:
     read = {
         (each.trace_id, each.span_id, each.service): each
-        for each in read_spans(encode_spans(given_spans, RESOURCES, "1"))  # type: ignore[arg-type]
+        for each in read_spans(encode_request(map(encode_span, given_spans), RESOURCES, "1"))  # type: ignore[arg-type]
     }
     for span in given_spans:
         found = read[span.trace_id, span.span_id, span.service[0]]
@@ -66,5 +66,5 @@ def test_every_span_is_read_as_it_was(given_spans: list[Span]) -> None:
 
 def test_text_that_is_no_unicode_does_not_fail() -> None:
     span = Span("1" * 32, "2" * 16, "", "\ud800", "server", 2, 1, attributes={"a": "x\udfff"})
-    (found,) = read_spans(encode_spans([span], RESOURCES, "1"))  # type: ignore[arg-type]
+    (found,) = read_spans(encode_request([encode_span(span)], RESOURCES, "1"))  # type: ignore[arg-type]
     assert (found.name, found.attributes["a"], found.end_ns) == ("?", "x?", 2)

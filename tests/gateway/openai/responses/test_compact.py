@@ -61,6 +61,12 @@ def test_the_model_is_asked_for_a_summary_of_what_was_said(http: httpx.Client) -
     assert compacted(http)["usage"]["input_tokens"] == asked > tokens
 
 
+def test_a_summary_that_is_cut_off_says_so(http: httpx.Client) -> None:
+    made = compacted(http)
+    assert made["usage"]["output_tokens"] > 0
+    assert made["incomplete_details"] == {"reason": "max_output_tokens"}, "this engine goes on until a limit ends it"
+
+
 def test_another_project_cannot_use_it(house: House, http: httpx.Client) -> None:
     item = compacted(http)["output"][-1]
     body = {"model": "tiny", "input": [item, SAID[0]]}
@@ -103,7 +109,8 @@ def test_nothing_but_what_was_sealed_here_is_opened(sealed: SealedItems, full: b
                 place = rng.randrange(len(mutant))
                 mutant[place:place] = rng.randbytes(rng.randrange(1, 9))
         assert opened(sealed, base64.b64encode(mutant).decode()) is None
-    for text in ("", "é", "AQ==", "not base64!", content[:-4], content + "AAAA", "A" * 1000):
+    ends = [content + end for end in ("AAAA", "=", "==")]
+    for text in ("", "é", "AQ==", "not base64!", content[:-4], *ends, "A" * 1000):
         assert opened(sealed, text) is None
 
 

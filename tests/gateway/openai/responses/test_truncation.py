@@ -89,3 +89,5 @@ def test_a_conversation_that_does_not_fit_loses_its_oldest_turns_alone(http: htt
     ]
     fitting = [each["input_tokens"] for each in counts if each["input_tokens"] + 100 <= 512]
     assert reply["usage"]["input_tokens"] == max(fitting)
+    counted = http.post("/v1/responses/input_tokens", json=asked).json()["input_tokens"]
+    assert counted == http.post("/v1/responses", json=asked).json()["usage"]["input_tokens"]

@@ -62,7 +62,7 @@ def running_upstream(folder: Path) -> Iterator[RunningPeer]:
     """Give the upstream by itself, which everybody's figures contain."""
     with ExitStack() as stack:
         port = free_port()
-        command = (sys.executable, "-m", "gateway.bench.upstream", str(port))
+        command = (sys.executable, "-m", "gateway.bench.peers.upstream", str(port))
         process = spawn(stack, folder / "upstream.log", command, {})
         yield _ready(RunningPeer("upstream", port, "none", {}, (process.pid,)))
 

@@ -1,7 +1,7 @@
 """An OpenAI-compatible server that answers every request at once with the same chat completion.
 
-To be run as `python -m gateway.bench.upstream PORT`. It measures what a proxy before it costs, and serves until it is
-ended.
+To be run as `python -m gateway.bench.peers.upstream PORT`. It measures what a proxy before it costs, and serves until
+it is ended.
 """
 
 from __future__ import annotations

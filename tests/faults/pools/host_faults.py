@@ -1,0 +1,221 @@
+"""Faults over hosts, by kind: each begins when its context is entered, and is over when the context is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import msgspec
+
+from tests.faults.pools.hosts import ENGINE_HOSTS, GATEWAY_HOSTS, Hosts
+from tests.faults.pools.stations import HERE
+from tests.installation.processes import frozen
+
+SOON_S = (1.0, 4.5, 8.0, 12.0)
+"""Seconds for which a fault lasts: less than three heartbeats, more, longer than an agent's lease, longer than that."""
+LONG_S = 40.0
+"""Seconds after which the replicas of a silent host have been given to others."""
+BESIDE_S = 2.0
+"""Seconds for which two agents of a host live side by side."""
+ONE_IN = 8
+"""One of so many faults of a kind lasts long."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """A fault that has begun.
+
+    what: the fault in words.
+    away: gateways that cannot serve before it is over.
+    unheard: gateways that hear nothing of one engine before it is over.
+    begun_s: the time of its beginning by the monotonic clock.
+    """
+
+    what: str
+    away: tuple[int, ...] = ()
+    unheard: tuple[int, ...] = ()
+    begun_s: float = msgspec.field(default_factory=time.monotonic)
+
+
+Context = AbstractAsyncContextManager[Fault]
+BOTH = (0, 1)
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of fault.
+
+    lasts_s: the seconds to choose from; (0,) where the product mends the fault by itself.
+    can_be_long: True if silence for longer than half a minute leads elsewhere.
+    """
+
+    name: str
+    begin: Callable[[Hosts, random.Random], Context]
+    lasts_s: tuple[float, ...] = SOON_S
+    can_be_long: bool = False
+
+    def duration_s(self, rng: random.Random) -> float:
+        """Return how long a fault of this kind lasts."""
+        is_long = rng.randrange(ONE_IN) == 0
+        return LONG_S if self.can_be_long and is_long else rng.choice(self.lasts_s)
+
+
+def _pid(hosts: Hosts, name: str) -> int:
+    """Return the engine of a host that runs one."""
+    [pid] = hosts.by_name[name].pids()
+    return pid
+
+
+@asynccontextmanager
+async def _engine_killed(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    name = rng.choice(ENGINE_HOSTS)
+    os.kill(_pid(hosts, name), signal.SIGKILL)
+    yield Fault(f"the engine on {name} was killed")
+
+
+@asynccontextmanager
+async def _engine_frozen(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    name = rng.choice(ENGINE_HOSTS)
+    with frozen(_pid(hosts, name)):
+        yield Fault(f"the engine on {name} was frozen", unheard=BOTH)
+
+
+@asynccontextmanager
+async def _agent_killed(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    name = rng.choice(ENGINE_HOSTS)
+    await asyncio.to_thread(hosts.agents[name].kill)
+    yield Fault(f"the agent on {name} was killed")
+    hosts.start_agent(name)
+
+
+@asynccontextmanager
+async def _agent_frozen(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    name = rng.choice(ENGINE_HOSTS)
+    with hosts.agents[name].frozen():
+        yield Fault(f"the agent on {name} was frozen")
+
+
+@asynccontextmanager
+async def _agent_replaced(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    """Freeze an agent, and start another one, which has the host once the lease has run out."""
+    name = rng.choice(ENGINE_HOSTS)
+    former = hosts.agents[name]
+    with former.frozen():
+        hosts.start_agent(name)
+        yield Fault(f"the agent on {name} was frozen, and another one started beside it")
+    await asyncio.sleep(BESIDE_S)
+    await asyncio.to_thread(former.kill)  # where the lease was still its own, it goes on
+
+
+@asynccontextmanager
+async def _host_killed(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    name = rng.choice(ENGINE_HOSTS)
+    await asyncio.to_thread(hosts.agents[name].kill)
+    for pid in hosts.by_name[name].pids():
+        os.kill(pid, signal.SIGKILL)
+    yield Fault(f"all on {name} was killed", unheard=BOTH)
+    hosts.start_agent(name)
+
+
+@asynccontextmanager
+async def _gateway_killed(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    number = rng.randrange(len(hosts.gateways))
+    await asyncio.to_thread(hosts.gateways[number].kill)
+    yield Fault(f"gateway {number} was killed", away=(number,))
+    await asyncio.to_thread(hosts.gateways[number].start)
+
+
+@asynccontextmanager
+async def _gateway_frozen(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    number = rng.randrange(len(hosts.gateways))
+    with hosts.gateways[number].frozen():
+        yield Fault(f"gateway {number} was frozen", away=(number,))
+
+
+@asynccontextmanager
+async def _gateway_cut_from_engine(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    number, name = rng.randrange(len(hosts.gateways)), rng.choice(ENGINE_HOSTS)
+    with hosts.stations.cut(GATEWAY_HOSTS[number], name):
+        yield Fault(f"gateway {number} was cut from {name}", unheard=(number,))
+
+
+@asynccontextmanager
+async def _agent_cut_from_database(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    name = rng.choice(ENGINE_HOSTS)
+    with hosts.stations.cut(name, HERE):
+        yield Fault(f"{name} was cut from the database")
+
+
+@asynccontextmanager
+async def _gateway_cut_from_database(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    number = rng.randrange(len(hosts.gateways))
+    with hosts.stations.cut(GATEWAY_HOSTS[number], HERE):
+        yield Fault(f"gateway {number} was cut from the database")
+
+
+@asynccontextmanager
+async def _hosts_cut(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    one, other = rng.choice((ENGINE_HOSTS, GATEWAY_HOSTS))
+    with hosts.stations.cut(one, other):
+        yield Fault(f"{one} was cut from {other}")
+
+
+@asynccontextmanager
+async def _host_cut_off(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    name, other = rng.sample(ENGINE_HOSTS, 2)
+    with hosts.stations.cut(name, other, *GATEWAY_HOSTS, HERE):
+        yield Fault(f"{name} was cut from all others", unheard=BOTH)
+
+
+@asynccontextmanager
+async def _gateway_cut_off(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    number = rng.randrange(len(hosts.gateways))
+    with hosts.stations.cut(GATEWAY_HOSTS[number], *ENGINE_HOSTS, HERE):
+        yield Fault(f"gateway {number} was cut from all others", away=(number,))
+
+
+@asynccontextmanager
+async def _database_stopped(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    stopped = hosts.postgres.stopped()
+    await asyncio.to_thread(stopped.__enter__)
+    try:
+        yield Fault("the database was stopped")
+    finally:
+        await asyncio.to_thread(stopped.__exit__, None, None, None)
+
+
+@asynccontextmanager
+async def _database_frozen(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    with hosts.postgres.frozen():
+        yield Fault("the database was frozen")
+
+
+@asynccontextmanager
+async def _database_killed(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
+    await asyncio.to_thread(hosts.postgres.kill)
+    yield Fault("the database was killed, and started again")
+
+
+KINDS = (
+    Kind("engine killed", _engine_killed, (0.0,)),
+    Kind("gateway cut from engine", _gateway_cut_from_engine),
+    Kind("agent killed", _agent_killed, can_be_long=True),
+    Kind("engine frozen", _engine_frozen, can_be_long=True),
+    Kind("agent frozen", _agent_frozen, can_be_long=True),
+    Kind("agent replaced", _agent_replaced, (1.0, 6.0, 12.0)),
+    Kind("host killed", _host_killed, can_be_long=True),
+    Kind("gateway killed", _gateway_killed),
+    Kind("gateway frozen", _gateway_frozen),
+    Kind("agent cut from database", _agent_cut_from_database, can_be_long=True),
+    Kind("gateway cut from database", _gateway_cut_from_database),
+    Kind("host cut from host", _hosts_cut),
+    Kind("host cut off", _host_cut_off, can_be_long=True),
+    Kind("gateway cut off", _gateway_cut_off),
+    Kind("database stopped", _database_stopped),
+    Kind("database frozen", _database_frozen),
+    Kind("database killed", _database_killed, (0.0,)),
+)
+"""Seed n makes a fault of kind n modulo their number."""

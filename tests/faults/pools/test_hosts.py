@@ -1,0 +1,131 @@
+"""Agents, engines and gateways of several hosts die and freeze, cables between them are cut, the database goes away.
+
+After each fault: no replica has been run twice, no answer was wrong, the ledger is exact, gateways that could reach a
+ready replica have answered within `BACK_S`, and none has kept an engine in its picture that it had not heard of for
+three heartbeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import pairwise, takewhile
+
+import msgspec
+import pytest
+
+from engine.protocol import HEARTBEAT_INTERVAL_S, HEARTBEATS_MISSED
+from tests.faults.pools.host_faults import KINDS, Kind
+from tests.faults.pools.hosts import ENGINE_HOSTS, GATEWAY_HOSTS, Hosts, Reply, running_hosts
+from tests.faults.pools.stations import CannotLay, Stations, laid_stations
+from tests.seeds import seeds
+
+NUM_FAULTS, NUM_FAULTS_FULL = 3, 300
+BACK_S = 15.0
+PICTURE_S = HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED
+SLACK_S = 1.0
+"""Seconds by which it may be noticed late that a picture is old: where others compute, a gateway's answer to this test
+takes a moment."""
+QUIET_S = 1.0
+"""Seconds of load between two faults."""
+
+FAILURES = ("cut off", "ended after its text had begun", "no answer", "stream ", "503 ", "cut")
+"""Beginnings of the outcomes that a fault may have besides answers."""
+
+
+class Seen(msgspec.Struct):
+    """What faults of one kind led to."""
+
+    count: int = 0
+    longest_s: float = 0.0
+    """The longest time in which a gateway gave no answer that should have given one."""
+    whole_s: float = 0.0
+    """The longest time from the end of a fault until all was as before."""
+    picture_s: float = 0.0
+    """The longest time for which a gateway had an engine in its picture that it did not hear of."""
+    outcomes: Counter[str] = msgspec.field(default_factory=Counter)
+
+
+@pytest.fixture
+def stations() -> Iterator[Stations]:
+    try:
+        with laid_stations(*ENGINE_HOSTS, *GATEWAY_HOSTS) as laid:
+            yield laid
+    except CannotLay as reason:
+        pytest.skip(f"no networks of its own: {reason}")
+
+
+async def test_faults_of_hosts_double_no_replica_and_no_bill_and_stop_no_gateway(
+    stations: Stations, full: bool
+) -> None:
+    table: dict[str, Seen] = {kind.name: Seen() for kind in KINDS}
+    try:
+        async with running_hosts(stations) as hosts, hosts.watched(0):
+            await hosts.settled()
+            for seed in seeds(NUM_FAULTS, NUM_FAULTS_FULL, full=full):
+                kind, rng = KINDS[seed % len(KINDS)], random.Random(seed)
+                lasts_s = kind.duration_s(rng) if full else max(kind.lasts_s[:2])
+                await _meet(hosts, kind, lasts_s, rng, table[kind.name], f"seed {seed}")
+    finally:
+        _print(table)
+
+
+async def _meet(hosts: Hosts, kind: Kind, lasts_s: float, rng: random.Random, seen: Seen, name: str) -> None:
+    """Have one fault, and check all that is promised."""
+    await asyncio.sleep(QUIET_S)
+    first_reply, first_picture, begun_s = len(hosts.replies), len(hosts.pictures), time.monotonic()
+    async with kind.begin(hosts, rng) as fault:
+        await asyncio.sleep(lasts_s)
+        healing_s = time.monotonic()
+    over_s = time.monotonic()
+    await hosts.settled()
+    whole_s = time.monotonic() - over_s
+    await asyncio.sleep(QUIET_S)
+    now_s = time.monotonic()
+    replies = hosts.replies[first_reply:]
+    waits_s = [
+        _longest_without(replies, number, over_s if number in fault.away else begun_s, now_s)
+        for number in range(len(hosts.gateways))
+    ]
+    picture_s = max(
+        (_kept_s(hosts, first_picture, each, fault.begun_s, healing_s) for each in fault.unheard), default=0.0
+    )
+    seen.count += 1
+    seen.longest_s, seen.whole_s = max(seen.longest_s, *waits_s), max(seen.whole_s, whole_s)
+    seen.picture_s = max(seen.picture_s, picture_s)
+    seen.outcomes.update(reply.outcome for reply in replies)
+    waits = " and ".join(f"{wait_s:.1f}" for wait_s in waits_s)
+    what = f"{name}: {fault.what} for {lasts_s:g} s: {waits} s without answers, whole after {whole_s:.1f} s"
+    print(f"{what}, picture {picture_s:.1f} s, {dict(Counter(reply.outcome for reply in replies))}", flush=True)
+    assert all(reply.outcome == "answered" or reply.outcome.startswith(FAILURES) for reply in replies), what
+    assert max(waits_s) < BACK_S, what
+    assert picture_s < PICTURE_S + SLACK_S, what
+    hosts.check()
+    await hosts.check_ledger()
+
+
+def _longest_without(replies: Iterable[Reply], gateway: int, from_s: float, until_s: float) -> float:
+    """Return the longest time in this span in which a gateway finished no answer."""
+    ends = sorted(each.ended_s for each in replies if each.gateway == gateway and each.outcome == "answered")
+    marks = [from_s, *(end_s for end_s in ends if end_s > from_s), until_s]
+    return max(later - earlier for earlier, later in pairwise(marks))
+
+
+def _kept_s(hosts: Hosts, first: int, gateway: int, begun_s: float, healing_s: float) -> float:
+    """Return the time for which a gateway kept both engines in its picture, while it did not hear of one."""
+    looks = [each for each in hosts.pictures[first:] if each.gateway == gateway and begun_s < each.at_s < healing_s]
+    kept = takewhile(lambda each: each.num_ready > 1, looks)
+    return max((each.at_s - begun_s for each in kept), default=0.0)
+
+
+def _print(table: dict[str, Seen]) -> None:
+    print("\n| fault | times | longest without answers, s | whole again, s | picture, s | outcomes |")
+    print("|---|---|---|---|---|---|")
+    for name, seen in table.items():
+        if seen.count:
+            outcomes = ", ".join(f"{count} {outcome}" for outcome, count in seen.outcomes.most_common())
+            numbers = f"{seen.longest_s:.1f} | {seen.whole_s:.1f} | {seen.picture_s:.1f}"
+            print(f"| {name} | {seen.count} | {numbers} | {outcomes} |")
