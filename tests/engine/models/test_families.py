@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -107,7 +108,25 @@ def test_what_the_decoder_would_compute_wrongly_is_refused_by_key(
         load_model_config(tmp_path)
 
 
-WRONG = (None, 0, -1, 3, 0.5, 1e300, 10**30, 1 << 31, "x", "", [], [1], [None], {}, {"a": 1}, True, False)
+WRONG: tuple[Any, ...] = (
+    None,
+    0,
+    -1,
+    3,
+    0.5,
+    1e300,
+    10**30,
+    1 << 31,
+    "x",
+    "",
+    [],
+    [1],
+    [None],
+    {},
+    {"a": 1},
+    True,
+    False,
+)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
