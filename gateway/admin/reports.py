@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from gateway.db.pool import Database
+from gateway.domain.errors import Overloaded
 from gateway.support.pace import Pace
 
 if TYPE_CHECKING:
@@ -23,12 +25,15 @@ SHARE = 0.1
 BURST_S = 10.0
 """Seconds of reports that one key or person may read at once: some hundred pages of the dashboard."""
 
+MAX_AT_ONCE = 2
+"""Reports of all keys and persons that a gateway reads at once: a slow one does not hold up all others."""
+
 WAIT_S = 10.0
 """The longest wait for the turn of a report."""
 
 
 class Reports:
-    """The reports of one gateway: one at a time, and of each key or person for a share of the time.
+    """The reports of one gateway: one at a time of each key or person, for a share of the time, and few of all.
 
     It knows nothing of what a report reads.
     """
@@ -42,26 +47,30 @@ class Reports:
     ) -> None:
         self._database = database
         self._clock = clock
-        self._turn = asyncio.Lock()
+        self._turns = asyncio.Semaphore(MAX_AT_ONCE)
+        self._turn_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._pace = Pace(share, burst_s, what="reports", whose="This key or user", clock=clock)
 
     @asynccontextmanager
     async def connection(self, actor_id: str) -> AsyncIterator[Connection]:
         """Borrow a connection for the queries of a report.
 
-        Raises LimitReached for a key or person who has read reports for too long, and TimeoutError when the turn or
-        a connection does not come soon.
+        Raises LimitReached for a key or person who has read reports for too long, Overloaded when the turn does not
+        come soon, and TimeoutError when a connection does not.
         """
         self._pace.take(actor_id, 0)
-        async with asyncio.timeout(WAIT_S):
-            await self._turn.acquire()
-        try:
+        own = self._turn_of.setdefault(actor_id, asyncio.Lock())
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    await stack.enter_async_context(own)
+                    await stack.enter_async_context(self._turns)
+            except TimeoutError:
+                raise Overloaded("Other reports are being read. Ask again in a moment.") from None
             self._pace.take(actor_id, 0)
-            async with self._database.acquire() as connection:
-                begun_s = self._clock()
-                try:
-                    yield connection
-                finally:
-                    self._pace.charge(actor_id, self._clock() - begun_s)
-        finally:
-            self._turn.release()
+            connection = await stack.enter_async_context(self._database.acquire())
+            begun_s = self._clock()
+            try:
+                yield connection
+            finally:
+                self._pace.charge(actor_id, self._clock() - begun_s)

@@ -321,6 +321,7 @@ class Run:
         """
         prepared = self._prepared[index]
         watch = None if self._is_plain else self._watch(index)
+        is_ending = False
         try:
             async with aclosing(self._source(prepared, may_restart=False)) as items:
                 self._context.check()
@@ -328,9 +329,12 @@ class Run:
                     assert not isinstance(item, Restarted)
                     if watch is not None and (collected := watch(item)) is not None:
                         assert self._before_end is not None
+                        is_ending = True
                         await self._before_end(collected)
                     yield item
         except (InvalidRequest, BackendFailed) as error:
+            if is_ending:
+                raise  # it is not about the prompt
             raise self._for_caller(error, prepared) from None
 
     def _watch(self, index: int) -> Callable[[Item], Collected | None]:

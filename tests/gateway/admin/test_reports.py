@@ -6,12 +6,15 @@ import asyncio
 
 import pytest
 
-from gateway.admin.reports import Reports
+from gateway.admin.reports import MAX_AT_ONCE, Reports
 from gateway.db.pool import Database
 from gateway.domain.errors import LimitReached
 
 
-async def test_one_report_is_read_at_a_time(database: Database) -> None:
+@pytest.mark.parametrize(("num_actors", "at_once"), [(1, 1), (8, MAX_AT_ONCE)], ids=["one reader", "many"])
+async def test_one_report_of_each_reader_is_read_at_a_time_and_few_of_all(
+    database: Database, num_actors: int, at_once: int
+) -> None:
     reports = Reports(database)
     running, most = 0, 0
 
@@ -24,8 +27,20 @@ async def test_one_report_is_read_at_a_time(database: Database) -> None:
             running -= 1
             return int(found)
 
-    assert await asyncio.gather(*(read(f"user_{number}") for number in range(8))) == [1] * 8
-    assert most == 1
+    assert await asyncio.gather(*(read(f"user_{number % num_actors}") for number in range(8))) == [1] * 8
+    assert most == at_once
+
+
+async def test_a_reader_whose_report_takes_long_holds_up_nobody_else(database: Database) -> None:
+    reports = Reports(database)
+    async with reports.connection("slow"):
+        async with reports.connection("other") as connection:
+            assert await connection.fetchval("SELECT 1") == 1
+        again = asyncio.create_task(reports.connection("slow").__aenter__())
+        async with reports.connection("other") as connection:
+            assert await connection.fetchval("SELECT 1") == 1
+        assert not again.done()
+        again.cancel()
 
 
 async def test_who_has_read_reports_for_too_long_waits_and_others_do_not(database: Database) -> None:
