@@ -71,6 +71,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
     Raises UnsupportedModel: for what cannot be computed, naming the key.
     """
+    rotates_partly: bool = False
+    """Whether a config may have a part of each head rotated."""
     activation: tuple[str, str] = ("hidden_act", "silu")
     """The key of the function of the gate, and the only one that is computed."""
 
@@ -248,6 +250,7 @@ FAMILIES: dict[str, Family] = {
         kinds=_all_sliding,
         keys=("original_max_position_embeddings", "resid_pdrop", "embd_pdrop"),
         fields=_phi3,
+        rotates_partly=True,
     ),
     "gemma2": Family(
         architecture="Gemma2ForCausalLM",
@@ -290,6 +293,7 @@ FAMILIES: dict[str, Family] = {
         beside="fused gate and up; a half of each head is rotated, neighbours together",
         defaults=_GLM,
         fields=_glm,
+        rotates_partly=True,
     ),
     "glm4": Family(
         architecture="Glm4ForCausalLM",
@@ -297,6 +301,7 @@ FAMILIES: dict[str, Family] = {
         beside="as GLM-4 of 2024, and four norms a layer",
         defaults=_GLM,
         fields=_glm4,
+        rotates_partly=True,
     ),
 }
 """What each family has beside Llama, by `model_type`. All else is not computed by the engine's own code."""

@@ -96,6 +96,10 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
     fields = family.fields(raw)
     if "rope" not in fields:
         fields["rope"] = rope_of(raw)
+    parts = {rope.rotary_dim for rope in (fields["rope"], fields.get("window_rope")) if rope is not None}
+    # All layers have their heads in one order.
+    if len(parts) > 1 or (parts != {0} and not family.rotates_partly):
+        raise UnsupportedModel(f"config.json: partial_rotary_factor is not supported for {name}")
     return ModelConfig(
         family=name,
         num_kv_heads=num_kv_heads,

@@ -38,9 +38,14 @@ def ropes_by_kind(raw: Raw, local_theta: float) -> tuple[RopeParameters, RopePar
     """Return the rotation of layers that see everything and of those with a window.
 
     transformers 5 has one object for each; before, scaling was that of layers that see everything alone.
+
+    Raises UnsupportedModel: for what is not computed, naming the key.
     """
     given = raw.get("rope_parameters")
     if isinstance(given, dict) and {"full_attention", "sliding_attention"} & given.keys():
+        for key in sorted(given.keys() - {*_BY_KIND, "rope_theta"}):
+            if given[key] not in (None, "default", 1):
+                raise UnsupportedModel(f"config.json: rope_parameters has {key} beside those of each kind of layers")
         full, local = ({"rope_theta": raw.get("rope_theta")} | _object(kind, given.get(kind)) for kind in _BY_KIND)
     else:
         full = {"rope_theta": raw.get("rope_theta")} | scaling_of({"rope_parameters": raw.get("rope_scaling") or given})
@@ -59,6 +64,8 @@ def _rope(raw: Raw, scaling: Raw) -> RopeParameters:
     positions = whole(raw, "max_position_embeddings")
     if kind == "longrope" and scaling.get("original_max_position_embeddings") is None:
         scaling = scaling | {"original_max_position_embeddings": raw.get("original_max_position_embeddings")}
+        if scaling["original_max_position_embeddings"] is None:
+            raise UnsupportedModel("config.json: original_max_position_embeddings is missing, which longrope needs")
     original = int(number(scaling, "original_max_position_embeddings", positions, above=0))
     factor = number(scaling, "factor", positions / max(original, 1), above=0)
     theta = number(scaling, "rope_theta", number(raw, "rope_theta", 10000.0, above=0), above=0)

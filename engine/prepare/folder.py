@@ -40,6 +40,7 @@ from engine.prepare.sources import (
     demo_file,
     download,
     keeps_blocks,
+    lacks_scaling,
     link_gguf,
     progress,
 )
@@ -80,7 +81,13 @@ def prepare(source: str, out: Path, *, converts: bool = False) -> Path:
             raise PreparationFailed(f"{path} is not a .gguf file")
         converted = SourceNote(1, "gguf", _file_identity(path))
         # A model that was converted before stays so: its digest is that of the adapters.
-        if converts or _read_note(out.absolute()) == converted or not keeps_blocks(path):
+        was_converted = _read_note(out.absolute()) == converted
+        if was_converted and lacks_scaling(_json(out / "config.json"), path):
+            progress(
+                f"{out} was converted without the file's scaling of the rotation; remove the folder and make a new "
+                "revision of the pool to mend"
+            )
+        if converts or was_converted or not keeps_blocks(path):
             return make_folder(converted, out, lambda to: convert_gguf(path, to), chat=False)
         linked = SourceNote(1, "blocks", _file_identity(path))
         return make_folder(linked, out, lambda to: link_gguf(path, to), chat=False)

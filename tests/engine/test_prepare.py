@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gguf import GGUFWriter
 
 from adapters.peft_format import read_adapter
 from engine.config import UnsupportedModel, load_model_config, model_digest
@@ -56,6 +57,29 @@ def test_is_made_once_and_again_only_when_the_source_changes(tmp_path: Path) -> 
     make_folder(SourceNote(1, "gguf", "model.gguf:2:2"), out, build, chat=True)
     assert len(built) == 2 and (out / "config.json").exists()
     assert [path.name for path in out.parent.iterdir() if path.is_dir()] == ["base"]
+
+
+@pytest.mark.parametrize(("factor", "is_told"), [(8.0, True), (1.0, False)])
+def test_a_folder_that_was_converted_without_a_scaling_stays_and_is_told(
+    factor: float, is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "model.gguf", tmp_path / "base"
+    writer = GGUFWriter(file, "llama")
+    writer.add_rope_scaling_factor(factor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    found = file.stat()
+    note = SourceNote(1, "gguf", f"{file.name}:{found.st_size}:{found.st_mtime_ns}")
+    make_folder(note, out, fill, chat=False)
+    digest = model_digest(out)
+    assert prepare(str(file), out) == out and model_digest(out) == digest
+    told = "converted without the file's scaling of the rotation; remove the folder and make a new revision of the pool"
+    assert (told in capsys.readouterr().err) is is_told
+    config = CONFIG | {"rope_parameters": {"rope_type": "linear", "factor": factor}}
+    (out / "config.json").write_text(json.dumps(config))
+    assert prepare(str(file), out) == out
+    assert told not in capsys.readouterr().err
 
 
 def test_a_folder_that_was_cut_off_is_never_taken(tmp_path: Path) -> None:

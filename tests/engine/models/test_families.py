@@ -14,7 +14,7 @@ from transformers import LlamaConfig
 
 from engine.config import UnsupportedModel, load_model_config
 from tests.engine.harness import engine_config, greedy, run_engine
-from tests.engine.models.tiny import FAMILIES, TINY, save_tiny
+from tests.engine.models.tiny import FAMILIES, LONG_ROPE, TINY, save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
 
 TOKEN_BYTES = 2 * 3 * 2 * 8 * 4  # keys and values of 3 layers and 2 heads of 8 numbers, in float32
@@ -68,6 +68,10 @@ def test_where_all_layers_have_windows_a_small_cache_holds_long_texts(family: st
     assert any(answers[request.request_id].final.usage.cached_tokens for request in again)
 
 
+FLAT_BESIDE_NESTED = {"full_attention": {}, "sliding_attention": {}, "rope_type": "linear", "factor": 8.0}
+HALF_ROTATED_WINDOWS = {"full_attention": {}, "sliding_attention": {"partial_rotary_factor": 0.5}}
+
+
 @pytest.mark.parametrize(
     ("change", "key"),
     [
@@ -82,7 +86,21 @@ def test_where_all_layers_have_windows_a_small_cache_holds_long_texts(family: st
         ({"head_dim": 7}, "partial_rotary_factor"),
         ({"eos_token_id": "x"}, "eos_token_id"),
         ({"rope_parameters": {"partial_rotary_factor": 0.01}}, "partial_rotary_factor"),
-        ({"model_type": "phi3", "rope_parameters": {"rope_type": "longrope", "short_factor": [1]}}, "short_factor"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported for llama"),
+        ({"model_type": "olmo3", "rope_parameters": HALF_ROTATED_WINDOWS}, "partial_rotary_factor is not supported"),
+        ({"model_type": "gemma3_text", "rope_parameters": FLAT_BESIDE_NESTED}, "rope_parameters has factor beside"),
+        (
+            {
+                "model_type": "phi3",
+                "original_max_position_embeddings": 16,
+                "rope_parameters": {"rope_type": "longrope", "short_factor": [1]},
+            },
+            "short_factor",
+        ),
+        (
+            {"model_type": "phi3", "rope_parameters": LONG_ROPE | {"original_max_position_embeddings": None}},
+            "original_max_position_embeddings is missing",
+        ),
         ({"model_type": "gemma2", "attn_logit_softcapping": -1.0}, "attn_logit_softcapping"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope type"),
         ({"model_type": "mistral", "sliding_window": 0}, "sliding_window"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import struct
@@ -16,7 +17,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, RopeScalingType
 from gguf.quants import quantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import LlamaConfig
+from transformers import Gemma3TextConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from engine.config import ModelConfig, UnsupportedModel, load_model_config, model_digest
@@ -311,6 +312,54 @@ def test_other_scalings_of_a_file_become_keys_of_its_config(tmp_path: Path) -> N
         "rope_type": "longrope", "short_factor": [5.0] * 12, "long_factor": [4.0] * 12,
         "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
     }  # fmt: skip
+
+
+def test_a_scaling_goes_to_layers_that_see_everything_where_others_have_windows(tmp_path: Path) -> None:
+    raw = Gemma3TextConfig(**TINY | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]})
+    writer = GGUFWriter(tmp_path / "model.gguf", "gemma3")
+    writer.add_rope_scaling_type(RopeScalingType.LINEAR)
+    writer.add_rope_scaling_factor(8.0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    plain = raw.to_dict()
+    scaled = with_rotation(plain, read_rotation(tmp_path / "model.gguf"))
+    (tmp_path / "config.json").write_text(json.dumps(scaled))
+    (tmp_path / "model.gguf").unlink()
+    ours = load_model_config(tmp_path)
+    thetas = [plain["rope_parameters"][kind]["rope_theta"] for kind in ("full_attention", "sliding_attention")]
+    assert ours.window_rope is not None
+    assert (ours.rope.kind, ours.rope.factor, ours.rope.theta) == ("linear", 8.0, thetas[0])
+    assert (ours.window_rope.kind, ours.window_rope.theta) == ("default", thetas[1])
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn", "llama3", "longrope", "none"])
+@pytest.mark.parametrize("key", ["yarn_log_multiplier", "yarn_attn_factor", "yarn_ext_factor", "alpha", "attn_factor"])
+def test_keys_that_a_scaling_does_not_have_are_refused_by_name(kind: str, key: str, tmp_path: Path) -> None:
+    def add(writer: GGUFWriter) -> None:
+        writer.add_bool("llama.rope.scaling.finetuned", True)
+        writer.add_rope_scaling_orig_ctx_len(4096)
+        writer.add_float32(f"llama.rope.scaling.{key}", 0.5)
+        if kind in ("linear", "yarn"):
+            writer.add_rope_scaling_type(RopeScalingType(kind))
+            writer.add_rope_scaling_factor(4.0)
+        for end in {"llama3": ("rope_freqs",), "longrope": ("rope_factors_short", "rope_factors_long")}.get(kind, ()):
+            writer.add_tensor(f"{end}.weight", np.ones(32, dtype=np.float32))
+
+    if (kind, key) == ("longrope", "attn_factor"):
+        assert rotation_of(tmp_path, add)["attention_factor"] == 0.5
+        return
+    with pytest.raises(UnknownRotation, match=rf"rope\.scaling\.{key}"):
+        rotation_of(tmp_path, add)
+
+
+def test_factors_beside_another_scaling_are_refused(tmp_path: Path) -> None:
+    def add(writer: GGUFWriter) -> None:
+        writer.add_rope_scaling_factor(4.0)
+        writer.add_tensor("rope_freqs.weight", np.ones(32, dtype=np.float32))
+
+    with pytest.raises(UnknownRotation, match="by factors and by 'linear' at once"):
+        rotation_of(tmp_path, add)
 
 
 @pytest.mark.parametrize("factors", [np.array([1.0, 3.0, 2.0, 4.0]), np.array([1.0, -1.0]), np.array([1.0, np.nan])])
