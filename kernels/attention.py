@@ -17,10 +17,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from kernels.workspace import Workspace
 
 
-def attention_reference(q: Tensor, cache: Tensor, slots: Tensor, position: int, window: int | None = None) -> Tensor:
+def attention_reference(
+    q: Tensor, cache: Tensor, slots: Tensor, position: int, window: int | None = None, softcap: float = 0.0
+) -> Tensor:
     """Return the attention [H, D] of one query, by the definition, in fp32.
 
-    q [H, D]; cache [2, KVH, S, D]; slots [>= position + 1] int64.
+    q [H, D]; cache [2, KVH, S, D]; slots [>= position + 1] int64. softcap: the bound that scores are bent to by tanh;
+    0: none.
     """
     first = 0 if window is None else max(0, position - window + 1)
     seen = slots[first : position + 1]
@@ -28,6 +31,8 @@ def attention_reference(q: Tensor, cache: Tensor, slots: Tensor, position: int, 
     keys = cache[0, :, seen].float().repeat_interleave(group, 0)
     values = cache[1, :, seen].float().repeat_interleave(group, 0)
     scores = torch.einsum("hd,hjd->hj", q.float(), keys) * q.shape[-1] ** -0.5
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
     return torch.einsum("hj,hjd->hd", scores.softmax(-1), values).to(q.dtype)
 
 

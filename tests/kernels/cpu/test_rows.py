@@ -148,6 +148,7 @@ class Tile(ctypes.Structure):
     _fields_ = (
         ("q", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("q_stride", "num_rows", "group", "first_position", "window")),
+        ("softcap", ctypes.c_float),
         ("cache", ctypes.c_void_p),
         ("num_heads", ctypes.c_int64),
         ("head_dim", ctypes.c_int64),
@@ -172,12 +173,20 @@ class Cache:
         self.slots = (self.blocks.long()[:, None] * CACHE_BLOCK + torch.arange(CACHE_BLOCK)).flatten()
 
     def attend(
-        self, library: NativeLibrary, path: int, q: Tensor, position: int, window: int, head: int, out: Tensor
+        self,
+        library: NativeLibrary,
+        path: int,
+        q: Tensor,
+        position: int,
+        window: int,
+        head: int,
+        out: Tensor,
+        softcap: float = 0.0,
     ) -> None:
         """Write to `out` the attention of q [rows, heads of the group, head_dim], scaled, as one path computes it."""
         rows, group, _ = q.shape
         tile = Tile(
-            q.data_ptr(), group * self.head_dim, rows, group, position, window, self.native.data_ptr(),
+            q.data_ptr(), group * self.head_dim, rows, group, position, window, softcap, self.native.data_ptr(),
             self.num_heads, self.head_dim, CODES[self.dtype], head, self.blocks.data_ptr(), len(self.blocks),
         )  # fmt: skip
         library.functions.lorikeet_attend(path, ctypes.byref(tile), out.data_ptr())
@@ -187,25 +196,27 @@ class Cache:
 @pytest.mark.parametrize(("group", "head_dim"), [(1, 64), (3, 64), (4, 6), (5, 40), (2, 128), (9, 16)])
 def test_attention(library: NativeLibrary, group: int, head_dim: int, dtype: torch.dtype) -> None:
     cache = Cache(2, head_dim, dtype)
-    for rows, position, window in [(1, 0, 0), (1, 15, 0), (1, 16, 0), (1, 90, 0), (5, 14, 0), (16, 70, 20), (3, 40, 1)]:
+    capped = [(1, 90, 0, 2.0), (16, 70, 20, 0.5)]
+    sizes = [(1, 0, 0), (1, 15, 0), (1, 16, 0), (1, 90, 0), (5, 14, 0), (16, 70, 20), (3, 40, 1)]
+    for rows, position, window, softcap in [*((*size, 0.0) for size in sizes), *capped]:
         q = torch.randn(rows, 2 * group, head_dim)
         for head in (0, 1):
             mine = (q[:, head * group : (head + 1) * group] * head_dim**-0.5).contiguous()
             count = rows * group * (cache.padded + 2)
 
             def attend(path: int, out: Tensor, mine: Tensor = mine, head: int = head) -> None:
-                cache.attend(library, path, mine, position, window, head, out)  # noqa: B023
+                cache.attend(library, path, mine, position, window, head, out, softcap)  # noqa: B023
 
             out = on_all_paths(library, count, attend)
             values = out[: rows * group * cache.padded].view(rows, group, cache.padded)
             assert (values[..., head_dim:] == 0).all()
             for row in range(rows):
                 expected = attention_reference(
-                    q[row], cache.plain.float(), cache.slots, position + row, window or None
+                    q[row], cache.plain.float(), cache.slots, position + row, window or None, softcap
                 )[head * group : (head + 1) * group]
                 assert torch.allclose(values[row, :, :head_dim], expected, rtol=1e-4, atol=1e-5)
                 alone = torch.empty(group * (cache.padded + 2))
-                cache.attend(library, 0, mine[row : row + 1], position + row, window, head, alone)
+                cache.attend(library, 0, mine[row : row + 1], position + row, window, head, alone, softcap)
                 assert torch.equal(alone[: group * cache.padded], values[row].flatten())
 
 
