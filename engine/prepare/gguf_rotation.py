@@ -115,7 +115,8 @@ def with_rotation(config: dict[str, Any], rotation: Rotation) -> dict[str, Any]:
     scaling = llama3_scaling(np.array(rotation.factors), theta) if rotation.factors else rotation.scaling
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     share = {"partial_rotary_factor": rotation.rotary_dim / head_dim} if rotation.rotary_dim else {}
-    rope = {"rope_type": "default"} | before | {"rope_theta": theta} | scaling | share
+    base = {} if by_kind and "rope_theta" not in before else {"rope_theta": theta}  # else that of the family
+    rope = {"rope_type": "default"} | before | base | scaling | share
     rope = given | {"full_attention": rope} if by_kind else rope
     return {key: value for key, value in config.items() if key != "rope_scaling"} | {"rope_parameters": rope}
 
