@@ -150,6 +150,14 @@ SUITES = (
         borrows=("torch", "transformers", "accelerate"),
     ),
     Suite(
+        name="inspect-ai",
+        title="inspect-ai",
+        what="`inspect eval --batch` with chat and with responses: its samples come in files and batches",
+        runtime="python",
+        packages=("inspect-ai==0.3.285", "openai==3.54.0", PYTEST),
+        scripts=("use_inspect_ai.py",),
+    ),
+    Suite(
         name="schemathesis",
         title="Schemathesis",
         what="operations of `/openapi.json` with what it makes of the schemas, right and wrong, as many as its cases "
