@@ -52,14 +52,14 @@ def _unrotated_sliding(raw: Raw) -> list[str]:
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """What the models of one `model_type` have beside Llama."""
+    """The differences between the models of one `model_type` and Llama."""
 
     architecture: str
     """The name of transformers' class."""
     examples: str
     """Models of this family, for people."""
     beside: str = ""
-    """What it has beside Llama, for people."""
+    """The differences between the family and Llama in words, for people."""
     defaults: Raw = {}
     """The values of keys that a config may leave out."""
     kinds: Callable[[Raw], list[str]] = _all_full
@@ -72,7 +72,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     Raises UnsupportedModel: for what cannot be computed, naming the key.
     """
     rotates_partly: bool = False
-    """Whether a config may have a part of each head rotated."""
+    """True if a config may have a part of each head rotated."""
     activation: tuple[str, str] = ("hidden_act", "silu")
     """The key of the function of the gate, and the only one that is computed."""
 
@@ -304,4 +304,4 @@ FAMILIES: dict[str, Family] = {
         rotates_partly=True,
     ),
 }
-"""What each family has beside Llama, by `model_type`. All else is not computed by the engine's own code."""
+"""The families that the engine's own code computes, by `model_type`, with the differences of each from Llama."""

@@ -114,9 +114,9 @@ class ModelConfig(msgspec.Struct, frozen=True):
     decoder: Literal["own", "transformers"] = "own"
     """The code that computes the model; for `transformers`, the fields that tell how are not read."""
     modules: tuple[tuple[str, int, int], ...] = ()
-    """Where transformers computes it, the modules that an adapter may target: short names, inputs, outputs."""
+    """The modules that an adapter may target in a model of transformers: short names, inputs, outputs."""
     groups: tuple[tuple[str, ...], ...] = ()
-    """Where transformers computes it and it is loaded, the names of the modules that share an input, together."""
+    """The names of the modules that share an input, together, in a loaded model of transformers."""
 
     @property
     def length_switch(self) -> int:

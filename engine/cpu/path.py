@@ -20,7 +20,7 @@ from engine.transfers import Event, PastEvent
 
 
 class AdapterPath:
-    """What paths on a CPU share: adapters in tables, and steps that are done when they are launched.
+    """The parts that paths on a CPU share: adapters in tables, and steps that are done when they are launched.
 
     adapter_in: returns the adapter that a slot of the pool holds.
     tables: the tables of decodes.

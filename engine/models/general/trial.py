@@ -43,7 +43,7 @@ class Trial:
 
 
 class Tried(NamedTuple):
-    """What a trial has shown."""
+    """The results of a trial."""
 
     layers: list[LayerAttention]
     """The attention of each layer."""
