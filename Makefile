@@ -311,6 +311,7 @@ bench-cpu-kernels: $(VENV)/.installed-dev
 #     make bench-cpu ARGS="--json --repeat 3"
 bench-cpu: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m engine.bench bounds --model-dir $(DEMO_MODEL) $(ARGS)
+	$(BIN)/python -m gateway.bench.own_server build/bench $(BIN)/python -m engine.bench served --model-dir $(DEMO_MODEL)
 
 # The native kernels' tests with GCC's sanitizers of addresses, undefined behaviour and threads, and their bits as aarch64 by
 # QEMU (Debian's package qemu-user).

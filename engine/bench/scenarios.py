@@ -18,6 +18,7 @@ from engine.bench import (
     overview,
     prefix,
     quantization,
+    served,
     slots,
     speculative,
     structured,
@@ -44,6 +45,7 @@ SCENARIOS = {
         quantization,
         llamacpp,
         bounds,
+        served,
         decoders,
     )
 }
