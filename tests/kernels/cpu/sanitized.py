@@ -70,7 +70,7 @@ def _passes(name: str) -> bool:
     build.build(library, flags)
     runtime = subprocess.check_output(["c++", f"-print-file-name={RUNTIMES[name]}"], text=True).strip()
     # Without random addresses: those of some kernels are more than TSan's shadow memory has room for.
-    command = ["setarch", "-R", sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    command = ["setarch", "-R", sys.executable, "-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider"]
     environ = {**os.environ, **OPTIONS[name], "LD_PRELOAD": runtime}
     return not subprocess.run([*command, f"--native-library={library}", *TESTS], env=environ, check=False).returncode
 
@@ -99,6 +99,11 @@ def _same_bits_on_arm() -> bool:
     return (
         not bad and all(done.returncode == 0 for done in printed) and bool(lines[0]) and len(lines[0]) == len(lines[1])
     )
+
+
+def check_bits() -> None:
+    """Compile `bits.cpp` without making a program. Raises BuildError: when the compiler refuses it."""
+    build._run([*build.compiler(), *build.FLAGS, f"-I{build.SOURCES}", "-fsyntax-only", str(BITS)])
 
 
 def _program(machine: str) -> Path:
