@@ -166,7 +166,7 @@ def read_quantized(folder: Path, raw: Raw) -> Quantized | None:
         raise UnsupportedModel(f"{where}: quant_method is {_shown(method)}; supported: {', '.join(METHODS)}")
     if method == "compressed-tensors":
         _check(where, found, _COMPRESSED)
-        return Quantized(method, _schemes(where, found))
+        return Quantized("compressed-tensors", _schemes(where, found))
     if method == "modelopt":
         _check(where, found, _MODELOPT)
         return _modelopt(where, found)
@@ -175,7 +175,7 @@ def read_quantized(folder: Path, raw: Raw) -> Quantized | None:
         block = found.get("weight_block_size")
         rows, inputs = (0, 0) if block is None else _block(where, "weight_block_size", block)
         is_static = found.get("activation_scheme") == "static"
-        return Quantized(method, (Scheme("float8", 8, rows, inputs, static_inputs=is_static),))
+        return Quantized("fp8", (Scheme("float8", 8, rows, inputs, static_inputs=is_static),))
     _check(where, found, _AWQ if method == "awq" else _GPTQ, needed=("bits", "group_size"))
     group = max(found["group_size"], 0)
     if method == "awq":
