@@ -14,6 +14,7 @@ import torch
 from adapters.stores import open_store
 from engine.compilations import Compilations
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
+from engine.config.model import Quantized
 from engine.core import EngineCore
 from engine.cpu.quantization import check_unquantized, settle_format
 from engine.cpu.setup import build_cpu
@@ -56,7 +57,8 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
     dtype = str(resolve_dtype(config.dtype, where))
     quantized = config.quantization
-    is_general = load_model_config(config.model_dir, config.decoder).decoder == "transformers"
+    model = load_model_config(config.model_dir, config.decoder)
+    is_general = model.decoder == "transformers"
     products = f"transformers {version('transformers')}" if is_general else quantized
     server = EngineServer(
         config.endpoint,
@@ -65,7 +67,7 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
         mailbox,
         fingerprint=_fingerprint(digest, name, dtype, products),
         device=name,
-        dtype=_formats(dtype.removeprefix("torch."), quantized, is_general=is_general),
+        dtype=_formats(dtype.removeprefix("torch."), quantized, model.quantized, is_general=is_general),
         unattended_s=config.unattended_s,
         link_dir=config.link_dir,
     )
@@ -85,15 +87,17 @@ def settled(config: EngineConfig) -> EngineConfig:
     return msgspec.structs.replace(config, quantization=quantized)
 
 
-def _formats(dtype: str, quantized: str, *, is_general: bool) -> str:
+def _formats(dtype: str, quantized: str, of_files: Quantized | None = None, *, is_general: bool) -> str:
     """Return the number formats for people, such as `bfloat16` or `float32, products in int8 by avx2`.
 
-    is_general: True where transformers computes the model, which is told here as well.
+    of_files: the way in which files hold matrices in few bits, which is told behind it. is_general: True where
+    transformers computes the model, which is told here as well.
     """
     if is_general:
         return f"{dtype} through transformers (slower)"
     library = None if quantized == "none" else installed()
-    return dtype if library is None else f"{dtype}, products in {quantized} by {library.paths[-1]}"
+    products = dtype if library is None else f"{dtype}, products in {quantized} by {library.paths[-1]}"
+    return products if of_files is None else f"{products}, of files in {of_files}"
 
 
 def _fingerprint(digest: str, device: str, dtype: str, products: str) -> str:

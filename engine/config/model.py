@@ -56,6 +56,53 @@ class NormNames(msgspec.Struct, frozen=True):
     """The norm of the feed-forward part's output, before that is added."""
 
 
+class Scheme(msgspec.Struct, frozen=True):
+    """The numbers of a matrix [outputs, inputs] that a file holds in few bits, each of them times a scale."""
+
+    kind: Literal["float8", "int"]
+    """float8: numbers of 8 bits in e4m3; int: integers, from which a zero point is taken first."""
+    bits: int
+    rows: int
+    """The outputs that share a scale; 0: all."""
+    inputs: int
+    """The inputs that share a scale; 0: all."""
+    symmetric: bool = True
+    """True where the zero point of integers is the middle of their range."""
+    ordered: bool = False
+    """True where a tensor says which group each input is in (act-order)."""
+    static_inputs: bool = False
+    """True where the checkpoint says a scale of the inputs, by which a server may round them."""
+
+    def __str__(self) -> str:
+        if self.kind == "float8":
+            of = {(0, 0): "a scale a matrix", (1, 0): "a scale a row"}
+            return f"FP8, {of.get((self.rows, self.inputs), f'blocks of {self.rows}x{self.inputs}')}"
+        groups = f"groups of {self.inputs}" if self.inputs else "a scale a row" if self.rows else "a scale a matrix"
+        return f"{self.bits} bits, {groups}{', act-order' if self.ordered else ''}"
+
+
+class Quantized(msgspec.Struct, frozen=True):
+    """The way in which files hold a model's matrices in few bits."""
+
+    method: Literal["fp8", "awq", "gptq", "compressed-tensors", "modelopt"]
+    schemes: tuple[Scheme, ...]
+    """The formats of the matrices. A matrix that files hold as it is has none."""
+    layout: Literal["", "gemm", "gemv", "gptq", "gptq_v2"] = ""
+    """The order of the integers of AWQ and GPTQ."""
+
+    @property
+    def keeps_integers(self) -> bool:
+        """Tell whether all matrices are 4-bit integers in groups that the native kernels have."""
+        return all(
+            scheme.kind == "int" and scheme.bits == 4 and not scheme.ordered and scheme.inputs % 32 == 0
+            for scheme in self.schemes
+        )
+
+    def __str__(self) -> str:
+        names = {"fp8": "", "awq": "AWQ, ", "gptq": "GPTQ, ", "modelopt": "ModelOpt, "}
+        return names.get(self.method, "") + "; ".join(dict.fromkeys(map(str, self.schemes)))
+
+
 class ModelConfig(msgspec.Struct, frozen=True):
     """A decoder of the Llama family or near to it, as its `config.json` describes it."""
 
@@ -111,6 +158,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
     eos_token_ids: tuple[int, ...] = ()
     embedding_sizes: tuple[int, ...] = ()
     """The sizes to which an embedding may be shortened, hidden_size among them. Empty: only hidden_size."""
+    quantized: Quantized | None = None
+    """The way in which files hold matrices in few bits; None: as they are."""
     decoder: Literal["own", "transformers"] = "own"
     """The code that computes the model; for `transformers`, the fields that tell how are not read."""
     modules: tuple[tuple[str, int, int], ...] = ()

@@ -15,6 +15,7 @@ from engine.config.families import FAMILIES, FULL, SLIDING, Family
 from engine.config.general import general_config
 from engine.config.gguf_file import gguf_of
 from engine.config.model import ModelConfig, UnsupportedModel
+from engine.config.quantized import read_quantized
 from engine.config.rope_keys import rope_of
 from engine.config.values import MOST, number, whole
 
@@ -109,6 +110,7 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
         windows=_windows(family, raw),
         eos_token_ids=_eos_token_ids(raw, folder),
         embedding_sizes=_embedding_sizes(raw),
+        quantized=read_quantized(folder, raw) if gguf_of(folder) is None else None,
         **sizes,
         **fields,
     )

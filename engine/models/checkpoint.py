@@ -15,6 +15,7 @@ from engine.config import ModelConfig, UnsupportedModel
 from engine.config.gguf_file import FILE_NAME, gguf_of
 from engine.lora.layout import in_order, part_of
 from engine.models.gguf import GgufWeights
+from engine.models.packed.files import PackedFiles
 from engine.models.weights import (
     MakeEmbedding,
     MakeLinear,
@@ -34,8 +35,6 @@ Made = TypeVar("Made")
 class _File(Protocol):
     """A file of tensors, as safetensors has it."""
 
-    def get_tensor(self, name: str) -> Tensor: ...
-
     def get_slice(self, name: str) -> Tensor:
         """Return what gives rows of the tensor by an index, without the others."""
 
@@ -54,6 +53,9 @@ class _Checkpoint:
         if blocks is not None:
             weights = GgufWeights(blocks, config)
             self._files = dict.fromkeys(weights.keys(), weights)
+        elif config.quantized is not None:
+            packed = stack.enter_context(PackedFiles(folder, config))
+            self._files, paths = dict.fromkeys(packed.keys(), packed), []
         for path in paths:
             file = stack.enter_context(safe_open(path, framework="pt"))
             self._files.update(dict.fromkeys(file.keys(), file))

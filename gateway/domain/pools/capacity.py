@@ -51,7 +51,7 @@ class Weights(msgspec.Struct, frozen=True):
     num_in_heads: int = 0
     """Elements of the head and the embedding."""
     formats: Mapping[str, int] = {}
-    """Elements by the format of their blocks in a GGUF file; none where the weights are safetensors."""
+    """Elements by the format of the blocks that the engine holds them in unasked; none where it is left open."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -84,6 +84,7 @@ def estimate(
     cache is left open, the engine takes the fraction of it that they say.
     """
     on_gpu = bool(gpu_bytes) and config.device != "cpu"
+    weights = weights if model.quantized is None else _dequantized(model)
     item_bytes = _ITEM_BYTES.get(config.dtype) or (2 if on_gpu or has_bf16 else 4)
     if not on_gpu:
         held = _held_bytes(weights, config, item_bytes)
@@ -100,11 +101,19 @@ def estimate(
     return Estimate(held, kv_cache, adapters, GPU_STEP_BYTES, on_gpu=True)
 
 
+def _dequantized(model: ModelConfig) -> Weights:
+    """Return the elements of a model whose files hold several of them in one number, by its sizes."""
+    layers = model.num_layers * sum(inputs * outputs for inputs, outputs in model.projection_shapes().values())
+    heads = model.vocab_size * model.hidden_size * (1 if model.tie_word_embeddings else 2)
+    keeps = model.quantized is not None and model.quantized.keeps_integers
+    return Weights(layers + heads, heads, {"Q4_1": layers, "Q8_0": heads} if keeps else {})
+
+
 def _held_bytes(weights: Weights, config: EngineConfig, item_bytes: int) -> int:
     """Return the bytes of the weights on processors, in the format that the settings ask for.
 
-    `auto` takes the blocks of a GGUF file. Whether it takes 8-bit integers in place of safetensors is found by the
-    first start: until then the weights count as numbers of the engine's format.
+    `auto` takes the blocks of a GGUF file, and the 4-bit integers of other files. Whether it takes 8-bit integers in
+    place of safetensors is found by the first start: until then the weights count as numbers of the engine's format.
     """
     asked, count = config.quantization, weights.num_parameters
     if asked == "int8":
