@@ -15,8 +15,9 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.lora.layer import DOWN, GATE_UP, OUT, QKV, Group
-from engine.models.weights import LayerWeights, ModelWeights, Norm, Product
-from kernels.activation import gelu_mul, silu_mul
+from engine.models.weights import ExpertWeights, LayerWeights, ModelWeights, Norm, Product
+from kernels.activation import clamped_mul, gelu_mul, silu_mul
+from kernels.experts import route, sorted_rows, weighted_sum
 from kernels.workspace import Workspace
 
 
@@ -125,6 +126,9 @@ class Decoder:
     def _feed_forward(self, index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
         """Return the residual stream x [N, hidden] after the layer's feed-forward part."""
         normed = x if layer.post_norm is None else layer.post_norm(x)
+        if isinstance(layer.feed_forward, ExpertWeights):
+            fed = _scaled(self._experts(layer.feed_forward, normed), self.config.residual_multiplier)
+            return (fed if layer.feed_forward_norm is None else layer.feed_forward_norm(fed)) + x
         delta = None if lora is None else lora.begin(index, GATE_UP, normed)
         gate_up = layer.gate_up(normed)
         if delta is not None and self._is_silu:
@@ -136,6 +140,16 @@ class Decoder:
         activated = _scaled(activated, self.config.residual_multiplier)
         delta = None if lora is None else lora.begin(index, DOWN, activated)
         return _added(layer.down, activated, delta, layer.feed_forward_norm, x)
+
+    def _experts(self, weights: ExpertWeights, x: Tensor) -> Tensor:
+        """Return what the experts that are chosen for each row make of x [N, hidden]: the weighted sum."""
+        experts = self.config.experts
+        assert experts is not None
+        shares, chosen = route(weights.router(x), experts.chosen, normalized=experts.normalized)
+        rows = sorted_rows(chosen, experts.number)
+        gate_up = weights.gate_up(x[rows.tokens], rows)
+        gated = self._activation(gate_up) if experts.clamp is None else clamped_mul(gate_up, *experts.clamp)
+        return weighted_sum(weights.down(gated, rows), rows, shares)
 
 
 def bounded_(x: Tensor, cap: float) -> Tensor:
