@@ -1,4 +1,4 @@
-"""The gated activations of decoders (Shazeer, 2020): SwiGLU of the Llama family, GEGLU of Gemma, gpt-oss's bounded gate.
+"""The gated activations of decoders (Shazeer, 2020): SwiGLU of Llama, GEGLU of Gemma, and gpt-oss's bounded gate.
 
 Semantics, 0 <= i < I:
     silu_mul:  out[n, i] = silu(gate_up[n, i]) * gate_up[n, I + i]

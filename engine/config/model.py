@@ -92,6 +92,15 @@ class Experts(msgspec.Struct, frozen=True):
     """The slope and the bound of gpt-oss's gate, min(g, bound) sigmoid(slope g) (clip(u, bound) + 1); None: another."""
 
 
+class ExpertModule(NamedTuple):
+    """A module of experts that an adapter may target."""
+
+    projections: tuple[str, ...]
+    """The linears of an expert that its outputs are of."""
+    expert: int | None
+    """The number of the expert; None where the module has a matrix of each."""
+
+
 class ModelConfig(msgspec.Struct, frozen=True):
     """A decoder of the Llama family or near to it, as its `config.json` describes it."""
 
@@ -206,6 +215,31 @@ class ModelConfig(msgspec.Struct, frozen=True):
         names = PROJECTIONS if self.experts is None else ATTENTION
         return {projection: self.projection_shape(projection) for projection in names}
 
+    def expert_shapes(self) -> dict[str, tuple[int, int]]:
+        """Return (in_features, out_features) of each linear of an expert; {} for a model without any."""
+        if self.experts is None:
+            return {}
+        return {f"experts.{name}": self.projection_shape(name) for name in PROJECTIONS[4:]}
+
+    def expert_modules(self) -> dict[str, ExpertModule]:
+        """Return the modules of experts that an adapter may target, by short names (`adapters.patterns`).
+
+        Each expert has modules in transformers 4; a parameter has a matrix of each expert in transformers 5.
+        """
+        experts = self.experts
+        if experts is None:
+            return {}
+        names, projections = experts.names, tuple(self.expert_shapes())
+        alone = {
+            f"{names.block}.{expert}.{own}": ExpertModule((projection,), expert)
+            for expert in range(experts.number)
+            for own, projection in zip((names.gate, names.up, names.down), projections, strict=True)
+        }
+        for block in {"mlp.experts", names.block}:
+            alone[f"{block}[{experts.number}].gate_up_proj"] = ExpertModule(projections[:2], None)
+            alone[f"{block}[{experts.number}].down_proj"] = ExpertModule(projections[2:], None)
+        return alone
+
     def parts_of(self, module: str) -> tuple[Projection, ...]:
         """Return the projections of a module that an adapter may target, in the order of its outputs."""
         return FUSED[module] if module in self.fused else (module,)  # type: ignore[return-value]
@@ -218,9 +252,13 @@ class ModelConfig(msgspec.Struct, frozen=True):
         parts = {part for name in self.fused for part in FUSED[name]}
         shapes = self.projection_shapes()
         modules = [fused.get(name, name) for name in shapes if name in fused or name not in parts]
+        targets = {name: (self.parts_of(name), shapes) for name in modules}
+        of_experts = {
+            name: (module.projections, self.expert_shapes()) for name, module in self.expert_modules().items()
+        }
         return {
-            name: (shapes[self.parts_of(name)[0]][0], sum(shapes[part][1] for part in self.parts_of(name)))
-            for name in modules
+            name: (of_parts[parts[0]][0], sum(of_parts[part][1] for part in parts))
+            for name, (parts, of_parts) in (targets | of_experts).items()
         }
 
     def head_order(self) -> tuple[int, ...] | None:

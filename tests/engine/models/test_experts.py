@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,27 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 from transformers.integrations.mxfp4 import FP4_VALUES, convert_moe_packed_tensors
 
+from adapters.errors import AdapterRejected
+from adapters.peft_format import check_fit, read_adapter
+from adapters.store import AdapterStore
 from engine.config import EngineConfig, UnsupportedModel, load_model_config
 from engine.config.model_folder import decoder_on
 from engine.hardware import SetupError
 from engine.setup import settled
+from kernels import expert_lora
 from tests.engine.harness import engine_config, greedy, run_engine
-from tests.engine.models.general import AdaptedBase
+from tests.engine.models.general import ATTENTION, AdaptedBase, save_general
 from tests.engine.models.tiny import TINY, WITH_EXPERTS, save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
+
+# PEFT looks for the keys of patterns among modules alone, when it warns.
+pytestmark = pytest.mark.filterwarnings("ignore:The following .* keys did not match:RuntimeWarning")
 
 CHUNK = 32
 LENGTHS = (1, 7, 40, 75)  # within a block, over blocks, a window of 20 and several chunks
@@ -70,6 +80,127 @@ def test_experts_in_one_tensor_are_those_of_single_tensors(name: str, tmp_path: 
     save_file(tensors, path)
     answer = run_engine(engine_config(tmp_path, tmp_path / "store"), [greedy("r", [5, 6, 7], 12)])["r"]
     assert_greedy_follows(model, [Claim([5, 6, 7], answer.token_ids, answer.logprobs)], 1e-4)
+
+
+PARAMETERS = ["experts.gate_up_proj", "experts.down_proj"]
+ON_EXPERTS = {
+    "all": {"target_modules": ATTENTION, "target_parameters": PARAMETERS},
+    "experts": {"r": 2, "target_modules": [], "target_parameters": PARAMETERS},
+    "gate-up": {"target_modules": [], "target_parameters": PARAMETERS[:1]},
+    "down": {"target_modules": ["q_proj"], "target_parameters": PARAMETERS[1:], "use_rslora": True},
+    "patterns": {
+        "target_modules": ["v_proj"],
+        "target_parameters": PARAMETERS,
+        "rank_pattern": {r".*\.1\..*gate_up_proj": 5, "experts.down_proj": 3},
+        "alpha_pattern": {"experts.down_proj": 2},
+    },
+}
+
+
+class ExpertBase(OwnBase):
+    """A tiny model with adapters on its experts, as PEFT saves them for transformers 5."""
+
+    def __init__(self, root: Path, family: str) -> None:
+        super().__init__(root, family, ON_EXPERTS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss", "granitemoe"])
+def test_adapters_on_parameters_of_experts_equal_peft(family: str, dtype: str, tmp_path: Path, full: bool) -> None:
+    base = ExpertBase(tmp_path, family)
+    requests = base.requests(LENGTHS, 200 if full else 12)
+    config = base.config(max_batched_tokens=CHUNK, dtype=dtype)
+    answers = run_engine(config, requests[::2], {3: requests[1::4], 5: requests[3::4]})
+    if dtype == "float32":
+        base.assert_follow(requests, answers)
+    assert all(answers[request.request_id].final.finish_reason == "length" for request in requests)
+
+
+def test_adapters_on_many_rows_of_an_expert_equal_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of rows of one adapter and one expert are multiplied one by one."""
+    monkeypatch.setattr(expert_lora, "GATHERED_ELEMENTS", 0)
+    base = ExpertBase(tmp_path, "qwen3_moe")
+    requests = base.requests((40, 7), 8)
+    base.assert_follow(requests, run_engine(base.config(), requests))
+
+
+SINGLE = {
+    "qwen3_moe": ("mlp.experts", ("gate_proj", "up_proj", "down_proj")),
+    "mixtral": ("block_sparse_moe.experts", ("w1", "w3", "w2")),
+}
+"""Modules of experts in transformers 4."""
+
+
+def save_single(family: str, base: Path, folder: Path, *, experts: range, rank: int = 3) -> dict[str, Tensor]:
+    """Save an adapter on modules of single experts, as PEFT does with transformers 4; return its tensors."""
+    block, names = SINGLE[family]
+    config = load_model_config(base)
+    sizes = {names[0]: (48, config.intermediate_size), names[1]: (48, config.intermediate_size)}
+    sizes[names[2]] = (config.intermediate_size, 48)
+    tensors = {}
+    for layer, expert, (name, (width, height)) in itertools.product(range(3), experts, sizes.items()):
+        prefix = f"base_model.model.model.layers.{layer}.{block}.{expert}.{name}"
+        tensors[f"{prefix}.lora_A.weight"] = torch.randn(rank, width) * 0.2
+        tensors[f"{prefix}.lora_B.weight"] = torch.randn(height, rank) * 0.2
+    lora = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 5, "target_modules": list(names)}
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps(lora | {"bias": "none"}))
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return tensors
+
+
+@pytest.mark.parametrize("family", SINGLE)
+def test_adapters_on_modules_of_experts_equal_peft(family: str, tmp_path: Path) -> None:
+    """PEFT brings the adapter of transformers 4 into the form of transformers 5 as it loads it."""
+    save_general(family, tmp_path / "model")
+    save_single(family, tmp_path / "model", tmp_path / "adapter", experts=range(4))
+    digest = AdapterStore(tmp_path / "store").add(tmp_path / "adapter")
+    prompt = torch.randint(0, 199, (40,)).tolist()
+    config = engine_config(tmp_path / "model", tmp_path / "store", decoder="own")
+    answer = run_engine(config, [greedy("r", prompt, 12, adapter=digest)])["r"]
+    assert answer.final.finish_reason == "length", answer.final.error
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "model"), tmp_path / "adapter")
+    assert_greedy_follows(model.eval(), [Claim(prompt, answer.token_ids, answer.logprobs)], 1e-4)
+
+
+@pytest.mark.parametrize("family", SINGLE)
+def test_adapters_on_some_experts_equal_merged_ones(family: str, tmp_path: Path) -> None:
+    model = save_general(family, tmp_path / "model")
+    tensors = save_single(family, tmp_path / "model", tmp_path / "adapter", experts=range(1, 3))
+    digest = AdapterStore(tmp_path / "store").add(tmp_path / "adapter")
+    block, names = SINGLE[family]
+    for (index, layer), expert in itertools.product(enumerate(model.model.layers), range(1, 3)):
+        deltas = []
+        for name in names:
+            prefix = f"base_model.model.model.layers.{index}.{block}.{expert}.{name}"
+            deltas.append(5 / 3 * tensors[f"{prefix}.lora_B.weight"] @ tensors[f"{prefix}.lora_A.weight"])
+        layer.mlp.experts.gate_up_proj.data[expert] += torch.cat(deltas[:2])
+        layer.mlp.experts.down_proj.data[expert] += deltas[2]
+    prompt = torch.randint(0, 199, (40,)).tolist()
+    config = engine_config(tmp_path / "model", tmp_path / "store", decoder="own")
+    answer = run_engine(config, [greedy("r", prompt, 12, adapter=digest)])["r"]
+    assert answer.final.finish_reason == "length", answer.final.error
+    assert_greedy_follows(model, [Claim(prompt, answer.token_ids, answer.logprobs)], 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"target_parameters": ["experts.gate_up_proj"]}, "two parameters, one of which is not targeted"),
+        ({"target_parameters": [*PARAMETERS, "router.weight"]}, "target_parameters has 'weight'"),
+        ({"target_parameters": ["block.gate_up_proj", "block.down_proj"]}, "target_parameters does not name it"),
+        ({"target_parameters": None}, "two parameters, one of which"),
+        ({"r": 3}, "lora_A has rank 16, the configuration says 3"),
+        ({"r": 2}, r"takes no adapter there|mlp.experts\[8\]"),
+    ],
+)
+def test_adapters_on_experts_that_do_not_fit_are_refused(change: dict[str, Any], why: str, tmp_path: Path) -> None:
+    base = OwnBase(tmp_path, "qwen3_moe", {"experts": ON_EXPERTS["all"] | {"target_modules": []}})
+    path = tmp_path / "experts" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    config = load_model_config(base.folder)
+    with pytest.raises(AdapterRejected, match=why):
+        check_fit(read_adapter(tmp_path / "experts"), config.adapter_targets(), config.num_layers)
 
 
 def packed(weight: Tensor) -> tuple[Tensor, Tensor]:
