@@ -68,14 +68,16 @@ def add_expert_lora_(
     if len(mine) * a.shape[1] * a.shape[2] <= GATHERED_ELEMENTS:
         shrunk = torch.bmm(a[virtual], x[:, :, None])[:, :, 0]
         shrunk = _scaled(shrunk, scale, virtual // num_experts)
-        deltas = [torch.bmm(h[:, None], b[virtual])[:, 0] for h, b in zip(shrunk.split(sizes, 1), flat_bs, strict=True)]
+        deltas = [
+            torch.bmm(h[:, None], b[virtual])[:, 0] for h, b in zip(torch.split(shrunk, sizes, 1), flat_bs, strict=True)
+        ]
     else:
         pairs, counts = torch.unique_consecutive(virtual, return_counts=True)
         found: list[list[Tensor]] = []
-        parts = zip(pairs.tolist(), x.split(counts.tolist()), strict=True)
+        parts = zip(pairs.tolist(), torch.split(x, counts.tolist()), strict=True)
         for pair, part in parts:
             shrunk = _scaled(part @ a[pair].T, scale, pair // num_experts)
-            found.append([h @ b[pair] for h, b in zip(shrunk.split(sizes, 1), flat_bs, strict=True)])
+            found.append([h @ b[pair] for h, b in zip(torch.split(shrunk, sizes, 1), flat_bs, strict=True)])
         deltas = [torch.cat(of_projection) for of_projection in zip(*found, strict=True)]
     for out, delta in zip(outs, deltas, strict=True):
         out[mine] = (out[mine] + delta).to(out.dtype)

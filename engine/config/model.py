@@ -248,18 +248,15 @@ class ModelConfig(msgspec.Struct, frozen=True):
         """Return the modules that an adapter may target in each layer: {module: (in_features, out_features)}."""
         if self.decoder == "transformers":
             return self.projection_shapes()
-        fused = {FUSED[name][0]: name for name in self.fused}
+        fused: dict[str, str] = {FUSED[name][0]: name for name in self.fused}
         parts = {part for name in self.fused for part in FUSED[name]}
         shapes = self.projection_shapes()
         modules = [fused.get(name, name) for name in shapes if name in fused or name not in parts]
-        targets = {name: (self.parts_of(name), shapes) for name in modules}
-        of_experts = {
-            name: (module.projections, self.expert_shapes()) for name, module in self.expert_modules().items()
-        }
-        return {
-            name: (of_parts[parts[0]][0], sum(of_parts[part][1] for part in parts))
-            for name, (parts, of_parts) in (targets | of_experts).items()
-        }
+        targets = {name: _whole([shapes[part] for part in self.parts_of(name)]) for name in modules}
+        of_experts = self.expert_shapes()
+        for name, module in self.expert_modules().items():
+            targets[name] = _whole([of_experts[part] for part in module.projections])
+        return targets
 
     def head_order(self) -> tuple[int, ...] | None:
         """Return the order in which the engine has the dimensions of heads of queries and keys; None: as checkpoints.
@@ -274,3 +271,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
         pairs += [(rotated + i, rotated + rest + i) for i in range(rest)]
         order = (*(first for first, _ in pairs), *(second for _, second in pairs))
         return None if order == tuple(range(size)) else order
+
+
+def _whole(parts: list[tuple[int, int]]) -> tuple[int, int]:
+    """Return (in_features, out_features) of linears that share an input, together."""
+    return parts[0][0], sum(outputs for _, outputs in parts)

@@ -293,8 +293,8 @@ class _Part(NamedTuple):
 
         scaling: that of all experts, where this one has another.
         """
-        a = a.unflatten(0, (-1, self.module.rank))
-        b = b.unflatten(1, (self.module.rank, -1)).permute(2, 1, 0)
+        rank = self.module.rank
+        a, b = a.reshape(-1, rank, a.shape[1]), b.reshape(b.shape[0], rank, -1).permute(2, 1, 0)
         return [a, b if self.module.scaling == scaling else b.float() * (self.module.scaling / scaling)]
 
 
