@@ -83,7 +83,7 @@ def test_experts_in_one_tensor_are_those_of_single_tensors(name: str, tmp_path: 
 
 
 PARAMETERS = ["experts.gate_up_proj", "experts.down_proj"]
-ON_EXPERTS = {
+ON_EXPERTS: dict[str, dict[str, Any]] = {
     "all": {"target_modules": ATTENTION, "target_parameters": PARAMETERS},
     "experts": {"r": 2, "target_modules": [], "target_parameters": PARAMETERS},
     "gate-up": {"target_modules": [], "target_parameters": PARAMETERS[:1]},
@@ -205,7 +205,7 @@ def test_adapters_on_experts_that_do_not_fit_are_refused(change: dict[str, Any],
 
 def packed(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return blocks [E, out, groups, 16] and scales [E, out, groups] near a weight [E, in, out] of gpt-oss."""
-    groups = weight.transpose(1, 2).unflatten(2, (-1, 32))
+    groups = weight.transpose(1, 2).reshape(weight.shape[0], weight.shape[2], -1, 32)
     exponents = (groups.abs().amax(-1) / 6).clamp(min=1e-10).log2().ceil()
     numbers = (groups / exponents.exp2()[..., None])[..., None] - torch.tensor(FP4_VALUES)
     codes = numbers.abs().argmin(-1).to(torch.uint8)
