@@ -24,7 +24,7 @@ from engine.bench import (
     structured,
     throughput,
 )
-from engine.bench.bounds import decoders
+from engine.bench.bounds import decoders, experts
 from engine.bench.options import add_options, read_options
 from engine.bench.report import Report, machine
 from engine.config import EngineConfig
@@ -47,6 +47,7 @@ SCENARIOS = {
         bounds,
         served,
         decoders,
+        experts,
     )
 }
 

@@ -36,7 +36,16 @@ OTHERS = frozenset(
     {
         *("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"),
         *("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "no_rope_layers"),
-        *("num_experts", "num_local_experts", "n_routed_experts", "q_lora_rank", "kv_lora_rank", "use_qk_norm"),
+        *(
+            "num_experts",
+            "num_local_experts",
+            "n_routed_experts",
+            "num_experts_per_tok",
+            "n_shared_experts",
+            "q_lora_rank",
+            "kv_lora_rank",
+            "use_qk_norm",
+        ),
         *("alibi", "parallel_attn", "num_kv_shared_layers", "hidden_size_per_layer_input", "attn_temperature_tuning"),
         *("use_bidirectional_attention", "mamba_d_state", "linear_num_key_heads", "add_cross_attention"),
     }
@@ -54,24 +63,40 @@ DecoderChoice = Literal["auto", "own", "transformers"]
 def load_model_config(model_dir: str | Path, decoder: DecoderChoice = "auto") -> ModelConfig:
     """Read `config.json` (and `generation_config.json` for its eos ids) of a model folder.
 
-    decoder: `auto`: a family of FAMILIES is computed by the engine's own code, any other one by transformers.
+    decoder: `auto`: a model of FAMILIES is computed by the engine's own code, any other one by transformers.
 
     Raises UnsupportedModel: when the engine would compute something wrongly, naming the key.
     """
     folder = Path(model_dir)
     raw = _read_json(folder / "config.json")
     family = raw.get("model_type")
-    if decoder == "transformers" or (decoder == "auto" and isinstance(family, str) and family not in FAMILIES):
+    if decoder == "transformers" or (decoder == "auto" and isinstance(family, str) and not _is_own(family, raw)):
         if gguf_of(folder) is not None:
             raise UnsupportedModel(f"config.json: model_type is {family!r}; of GGUF files only {', '.join(FAMILIES)}")
         general = general_config(folder, raw, _eos_token_ids(raw, folder))
         return msgspec.structs.replace(general, embedding_sizes=_embedding_sizes(raw))
     if not isinstance(family, str) or family not in FAMILIES:
         raise UnsupportedModel(f"config.json: model_type is {family!r}; supported: {', '.join(FAMILIES)}")
+    if not FAMILIES[family].computes(raw):
+        raise UnsupportedModel(f"config.json: of {family} the engine's own code does not compute this model")
     try:
         return _own_config(family, FAMILIES[family], _with_defaults(FAMILIES[family], raw), folder)
     except KeyError as missing:
         raise UnsupportedModel(f"config.json: {missing.args[0]} is missing") from None
+
+
+def decoder_on(model_dir: str | Path, decoder: DecoderChoice, *, on_gpu: bool) -> DecoderChoice:
+    """Return the decoder that a choice stands for: on a GPU transformers computes models with experts.
+
+    Raises UnsupportedModel.
+    """
+    if decoder != "auto" or not on_gpu:
+        return decoder
+    return "auto" if load_model_config(model_dir).experts is None else "transformers"
+
+
+def _is_own(family: str, raw: dict[str, Any]) -> bool:
+    return family in FAMILIES and FAMILIES[family].computes(raw)
 
 
 def _with_defaults(family: Family, raw: dict[str, Any]) -> dict[str, Any]:
@@ -111,8 +136,7 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
         eos_token_ids=_eos_token_ids(raw, folder),
         embedding_sizes=_embedding_sizes(raw),
         quantized=read_quantized(folder, raw) if gguf_of(folder) is None else None,
-        **sizes,
-        **fields,
+        **(sizes | fields),
     )
 
 

@@ -44,16 +44,20 @@ class Choice(NamedTuple):
     reason: str
 
 
-def check_unquantized(asked: Asked) -> None:
-    """Check that a model which transformers computes is to be computed in the numbers of its files.
+def why_unquantized(model: ModelConfig) -> str:
+    """Return why a model is computed in the numbers of its files, in words; "" where other formats are possible."""
+    if model.decoder == "transformers":
+        return "transformers computes this model"
+    return "" if model.experts is None else "PyTorch computes this model's experts"
+
+
+def check_unquantized(asked: Asked, why: str) -> None:
+    """Check that a model is to be computed in the numbers of its files. why: as `why_unquantized` says.
 
     Raises SetupError: when another format is asked for.
     """
     if asked not in ("auto", "none"):
-        raise SetupError(
-            f"LORIKEET_QUANTIZATION is {asked}, but transformers computes this model, in float32 or 16 bits; set it "
-            "to auto"
-        )
+        raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, but {why}, in float32 or 16 bits; set it to auto")
 
 
 def use_native_path(asked: str) -> None:

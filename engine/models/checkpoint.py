@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -14,6 +14,7 @@ from torch import Tensor
 from engine.config import ModelConfig, UnsupportedModel
 from engine.config.gguf_file import FILE_NAME, gguf_of
 from engine.lora.layout import in_order, part_of
+from engine.models.expert_layout import ExpertPart, expert_part, mxfp4_numbers
 from engine.models.gguf import GgufWeights
 from engine.models.packed.files import PackedFiles
 from engine.models.weights import (
@@ -69,18 +70,40 @@ class _Checkpoint:
 
         Raises UnsupportedModel: when the tensor is missing or has another shape.
         """
+        of_expert = expert_part(name, shape, self._config.experts, self._files)
+        if of_expert is not None:
+            return self._take_expert(of_expert, shape)
         part = part_of(name, self._config) if name not in self._files else None
         source = name if part is None else part.source
+        found = self._slice(source, shape if part is None else (part.num_rows, *shape[1:]))
+        tensor: Tensor = found[:] if part is None else found[part.first : part.first + shape[0]]
+        return in_order(name, tensor, self._config).to(self._device, self._dtype)
+
+    def _take_expert(self, part: ExpertPart, shape: tuple[int, ...]) -> Tensor:
+        found = self._slice(part.source, shape if part.expert is None else part.shape)
+        tensor: Tensor = found[:] if part.expert is None else found[part.expert]
+        if part.scales:
+            scales = self._slice(part.scales, part.shape[:-1])[part.expert]
+            tensor = mxfp4_numbers(tensor[part.rows], scales[part.rows])[:, : shape[1]]
+        elif part.is_transposed:
+            tensor = tensor[:, part.rows].T.contiguous()
+        elif part.expert is not None:
+            tensor = tensor[part.rows]
+        return tensor.to(self._device, self._dtype)
+
+    def _slice(self, source: str, shape: tuple[int, ...]) -> Any:
+        """Return what gives parts of a tensor of this shape by an index, and note that it was asked for.
+
+        Raises UnsupportedModel: when the tensor is missing or has another shape.
+        """
         if source not in self._files:
             raise UnsupportedModel(f"the checkpoint lacks {source}")
         self._unread.discard(source)
-        whole = shape if part is None else (part.num_rows, *shape[1:])
         found = self._files[source].get_slice(source)
         given = tuple(found.get_shape() if hasattr(found, "get_shape") else found.shape)
-        if given != whole:
-            raise UnsupportedModel(f"{source} is {list(given)}, the config asks for {list(whole)}")
-        tensor: Tensor = found[:] if part is None else found[part.first : part.first + shape[0]]
-        return in_order(name, tensor, self._config).to(self._device, self._dtype)
+        if given != shape:
+            raise UnsupportedModel(f"{source} is {list(given)}, the config asks for {list(shape)}")
+        return found
 
     def note(self, make: Callable[[Stacked, Given], Made]) -> Callable[[Stacked, Given], Made]:
         """Return `make`, which may find the matrices elsewhere, with a note that they were asked for."""
