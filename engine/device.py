@@ -110,7 +110,7 @@ class Device(msgspec.Struct, frozen=True):
     vacate: Callable[[int], None] = lambda index: None
     """Called with the number of a slot whose adapter leaves the slot."""
     make_runner: Callable[[AdapterIn], Runner] | None = None
-    """Makes the runner of plans, where it is none of hidden states that go on to tokens; None: `engine.model_runner`'s."""
+    """Makes the runner of plans of a model that makes no tokens; None: plans are run by `engine.model_runner`."""
     model: ModelConfig | None = None
     """The model as it was found when it was loaded; None: as its configuration said."""
 

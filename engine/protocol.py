@@ -138,8 +138,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     """The content key of the adapter (`adapters.ref`); "" for the base."""
     n: int = 1
     pooling: Pooling | None = None
-    """The pooling of the final hidden states: the first token's, the last one's, or the mean of all; score: what the head
-    of a model that ranks makes of them, one number."""
+    """The pooling of the final hidden states: the first token's, the last one's, or the mean of all; score: what the
+    head of a model that ranks makes of them, one number."""
     is_normalized: bool = True
     """True: an embedding is of unit length. A score is as the head gives it."""
     num_first_tokens: int = 0

@@ -154,7 +154,7 @@ def build_core(
 
 def _probed(model: ModelConfig) -> Pooling | None:
     """Return the pooling by which adapters are probed on a model that makes no text; None on one that does."""
-    return {"text": None, "embed": model.task.pooling, "rerank": "score"}[model.task.kind]  # type: ignore[return-value]
+    return {"text": None, "embed": model.task.pooling, "rerank": "score"}[model.task.kind]
 
 
 def _score_of(config: EngineConfig, model: ModelConfig) -> Score | None:

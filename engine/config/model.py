@@ -66,6 +66,8 @@ class Task(msgspec.Struct, frozen=True):
     """How a model that ranks scores: by a classifier of its own, or by its logits of two tokens."""
     tokens: tuple[int, int | None] = (0, None)
     """The token whose logit counts for a document, and the one whose logit counts against it, if there is one."""
+    begins_answer: bool = False
+    """True where a chat template that shows a query and a document is to show the beginning of an answer, too."""
     max_length: int | None = None
     """The most tokens of a text, where the model's makers name a number below its positions."""
 

@@ -48,7 +48,8 @@ def task_of(folder: Path, raw: Mapping[str, Any], *, is_encoder: bool) -> Task:
     modules = _modules(folder)
     kinds = [kind for kind, _ in modules]
     prompts, default = _prompts(folder)
-    task = Task(prompts=prompts, default_prompt=default, max_length=_max_length(folder))
+    longest, begins_answer = _transformer(folder)
+    task = Task(prompts=prompts, default_prompt=default, begins_answer=begins_answer, max_length=longest)
     if "LogitScore" in kinds:
         yes, no = _tokens(folder / modules[kinds.index("LogitScore")][1])
         return msgspec.structs.replace(task, kind="rerank", pooling="last", scored_by="tokens", tokens=(yes, no))
@@ -140,8 +141,8 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str]:
     return prompts, default
 
 
-def _max_length(folder: Path) -> int | None:
-    """Return the most tokens of a text that the model's makers name."""
+def _transformer(folder: Path) -> tuple[int | None, bool]:
+    """Return the most tokens of a text that the model's makers name, and whether chat templates begin an answer."""
     for name in TRANSFORMER:
         given = _read(folder / name, dict)
         if given is None:
@@ -151,8 +152,10 @@ def _max_length(folder: Path) -> int | None:
         longest = given.get("max_seq_length")
         if longest is not None and (type(longest) is not int or longest < 1):
             raise UnsupportedModel(f"{name}: max_seq_length must be a whole number above 0")
-        return longest
-    return None
+        asked = given.get("processing_kwargs")
+        for_template = asked.get("chat_template") if isinstance(asked, dict) else None
+        return longest, isinstance(for_template, dict) and for_template.get("add_generation_prompt") is True
+    return None, False
 
 
 def _read(path: Path, kind: type[Any]) -> Any:

@@ -33,7 +33,7 @@ class Texts:
         outs = []
         for first, length, count in self._slices():
             parts = [each[0, :, first : first + length * count] for each in (q, k, v)]
-            queries, keys, values = (each.unflatten(1, (count, length)).transpose(0, 1) for each in parts)
+            queries, keys, values = (each.reshape(len(each), count, length, -1).transpose(0, 1) for each in parts)
             out = scaled_dot_product_attention(
                 queries,
                 keys,

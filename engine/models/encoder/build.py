@@ -90,7 +90,7 @@ def _texts(vocab_size: int, pad_id: int | None, most: int, device: torch.device)
         (torch.arange(length, device=device) * STEP + 11 * number + 3) % vocab_size
         for number, length in enumerate(lengths)
     ]
-    return [torch.where(text == pad_id, (text + 1) % vocab_size, text) for text in texts]
+    return [torch.where(text.eq(-1 if pad_id is None else pad_id), (text + 1) % vocab_size, text) for text in texts]
 
 
 def _by_transformers(model: PreTrainedModel, texts: list[Tensor], config: ModelConfig) -> list[tuple[Tensor, Tensor]]:
@@ -134,8 +134,8 @@ def _prove(encoder: Encoder, texts: list[Tensor], expected: list[tuple[Tensor, T
     allowed = EXACT if encoder.dtype == torch.float32 else ROUNDED
     if not math.isfinite(lost) or lost > allowed:
         raise UnsupportedModel(
-            f"{config.family}: beside others, a text differs from itself alone by {lost:.2g}: its tokens meet elsewhere "
-            "than in attention, or its positions depend on more than its length"
+            f"{config.family}: beside others, a text differs from itself alone by {lost:.2g}: its tokens meet "
+            "elsewhere than in attention, or its positions depend on more than its length"
         )
 
 
