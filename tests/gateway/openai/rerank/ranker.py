@@ -1,4 +1,7 @@
-"""A gateway over a fake engine of a model that ranks: a score is the number of equal ids at a document's end, less one."""
+"""A gateway over a fake engine of a model that ranks.
+
+A score is the number of equal ids at a document's end, less one.
+"""
 
 from __future__ import annotations
 
