@@ -27,6 +27,7 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_LOGPROBS = 20
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+Pooling = Literal["cls", "last", "mean", "score"]
 ErrorCode = Literal["queue_full", "draining", "invalid_request", "adapter_rejected", "internal"]
 
 
@@ -136,8 +137,13 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     adapter: str = ""
     """The content key of the adapter (`adapters.ref`); "" for the base."""
     n: int = 1
-    pooling: Literal["last", "mean"] | None = None
-    """The pooling of the final hidden states: the last token's, or the mean of all."""
+    pooling: Pooling | None = None
+    """The pooling of the final hidden states: the first token's, the last one's, or the mean of all; score: what the
+    head of a model that ranks makes of them, one number."""
+    is_normalized: bool = True
+    """True: an embedding is of unit length. A score is as the head gives it."""
+    num_first_tokens: int = 0
+    """For a pair of texts whose second one is a segment of its own (BERT), the tokens of the first; 0: one segment."""
     weight: float = 1.0
     """Above 0: the share of service that the tenant is due relative to others while the engine is saturated."""
     attempt: int = 0

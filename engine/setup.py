@@ -26,9 +26,11 @@ from engine.lora.loader import AdapterLoader, HostTier, loading_executor
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Mailbox, Wake
 from engine.model_runner import ModelRunner
+from engine.models.checkpoint import read_classifier
 from engine.probes import Probes
-from engine.protocol import EngineLimits
+from engine.protocol import EngineLimits, Pooling
 from engine.sampling.sampler import Sampler
+from engine.sampling.scores import ClassifierScore, Score, TokenScore
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.scheduler import Scheduler
@@ -129,6 +131,7 @@ def build_core(
     model = device.model or model
     host = HostTier(config.adapter_host_bytes, pinned=device.pin)
     pool = build_adapter_pool(config, model, dtype, device, host, mailbox)
+    score = None if device.make_runner is not None else _score_of(config, model)
     blocks = BlockManager(device.num_blocks, config.block_size, model.longest_window)
     bounds = scheduler_limits(config, model, device, where)
     scheduler = Scheduler(blocks, pool, bounds, time.monotonic)
@@ -137,7 +140,11 @@ def build_core(
     )
     compilations = Compilations(scheduler, compiler)
     sampler = Sampler(model.eos_token_ids, device.transfers, device.choose, device.adjust)
-    runner = ModelRunner(device.make_path(pool.adapter), sampler, device.transfers)
+    runner = (
+        ModelRunner(device.make_path(pool.adapter), sampler, device.transfers, score)
+        if device.make_runner is None
+        else device.make_runner(pool.adapter)
+    )
     statistics = Statistics(scheduler, blocks, pool, host, compilations)
     if config.max_model_len > device.max_model_len:
         capped = (
@@ -149,8 +156,20 @@ def build_core(
     limits = EngineLimits(
         device.max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, device.num_blocks
     )
-    probes = Probes(pool, model.vocab_size, device.max_model_len)
+    probes = Probes(pool, model.vocab_size, device.max_model_len, pooling=_probed(model))
     return EngineCore(mailbox, scheduler, pool, runner, compilations, statistics, probes), limits
+
+
+def _probed(model: ModelConfig) -> Pooling | None:
+    """Return the pooling by which adapters are probed on a model that makes no text; None on one that does."""
+    return {"text": None, "embed": model.task.pooling, "rerank": "score"}[model.task.kind]
+
+
+def _score_of(config: EngineConfig, model: ModelConfig) -> Score | None:
+    """Return how a decoder that ranks scores; None of all other models."""
+    if model.task.scored_by == "tokens":
+        return TokenScore(*model.task.tokens)
+    return ClassifierScore(read_classifier(config.model_dir, model)) if model.task.scored_by else None
 
 
 def build_adapter_pool(
@@ -190,6 +209,8 @@ def scheduler_limits(config: EngineConfig, model: ModelConfig, device: Device, w
         vocab_size=model.vocab_size,
         eos_token_ids=frozenset(model.eos_token_ids),
         token_bytes=device.token_bytes,
+        task=model.task.kind,
+        caches_prefixes=not model.is_encoder,
         length_switch=model.length_switch,
         num_draft_tokens=config.num_draft_tokens,
         batch=batch_limits(config, where),
@@ -214,6 +235,10 @@ def _builder_for(where: torch.device, model: ModelConfig) -> BuildDevice:
 
     Transformers takes seconds to import, so that only engines that compute by it do.
     """
+    if model.is_encoder:
+        from engine.cpu.encoder import build_encoder
+
+        return lambda config, model, dtype: build_encoder(config, model, dtype, where)
     if model.decoder == "transformers" and where.type != "cuda":
         from engine.cpu.general import build_general_cpu
 

@@ -46,6 +46,33 @@ class RopeParameters(msgspec.Struct, frozen=True):
     """LongRoPE's divisors of the frequencies of longer sequences, at all their positions."""
 
 
+Pooling = Literal["cls", "last", "mean"]
+"""Which final hidden states stand for a text: those of the first token, of the last one, or the mean of all."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """The purpose of a base model, and how its hidden states become its answers."""
+
+    kind: Literal["text", "embed", "rerank"] = "text"
+    """text: completions, and embeddings that the model was not trained for; embed: embeddings alone; rerank: scores of
+    how relevant a document is for a query, alone."""
+    pooling: Pooling = "mean"
+    is_normalized: bool = True
+    """True where embeddings have unit length."""
+    prompts: dict[str, str] = {}
+    """The texts that go before a text to embed, by the names that the model's makers gave them."""
+    default_prompt: str = ""
+    """The name of the prompt that goes before texts where none is named; "" for none."""
+    scored_by: Literal["", "classifier", "tokens"] = ""
+    """How a model that ranks scores: by a classifier of its own, or by its logits of two tokens."""
+    tokens: tuple[int, int | None] = (0, None)
+    """The token whose logit counts for a document, and the one whose logit counts against it, if there is one."""
+    begins_answer: bool = False
+    """True where a chat template that shows a query and a document is to show the beginning of an answer, too."""
+    max_length: int | None = None
+    """The most tokens of a text, where the model's makers name a number below its positions."""
+
+
 class NormNames(msgspec.Struct, frozen=True):
     """The names of a layer's norms in a checkpoint; none where a layer has no such norm."""
 
@@ -211,6 +238,9 @@ class ModelConfig(msgspec.Struct, frozen=True):
     """The way in which files hold matrices in few bits; None: as they are."""
     decoder: Literal["own", "transformers"] = "own"
     """The code that computes the model; for `transformers`, the fields that tell how are not read."""
+    is_encoder: bool = False
+    """True where every token sees the ones after it, too: a text is computed at once, and nothing is cached."""
+    task: Task = Task()
     modules: tuple[tuple[str, int, int], ...] = ()
     """The modules that an adapter may target in a model of transformers: short names, inputs, outputs."""
     groups: tuple[tuple[str, ...], ...] = ()

@@ -29,6 +29,9 @@ from engine.models.weights import (
 )
 from kernels.norm import RmsNorm
 
+CLASSIFIER = "score.weight"
+"""The name of the matrix by which a decoder scores, where it is a classifier."""
+
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
@@ -38,6 +41,19 @@ class _File(Protocol):
 
     def get_slice(self, name: str) -> Tensor:
         """Return what gives rows of the tensor by an index, without the others."""
+
+
+class _Renamed:
+    """A file of which one tensor goes by another name."""
+
+    def __init__(self, file: _File, name: str) -> None:
+        self._file, self._name = file, name
+
+    def get_tensor(self, name: str) -> Tensor:
+        return self._file.get_tensor(self._name)
+
+    def get_slice(self, name: str) -> Tensor:
+        return self._file.get_slice(self._name)
 
 
 class _Checkpoint:
@@ -60,6 +76,8 @@ class _Checkpoint:
         for path in paths:
             file = stack.enter_context(safe_open(path, framework="pt"))
             self._files.update(dict.fromkeys(file.keys(), file))
+        if "embed_tokens.weight" in self._files:  # as a model without a head was saved
+            self._files = {f"model.{name}": _Renamed(file, name) for name, file in self._files.items()}
         self._unread = set(self._files)
         self._config = config
         self._dtype = dtype
@@ -137,10 +155,21 @@ def load_weights(
         linear, embedding = checkpoint.note(make_linear), checkpoint.note(make_embedding)
         weights = assemble(checkpoint.take, config, make_norm, linear, embedding)
         tied = config.tie_word_embeddings
-        unknown = [name for name in checkpoint.unread() if not (tied and name == "lm_head.weight")]
+        unused = {*(("lm_head.weight",) if tied else ()), *((CLASSIFIER,) if config.task.scored_by else ())}
+        unknown = [name for name in checkpoint.unread() if name not in unused]
         if unknown:
             raise UnsupportedModel(f"the checkpoint has tensors the config does not explain: {', '.join(unknown[:5])}")
     return weights
+
+
+def read_classifier(model_dir: str | Path, config: ModelConfig) -> Tensor:
+    """Return the row [1, hidden] by which a decoder with a classifier scores a text, on a CPU.
+
+    Raises UnsupportedModel: when the row is missing, or misshapen.
+    """
+    with ExitStack() as stack:
+        checkpoint = _Checkpoint(Path(model_dir), config, torch.float32, torch.device("cpu"), stack)
+        return checkpoint.take(CLASSIFIER, (1, config.hidden_size)).clone()
 
 
 @contextmanager

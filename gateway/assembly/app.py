@@ -53,6 +53,7 @@ from gateway.openai.files.handler import files
 from gateway.openai.files.uploads import uploads
 from gateway.openai.health import health
 from gateway.openai.models import models
+from gateway.openai.rerank.handler import rerank
 from gateway.openai.responses.background.follow import Followers
 from gateway.openai.responses.compact import compact
 from gateway.openai.responses.handler import responses
@@ -104,6 +105,7 @@ def build_app(services: Services) -> Application:
             *files(services.files, max_bytes=settings.max_file_bytes),
             *uploads(services.uploads, services.files.content, bodies),
             embeddings(services.pipeline, bodies, services.idempotency),
+            rerank(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),
             messages(services.pipeline, bodies, services.idempotency, services.signatures),
             count_message_tokens(services.pipeline, bodies, pace, services.signatures),

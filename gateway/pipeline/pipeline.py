@@ -29,7 +29,7 @@ from gateway.pipeline.defaults import with_defaults, with_treatment
 from gateway.pipeline.model_call import ModelCall
 from gateway.pipeline.placing import Placed, PlacedShadow, Placing
 from gateway.pipeline.preparation import Preparation
-from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, TextRequest
+from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, RankRequest, TextRequest
 from gateway.pipeline.routes.routed import RoutedRequests
 from gateway.pipeline.routes.trial import ALONE, Trial, row_id
 from gateway.pipeline.run import Prepared, Run
@@ -239,8 +239,13 @@ class Pipeline:
         """Tell whether a copy may begin at a route now."""
         return self._placing.has_spare_room(route, SPARE_SHARE)
 
-    async def embed(self, context: RequestContext, asked: Sequence[EmbeddingRequest], bounds: EmbeddingBounds) -> Run:
-        """Admit embeddings of one text or several, which run when the Run is read. Raises as `complete` does."""
+    async def embed(
+        self, context: RequestContext, asked: Sequence[EmbeddingRequest | RankRequest], bounds: EmbeddingBounds
+    ) -> Run:
+        """Admit embeddings of texts, or scores of documents, which run when the Run is read.
+
+        Raises as `complete` does.
+        """
         found = await self._placing.find(context)
         if isinstance(found, RoutedPolicy):
             found = await self._routed.first_target(context, found)
@@ -258,14 +263,23 @@ class Pipeline:
         return run
 
     async def _embedded(
-        self, context: RequestContext, placed: Placed, asked: Sequence[EmbeddingRequest], bounds: EmbeddingBounds
+        self,
+        context: RequestContext,
+        placed: Placed,
+        asked: Sequence[EmbeddingRequest | RankRequest],
+        bounds: EmbeddingBounds,
     ) -> Run:
-        route, pool = placed.route, placed.pool
-        check_numbers(asked, pool.capabilities.embedding_size, bounds)
+        route, pool, prepare = placed.route, placed.pool, self._preparation
+        embeddings = [each for each in asked if isinstance(each, EmbeddingRequest)]
+        check_numbers(embeddings, pool.capabilities.embedding_size, bounds)
         prepared, num_tokens = [], 0
         for index, each in enumerate(asked):
             own_id = row_id(context.request_id, index)
-            good = await self._preparation.embedding(context, route, pool, each, own_id, placed.exposure)
+            good = (
+                await prepare.embedding(context, route, pool, each, own_id, placed.exposure)
+                if isinstance(each, EmbeddingRequest)
+                else await prepare.ranked(context, route, pool, each, own_id, placed.exposure)
+            )
             first_attempt = context.batch.first_attempt if context.batch is not None else 0
             prepared.append(_numbered(good, first_attempt) if first_attempt else good)
             num_tokens += prepared[-1].generation.prompt_tokens

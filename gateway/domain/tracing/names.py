@@ -55,6 +55,7 @@ CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
 CHAT: Final = "chat"
 TEXT_COMPLETION: Final = "text_completion"
 EMBEDDINGS: Final = "embeddings"
+RERANK: Final = "rerank"
 
 # experiments and votes: the attributes are those of the log line, which have these names by themselves
 
