@@ -17,7 +17,7 @@ DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-balance bench-links bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-models long-scheduler \
-	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-hosts long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
+	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-restore long-pools long-hosts long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
 	long-native long-ray long-streams long-upgrade long-chart manifests long-images long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
 	clean
@@ -115,6 +115,11 @@ long-limits: $(VENV)/.installed-dev
 # 1,000 faults at random moments of a streaming load, 20 on each site: half an hour. FIRST_SEED goes on from a site.
 long-conservation: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_conservation.py
+
+# 20 random moments of one loaded installation restored from its archive, each with a ledger that is the running one's: ten minutes.
+# FIRST_SEED goes on from one.
+long-restore: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/faults/test_point_in_time.py
 
 # 2,000 clients that leave at random bytes, by the ledger, and as many by the engine's places and blocks; and 2,000 random
 # token sequences streamed and whole: ten minutes.
