@@ -153,6 +153,7 @@ def _recovery(placement: Placement, archive: Path, base: Path, at: datetime.date
         "hba_file": str(access),
         "restore_command": f"cp {shlex.quote(str(wal))}/%f %p",
         "recovery_target_action": "promote",
+        "hot_standby": "off",  # connections wait for the end of recovery
         "archive_mode": "off",
         "ssl": "off",
         "shared_preload_libraries": "",
