@@ -185,11 +185,12 @@ long-wheel: $(VENV)/.installed-dev build/backend/.installed
 long-responses: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/openai/responses tests/gateway/messages
 
-# Each alerting rule on series on which it must fire, and on series on which it must not. promtool is in Debian's package
-# prometheus: half a minute.
+# Each alerting rule on series on which it must fire, and on series on which it must not; then faults of a loaded installation, of
+# each of which the alert fires in a real Prometheus: twenty minutes. Both programs are in Debian's package prometheus.
+#     make long-alerts ARGS="-k 'not drill'"
 long-alerts: $(VENV)/.installed-dev
 	@command -v promtool > /dev/null || { echo "promtool is not installed: apt-get install prometheus" >&2; exit 1; }
-	$(BIN)/pytest --full -s tests/deploy/alerts
+	$(BIN)/pytest --full -s tests/deploy/alerts $(ARGS)
 
 # 1,000 gateways killed while they run background responses that clients follow at another one: four hours. FIRST_SEED goes on
 # from one, of which a run that is stopped tells.

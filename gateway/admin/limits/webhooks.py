@@ -80,14 +80,14 @@ class CreatedWebhook(Webhook, frozen=True, kw_only=True):
 
 
 class RotateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long the former secret of a webhook signs as well."""
+    """The order to give a webhook a new secret."""
 
     grace_seconds: Annotated[int, Meta(ge=0, le=MAX_GRACE_S)] = DAY_S
-    """Seconds for which each message has two signatures, one by each secret."""
+    """Seconds for which messages are signed with the former secret as well."""
 
 
 class RotatedWebhook(CreatedWebhook, frozen=True, kw_only=True):
-    """A webhook with its new secret."""
+    """A webhook with a new secret."""
 
     previous_secret_expires_at: int | None = None
     """The Unix time in seconds at which the former secret no longer signs; null where it does not any more."""
@@ -150,9 +150,9 @@ class WebhookController(Controller):
     async def rotate_webhook(
         self, webhook_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> RotatedWebhook:
-        """Give a webhook a new secret. The reply shows it this once.
+        """Give a webhook a new secret. The reply shows the secret this once.
 
-        For the grace period, a day unless said otherwise, messages are signed with the former secret as well.
+        Messages are signed with the former secret as well for the grace period, a day unless the body says otherwise.
         """
         wanted = await read_body(request, RotateWebhook)
         secret, organization_id = secrets.token_bytes(SECRET_BYTES), caller.organization_id

@@ -32,47 +32,105 @@ NOT_READ = {
 }
 """Tables with encrypted content that `newest_sealed` leaves out, and why."""
 
-SOURCES = (
-    "SELECT project_id, 'stored_chats.metadata', id, content_key, sealed_metadata FROM stored_chats"
-    " ORDER BY created_at DESC",
-    "SELECT project_id, 'stored_chats.messages', id, content_key, sealed_messages FROM stored_chats"
-    " ORDER BY created_at DESC",
-    "SELECT project_id, 'stored_chats.reply', id, content_key, sealed_reply FROM stored_chats ORDER BY created_at DESC",
-    "SELECT project_id, 'stored_responses.input', id, content_key, sealed_input FROM stored_responses"
-    " ORDER BY created_at DESC",
-    "SELECT project_id, 'stored_responses.output', id, content_key, sealed_output FROM stored_responses"
-    " ORDER BY created_at DESC",
-    "SELECT project_id, 'stored_responses.response', id, content_key, sealed_response FROM stored_responses"
-    " ORDER BY created_at DESC",
-    "SELECT project_id, 'conversations.metadata', id, content_key, sealed_metadata FROM conversations"
-    " ORDER BY created_at DESC",
-    "SELECT project_id, 'conversation_items.item', conversation_id || '/' || id, content_key, sealed"
-    " FROM conversation_items",
-    "SELECT project_id, 'batches.metadata', id, content_key, sealed_metadata FROM batches ORDER BY created_at DESC",
-    "SELECT project_id, 'files.name', id, content_key, sealed_name FROM files ORDER BY created_at DESC",
-    "SELECT project_id, 'file_uploads.name', id, content_key, sealed_name FROM file_uploads ORDER BY created_at DESC",
-    "SELECT project_id, 'experiment_keys', project_id, content_key, sealed FROM experiment_keys",
-    "SELECT project_id, 'feedback.comment', id, content_key, sealed_comment FROM feedback"
-    " WHERE content_key IS NOT NULL ORDER BY received_at DESC",
-    "SELECT pool_id, 'backend_keys', pool_id, content_key, sealed FROM backend_keys",
-    "SELECT project_id, 'provider_keys', pool_id, content_key, sealed FROM provider_keys",
-    "SELECT organization_id, 'users.totp_secret', id, totp_content_key, totp_secret FROM users"
-    " WHERE totp_content_key IS NOT NULL",
-    "SELECT organization_id, 'webhooks.secret', id, content_key, secret FROM webhooks WHERE content_key IS NOT NULL",
-    "SELECT organization_id, 'webhooks.former_secret', id, former_content_key, former_secret FROM webhooks"
-    " WHERE former_content_key IS NOT NULL AND former_secret IS NOT NULL",
-    "SELECT organization_id, 'deliveries.secret', name, content_key, secret FROM deliveries"
-    " WHERE content_key IS NOT NULL AND secret IS NOT NULL",
-)
-"""Queries of the encrypted columns, the newest rows first where there may be many."""
+NEWEST = """
+    (SELECT project_id, 'stored_chats.metadata' AS name, id, content_key, sealed_metadata AS sealed
+     FROM stored_chats
+     ORDER BY created_at DESC
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'stored_chats.messages', id, content_key, sealed_messages
+     FROM stored_chats
+     ORDER BY created_at DESC
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'stored_chats.reply', id, content_key, sealed_reply
+     FROM stored_chats
+     ORDER BY created_at DESC
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'stored_responses.input', id, content_key, sealed_input
+     FROM stored_responses
+     ORDER BY created_at DESC
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'stored_responses.output', id, content_key, sealed_output
+     FROM stored_responses
+     ORDER BY created_at DESC
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'stored_responses.response', id, content_key, sealed_response
+     FROM stored_responses
+     ORDER BY created_at DESC
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'conversations.metadata', id, content_key, sealed_metadata
+     FROM conversations
+     ORDER BY created_at DESC
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'conversation_items.item', conversation_id || '/' || id, content_key, sealed
+     FROM conversation_items
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'batches.metadata', id, content_key, sealed_metadata
+     FROM batches
+     ORDER BY created_at DESC
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'files.name', id, content_key, sealed_name
+     FROM files
+     ORDER BY created_at DESC
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'file_uploads.name', id, content_key, sealed_name
+     FROM file_uploads
+     ORDER BY created_at DESC
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'experiment_keys', project_id, content_key, sealed
+     FROM experiment_keys
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'feedback.comment', id, content_key, sealed_comment
+     FROM feedback
+     WHERE content_key IS NOT NULL
+     ORDER BY received_at DESC
+     LIMIT $1)
+    UNION ALL
+    (SELECT pool_id, 'backend_keys', pool_id, content_key, sealed
+     FROM backend_keys
+     LIMIT $1)
+    UNION ALL
+    (SELECT project_id, 'provider_keys', pool_id, content_key, sealed
+     FROM provider_keys
+     LIMIT $1)
+    UNION ALL
+    (SELECT organization_id, 'users.totp_secret', id, totp_content_key, totp_secret
+     FROM users
+     WHERE totp_content_key IS NOT NULL
+     LIMIT $1)
+    UNION ALL
+    (SELECT organization_id, 'webhooks.secret', id, content_key, secret
+     FROM webhooks
+     WHERE content_key IS NOT NULL
+     LIMIT $1)
+    UNION ALL
+    (SELECT organization_id, 'webhooks.former_secret', id, former_content_key, former_secret
+     FROM webhooks
+     WHERE former_content_key IS NOT NULL AND former_secret IS NOT NULL
+     LIMIT $1)
+    UNION ALL
+    (SELECT organization_id, 'deliveries.secret', name, content_key, secret
+     FROM deliveries
+     WHERE content_key IS NOT NULL AND secret IS NOT NULL
+     LIMIT $1)
+"""
+"""The query of the encrypted columns, the newest rows first where there may be many."""
 
 
 async def newest_sealed(conn: Connection, limit: int) -> list[SealedRow]:
     """Return so many of the newest values of each encrypted column."""
-    found = []
-    for source in SOURCES:
-        found += [SealedRow(*row) for row in await conn.fetch(f"{source} LIMIT $1", limit)]
-    return found
+    return [SealedRow(*row) for row in await conn.fetch(NEWEST, limit)]
 
 
 class SealedPart(msgspec.Struct, frozen=True):
