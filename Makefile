@@ -17,7 +17,7 @@ DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-balance bench-links bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-models long-scheduler \
-	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-hosts long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
+	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-restore long-pools long-hosts long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
 	long-native long-ray long-streams long-upgrade long-chart manifests long-images long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
 	clean
@@ -116,6 +116,11 @@ long-limits: $(VENV)/.installed-dev
 long-conservation: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_conservation.py
 
+# 20 random moments of one loaded installation restored from its archive, each with a ledger that is the running one's: ten minutes.
+# FIRST_SEED goes on from one.
+long-restore: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/faults/test_point_in_time.py
+
 # 2,000 clients that leave at random bytes, by the ledger, and as many by the engine's places and blocks; and 2,000 random
 # token sequences streamed and whole: ten minutes.
 long-streams: $(VENV)/.installed-dev
@@ -180,11 +185,12 @@ long-wheel: $(VENV)/.installed-dev build/backend/.installed
 long-responses: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/openai/responses tests/gateway/messages
 
-# Each alerting rule on series on which it must fire, and on series on which it must not. promtool is in Debian's package
-# prometheus: half a minute.
+# Each alerting rule on series on which it must fire, and on series on which it must not; then faults of a loaded installation, of
+# each of which the alert fires in a real Prometheus: twenty minutes. Both programs are in Debian's package prometheus.
+#     make long-alerts ARGS="-k 'not drill'"
 long-alerts: $(VENV)/.installed-dev
 	@command -v promtool > /dev/null || { echo "promtool is not installed: apt-get install prometheus" >&2; exit 1; }
-	$(BIN)/pytest --full -s tests/deploy/alerts
+	$(BIN)/pytest --full -s tests/deploy/alerts $(ARGS)
 
 # 1,000 gateways killed while they run background responses that clients follow at another one: four hours. FIRST_SEED goes on
 # from one, of which a run that is stopped tells.

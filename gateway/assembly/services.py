@@ -204,6 +204,7 @@ async def running_services(
             metrics,
             database_id=database_id,
             max_journal_bytes=settings.journal_bytes,
+            spent_journal_bytes=settings.journal_spent_bytes,
             version=VERSION,
         )
         backend_keys = BackendKeys(database, cipher)
@@ -324,7 +325,7 @@ async def running_services(
         sealed_items = SealedItems(cipher)
         earlier = Earlier(responses, conversations, Bodies(), sealed_items)
         runner = BackgroundRunner(
-            RunTools(pipeline, background, earlier, authenticator.principal),
+            RunTools(pipeline, background, earlier, authenticator.principal, begin_trace),
             metrics.background_responses,
             drain_s=settings.drain_seconds,
             wake=due.wake("responses"),
@@ -336,7 +337,7 @@ async def running_services(
             files=files,
             output=FileContent(database, pieces, cipher),
             cipher=cipher,
-            runner=Lines(pipeline, idempotency, chats, responses, earlier, background),
+            runner=Lines(pipeline, idempotency, chats, responses, earlier, background, begin_trace),
             feed=Feed(pools),
             max_line_bytes=settings.max_body_bytes,
             metrics=metrics.batches,

@@ -12,9 +12,9 @@ from typing import IO
 
 from adapters.errors import AdapterMissing
 from adapters.store import FILE_NAMES, AdapterStore
-from gateway.backup.manifest import ADAPTERS, COPY_BYTES, TENANTS_FILES
+from gateway.backup.manifest import ADAPTERS, COPY_BYTES, KEYS, TENANTS_FILES
 from gateway.files.pieces import Pieces
-from gateway.support.process import make_private_folder, naming
+from gateway.support.process import make_private_folder, naming, write_private
 
 
 def copy_adapters(store: AdapterStore, digests: Iterable[str], backup: Path) -> list[str]:
@@ -57,6 +57,14 @@ def restore_pieces(backup: Path, pieces: Pieces, parts: Iterable[tuple[str, str]
         folder = backup / TENANTS_FILES / project_id / part_id
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             pieces.write(project_id, part_id, int(path.name), path.read_bytes())
+
+
+def copy_keys(key_files: Iterable[Path], backup: Path) -> None:
+    """Copy the key files that exist, over those that were copied before."""
+    for path in key_files:
+        if path.is_file():
+            make_folder(backup / KEYS)
+            write_private(backup / KEYS / path.name, path.read_text())
 
 
 def write_durably(source: IO[bytes], target: Path) -> None:

@@ -155,7 +155,6 @@ class Recovery:
             segments = folder.segments()
             self.take(await asyncio.to_thread(replay, folder, self._database_id))
             if await self._journal.flush(FLUSH_S):
-                for segment in segments:
-                    segment.unlink()
+                self._journal.put_aside(segments)
         finally:
             folder.release()

@@ -152,7 +152,7 @@ class Pipeline:
         if is_followed is not None:
             run.serves = expose
         if call is not None:
-            _trace_run(call, run, context, placed)
+            _trace_run(call, run, context, placed.route, placed.pool)
         if placed.shadow is not None:
             self._copy(context, asked, run, placed.shadow)
         return run
@@ -217,13 +217,17 @@ class Pipeline:
         # A project's key is used for its own requests alone, whoever pays for copies of others.
         is_own = shadow.payer.project_id == shadow.context.principal.project_id
         key_owner = await self._key_owner(shadow.payer.project_id if is_own else "", pool)
+        call = ModelCall.begin(context, route.model)
         prepared = [
             await self._preparation.completion(
                 context, route, pool, _unseen(each), row_id(shadow.id, index), shadow.exposure, key_owner
             )
             for index, each in enumerate(shadow.asked)
         ]
-        return await self._admitting.admit_shadow(context, route, pool, prepared)
+        run = await self._admitting.admit_shadow(context, route, pool, prepared)
+        if call is not None:
+            _trace_run(call, run, context, route, pool)
+        return run
 
     async def _key_owner(self, project_id: str, pool: PoolRevision) -> str:
         """Return the project whose own key a pool's servers are asked with, "" for the pool's key.
@@ -259,7 +263,7 @@ class Pipeline:
             self._placing.refused(context, exposure, asked[0].service_tier, error)
             raise
         if call is not None:
-            _trace_run(call, run, context, placed)
+            _trace_run(call, run, context, placed.route, placed.pool)
         return run
 
     async def _embedded(
@@ -293,9 +297,9 @@ class Pipeline:
         return run
 
 
-def _trace_run(call: ModelCall, run: Run, context: RequestContext, placed: Placed) -> None:
+def _trace_run(call: ModelCall, run: Run, context: RequestContext, route: Route, pool: PoolRevision) -> None:
     """Have a run record the spans of its call, which ends with the run at the latest."""
-    call.prepared(placed.route, placed.pool, [each.request for each in run.generations], context)
+    call.prepared(route, pool, [each.request for each in run.generations], context)
     run.call, run.close, run.give_back = call, call.ending(run.close), call.ending(run.give_back)
 
 

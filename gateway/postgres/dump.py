@@ -143,6 +143,40 @@ async def cancel_batches(dsn: str) -> None:
         await conn.close()
 
 
+_LAST_CHANGE = "SELECT pg_last_xact_replay_timestamp()"
+
+
+async def last_change(dsn: str) -> str | None:
+    """Return the time of the last transaction that a server replayed, in the format of RFC 3339; None: of none.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S, server_settings={"timezone": "UTC"})
+    try:
+        found = await conn.fetchval(_LAST_CHANGE)
+    finally:
+        await conn.close()
+    return None if found is None else str(found.isoformat(timespec="milliseconds"))
+
+
+_LOST_RESPONSES = "DELETE FROM background_responses WHERE ended_at IS NULL"
+
+
+async def forget_what_ran(dsn: str) -> None:
+    """Cancel the batches, and delete the background responses, that a restored database thinks are under way.
+
+    They may have ended, and been billed, since the moment that was restored: nothing runs again.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    await cancel_batches(dsn)
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        await conn.execute(_LOST_RESPONSES)
+    finally:
+        await conn.close()
+
+
 _LIST_TABLES = """
     SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v')
     ORDER BY c.relname LIMIT 1
