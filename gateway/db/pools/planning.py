@@ -6,6 +6,7 @@ transaction, and with it its decisions: a planner that wakes up later changes no
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -175,14 +176,24 @@ def host_of(row: HostRow) -> Host:
 def needs_of(row: RevisionRow) -> Needs:
     """Return the needs of a replica of a revision; its memory is not known before the revision was prepared."""
     device = _DEVICES.get(row.settings.get("device", ""), "auto")
-    return Needs(row.num_bytes or 0, device, "" if row.is_ours else row.driver)
+    num_threads = int(row.settings.get("num_threads", 0))
+    return Needs(row.num_bytes or 0, device, "" if row.is_ours else row.driver, num_threads=num_threads)
 
 
 def _replica_of(row: ReplicaRow, left: Set[str]) -> Replica:
     place = None if row.host_id is None else Place(row.host_id, row.gpu)
     is_evicted = row.host_id in left
+    now = datetime.datetime.now(datetime.UTC)
     return Replica(
-        row.id, row.revision, row.state, place, row.num_failures, row.replace or is_evicted, row.why, is_evicted
+        row.id,
+        row.revision,
+        row.state,
+        place,
+        row.num_failures,
+        row.replace or is_evicted,
+        row.why,
+        is_evicted,
+        full_s=0.0 if row.full_since is None else (now - row.full_since).total_seconds(),
     )
 
 

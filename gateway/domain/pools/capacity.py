@@ -139,10 +139,33 @@ class Needs(msgspec.Struct, frozen=True):
     hopeful: Set[str] = frozenset()
     """The avoided hosts that failed so few times that they may well prepare the model soon."""
 
+    num_threads: int = 0
+    """Threads of the replica where it computes on processors; 0: as the settings of its host say."""
+
+    def covers(self, needs: Needs) -> bool:
+        """Tell whether what a replica with these needs takes of a machine is enough for one with those."""
+        is_alike = (self.device, self.program) == (needs.device, needs.program)
+        has_threads = self.num_threads == needs.num_threads or self.num_threads > needs.num_threads > 0
+        return is_alike and has_threads and self.num_bytes >= needs.num_bytes
+
     def later(self) -> Needs:
         """Return the needs once the hopeful hosts have prepared the model."""
         avoided = {host_id: why for host_id, why in self.avoided.items() if host_id not in self.hopeful}
         return msgspec.structs.replace(self, avoided=avoided, hopeful=frozenset())
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A machine of a cluster that stands as one host."""
+
+    address: str
+    """The address at which its engines listen."""
+    name: str
+    num_processors: int
+    """Processors that the cluster has there for engines."""
+    memory_bytes: int
+    """Memory that the cluster has there for engines."""
+    num_gpus: int
+    labels: Mapping[str, str] = {}
 
 
 class Host(msgspec.Struct, frozen=True):

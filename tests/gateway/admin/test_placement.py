@@ -202,3 +202,12 @@ async def test_excluded_labels_that_no_host_can_have_are_refused(
 ) -> None:
     reply = await operator.post("/pools", json={"name": "tiny", "model": "demo", "exclusion": exclusion})
     assert reply.status_code == 400 and reply.json()["error"]["param"].startswith("exclusion")
+
+
+async def test_a_label_that_is_asked_for_and_excluded_is_refused(operator: httpx.AsyncClient, hosts: Hosts) -> None:
+    both = {"placement": {"zone": "west"}, "exclusion": {"zone": ["east", "west"]}}
+    reply = await operator.post("/pools", json={"name": "tiny", "model": "demo"} | both)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "exclusion"), reply.text
+    pool_id = await make(operator, hosts, placement={"zone": "west"}, exclusion={"zone": ["east"]})
+    reply = await operator.post(f"/pools/{pool_id}", json={"exclusion": {"zone": ["west"]}})
+    assert reply.status_code == 400 and "zone=west" in reply.json()["error"]["message"]
