@@ -188,6 +188,8 @@ class Host(msgspec.Struct, frozen=True):
     """What operators say of it."""
     is_cluster: bool = False
     """Whether it stands for a cluster, in which something else finds a machine for each replica, or waits for one."""
+    nodes: Sequence[Node] = ()
+    """The machines of the cluster."""
 
     def lacks(self, labels: Mapping[str, str]) -> str:
         """Return the first of these labels that the host does not have, as NAME=VALUE; "" where it has all.
@@ -196,15 +198,23 @@ class Host(msgspec.Struct, frozen=True):
         """
         if self.is_cluster:
             return ""
-        return next((f"{name}={value}" for name, value in labels.items() if self.labels.get(name) != value), "")
+        return _lacking(self.labels, labels)
 
     def has_any(self, excluded: Mapping[str, Sequence[str]]) -> str:
         """Return the first of these labels that the host has, as NAME=VALUE; "" where it has none.
 
         excluded: values by the labels' names.
         """
-        found = (f"{name}={self.labels[name]}" for name, values in excluded.items() if self.labels.get(name) in values)
-        return next(found, "")
+        return _excluded(self.labels, excluded)
+
+    def is_left_by(self, address: str, needs: Needs) -> bool:
+        """Tell whether a replica that listens at an address has to go, as far as labels and drains are concerned.
+
+        A node that is not known any more is waited for.
+        """
+        node = next((each for each in self.nodes if address.startswith(f"tcp://{each.address}:")), None)
+        has_wrong = node is not None and (_lacking(node.labels, needs.labels) or _excluded(node.labels, needs.excluded))
+        return bool(self.is_drained or self.lacks(needs.labels) or self.has_any(needs.excluded) or has_wrong)
 
     def takes(self, needs: Needs) -> bool:
         """Tell whether a replica may start on the host, if there is room."""
@@ -220,6 +230,14 @@ class Host(msgspec.Struct, frozen=True):
     def can_start(self, needs: Needs) -> bool:
         """Tell whether the host has the program of a replica."""
         return not needs.program or (needs.program in self.programs and not self.is_cluster)
+
+
+def _lacking(has: Mapping[str, str], labels: Mapping[str, str]) -> str:
+    return next((f"{name}={value}" for name, value in labels.items() if has.get(name) != value), "")
+
+
+def _excluded(has: Mapping[str, str], excluded: Mapping[str, Sequence[str]]) -> str:
+    return next((f"{name}={has[name]}" for name, values in excluded.items() if has.get(name) in values), "")
 
 
 class Place(msgspec.Struct, frozen=True):

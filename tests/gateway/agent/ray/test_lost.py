@@ -138,9 +138,7 @@ async def test_a_replica_for_which_no_node_is_large_enough_says_so_and_starts_wh
         await asyncio.to_thread(nodes.kill, "large")
 
 
-async def test_a_node_with_an_excluded_label_gets_no_replica_and_all_nodes_are_told_of(
-    host: RayHost, nodes: Nodes
-) -> None:
+async def test_a_pool_chooses_nodes_by_labels_and_moves_and_all_nodes_are_told_of(host: RayHost, nodes: Nodes) -> None:
     host.variables["LORIKEET_NUM_THREADS"] = "5"
     pool = await host.pool(host.model())
     async with host.database.acquire() as conn:
@@ -164,7 +162,20 @@ async def test_a_node_with_an_excluded_label_gets_no_replica_and_all_nodes_are_t
         [row] = await host.ready()
         assert len(host.pids_on("east")) == 1 and host.pids_on("west") == []
         assert row.address is not None
-        assert row.address.removeprefix("tcp://").rpartition(":")[0] in {each.address for each in await told()}
+        address = row.address.removeprefix("tcp://").rpartition(":")[0]
+
+        async def is_told() -> bool:
+            return address in {each.address for each in await told()}
+
+        await until(is_told, host.log)
+        async with host.database.acquire() as conn:
+            await exclude_hosts(conn, pool.id, {"zone": ["east"]})
+
+        async def has_moved() -> bool:
+            return len(host.pids_on("west")) == 1 and len(await host.replicas()) == 1
+
+        await until(has_moved, host.log)
+        assert [each.id for each in await host.ready()] != [row.id]
     finally:
         for pid in host.pids():
             host.kill(pid)
