@@ -203,8 +203,8 @@ long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools --ignore=tests/faults/pools/test_hosts.py
 
 # 300 faults over hosts with addresses of their own on this machine: agents, engines and gateways are killed and frozen,
-# cables cut, the database taken away; a table by kind of fault at the end. Three hours; takes root. FIRST_SEED goes on
-# from one.
+# cables cut, the database taken away; a table by kind of fault at the end. Five installations have them side by side:
+# half an hour; takes root. FIRST_SEED goes on from one, which is printed after each fault.
 long-hosts: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools/test_hosts.py
 

@@ -217,7 +217,7 @@ def operator_app(services: Services) -> Callable[..., Any]:
 def run_gateway(
     settings: Settings,
     *,
-    model_dir: Path,
+    model_dir: Path | None,
     dsn: str,
     sockets: Sequence[socket.socket] | None = None,
     metrics_socket: socket.socket | None = None,
@@ -226,7 +226,7 @@ def run_gateway(
 
     Then running requests may finish within `drain_seconds`.
 
-    model_dir: the prepared base model. sockets: listening ones to serve on; without any, settings' host and port.
+    model_dir: as for `running_services`. sockets: listening ones to serve on; without any, settings' host and port.
     metrics_socket: a listening one for metrics; without any, settings' metrics_listen.
     """
     configure_logging(settings.log_level)
@@ -239,7 +239,7 @@ def run_gateway(
 
 async def _serve(
     settings: Settings,
-    model_dir: Path,
+    model_dir: Path | None,
     dsn: str,
     sockets: list[socket.socket] | None,
     metrics_socket: socket.socket | None,

@@ -163,12 +163,12 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def running_services(
-    settings: Settings, *, model_dir: Path, dsn: str, passwords: Passwords | None = None
+    settings: Settings, *, model_dir: Path | None, dsn: str, passwords: Passwords | None = None
 ) -> AsyncIterator[Services]:
     """Give running services; on leaving, they are stopped: requests first, then the ledger, then the database.
 
     model_dir: the folder of the settings' base model, which becomes the first pool of an installation that never had
-    one, with the engine at the settings' endpoint as its replica.
+    one, with the engine at the settings' endpoint as its replica; None for an installation that has had one.
     passwords: hashes those of people; None: with the usual parameters.
 
     Waits for the database; engines may come later, and go and come again.
@@ -184,7 +184,8 @@ async def running_services(
         database = await stack.enter_async_context(await connect_database(dsn))
         of_admin = await stack.enter_async_context(await connect_database(dsn, ADMIN_CONNECTIONS, ONE_PROCESS))
         await once_available(lambda: _warn_about_locks(database))
-        await once_available(lambda: _ensure_first_pool(database, settings, model_dir))
+        if model_dir is not None:
+            await once_available(partial(_ensure_first_pool, database, settings, model_dir))
         bases = Bases()
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)

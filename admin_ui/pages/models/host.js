@@ -54,6 +54,7 @@ function View({ host, running }) {
     ${!host.is_alive && html`<${Notice} tone="warn" title="No agent runs there">${away(host)}<//>`}
     <${Section} title="Memory" hint="What replicas take is estimated when a model is prepared."><${Gauges} host=${host} /><//>
     <${Section} title="What runs there"><${Running} here=${here} from=${running} total=${host.num_replicas} /><//>
+    ${host.placement === "ray" && html`<${Section} title="Nodes" hint="Machines of the Ray cluster, as the agent sees them. Ray chooses where each engine runs."><${Nodes} rows=${host.nodes} /><//>`}
     ${host.failures.length > 0 && html`<${Section} title="Models that it could not prepare" hint="No replica of them starts there until an attempt succeeds."><${Failures} rows=${host.failures} /><//>`}
     <${Section} title="The machine" card><${Facts} rows=${[
       ["Labels", labelsOf(host).length ? html`<code>${labelsOf(host).join(" ")}</code>` : "none"],
@@ -81,6 +82,19 @@ function Running({ here, from, total }) {
   const others = here && total > here.length ? html`<p class="hint">${plural(total - here.length, "replica")} of other organizations ${total - here.length === 1 ? "runs" : "run"} there as well.</p>` : null;
   return html`<${Table} name="running" label="What runs there" columns=${columns} rows=${here} error=${from.error} reload=${from.reload} loading=${from.loading} what="load the replicas" filter=${false}
     empty=${html`<${Empty} icon="system" title="No replica runs there">One starts where most memory is free.<//>`} />${others}`;
+}
+
+function Nodes({ rows }) {
+  const columns = [
+    { key: "name", title: "Node", render: ({ name, address }) => html`<span>${name}<br /><small class="faint">${address}</small></span>` },
+    { key: "num_processors", title: "Processors", format: "count" },
+    { key: "memory_bytes", title: "Memory", format: "bytes" },
+    { key: "num_gpus", title: "GPUs", format: "count" },
+    { key: "num_replicas", title: "Replicas", format: "count" },
+    { key: "labels", title: "Labels", value: (node) => labelsOf(node).join(" ") || "none" },
+  ];
+  return html`<${Table} name="nodes" label="Nodes" columns=${columns} rows=${rows} rowKey=${({ address, name }) => `${address} ${name}`} filter=${false}
+    empty=${html`<${Empty} icon="system" title="No node">The agent has not seen the cluster yet, or no node of it lives.<//>`} />`;
 }
 
 function Failures({ rows }) {

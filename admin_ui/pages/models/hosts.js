@@ -48,22 +48,30 @@ function Host({ host }) {
   </article>`;
 }
 
-export const inShort = ({ num_processors: processors, num_replicas: number, gpus }) => [plural(processors, "processor"), gpus.length && plural(gpus.length, "GPU"), plural(number, "replica")].filter(Boolean).join(" · ");
+const sumOf = (rows, of) => rows.reduce((sum, row) => sum + row[of], 0);
+
+export function inShort({ placement, nodes, num_processors: own, num_replicas: number, gpus }) {
+  const isCluster = placement === "ray";
+  const processors = isCluster ? sumOf(nodes, "num_processors") : own;
+  const numGpus = isCluster ? sumOf(nodes, "num_gpus") : gpus.length;
+  return [isCluster && plural(nodes.length, "node"), plural(processors, "processor"), numGpus && plural(numGpus, "GPU"), plural(number, "replica")].filter(Boolean).join(" · ");
+}
 
 /** Whether an agent runs there, whether it is drained, its labels, and what it could not prepare. */
 export function States({ host }) {
-  const { is_alive: isAlive, is_drained: isDrained, failures } = host;
+  const { is_alive: isAlive, is_drained: isDrained, failures, placement } = host;
   return html`<${Badge} dot tone=${isAlive ? "good" : "bad"}>${isAlive ? "agent runs" : "no agent"}<//>
+    ${placement === "ray" && html`<${Badge}>Ray cluster<//>`}
     ${isDrained && html`<${Badge} dot tone="warn">drained<//>`}
     ${failures.length > 0 && html`<${Badge} dot tone="warn">${plural(failures.length, "model")} not prepared<//>`}
     ${labelsOf(host).map((label) => html`<${Badge} key=${label}>${label}<//>`)}`;
 }
 
 export function Gauges({ host }) {
-  const { num_replicas: number, gpus } = host;
-  const onGpus = gpus.reduce((sum, { num_replicas: each }) => sum + each, 0);
+  const { num_replicas: number, gpus, nodes } = host;
+  const onGpus = sumOf(gpus, "num_replicas");
   return html`<div class="engine-gauges">
-    <${Memory} label="Memory" host=${host} of=${{ ...host, num_replicas: number - onGpus }} />
+    <${Memory} label="Memory" host=${host} of=${{ ...host, memory_bytes: host.memory_bytes + sumOf(nodes, "memory_bytes"), num_replicas: number - onGpus }} />
     ${gpus.map((gpu, index) => html`<${Memory} key=${index} label=${`GPU ${index}`} host=${host} of=${gpu} />`)}
   </div>`;
 }

@@ -152,7 +152,9 @@ CREATE TABLE hosts (
     -- The version of the agent that claimed the host last; NULL before the first.
     version          text,
     -- What chooses the machines of its engines; not 'local' for a host that stands for a whole cluster.
-    placement        text NOT NULL DEFAULT 'local' CHECK (placement IN ('local', 'ray'))
+    placement        text NOT NULL DEFAULT 'local' CHECK (placement IN ('local', 'ray')),
+    -- The machines of such a cluster, as its agent saw them last.
+    nodes            jsonb NOT NULL DEFAULT '[]'
 );
 
 -- Hosts that could not prepare the model of a revision, and when each is tried again.
@@ -210,6 +212,8 @@ CREATE TABLE replicas (
     created_at    timestamptz NOT NULL DEFAULT now(),
     -- The public key that the engine proves where its address is on TCP.
     public_key    text,
+    -- Since when it waits for room on the machines of a cluster, which others have.
+    full_since    timestamptz,
     FOREIGN KEY (pool_id, revision) REFERENCES pool_revisions (pool_id, revision)
 );
 
