@@ -39,6 +39,8 @@ class Fetched(Protocol):
 
 
 class Transfers(Protocol):
+    """Copies between host and device that do not make the host wait."""
+
     def put(self, array: NDArray[Any]) -> Tensor:
         """Return a copy on the device, for what is launched after this call. The array is not written to again."""
 

@@ -17,6 +17,8 @@ MAX_HEADERS_BYTES = 256 * 1024
 
 
 class Readable(Protocol):
+    """A stream of bytes, such as an entry of an archive."""
+
     def read(self, size: int, /) -> bytes: ...
 
 

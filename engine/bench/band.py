@@ -33,6 +33,8 @@ ONE_ROW_STEPS = 2
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench band`."""
+
     streams: Annotated[int, about("interactive requests under way beside the batch")] = 4
     max_num_seqs: Annotated[int, about("choices that the engine runs at once")] = 32
     seconds: Annotated[float, about("seconds of each run")] = 8.0

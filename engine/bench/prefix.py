@@ -25,6 +25,8 @@ VICTIM, STRANGER = "victim", "stranger"
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench prefix`."""
+
     system_tokens: Annotated[int, about("tokens of the shared system prompt")] = 512
     user_tokens: Annotated[int, about("tokens of each request after the system prompt")] = 32
     repeat: Annotated[int, about("system prompts to take the median over")] = 20

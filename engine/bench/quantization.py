@@ -29,6 +29,8 @@ FORMATS: tuple[Literal["none", "int8"], ...] = ("none", "int8")
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench quantization`."""
+
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8)
     adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 8)
     rank: Annotated[int, about("rank of the adapters")] = 16

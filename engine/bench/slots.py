@@ -23,6 +23,8 @@ from engine.protocol import EngineStats
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench slots`."""
+
     distributions: Annotated[tuple[Popularity, ...], about("ways in which requests choose adapters")] = (
         "zipf",
         "uniform",
@@ -43,6 +45,8 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
+    """One run: requests to a number of adapters on an engine with a number of slots."""
+
     name: str
     popularity: Popularity
     num_adapters: int

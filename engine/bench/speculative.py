@@ -17,6 +17,8 @@ from engine.config import EngineConfig, load_model_config
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench speculative`."""
+
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
     draft_tokens: Annotated[int, about("tokens guessed ahead of a sequence in one step")] = 4
     phrase_tokens: Annotated[int, about("tokens of the phrase that a prompt repeats")] = 16

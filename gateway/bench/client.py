@@ -18,6 +18,8 @@ class Failed(Exception):
 
 
 class Job(msgspec.Struct, frozen=True):
+    """One request of a load."""
+
     model: str
     prompt: str
     max_tokens: int

@@ -36,6 +36,8 @@ ELSEWHERE = "event loop and others"
 
 
 class Samples:
+    """Samples of the running function, counted by room and by function."""
+
     def __init__(self) -> None:
         self._rooms: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()

@@ -26,6 +26,8 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of a reply that is an error."""
+
     error: ErrorDetail
 
 
@@ -36,6 +38,8 @@ def body_of(error: GatewayError) -> ErrorBody:
 
 
 class RenderError(Protocol):
+    """A function that renders errors in the shape of one API."""
+
     def __call__(self, error: GatewayError, status: int, request_id: str) -> tuple[int, bytes]:
         """Return the status and the JSON body of a reply. status: the error's status in OpenAI's API."""
 

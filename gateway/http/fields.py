@@ -63,6 +63,8 @@ SEARCHED_BYTES = 256 << 10
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The options of a stream that the client asks for."""
+
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
     continuous_usage_stats: bool | None = None

@@ -69,6 +69,8 @@ def _try_claim(path: Path, database_id: str) -> tuple[JournalFolder, Replayed] |
 
 
 class Wakeable(Protocol):
+    """A copier of journals that can be woken."""
+
     def wake(self) -> None:
         """Note that the journal has something to copy."""
 

@@ -19,6 +19,8 @@ from gateway.pools.readiness import GatewayReadiness
 
 
 class Readiness(msgspec.Struct, frozen=True):
+    """Whether this gateway takes requests."""
+
     status: Literal["ready", "not ready"]
 
 

@@ -24,6 +24,8 @@ LARGEST_RATIO = 1.3
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench decoders`."""
+
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
     adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 8)
     rank: Annotated[int, about("rank of the adapters")] = 16

@@ -28,6 +28,8 @@ from engine.hardware import num_threads
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench llamacpp`."""
+
     formats: Annotated[tuple[str, ...], about("blocks of llama.cpp's file: Q4_1, Q8_0")] = FORMATS
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8)
     prompts: Annotated[tuple[int, ...], about("tokens of lone prompts")] = (32, 64, 128, 256, 512)

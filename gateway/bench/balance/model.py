@@ -59,6 +59,8 @@ class World(msgspec.Struct, frozen=True):
 
 
 class Arrival(msgspec.Struct, frozen=True):
+    """One request of a simulated load before a gateway takes it."""
+
     at_s: float
     adapter: str
     tokens: float
@@ -104,6 +106,8 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, eq=False):
+    """An arrival that a gateway has sent to a replica."""
+
     arrival: Arrival
     gateway: int
     asked: Asked

@@ -16,6 +16,8 @@ _DEFAULTS = msgspec.json.Decoder(Defaults)
 
 
 class SettingsRow(msgspec.Struct, frozen=True):
+    """The settings of one adapter."""
+
     adapter_id: str
     defaults: Defaults
     pinned: bool

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class AliasRow(msgspec.Struct, frozen=True):
+    """A project's own name of a model, and the model that it means."""
+
     id: str
     name: str
     target_kind: Literal["version", "pool", "experiment", "route"]

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 
 class Tenant(msgspec.Struct, frozen=True):
+    """The project that a watched folder belongs to."""
+
     project_id: str
     organization_id: str
 

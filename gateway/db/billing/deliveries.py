@@ -74,6 +74,8 @@ class DueRun(msgspec.Struct, frozen=True):
 
 
 class RunRow(msgspec.Struct, frozen=True):
+    """One period of a delivery: the attempts to deliver its export, and how they ended."""
+
     delivery_id: str
     period: str
     attempts: int

@@ -28,6 +28,8 @@ Every gateway knows the prices by then: one that does not hear of the database f
 
 
 class StoredVersion(msgspec.Struct, frozen=True):
+    """A version of the price book as it was stored."""
+
     id: str
     created_at: datetime.datetime
     version: Version

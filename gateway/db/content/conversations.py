@@ -20,6 +20,8 @@ DROP_AT_ONCE = 200
 
 
 class ConversationRow(msgspec.Struct, frozen=True):
+    """A conversation without its items, encrypted."""
+
     id: str
     created_at: datetime.datetime
     content_key: str
@@ -35,6 +37,8 @@ class ItemRow(msgspec.Struct, frozen=True):
 
 
 class NewItem(msgspec.Struct, frozen=True):
+    """An item that is about to be added to a conversation."""
+
     id: str
     num_bytes: int
     """The size that counts for the conversation's bound."""

@@ -42,6 +42,8 @@ class SlotRow(msgspec.Struct, frozen=True):
 
 
 class ReplyRow(msgspec.Struct, frozen=True):
+    """The encrypted reply to a request with an Idempotency-Key."""
+
     content_key: str
     sealed: bytes
 

@@ -36,11 +36,15 @@ class ChatRow(msgspec.Struct, frozen=True):
 
 
 class MessagesRow(msgspec.Struct, frozen=True):
+    """The encrypted messages of a stored chat completion."""
+
     content_key: str
     sealed_messages: bytes
 
 
 class NewChat(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat completion that is about to be stored."""
+
     project_id: str
     id: str
     model: str

@@ -20,6 +20,8 @@ DROP_AT_ONCE = 1000
 
 
 class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A response that is about to be stored."""
+
     project_id: str
     id: str
     model: str

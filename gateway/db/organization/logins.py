@@ -39,6 +39,8 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class LoginRow(msgspec.Struct, frozen=True):
+    """A valid login of a person, and the browser and address that it was made from."""
+
     id: str
     user_id: str
     created_at: datetime.datetime

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 class OrganizationRow(msgspec.Struct, frozen=True):
+    """An organization, and since when it is suspended, if it is."""
+
     id: str
     name: str
     created_at: datetime.datetime

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 class ServiceAccountRow(msgspec.Struct, frozen=True):
+    """A service account of a project."""
+
     id: str
     project_id: str
     name: str

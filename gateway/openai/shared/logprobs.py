@@ -30,6 +30,8 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
 
 class ChatTokenLogprob(msgspec.Struct, frozen=True):
+    """A generated token, its log-probability, and the tokens that were likeliest in its place."""
+
     token: str
     logprob: float
     bytes: list[int]
@@ -37,6 +39,8 @@ class ChatTokenLogprob(msgspec.Struct, frozen=True):
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True):
+    """The log-probabilities of the tokens of an answer."""
+
     content: list[ChatTokenLogprob]
     refusal: None = None
 

@@ -29,6 +29,8 @@ HOST = re.compile(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::\
 
 
 class Made(msgspec.Struct, frozen=True):
+    """The document and the page, made once."""
+
     document: bytes
     page: str
 

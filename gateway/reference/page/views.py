@@ -60,17 +60,23 @@ class OperationView(msgspec.Struct, frozen=True):
 
 
 class TagView(msgspec.Struct, frozen=True):
+    """The operations of one part of the document."""
+
     id: str
     name: str
     operations: list[OperationView]
 
 
 class GroupView(msgspec.Struct, frozen=True):
+    """The parts of one group."""
+
     name: str
     tags: list[TagView]
 
 
 class SchemaView(msgspec.Struct, frozen=True):
+    """A schema with its fields."""
+
     id: str
     name: str
     description: str
