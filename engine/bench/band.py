@@ -64,6 +64,7 @@ class Turn(msgspec.Struct):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield the rows of the batch band."""
     config = msgspec.structs.replace(config, max_num_seqs=options.max_num_seqs, max_waiting=4096)
     make = _Requests(config, options)
     turns: dict[str, list[Turn]] = {}

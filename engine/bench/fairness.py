@@ -46,6 +46,7 @@ class Tenant(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield the rows of the noisy neighbour and of the weights."""
     config = msgspec.structs.replace(
         config,
         max_num_seqs=options.max_num_seqs,

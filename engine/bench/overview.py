@@ -32,6 +32,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield the rows of the overview."""
     for load, row in compare(config, _loads(options), rank=16, repeat=options.repeat):
         yield {
             "case": _case(load),

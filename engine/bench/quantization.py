@@ -41,6 +41,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each number of streams and of adapters."""
     digests = random_adapters(config, max(options.adapters), options.rank)
     config = msgspec.structs.replace(config, adapter_device_bytes=config.adapter_device_bytes or 1 << 32)
     workload = Workload(load_model_config(config.model_dir).vocab_size)

@@ -55,6 +55,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield the rows of each distribution of requests over adapters."""
     config = msgspec.structs.replace(config, adapter_host_bytes=options.host_bytes)
     digests = random_adapters(config, options.adapters, options.rank)
     for popularity in options.distributions:

@@ -28,6 +28,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each number of streams."""
     for num_streams in options.streams:
         plain = _runs(config, options, num_streams, 0)
         drafted = _runs(config, options, num_streams, options.draft_tokens)

@@ -48,6 +48,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each number of streams."""
     workload = Workload(load_model_config(config.model_dir).vocab_size)
     with BenchEngine(config) as engine:
         for num_streams in options.streams:

@@ -57,6 +57,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each number of streams and of adapters."""
     loads = [
         Load(
             num_streams,

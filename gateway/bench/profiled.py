@@ -80,6 +80,7 @@ def _room(code: CodeType) -> str | None:
 
 
 def main() -> int:
+    """Run the command line that follows the file's name under the profiler; return its exit status."""
     path, sys.argv[1:] = Path(sys.argv[1]), sys.argv[2:]
     samples = Samples()
     signal.signal(signal.SIGUSR1, samples.forget)

@@ -44,6 +44,7 @@ class Archived(Protocol):
 
 
 def archive_name(export: Archived) -> str:
+    """Return the name of an export's archive."""
     return f"{export.request.file_name}.zip"
 
 

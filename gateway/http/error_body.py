@@ -32,6 +32,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 def body_of(error: GatewayError) -> ErrorBody:
+    """Return an error in OpenAI's shape."""
     limit = error.limit if isinstance(error, LimitReached) else None
     shown = limit if isinstance(limit, Explanation) else msgspec.UNSET
     return ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code, shown))

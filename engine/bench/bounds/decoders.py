@@ -36,6 +36,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each number of streams and of adapters."""
     config = msgspec.structs.replace(config, quantization="none")
     digests = random_adapters(config, max(options.adapters, default=0), options.rank)
     workload = Workload(load_model_config(config.model_dir, config.decoder).vocab_size)

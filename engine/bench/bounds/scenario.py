@@ -69,6 +69,7 @@ class _Rig(NamedTuple):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each bound."""
     if "linears" in options.parts:
         yield from _linears(options)
     digests = random_adapters(config, options.many, options.rank)

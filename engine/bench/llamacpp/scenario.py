@@ -41,6 +41,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each format and load, with llama.cpp's time beside the engine's."""
     workload = Workload(load_model_config(config.model_dir).vocab_size)
     digests = random_adapters(config, max(options.streams, default=0), options.rank)
     threads = num_threads(options.threads)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet webhook` to the command line."""
     webhook = verbs.add_parser(
         "webhook",
         help="add, list and remove webhooks",

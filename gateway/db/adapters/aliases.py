@@ -43,6 +43,7 @@ _HAS_ADAPTER = "SELECT EXISTS (SELECT FROM adapters WHERE project_id = $1 AND na
 
 
 async def has_adapter(conn: Connection, project_id: str, name: str) -> bool:
+    """Tell whether a project has an adapter of this name."""
     return bool(await conn.fetchval(_HAS_ADAPTER, project_id, name))
 
 
@@ -71,6 +72,7 @@ _FIND = """
 
 
 async def find_alias(conn: Connection, project_id: str, name: str) -> AliasRow | None:
+    """Return a project's alias by its name; None where there is none."""
     row = await conn.fetchrow(_FIND, project_id, name)
     return AliasRow(**row) if row else None
 
@@ -108,4 +110,5 @@ _REMOVE = "DELETE FROM model_aliases WHERE project_id = $1 AND name = $2"
 
 
 async def remove_alias(conn: Connection, project_id: str, name: str) -> None:
+    """Delete a project's alias."""
     await conn.execute(_REMOVE, project_id, name)

@@ -250,6 +250,7 @@ _GET = """
 async def get_background(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> BackgroundRow | None:
+    """Return a background response of a project; None where there is none. allowed: models; None: all."""
     row = await conn.fetchrow(_GET, project_id, response_id, _listed(allowed))
     return BackgroundRow(**row) if row else None
 

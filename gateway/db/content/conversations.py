@@ -76,6 +76,7 @@ _GET = """
 async def get_conversation(
     conn: Connection, project_id: str, conversation_id: str, allowed: Collection[str] | None
 ) -> ConversationRow | None:
+    """Return a conversation of a project; None where there is none. allowed: models; None: all."""
     row = await conn.fetchrow(_GET, project_id, conversation_id, _listed(allowed))
     return ConversationRow(**row) if row else None
 

@@ -82,6 +82,7 @@ _GET = """
 async def get_chat(
     conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None
 ) -> ChatRow | None:
+    """Return a stored chat completion of a project; None where there is none. allowed: models; None: all."""
     row = await conn.fetchrow(_GET, project_id, chat_id, _listed(allowed))
     return ChatRow(**row) if row else None
 
@@ -98,6 +99,7 @@ _GET_MESSAGES = """
 async def get_messages(
     conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None
 ) -> MessagesRow | None:
+    """Return the messages of a stored chat completion; None where there is none. allowed: models; None: all."""
     row = await conn.fetchrow(_GET_MESSAGES, project_id, chat_id, _listed(allowed))
     return MessagesRow(**row) if row else None
 

@@ -101,6 +101,7 @@ async def prompt_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> Prom
 
 
 def chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs:
+    """Return the log-probabilities of tokens as chat completions show them."""
     return ChatLogprobs([_chat_token(token, to_bytes) for token in tokens])
 
 

@@ -36,6 +36,7 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def documentation() -> list[HTTPRouteHandler]:
+    """Return the handlers of the document, the page and its style."""
     made_of = once(_make)
 
     @route("/openapi.json", http_method=["GET", "HEAD"], opt=shape(reply=dict[str, Any]))

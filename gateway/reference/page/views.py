@@ -96,6 +96,7 @@ def failures(document: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def groups(document: Mapping[str, Any]) -> list[GroupView]:
+    """Return the operations of the document by group and tag."""
     by_tag: dict[str, list[OperationView]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
