@@ -182,7 +182,7 @@ class Connection(HttpToolsProtocol):
         One that is new gets a moment for its first request, which is on its way: its client cannot tell that from a
         request that was begun, and must not repeat it.
         """
-        if self.cycle is None and not self._is_stopping:
+        if self._state == (State.HEAD, None) and not self._is_stopping:
             self._is_stopping = True
             self.loop.call_later(LAST_HEAD_S, self.shutdown)
         else:

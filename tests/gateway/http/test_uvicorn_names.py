@@ -21,7 +21,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gateway.http import metrics_server, server, uvicorn_server
+from gateway.http import server, uvicorn_server
 from gateway.http.protocol import connection
 from tests.patience import PATIENCE_S
 
@@ -63,7 +63,9 @@ class Place:
             {"type": "http.response.body", "body": b"ok"},
         ]
         self.events: list[str] = []
-        config = uvicorn.Config(self.app, timeout_keep_alive=KEEP_ALIVE_S, log_config=None, lifespan="off")
+        config = uvicorn.Config(
+            self.app, timeout_keep_alive=KEEP_ALIVE_S, log_config=None, lifespan="off", interface="asgi3"
+        )
         self.protocol = _Noted(self.events, config=config, server_state=ServerState(), app_state={"kept": 1})
         self.wire = Wire()
         self.protocol.connection_made(self.wire)
@@ -295,21 +297,23 @@ async def test_connections_of_server_state_are_the_protocols(place: Place) -> No
     assert not place.protocol.server_state.connections
 
 
-async def test_handle_exit_sets_should_exit_and_force_exit_ends_the_wait_of_shutdown() -> None:
+async def test_handle_exit_sets_should_exit() -> None:
     server = uvicorn.Server(uvicorn.Config(Place().app, log_config=None, lifespan="off"))
     server.handle_exit(signal.SIGTERM, None)
     assert server.should_exit
-    listener = socket.create_server(("127.0.0.1", 0))
-    place = Place()
+
+
+async def test_force_exit_ends_the_wait_of_shutdown_for_requests(place: Place) -> None:
+    server = uvicorn.Server(uvicorn.Config(place.app, log_config=None, lifespan="off"))
     server.server_state.connections.add(place.protocol)
     place.protocol.data_received(HEAD)
-    server.force_exit = True
+    server.should_exit = server.force_exit = True
     async with asyncio.timeout(PATIENCE_S):
-        await server.serve([listener])
+        await server.serve([socket.create_server(("127.0.0.1", 0))])
     await place.reply()
 
 
-@pytest.mark.parametrize("module", [connection, server, uvicorn_server, metrics_server])
+@pytest.mark.parametrize("module", [connection, server, uvicorn_server])
 async def test_no_name_of_uvicorn_is_used_without_a_test(place: Place, module: ModuleType) -> None:
     place.protocol.data_received(HEAD)
     server = uvicorn.Server(place.protocol.config)
