@@ -55,7 +55,7 @@ class Prober:
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
-    """Yield the rows of the shared system prompt, then those of the timing probes."""
+    """Yield the rows of the shared system prompt, then the rows of the timing probes."""
     workload = Workload(load_model_config(config.model_dir).vocab_size)
     with BenchEngine(config) as engine:
         prober = Prober(engine, workload)

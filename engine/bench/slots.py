@@ -45,7 +45,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One run: requests to a number of adapters on an engine with a number of slots."""
+    """A run: requests to a number of adapters on an engine with a number of slots."""
 
     name: str
     popularity: Popularity

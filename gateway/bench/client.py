@@ -18,7 +18,7 @@ class Failed(Exception):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One request of a load."""
+    """A request of a load."""
 
     model: str
     prompt: str

@@ -38,7 +38,7 @@ Outcome = Literal["done", "absent", "too_long"]
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """A conversation without its items, decrypted."""
+    """A conversation, decrypted, without the items."""
 
     id: str
     created_at: datetime.datetime

@@ -19,7 +19,7 @@ from gateway.pools.readiness import GatewayReadiness
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Whether this gateway takes requests."""
+    """The answer to a probe that asks whether this gateway takes requests."""
 
     status: Literal["ready", "not ready"]
 

@@ -59,7 +59,7 @@ class World(msgspec.Struct, frozen=True):
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """One request of a simulated load before a gateway takes it."""
+    """A request of a simulated load before a gateway takes it."""
 
     at_s: float
     adapter: str

@@ -80,7 +80,7 @@ class _Error(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One event of a streamed chat completion."""
+    """An event of a streamed chat completion."""
 
     choices: list[_Choice] = []
     usage: Usage | None = None

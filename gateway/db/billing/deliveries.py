@@ -74,7 +74,7 @@ class DueRun(msgspec.Struct, frozen=True):
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """One period of a delivery: the attempts to deliver its export, and how they ended."""
+    """A period of a delivery, and the attempts to deliver the export of that period."""
 
     delivery_id: str
     period: str

@@ -20,7 +20,7 @@ DROP_AT_ONCE = 200
 
 
 class ConversationRow(msgspec.Struct, frozen=True):
-    """A conversation without its items, encrypted."""
+    """A conversation, encrypted, without the items."""
 
     id: str
     created_at: datetime.datetime

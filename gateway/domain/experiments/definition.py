@@ -102,7 +102,7 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How an experiment is analysed, fixed before its start."""
+    """The rules by which an experiment is analysed. They are fixed before the start."""
 
     alpha: float = 0.05
     """How often an experiment without effects may ever call a primary metric significant, at any of its looks."""

@@ -38,7 +38,7 @@ class AddItems(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConversationObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation without its items."""
+    """A conversation, without the items."""
 
     id: str
     object: Literal["conversation"] = "conversation"

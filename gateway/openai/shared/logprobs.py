@@ -30,7 +30,7 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
 
 class ChatTokenLogprob(msgspec.Struct, frozen=True):
-    """A generated token, its log-probability, and the tokens that were likeliest in its place."""
+    """A generated token with its log-probability, and the likeliest tokens of the same place."""
 
     token: str
     logprob: float

@@ -75,7 +75,7 @@ class GroupView(msgspec.Struct, frozen=True):
 
 
 class SchemaView(msgspec.Struct, frozen=True):
-    """A schema with its fields."""
+    """A schema, and the fields that it has."""
 
     id: str
     name: str
