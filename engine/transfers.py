@@ -16,7 +16,8 @@ class Event(Protocol):
     """A moment in the work of a device, such as the end of a copy."""
 
     @property
-    def has_come(self) -> bool: ...
+    def has_come(self) -> bool:
+        """True once the device has come to this moment."""
 
     def synchronize(self) -> None:
         """Wait for the event on the host."""

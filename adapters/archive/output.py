@@ -19,7 +19,8 @@ MAX_HEADERS_BYTES = 256 * 1024
 class Readable(Protocol):
     """A stream of bytes, such as an entry of an archive."""
 
-    def read(self, size: int, /) -> bytes: ...
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes; none at the end."""
 
 
 class Output:

@@ -38,11 +38,14 @@ Wanted = tuple[str | None, str]
 class Engine(Protocol):
     """The interface of a backend that keeps adapters resident."""
 
-    def health(self) -> Health: ...
+    def health(self) -> Health:
+        """Return whether the engine can be asked."""
 
-    async def load(self, key: str) -> None: ...
+    async def load(self, key: str) -> None:
+        """Make an adapter resident, and keep it resident."""
 
-    async def unpin(self, key: str) -> None: ...
+    async def unpin(self, key: str) -> None:
+        """Let an adapter be evicted like any other."""
 
 
 class Residency:

@@ -86,13 +86,17 @@ def adapter_name(number: int) -> str:
 class Policy(Protocol):
     """The way in which one gateway chooses."""
 
-    def update(self, picture: Picture, now_s: float) -> None: ...
+    def update(self, picture: Picture, now_s: float) -> None:
+        """Take in what the gateway now sees of the replicas."""
 
-    def pick(self, asked: Asked) -> str: ...
+    def pick(self, asked: Asked) -> str:
+        """Return the id of the replica that a request goes to."""
 
-    def taken(self, replica_id: str, asked: Asked) -> None: ...
+    def taken(self, replica_id: str, asked: Asked) -> None:
+        """Count a request that a replica was sent."""
 
-    def given(self, replica_id: str, asked: Asked) -> None: ...
+    def given(self, replica_id: str, asked: Asked) -> None:
+        """Count a request that a replica has ended."""
 
 
 class Picture(msgspec.Struct, frozen=True):
