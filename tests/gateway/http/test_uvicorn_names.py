@@ -66,7 +66,7 @@ class Place:
         config = uvicorn.Config(
             self.app, timeout_keep_alive=KEEP_ALIVE_S, log_config=None, lifespan="off", interface="asgi3"
         )
-        self.protocol = _Noted(self.events, config=config, server_state=ServerState(), app_state={"kept": 1})
+        self.protocol: Any = _Noted(self.events, config=config, server_state=ServerState(), app_state={"kept": 1})
         self.wire = Wire()
         self.protocol.connection_made(self.wire)
 
