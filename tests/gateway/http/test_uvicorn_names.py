@@ -67,7 +67,7 @@ class Place:
             self.app, timeout_keep_alive=KEEP_ALIVE_S, log_config=None, lifespan="off", interface="asgi3"
         )
         self.protocol: Any = _Noted(self.events, config=config, server_state=ServerState(), app_state={"kept": 1})
-        self.wire = Wire()
+        self.wire: Any = Wire()
         self.protocol.connection_made(self.wire)
 
     async def app(self, scope: Any, receive: Any, send: Callable[..., Any]) -> None:
