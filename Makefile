@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 NATIVE := kernels/cpu/hatch_build.py kernels/cpu/build.py $(wildcard kernels/cpu/native/*.* kernels/cpu/native/*/*.*)
 LOCKS := deploy/locks/torch.txt deploy/locks/runtime.txt deploy/locks/dev.txt deploy/locks/cuda.txt deploy/locks/build.txt
 TOOLS := build/tools
+NPM := build/npm
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -37,9 +38,10 @@ test: $(VENV)/.installed-dev $(DEMO_MODEL)
 	@$(BIN)/pytest --cache-clear --workers auto; \
 	ended=$$?; if test $$ended -eq 1; then $(BIN)/python -m tests.once_more; ended=$$?; fi; exit $$ended
 
-check: $(VENV)/.installed-dev
+check: $(VENV)/.installed-dev $(NPM)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(NPM)/node_modules/@biomejs/cli-*/biome ci admin_ui
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -375,7 +377,7 @@ lock: $(TOOLS)/.installed
 
 # Whether any locked package has a known vulnerability: fails, too, where the package index does not say. Changes nothing.
 audit: $(TOOLS)/.installed
-	@for lock in torch dev cuda ray build tools; do echo "deploy/locks/$$lock.txt"; \
+	@for lock in torch dev cuda ray build tools node; do echo "deploy/locks/$$lock.txt"; \
 	  $(TOOLS)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off $(ARGS) -r deploy/locks/$$lock.txt || failed=1; \
 	done; test -z "$$failed"
 
@@ -391,6 +393,14 @@ release: $(TOOLS)/.installed build/backend/.installed
 build/backend/.installed: deploy/locks/build.txt | $(BIN)/python
 	@rm -rf build/backend
 	$(LOCKED) --quiet --target build/backend -r deploy/locks/build.txt
+	@touch $@
+
+# The dashboard's formatter and linter: by the npm of this machine, or by one from the Python package index where there is none.
+$(NPM)/.installed: deploy/locks/npm/package.json deploy/locks/npm/package-lock.json deploy/locks/node.txt
+	@mkdir -p $(NPM) && cp deploy/locks/npm/*.json $(NPM)
+	@npm=$$(command -v npm) || { npm=$(NPM)/node/bin/npm; $(PYTHON) -m venv $(NPM)/node && $(NPM)/node/bin/python -m pip install \
+	  --quiet --no-deps --require-hashes --only-binary :all: --requirement deploy/locks/node.txt; } && \
+	  $$npm ci --prefix $(NPM) --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
 $(TOOLS)/.installed: deploy/locks/tools.txt | $(BIN)/python

@@ -60,6 +60,8 @@ class Rejection(msgspec.Struct, frozen=True, tag=True):
 
 
 class Acceptance(msgspec.Struct, frozen=True, tag=True):
+    """The finding that an adapter may be used."""
+
     report: Report
 
 

@@ -33,10 +33,12 @@ class DevicePath(Protocol):
     """
 
     @property
-    def feeds(self) -> bool: ...
+    def feeds(self) -> bool:
+        """True if tokens that a step chose can be the next step's without a way over the host."""
 
     @property
-    def halfway(self) -> Event: ...
+    def halfway(self) -> Event:
+        """The event that comes when the device is halfway through the last `forward`."""
 
     def order(self, plan: Plan) -> Many[int]:
         """Return the places of plan.decodes in the order in which they are computed best."""

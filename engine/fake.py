@@ -342,6 +342,7 @@ class FakeCore:
 
 
 def main() -> None:
+    """Serve a fake engine with the arguments of the command line."""
     serve(arguments().parse_args(), fake_token)
 
 

@@ -37,6 +37,8 @@ NUM_COMPLETION_TOKENS = 4
 
 
 class Adapters(Protocol):
+    """The resident adapters, as far as a probe asks for them."""
+
     def num_bytes(self, key: str) -> int:
         """Return how many bytes of the device's memory a resident adapter takes."""
 

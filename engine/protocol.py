@@ -452,10 +452,14 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """An engine's answer to a `Hello` that it does not accept."""
+
     reason: str
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
+    """The output of one step for all requests of a gateway."""
+
     deltas: list[Delta] = []
     finals: list[Final] = []
 
@@ -488,6 +492,8 @@ class AdapterStatus(msgspec.Struct, frozen=True, tag="adapter", omit_defaults=Tr
 
 
 class UnackedUsage(msgspec.Struct, frozen=True, tag="unacked"):
+    """The usage records that a gateway has not acknowledged yet, sent when it connects."""
+
     records: list[UsageRecord]
 
 

@@ -201,6 +201,7 @@ def build_adapter_pool(
 
 
 def scheduler_limits(config: EngineConfig, model: ModelConfig, device: Device, where: torch.device) -> Limits:
+    """Return the limits of the scheduler for a model on a device."""
     return Limits(
         max_num_seqs=config.max_num_seqs,
         max_batched_tokens=config.max_batched_tokens,

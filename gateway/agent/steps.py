@@ -74,13 +74,16 @@ class Lease(Protocol):
     """The agent's right to change the replicas of its host."""
 
     @property
-    def host_id(self) -> str: ...
+    def host_id(self) -> str:
+        """The host that the agent has."""
 
     @property
-    def generation(self) -> int: ...
+    def generation(self) -> int:
+        """The number of the agent's turn on the host; higher with each agent."""
 
     @property
-    def held_s(self) -> float: ...
+    def held_s(self) -> float:
+        """Seconds for which no other agent can have the host; 0 or less: another one can."""
 
     async def confirm(self) -> None:
         """Return only while no other agent has the host. Raises Superseded, or one of FAILURES."""

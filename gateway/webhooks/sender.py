@@ -176,6 +176,7 @@ class WebhookSender:
 
 
 def signature(secret: bytes, message_id: str, timestamp_s: int, body: str) -> str:
+    """Return the signature of a message, in the form of Standard Webhooks."""
     digest = hmac.digest(secret, f"{message_id}.{timestamp_s}.{body}".encode(), hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}"
 

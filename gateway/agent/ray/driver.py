@@ -363,6 +363,7 @@ async def serve(setup: Setup, answers: int) -> int:
 
 
 def main() -> None:
+    """Serve the agent until its end of the pipe closes."""
     setup = msgspec.json.decode(sys.argv[1], type=Setup)
     answers = os.dup(1)
     os.dup2(2, 1)  # Ray prints

@@ -18,6 +18,7 @@ DAY_S = 86400
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet webhook` to the command line."""
     webhook = verbs.add_parser(
         "webhook",
         help="add, list, rotate and remove webhooks",

@@ -50,6 +50,7 @@ examples:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet pool` to the command line."""
     pool = verbs.add_parser(
         "pool",
         help="create, change, scale and remove pools",

@@ -68,6 +68,7 @@ def _scaling(pool: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def print_replicas(replicas: Sequence[dict[str, Any]]) -> None:
+    """Print replicas as a table."""
     rows = [
         (
             each["id"],
@@ -113,6 +114,7 @@ def _adapters(server: dict[str, Any]) -> str:
 
 
 def print_hosts(hosts: Sequence[dict[str, Any]]) -> None:
+    """Print hosts as a table."""
     rows = [
         (
             each["name"],

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet backup` and `lorikeet restore` to the command line."""
     backup = verbs.add_parser(
         "backup",
         help="back up database, journals and adapters",

@@ -27,6 +27,7 @@ MAX_GATEWAYS = 64
 
 
 def register(verbs: Verbs) -> None:
+    """Add the verbs of this module to the command line."""
     serve = verbs.add_parser(
         "serve",
         help="run everything on this machine",

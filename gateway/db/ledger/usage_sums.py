@@ -35,6 +35,8 @@ class SumQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True, gc=False):
+    """The sums of one bucket of time and one group; None for what the sums are not grouped by."""
+
     bucket: datetime.datetime
     project_id: str | None
     user_id: str | None

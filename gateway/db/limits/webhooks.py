@@ -71,6 +71,7 @@ _CREATE = """
 
 
 def new_webhook_id() -> str:
+    """Return the id of a new webhook."""
     return new_id("wh")
 
 
@@ -221,10 +222,12 @@ _FAILED = """
 
 
 async def note_delivered(conn: Connection, delivery_id: str) -> None:
+    """Note that a message was delivered."""
     await conn.execute(_DELIVERED, delivery_id)
 
 
 async def note_failed(conn: Connection, delivery_id: str, error: str) -> None:
+    """Note why a message could not be delivered."""
     await conn.execute(_FAILED, delivery_id, error)
 
 

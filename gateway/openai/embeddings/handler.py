@@ -56,6 +56,8 @@ _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
 def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> HTTPRouteHandler:
+    """Return the handler of POST /v1/embeddings."""
+
     @post("/embeddings", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_embeddings(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:

@@ -56,11 +56,15 @@ class EmbeddingOut(msgspec.Struct, frozen=True):
 
 
 class EmbeddingUsage(msgspec.Struct, frozen=True):
+    """The tokens of the inputs."""
+
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingList(msgspec.Struct, frozen=True):
+    """The embeddings of all inputs of a request, in the order of the inputs."""
+
     data: list[EmbeddingOut]
     model: str
     usage: EmbeddingUsage
