@@ -29,6 +29,8 @@ TIMEOUT_S = 600.0
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench served`."""
+
     url: Annotated[str, about("base URL of the server, with /v1; empty for OPENAI_BASE_URL")] = ""
     key: Annotated[str, about("a tenant's key; empty for OPENAI_API_KEY")] = ""
     model: Annotated[str, about("name of the base model at the server")] = "smollm2-135m-instruct"

@@ -49,9 +49,6 @@ class _Renamed:
     def __init__(self, file: _File, name: str) -> None:
         self._file, self._name = file, name
 
-    def get_tensor(self, name: str) -> Tensor:
-        return self._file.get_tensor(self._name)
-
     def get_slice(self, name: str) -> Tensor:
         return self._file.get_slice(self._name)
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 
 class Score(Protocol):
+    """The way in which a model scores documents."""
+
     def __call__(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the score of each row: [T, hidden] -> [T, 1] fp32. logits: that of the decoder, for as many rows."""
 

@@ -46,6 +46,7 @@ class ArchiveError(RuntimeError):
 
 
 def is_archive(folder: Path) -> bool:
+    """Tell whether a folder is an archive."""
     return (folder / BASES).is_dir() and (folder / WAL).is_dir()
 
 

@@ -33,6 +33,8 @@ HEAD_DIM, KV_HEADS = 64, 2
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench experts`."""
+
     hidden: Annotated[int, about("size of the hidden states")] = 1024
     inner: Annotated[int, about("inner size of each expert")] = 384
     experts: Annotated[int, about("experts of each layer")] = 32
@@ -48,6 +50,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield the rows of a model with experts, with adapters and without."""
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as folder:
         save_random(Path(folder), options)
         config = msgspec.structs.replace(config, model_dir=folder)

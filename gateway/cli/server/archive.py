@@ -27,6 +27,7 @@ MAX_BASES = 1000
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet archive`, `lorikeet drill` and `lorikeet journal` to the command line."""
     archive = verbs.add_parser(
         "archive",
         help="archive the database's log, to restore any moment",

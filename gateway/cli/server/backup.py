@@ -193,6 +193,7 @@ def failures() -> Iterator[None]:
 
 
 def installation_of(settings: Settings) -> Installation:
+    """Return what a backup of this installation is taken of."""
     from adapters.stores import open_store
     from gateway.backup.take import Installation
     from gateway.files.stores import open_pieces
@@ -209,6 +210,7 @@ def installation_of(settings: Settings) -> Installation:
 
 
 def key_files(settings: Settings) -> tuple[Path, ...]:
+    """Return the files of the installation's keys."""
     return (
         settings.operator_key_path,
         settings.demo_env_path,
@@ -238,4 +240,5 @@ def _summary(manifest: BackupManifest) -> str:
 
 
 def report(line: str) -> None:
+    """Write a line of progress to standard error."""
     print(f"lorikeet: {line}", file=sys.stderr)

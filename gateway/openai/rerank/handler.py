@@ -47,6 +47,8 @@ _NAMES = FieldNames(prompt="query")
 
 
 def rerank(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> HTTPRouteHandler:
+    """Return the handler of POST /v1/rerank."""
+
     @post("/rerank", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def rank_documents(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:

@@ -58,11 +58,15 @@ class RerankResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RerankUsage(msgspec.Struct, frozen=True):
+    """The tokens of a request in Jina's shape."""
+
     prompt_tokens: int
     total_tokens: int
 
 
 class RerankTokens(msgspec.Struct, frozen=True):
+    """The tokens of a request in Cohere's shape."""
+
     input_tokens: int
     output_tokens: int = 0
 
