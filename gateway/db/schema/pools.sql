@@ -152,7 +152,9 @@ CREATE TABLE hosts (
     -- The version of the agent that claimed the host last; NULL before the first.
     version          text,
     -- What chooses the machines of its engines; not 'local' for a host that stands for a whole cluster.
-    placement        text NOT NULL DEFAULT 'local' CHECK (placement IN ('local', 'ray'))
+    placement        text NOT NULL DEFAULT 'local' CHECK (placement IN ('local', 'ray')),
+    -- The protocol between gateways and engines that the agent speaks, such as 3.1.
+    protocol         text
 );
 
 -- Hosts that could not prepare the model of a revision, and when each is tried again.
@@ -210,6 +212,9 @@ CREATE TABLE replicas (
     created_at    timestamptz NOT NULL DEFAULT now(),
     -- The public key that the engine proves where its address is on TCP.
     public_key    text,
+    -- The version of the engine and the protocol that it speaks, as it told its agent; NULL where it did not.
+    version       text,
+    protocol      text,
     FOREIGN KEY (pool_id, revision) REFERENCES pool_revisions (pool_id, revision)
 );
 
