@@ -11,6 +11,14 @@ ROUTER at the engine, DEALER at each gateway, one frame per message. A conversat
 5. `Heartbeat` flows both ways every `HEARTBEAT_INTERVAL_S`; `HEARTBEATS_MISSED` of them missed means dead.
 
 Token ids only: no text crosses this border. Never pickle.
+
+Gateways and engines of two versions that follow each other work together. `PROTOCOL_VERSION` has to be equal on both
+sides. `PROTOCOL_MINOR` grows with each addition, and either side tells its own in its first message. An addition is a
+field with a default outside of `GenerateRequest`, which a peer that does not know the field passes over, or else it is
+sent only to a peer whose minor has it. What a peer does not know in a `GenerateRequest` would change the answer, so it
+refuses that request, and no other.
+
+Minor 1: `Hello.minor`, `Welcome.minor`, `Welcome.software`, `Submit.trace`, `Usage.arrived_unix_ns`.
 """
 
 from __future__ import annotations
@@ -20,6 +28,7 @@ from typing import Any, Literal
 import msgspec
 
 PROTOCOL_VERSION = 3
+PROTOCOL_MINOR = 1
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEATS_MISSED = 3
 STEP_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -380,6 +389,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     database_id: str
     """The id of the gateway's database; "" for an agent, whose requests are probes: their usage is neither kept nor
     counted."""
+    minor: int = 0
+    """The gateway's `PROTOCOL_MINOR`."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
@@ -449,6 +460,10 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     """The device that it computes on, for people."""
     dtype: str = ""
     """The number format that it computes in, for people."""
+    minor: int = 0
+    """The engine's `PROTOCOL_MINOR`."""
+    software: str = ""
+    """The engine's version of Lorikeet; "" of an engine of minor 0."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -520,3 +535,27 @@ EngineMessage = Welcome | Refused | StepOutputs | AdapterStatus | UnackedUsage |
 encode = msgspec.msgpack.Encoder().encode
 decode_from_gateway = msgspec.msgpack.Decoder(GatewayMessage).decode
 decode_from_engine = msgspec.msgpack.Decoder(EngineMessage).decode
+
+
+class _NamedRequest(msgspec.Struct):
+    request_id: str
+
+
+class _NamedSubmit(msgspec.Struct, tag="submit"):
+    request: _NamedRequest
+
+
+_name_decoder = msgspec.msgpack.Decoder(_NamedSubmit)
+
+
+def submitted_id(frame: bytes) -> str | None:
+    """Return the id of the request in a `Submit` that does not decode as a whole; None of any other frame."""
+    try:
+        return _name_decoder.decode(frame).request.request_id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def protocol_text() -> str:
+    """Return the protocol of this code in words, such as `3.1`."""
+    return f"{PROTOCOL_VERSION}.{PROTOCOL_MINOR}"

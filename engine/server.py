@@ -23,6 +23,7 @@ from engine.protocol import (
     HEARTBEAT_INTERVAL_S,
     HEARTBEATS_MISSED,
     MAX_MESSAGE_BYTES,
+    PROTOCOL_MINOR,
     PROTOCOL_VERSION,
     Abort,
     AckUsage,
@@ -49,8 +50,10 @@ from engine.protocol import (
     Welcome,
     decode_from_gateway,
     encode,
+    submitted_id,
 )
 from engine.usage_book import UsageBook
+from engine.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -201,9 +204,23 @@ class EngineServer:
                 message = decode_from_gateway(frame)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 log.warning("dropped a message that does not decode: %s", error)
-                self._send(gateway, Refused(f"message does not decode: {error}"))
+                self._refuse(gateway, frame, str(error))
                 continue
             self._handle(gateway, message, key)
+
+    def _refuse(self, gateway: bytes, frame: bytes, why: str) -> None:
+        """Refuse a message that does not decode.
+
+        A request of a later version is refused alone, so that a replica of that version can have it.
+        """
+        request_id = submitted_id(frame)
+        if request_id is None or gateway not in self._sessions:
+            return self._send(gateway, Refused(f"message does not decode: {why}"))
+        self._sessions[gateway].last_message_s = time.monotonic()
+        message = f"the engine (Lorikeet {VERSION}) is older than the gateway and cannot read this request: {why}"
+        error = EngineError("draining", message, retry_after_s=5.0)
+        usage = Usage(prompt_tokens=0, completion_tokens=0)
+        return self._send(gateway, StepOutputs(finals=[Final(request_id, "error", usage, error)]))
 
     def _take(self) -> tuple[bytes, bytes, str]:
         """Return the next message: its gateway, its frame, and the public key of the gateway's host, "" but over TCP.
@@ -260,6 +277,8 @@ class EngineServer:
                 self._fingerprint,
                 self._device,
                 self._dtype,
+                PROTOCOL_MINOR,
+                VERSION,
             ),
         )
         return self._hand_over_usage()

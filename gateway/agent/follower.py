@@ -56,6 +56,8 @@ class Follower:
         self.silent_since_s: float | None = asyncio.get_running_loop().time()
         """When the engine was last there, in seconds of the event loop's clock; None while it is there."""
         self.was_connected = False
+        self.welcome: Welcome | None = None
+        """The engine's last greeting."""
         self._changed = changed
         self._finals: dict[str, asyncio.Future[Final]] = {}
         self._link = EngineLink(address, database_id=NOBODYS, model_digest=model_digest, listener=self, peer=peer)
@@ -126,6 +128,7 @@ class Follower:
         """Note that the engine is there."""
         self.silent_since_s = None
         self.was_connected = True
+        self.welcome = welcome
         self._changed()
 
     def received(self, message: EngineMessage) -> None:

@@ -28,7 +28,7 @@ from gateway.agent.servers.follower import ServerFollower
 from gateway.agent.servers.plan import plan_of_server
 from gateway.agent.servers.programs import Programs
 from gateway.db.pool import Database
-from gateway.db.pools.replicas import ReplicaRow, await_start, begin_start, move_replica
+from gateway.db.pools.replicas import ReplicaRow, await_start, begin_start, move_replica, note_software
 from gateway.db.pools.revisions import RevisionRow, set_revision_state
 from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.addresses import address_of_socket
@@ -284,9 +284,20 @@ class Steps:
             return
         if any(other.state == "ready" for other in served.pool.replicas):
             await asyncio.sleep(CONNECT_S)
+        await self._note_software(row, follower)
         self._ready_since_s[row.id] = _now_s()
         await self._move(row, "ready")
         log.info("replica_ready", replica=row.id, generation=row.generation)
+
+    async def _note_software(self, row: ReplicaRow, follower: Follower | ServerFollower) -> None:
+        """Note what an engine of our own says of its version."""
+        welcome = follower.welcome if isinstance(follower, Follower) else None
+        if welcome is None or not welcome.software:
+            return
+        protocol = f"{welcome.version}.{welcome.minor}"
+        async with self._site.database.acquire() as conn:
+            lease = self._site.lease.generation
+            await note_software(conn, row.id, lease, row.generation, welcome.software, protocol)
 
     def _residents(self, served: Served) -> list[str]:
         """Return the adapters of other replicas of the pool on this host that have the same base."""

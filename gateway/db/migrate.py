@@ -36,7 +36,7 @@ from gateway.db.schema_files import (
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-__all__ = ["MIGRATIONS", "MigrationRefused", "migrate", "read_migrations"]
+__all__ = ["MIGRATIONS", "MigrationRefused", "migrate", "missing_scripts", "read_migrations"]
 
 _LOCK_KEY = 0x6C6F72696B656574  # "lorikeet"
 _CREATE_LEDGER = """
@@ -77,6 +77,26 @@ async def migrate(
         return await _migrate(connection, read_migrations(folder), runtime, also)
     finally:
         await connection.close()
+
+
+_HAS_SCHEMA = "SELECT to_regclass('public.schema_migrations') IS NOT NULL"
+
+
+async def missing_scripts(conn: Connection, folder: Path = MIGRATIONS) -> list[Script]:
+    """Return the scripts that `migrate` would apply to a database that it built before, oldest first.
+
+    All of them: the database is empty, or is converted first.
+
+    Raises MigrationRefused: as `migrate`, except for a database that is too old.
+    """
+    steps, functions = [read_conversion(), *read_migrations(folder)], read_functions()
+    rows = await conn.fetch(_SELECT_APPLIED) if await conn.fetchval(_HAS_SCHEMA) else []
+    applied = {row["name"]: row["sha256"] for row in rows}
+    if BASELINE not in applied:
+        return [*steps, functions]
+    _check(applied, steps)
+    is_current = await conn.fetchval(_SELECT_FUNCTIONS) == functions.sha256
+    return [*steps[len(applied) :], *([] if is_current else [functions])]
 
 
 async def _migrate(

@@ -7,7 +7,9 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from gateway.settings import Settings
@@ -134,3 +136,51 @@ class Activated:
 
     def _wait_ready(self, number: int) -> None:
         wait_ready(f"http://{self._operator_urls[number]}", check=self._process.check, log=self._process.output)
+
+
+class Shared:
+    """A gateway of any tree on a socket that others share, and that outlives it."""
+
+    def __init__(self, listener: socket.socket, environ: Mapping[str, str], log: Path) -> None:
+        """Prepare a gateway. environ: as of `of_tree`, without the tree's own variables."""
+        self._listener = listener
+        self._environ = environ
+        self._log = log
+        self._process: ChildProcess | None = None
+        self._address = ""
+
+    def start(self, tree: Path) -> None:
+        self._address = f"127.0.0.1:{free_port()}"
+        environ = {**self._environ, **of_tree(tree), "LORIKEET_METRICS_LISTEN": self._address}
+        descriptor = self._listener.fileno()
+        command = [*COMMAND, "--fd", str(descriptor)]
+        self._process = ChildProcess(command, log=self._log, env=environ, pass_fds=[descriptor])
+        self._process.start()
+
+    def wait_ready(self) -> None:
+        assert self._process is not None
+        wait_ready(f"http://{self._address}", check=self._process.check, log=self._process.output)
+
+    def terminate(self) -> None:
+        """End the gateway in order.
+
+        Raises AssertionError: when it does not end well.
+        """
+        assert self._process is not None
+        code = self._process.terminate()
+        assert code == 0, self._process.output()[-2000:]
+
+    def replace(self, tree: Path) -> None:
+        """End the gateway in order, and start that of a tree in its place."""
+        self.terminate()
+        self.start(tree)
+        self.wait_ready()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+
+def of_tree(tree: Path) -> dict[str, str]:
+    """Return the variables with which Python finds the code of a tree, wherever it starts."""
+    return {"PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": ""}

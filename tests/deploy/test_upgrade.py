@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import msgspec
 import pytest
 
 from tests.deploy.balancers import FILES, Balancer, program
 from tests.deploy.client import Client, Outcome
 from tests.deploy.gateways import Activated, OwnPort
+from tests.deploy.load import Size, check_whole, load
 from tests.faults.conservation import check_conservation
 from tests.faults.site import Site
-from tests.faults.watcher import PROMPT
-from tests.gateway.live import BASE
 from tests.installation.waiting import wait_until
 
 SECONDS = float(os.environ.get("UPGRADE_SECONDS", "300"))
@@ -36,45 +32,11 @@ NUM_STREAMS = int(os.environ.get("UPGRADE_STREAMS", "50"))
 REQUESTS_PER_S = float(os.environ.get("UPGRADE_REQUESTS_PER_S", "200"))
 
 TOKENS_PER_S = 20
-STREAM_TOKENS = (60, 400)
-REQUEST_TOKENS = (1, 4)
+SIZE = Size(NUM_STREAMS, REQUESTS_PER_S, (60, 400))
 
 NOTICED_S = 3.0
 """Seconds after a gateway is ready: longer than balancers take to notice it, and an operator's wait before the next
 one."""
-
-
-def request_bytes(secret: str, fields: dict[str, object]) -> bytes:
-    body = msgspec.json.encode({"model": BASE, "prompt": PROMPT, "ignore_eos": True} | fields)
-    head = (
-        "POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        f"authorization: Bearer {secret}\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
-
-
-async def load(client: Client, secret: str, stop: threading.Event) -> list[Outcome]:
-    """Return the outcomes of all streams and requests that were begun before the stop."""
-    rng, outcomes = random.Random(1), list[Outcome]()
-
-    async def ask(wanted: int, *, stream: bool) -> None:
-        request = request_bytes(secret, {"max_tokens": wanted, "stream": stream})
-        outcomes.append(await client.ask(request, wanted, stream=stream))
-
-    async def streams() -> None:
-        while not stop.is_set():
-            await ask(rng.randint(*STREAM_TOKENS), stream=True)
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(NUM_STREAMS):
-            tasks.create_task(streams())
-        begun_s, num = time.monotonic(), 0
-        while not stop.is_set():
-            num += 1
-            await asyncio.sleep(begun_s + num / REQUESTS_PER_S - time.monotonic())
-            tasks.create_task(ask(rng.randint(*REQUEST_TOKENS), stream=False))
-    client.close()
-    return outcomes
 
 
 @contextmanager
@@ -96,7 +58,7 @@ def under_load(site: Site, client: Client, restart_next: Callable[[], None]) -> 
     stop, num_restarts = threading.Event(), 0
     # The clients have a thread of their own: a database ends with the thread that started it.
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(asyncio.run, load(client, site.key.secret, stop))
+        running = thread.submit(asyncio.run, load(client, site.key.secret, stop, SIZE))
         try:
             ends_s = time.monotonic() + SECONDS
             while time.monotonic() < ends_s and not running.done():
@@ -112,13 +74,10 @@ def under_load(site: Site, client: Client, restart_next: Callable[[], None]) -> 
 
 def check(site: Site, outcomes: list[Outcome]) -> None:
     """Check that every request was answered whole and is billed once. The gateways have ended."""
-    failed = [each for each in outcomes if not each.is_whole]
-    num_tokens = sum(each.seen.num_tokens for each in outcomes)
-    streams = [each for each in outcomes if each.wanted >= STREAM_TOKENS[0]]
-    print(f"{len(streams)} of them streams, {num_tokens} tokens, {len(failed)} failed", flush=True)
-    assert not failed, (Counter(each.error for each in failed), failed[:5])
-    for each in streams:
-        assert each.spread_s > each.wanted / TOKENS_PER_S / 2, "a balancer has kept events back"
+    check_whole(outcomes)
+    for each in outcomes:
+        if each.wanted >= SIZE.stream_tokens[0]:
+            assert each.spread_s > each.wanted / TOKENS_PER_S / 2, "a balancer has kept events back"
     site.seen = [each.seen for each in outcomes]
     site.settle()
     rows = check_conservation(site)

@@ -19,7 +19,8 @@ import pytest
 from deploy.release import BACKEND, LOCKS, build_wheel, digest, llms_text, version
 from engine.version import VERSION
 from tests.deploy.gateways import OwnPort
-from tests.deploy.test_upgrade import request_bytes, site_of
+from tests.deploy.load import request_bytes
+from tests.deploy.test_upgrade import site_of
 from tests.documents import PRESENT, REPOSITORY, TRACKED, exists, text_of
 from tests.gateway.live import BASE
 from tests.installation.processes import ChildProcess, free_port

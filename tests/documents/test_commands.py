@@ -22,7 +22,8 @@ def calls(line: str) -> list[tuple[str, ...]]:
         return []
     call = found[1].split(")")[0] if "$(lorikeet" in line else found[1]
     words = shlex.split(call, comments=True)
-    return [tuple(words[: words.index("<")] if "<" in words else words)]
+    end = next((number for number, word in enumerate(words) if word in ("<", ">")), len(words))
+    return [tuple(words[:end])]
 
 
 SHOWN = sorted(

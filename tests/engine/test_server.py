@@ -14,6 +14,7 @@ import zmq
 from engine.fake import BATCH_WANTED, FakeCore, fake_token
 from engine.mailbox import Drained, Mailbox, ServedElsewhere
 from engine.protocol import (
+    PROTOCOL_MINOR,
     PROTOCOL_VERSION,
     Abort,
     AckUsage,
@@ -37,6 +38,7 @@ from engine.protocol import (
     encode,
 )
 from engine.server import EngineServer
+from engine.version import VERSION
 from tests.engine.gateway import Gateway
 from tests.patience import PATIENCE_S
 
@@ -127,6 +129,43 @@ def test_an_engine_takes_submissions_with_fields_that_it_does_not_know(engine: E
     while not (finals := gateway.receive(StepOutputs).finals):
         pass
     assert finals[0].error is None
+
+
+def test_a_gateway_of_a_later_minor_is_welcome_and_told_ours(engine: Engine) -> None:
+    gateway = engine.gateway()
+    hello = msgspec.msgpack.decode(encode(Hello(PROTOCOL_VERSION, "gateway", "db", PROTOCOL_MINOR + 1)))
+    gateway.socket.send(msgspec.msgpack.encode(hello | {"later": "than this version"}))
+    welcome = gateway.receive(Welcome)
+    assert (welcome.version, welcome.minor, welcome.software) == (PROTOCOL_VERSION, PROTOCOL_MINOR, VERSION)
+
+
+@pytest.mark.parametrize("place", [("request",), ("request", "sampling")], ids="-".join)
+def test_a_request_of_a_later_version_is_refused_alone(engine: Engine, place: tuple[str, ...]) -> None:
+    """Its gateway then asks another replica, and what else it runs here goes on."""
+    gateway = engine.gateway()
+    gateway.hello()
+    gateway.receive(Welcome)
+    gateway.send(Submit(request("before")))
+    message = msgspec.msgpack.decode(encode(Submit(request("later"))))
+    inner = message
+    for name in place:
+        inner = inner[name]
+    inner["of_tomorrow"] = 1
+    gateway.socket.send(msgspec.msgpack.encode(message))
+    finals: dict[str, Final] = {}
+    while len(finals) < 2:
+        finals |= {final.request_id: final for final in gateway.receive(StepOutputs).finals}
+    assert finals["before"].error is None
+    error = finals["later"].error
+    assert error is not None and error.code == "draining" and "of_tomorrow" in error.message
+
+
+def test_a_request_of_a_later_version_before_hello_is_refused_like_any_other(engine: Engine) -> None:
+    gateway = engine.gateway()
+    message = msgspec.msgpack.decode(encode(Submit(request("later"))))
+    message["request"]["of_tomorrow"] = 1
+    gateway.socket.send(msgspec.msgpack.encode(message))
+    assert "does not decode" in gateway.receive(Refused).reason
 
 
 def test_another_version_is_refused_with_the_reason(engine: Engine) -> None:

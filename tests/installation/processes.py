@@ -37,13 +37,20 @@ class ChildProcess:
     """
 
     def __init__(
-        self, command: Sequence[str], *, log: Path | None = None, env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        log: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> None:
+        """Prepare the program. pass_fds: the file descriptors of this process that it inherits."""
         self.log = log
         self.popen: Running | None = None
         """The process that runs, or None."""
         self._command = command
         self._env = env
+        self._pass_fds = pass_fds
 
     def start(self) -> None:
         """Start the process in a process group of its own, without standard input."""
@@ -51,6 +58,7 @@ class ChildProcess:
             self.popen = subprocess.Popen(
                 self._command,
                 env=self._env,
+                pass_fds=self._pass_fds,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=None if log is None else subprocess.STDOUT,

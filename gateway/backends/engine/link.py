@@ -19,6 +19,7 @@ from engine.protocol import (
     HEARTBEAT_INTERVAL_S,
     HEARTBEATS_MISSED,
     MAX_MESSAGE_BYTES,
+    PROTOCOL_MINOR,
     PROTOCOL_VERSION,
     EngineMessage,
     GatewayMessage,
@@ -189,7 +190,7 @@ class EngineLink:
 
     async def _greet(self, frames: Frames) -> None:
         self.detail = "waiting for an engine"
-        _put(frames, Hello(PROTOCOL_VERSION, uuid.uuid4().hex, self._database_id))
+        _put(frames, Hello(PROTOCOL_VERSION, uuid.uuid4().hex, self._database_id, PROTOCOL_MINOR))
         try:
             async with asyncio.timeout(DEAD_AFTER_S):
                 answer, *more = map(_decode, await frames.take())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from engine.protocol import protocol_text
 from gateway.db.pool import replan
 
 if TYPE_CHECKING:
@@ -35,11 +36,12 @@ class LostJournal(msgspec.Struct, frozen=True):
 
 
 _REPORT = """
-    INSERT INTO journals AS j (id, open_requests, version, folder, started_at)
-    VALUES ($1, $2, $3, $4, CASE WHEN $3::text IS NOT NULL THEN clock_timestamp() END)
+    INSERT INTO journals AS j (id, open_requests, version, folder, protocol, started_at)
+    VALUES ($1, $2, $3, $4, $5, CASE WHEN $3::text IS NOT NULL THEN clock_timestamp() END)
     ON CONFLICT (id) DO UPDATE SET
         open_requests = excluded.open_requests, heard_at = clock_timestamp(),
         version = coalesce(j.version, excluded.version), folder = coalesce(excluded.folder, j.folder),
+        protocol = coalesce(j.protocol, excluded.protocol),
         started_at = coalesce(j.started_at, excluded.started_at)
 """
 
@@ -51,7 +53,8 @@ async def report_journal(
 
     version: of the gateway; it counts as started when this was first reported. folder: as of `LostJournal`.
     """
-    await conn.execute(_REPORT, journal_id, open_requests, version, folder)
+    protocol = None if version is None else protocol_text()
+    await conn.execute(_REPORT, journal_id, open_requests, version, folder, protocol)
 
 
 class LivingGateway(msgspec.Struct, frozen=True):

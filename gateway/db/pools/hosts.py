@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from engine.protocol import protocol_text
 from engine.version import VERSION
 from gateway.db.pools.host_failures import clear_failures
 from gateway.domain.pools.capacity import Node, Placement
@@ -53,13 +54,13 @@ class HostRow(msgspec.Struct, frozen=True):
 
 _CLAIM = """
     INSERT INTO hosts AS h (id, name, generation, lease_until, num_processors, memory_bytes, gpu_bytes, programs,
-                       version, placement)
-    VALUES ($1, $2, 1, clock_timestamp() + $3::interval, $4, $5, $6, $8, $9, $10)
+                       version, placement, protocol)
+    VALUES ($1, $2, 1, clock_timestamp() + $3::interval, $4, $5, $6, $8, $9, $10, $11)
     ON CONFLICT (id) DO UPDATE SET
         name = CASE WHEN h.public_keys = '{}' THEN excluded.name ELSE h.name END, generation = h.generation + 1,
         lease_until = excluded.lease_until, num_processors = excluded.num_processors,
         memory_bytes = excluded.memory_bytes, gpu_bytes = excluded.gpu_bytes, programs = excluded.programs,
-        version = excluded.version, placement = excluded.placement
+        version = excluded.version, placement = excluded.placement, protocol = excluded.protocol
     WHERE (h.lease_until <= clock_timestamp() OR $7) AND h.removed_at IS NULL
         AND (h.placement = $10 OR NOT EXISTS (SELECT FROM replicas r WHERE r.host_id = h.id AND r.state <> 'stopped'))
     RETURNING generation
@@ -98,6 +99,7 @@ async def claim_host(
         list(programs),
         VERSION,
         placement,
+        protocol_text(),
     )
     return generation
 

@@ -108,7 +108,7 @@ async def list_all_replicas(conn: Connection, pool_ids: Sequence[str] | None = N
 
 _BEGIN = """
     UPDATE replicas r SET generation = r.generation + 1, address = $3, state = 'loading', why = $4, retry_at = NULL,
-        public_key = $5, full_since = NULL
+        public_key = $5, full_since = NULL, version = NULL, protocol = NULL
     FROM hosts h WHERE r.id = $1 AND h.id = r.host_id AND h.generation = $2 AND h.lease_until > clock_timestamp()
         AND r.state IN ('starting', 'failed') RETURNING r.generation
 """
@@ -168,6 +168,20 @@ async def move_replica(
         _MOVE, replica_id, host_generation, generation, state, why[:500], retry_after, _MAY_FOLLOW[state]
     )
     return done == "UPDATE 1"
+
+
+_NOTE_SOFTWARE = """
+    UPDATE replicas r SET version = $4, protocol = $5
+    FROM hosts h WHERE r.id = $1 AND h.id = r.host_id AND h.generation = $2 AND r.generation = $3
+        AND (r.version, r.protocol) IS DISTINCT FROM ($4, $5)
+"""
+
+
+async def note_software(
+    conn: Connection, replica_id: str, host_generation: int, generation: int, version: str, protocol: str
+) -> None:
+    """Note the version of a replica's engine, and the protocol that it speaks."""
+    await conn.execute(_NOTE_SOFTWARE, replica_id, host_generation, generation, version, protocol)
 
 
 _AWAIT_START = """

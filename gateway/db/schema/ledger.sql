@@ -167,7 +167,9 @@ CREATE TABLE journals (
     version        text,
     started_at     timestamptz,
     -- The machine and the folder that the journal is in, as MACHINE:PATH.
-    folder         text
+    folder         text,
+    -- The protocol that the gateway speaks with engines, such as 3.1.
+    protocol       text
 );
 
 -- What the ledger took of each engine's own counts, to compare with the counts that the engine reports. By journal, so

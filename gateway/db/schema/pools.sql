@@ -153,6 +153,8 @@ CREATE TABLE hosts (
     version          text,
     -- What chooses the machines of its engines; not 'local' for a host that stands for a whole cluster.
     placement        text NOT NULL DEFAULT 'local' CHECK (placement IN ('local', 'ray')),
+    -- The protocol between gateways and engines that the agent speaks, such as 3.1.
+    protocol         text,
     -- The machines of such a cluster, as its agent saw them last.
     nodes            jsonb NOT NULL DEFAULT '[]'
 );
@@ -212,6 +214,9 @@ CREATE TABLE replicas (
     created_at    timestamptz NOT NULL DEFAULT now(),
     -- The public key that the engine proves where its address is on TCP.
     public_key    text,
+    -- The version of the engine and the protocol that it speaks, as it told its agent; NULL where it did not.
+    version       text,
+    protocol      text,
     -- Since when it waits for room on the machines of a cluster, which others have.
     full_since    timestamptz,
     FOREIGN KEY (pool_id, revision) REFERENCES pool_revisions (pool_id, revision)

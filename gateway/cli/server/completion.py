@@ -1,0 +1,107 @@
+"""`lorikeet completion`: a script with which a shell completes commands, flags and their values.
+
+The script holds all words, so that a shell completes without starting Python. It is made of the parser itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+SHELLS = ("bash", "zsh")
+
+_SCRIPT = """\
+# Completion of lorikeet for bash and zsh. For bash: source <(lorikeet completion bash)
+# For zsh, after compinit: source <(lorikeet completion zsh)
+_lorikeet() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} at="" words="" number
+  for ((number = 1; number < COMP_CWORD; number++)); do
+    case "$at ${{COMP_WORDS[number]}}" in
+      {paths}) at="$at ${{COMP_WORDS[number]}}" ;;
+    esac
+  done
+  case "$at $previous" in
+{values}
+  esac
+  if [ -z "$words" ]; then
+    case "$at" in
+{words}
+    esac
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}}
+complete -o default -F _lorikeet lorikeet
+"""
+_FOR_ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
+
+
+class Level(msgspec.Struct, frozen=True):
+    """The words that may follow a command's path."""
+
+    words: list[str]
+    """Commands below it, and flags."""
+    values: dict[str, list[str]]
+    """The values of each flag that takes one; [] where they are no fixed words: a file, a name, a number."""
+    positional: list[str]
+    """The fixed words among its positional arguments."""
+
+
+def register(verbs: Verbs, whole: Callable[[], argparse.ArgumentParser]) -> None:
+    """Add the command. whole: returns the parser of all commands."""
+    completion = verbs.add_parser(
+        "completion",
+        help="print a script that completes commands in a shell",
+        description="Print a script with which a shell completes commands, flags and their values. For bash, put "
+        "`source <(lorikeet completion bash)` into ~/.bashrc; for zsh, `source <(lorikeet completion zsh)` into "
+        "~/.zshrc, after compinit.",
+    )
+    completion.add_argument("shell", choices=SHELLS, help="shell that the script is for")
+    completion.set_defaults(run=lambda arguments, environ: _print(arguments, environ, whole()))
+
+
+def _print(arguments: argparse.Namespace, environ: Mapping[str, str], parser: argparse.ArgumentParser) -> int:
+    print((_FOR_ZSH if arguments.shell == "zsh" else "") + script(parser), end="")
+    return 0
+
+
+def script(parser: argparse.ArgumentParser) -> str:
+    """Return the script for the commands of a parser."""
+    levels = dict(_levels(parser, ""))
+    values, words = [], []
+    for path, level in levels.items():
+        for flag, choices in level.values.items():
+            shown = f'words="{" ".join(choices)}"' if choices else "return"
+            values.append(f'    "{path} {flag}") {shown} ;;')
+        words.append(f'      "{path}") words="{" ".join([*level.words, *level.positional])}" ;;')
+    paths = " | ".join(f'"{path}"' for path in levels if path)
+    return _SCRIPT.format(paths=paths, values="\n".join(values), words="\n".join(words))
+
+
+def _levels(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, Level]]:
+    """Yield each path of commands, such as " tenant create", with what may follow."""
+    level = Level([], {}, [])
+    below: dict[str, argparse.ArgumentParser] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            below = dict(action.choices)
+            level.words.extend(below)
+        elif action.option_strings:
+            level.words.extend(action.option_strings)
+            if action.nargs != 0:
+                level.values.update(dict.fromkeys(action.option_strings, _fixed(action)))
+        else:
+            level.positional.extend(_fixed(action))
+    yield path, level
+    for name, child in below.items():
+        yield from _levels(child, f"{path} {name}")
+
+
+def _fixed(action: argparse.Action) -> list[str]:
+    return [] if action.choices is None or action.type is Path else [str(choice) for choice in action.choices]

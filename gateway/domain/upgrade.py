@@ -1,0 +1,228 @@
+"""What stands in the way of an upgrade, and how far one is.
+
+Versions that follow each other work together: gateways, agents and engines of both, and gateways of the older one on
+the schema of the newer one, unless one of its migrations takes away what they use. Data in and data out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["gateway", "agent", "engine"]
+StepName = Literal["schema", "gateways", "agents", "engines"]
+
+
+class Software(msgspec.Struct, frozen=True):
+    """A version of Lorikeet and the protocol between its gateways and engines, such as 3.1."""
+
+    version: str | None
+    """None where the part does not tell."""
+    protocol: str | None
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A gateway, an agent or an engine that runs."""
+
+    kind: Kind
+    name: str
+    software: Software
+
+
+class Journal(msgspec.Struct, frozen=True):
+    """A journal that no gateway tends, with usage that is not in the ledger."""
+
+    id: str
+    open_requests: int
+    folder: str | None
+    """The machine and the folder that the journal is in; None where its gateway did not tell."""
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """The replicas of a pool, by number and state."""
+
+    name: str
+    num_wanted: int
+    num_ready: int
+    num_draining: int
+    is_changing: bool
+    """Whether another revision is to take the place of the one that serves."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A script that the database lacks."""
+
+    name: str
+    takes_away: list[str]
+    """The statements after which gateways of the version before may fail."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """An installation as its database has it."""
+
+    changes: list[Change] = []
+    refusal: str = ""
+    """The reason for which the schema cannot be brought up to date; "" where it can."""
+    parts: list[Part] = []
+    journals: list[Journal] = []
+    pools: list[Pool] = []
+    drained_hosts: list[str] = []
+    untended_hosts: list[str] = []
+    """Hosts with engines and without an agent."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A fact about the installation that matters to its upgrade."""
+
+    code: str
+    blocks: bool
+    """Whether the next step has to wait for it."""
+    message: str
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A step of an upgrade, in the order in which they are taken."""
+
+    name: StepName
+    num_done: int
+    num_all: int
+    left: list[str]
+    """The names of what is still to be done."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The state of an upgrade to a version."""
+
+    software: Software
+    findings: list[Finding]
+    steps: list[Step]
+
+    @property
+    def may_go_on(self) -> bool:
+        return not any(finding.blocks for finding in self.findings)
+
+    @property
+    def is_done(self) -> bool:
+        return not any(step.left for step in self.steps)
+
+
+_COMMENT = re.compile(r"--[^\n]*")
+_TAKES_AWAY = re.compile(
+    r"DROP\s+(?:TABLE|COLUMN|VIEW|FUNCTION|TYPE)\s+(?:IF\s+EXISTS\s+)?[\w.]+"
+    r"|RENAME\s+(?:COLUMN\s+\w+\s+)?TO\s+\w+"
+    r"|ALTER\s+COLUMN\s+\w+\s+(?:SET\s+NOT\s+NULL|(?:SET\s+DATA\s+)?TYPE)"
+    r"|ADD\s+COLUMN\s+\w+\s(?:(?!DEFAULT)[^,;])*NOT\s+NULL(?:(?!DEFAULT)[^,;])*(?=[,;])",
+    re.IGNORECASE,
+)
+
+
+def taken_away(sql: str) -> list[str]:
+    """Return the statements of a migration that take away, rename or demand what older gateways use or leave out."""
+    return [" ".join(found.split()) for found in _TAKES_AWAY.findall(_COMMENT.sub("", sql))]
+
+
+def report(seen: Seen, ours: Software) -> Report:
+    """Return what stands in the way of an upgrade to a version, and which steps are left."""
+    return Report(ours, [*_schema(seen), *_skew(seen.parts, ours), *_moving(seen)], _steps(seen, ours))
+
+
+def _schema(seen: Seen) -> Iterable[Finding]:
+    if seen.refusal:
+        yield Finding("schema_refused", True, seen.refusal)
+    num_gateways = sum(part.kind == "gateway" for part in seen.parts)
+    for change in seen.changes:
+        if change.takes_away and num_gateways:
+            yield Finding(
+                "migration_takes_away",
+                True,
+                f"migration {change.name} takes away what older gateways use ({'; '.join(change.takes_away)}): "
+                f"stop all {num_gateways} gateways before `lorikeet migrate`",
+            )
+    for journal in seen.journals:
+        yield Finding(
+            "journal_unread",
+            True,
+            f"{journal.open_requests} requests are in the journal {journal.id} alone"
+            + (f", at {journal.folder}" if journal.folder else "")
+            + ", and no gateway tends it: start one with that data folder, or write it off with `lorikeet reconcile`",
+        )
+
+
+def _skew(parts: Sequence[Part], ours: Software) -> Iterable[Finding]:
+    for part in parts:
+        theirs, name = part.software, f"{part.kind} {part.name}"
+        if theirs.version is None:
+            message = f"{name} does not tell its version: it is older than the version that brought this command"
+            yield Finding("version_unknown", False, message)
+        elif not follow(theirs.version, ours.version or ""):
+            yield Finding(
+                "version_far",
+                True,
+                f"{name} is of version {theirs.version}, which does not work beside {ours.version}: upgrade to the "
+                "versions between first",
+            )
+        if theirs.protocol is not None and _major(theirs.protocol) != _major(ours.protocol or ""):
+            yield Finding(
+                "protocol_differs",
+                True,
+                f"{name} speaks protocol {theirs.protocol}, which {ours.protocol} does not understand: no request "
+                "passes between the two",
+            )
+    if sum(part.kind == "gateway" for part in parts) == 1:
+        message = "there is one gateway: while it is replaced nobody answers, unless systemd holds its port open"
+        yield Finding("one_gateway", False, message)
+
+
+def _moving(seen: Seen) -> Iterable[Finding]:
+    for pool in seen.pools:
+        if pool.is_changing:
+            yield Finding("pool_changing", True, f"pool {pool.name} is changing to another revision: wait for its end")
+        elif pool.num_ready < pool.num_wanted:
+            message = f"{pool.num_ready} of the {pool.num_wanted} replicas of pool {pool.name} are ready"
+            yield Finding("pool_short", True, f"{message}: `lorikeet replica list` says why")
+        if pool.num_draining:
+            message = f"{pool.num_draining} replicas of pool {pool.name} drain: wait for their end"
+            yield Finding("pool_draining", True, message)
+    for name in seen.untended_hosts:
+        yield Finding(
+            "host_untended", False, f"no agent runs on host {name}: its engines are neither watched nor replaced"
+        )
+    for name in seen.drained_hosts:
+        yield Finding("host_drained", False, f"host {name} is drained: nothing starts there")
+
+
+def _steps(seen: Seen, ours: Software) -> list[Step]:
+    names = [change.name for change in seen.changes]
+    steps = [Step("schema", 0 if names else 1, 1, names)]
+    kinds: dict[StepName, Kind] = {"gateways": "gateway", "agents": "agent", "engines": "engine"}
+    for step, kind in kinds.items():
+        parts = [part for part in seen.parts if part.kind == kind]
+        left = [part.name for part in parts if part.software != ours]
+        steps.append(Step(step, len(parts) - len(left), len(parts), left))
+    return steps
+
+
+def follow(one: str, other: str) -> bool:
+    """Tell whether two versions are equal or follow each other, in whichever order: 0.1.3 and 0.2.0 do.
+
+    A version whose numbers cannot be read follows itself alone.
+    """
+    if one == other:
+        return True
+    numbers = [_numbers(version) for version in (one, other)]
+    if None in numbers:
+        return False
+    (major, minor), (other_major, other_minor) = (each for each in numbers if each is not None)
+    return major == other_major and abs(minor - other_minor) <= 1
+
+
+def _numbers(version: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d{1,9})\.(\d{1,9})(?![\d])", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _major(protocol: str) -> str:
+    return protocol.partition(".")[0]

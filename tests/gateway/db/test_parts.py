@@ -1,0 +1,105 @@
+"""The parts of an installation are read with their versions, also from a schema that lacks the newest columns."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from engine.protocol import protocol_text
+from engine.version import VERSION
+from gateway.db.ledger.journals import report_journal
+from gateway.db.migrate import migrate
+from gateway.db.parts import see_installation
+from gateway.db.pool import Database
+from gateway.db.pools.hosts import claim_host
+from gateway.db.pools.replicas import begin_start, create_replica, move_replica, note_software
+from gateway.domain.upgrade import Part, Pool, Software
+from tests.gateway.bases import BASE_DIGEST
+
+pytestmark = pytest.mark.usefixtures("database")
+OURS = Software(VERSION, protocol_text())
+HOST = "host-1"
+
+
+async def furnish(database: Database) -> str:
+    """Make a gateway, a lost journal, a host with an agent, and a pool with one replica; return the replica's id."""
+    async with database.transaction() as conn:
+        await report_journal(conn, "here", 2, version=VERSION, folder="machine:/data/journal/0")
+        await report_journal(conn, "lost", 3, version=VERSION, folder="other:/data/journal/0")
+        await conn.execute("UPDATE journals SET heard_at = heard_at - interval '1 hour' WHERE id = 'lost'")
+        lease = datetime.timedelta(minutes=5)
+        generation = await claim_host(conn, HOST, "machine", lease=lease, num_processors=1, memory_bytes=1)
+        assert generation == 1
+        organization = await conn.fetchval("INSERT INTO organizations (id, name) VALUES ('org', 'org') RETURNING id")
+        await conn.execute("INSERT INTO bases (digest, name) VALUES ($1, 'tiny') ON CONFLICT DO NOTHING", BASE_DIGEST)
+        await conn.execute(
+            "INSERT INTO pools (id, organization_id, name, num_replicas, revision, wanted_revision) "
+            "VALUES ('pool', $1, 'tiny', 1, 1, 1)",
+            organization,
+        )
+        await conn.execute("INSERT INTO pool_revisions (pool_id, revision, model) VALUES ('pool', 1, 'tiny')")
+        replica = await create_replica(conn, "pool", 1, host_id=HOST)
+        assert await begin_start(conn, replica.id, 1, address="ipc:///x") == 1
+        await note_software(conn, replica.id, 1, 1, "0.0.9", "3.0")
+        assert await move_replica(conn, replica.id, 1, 1, "ready")
+    return replica.id
+
+
+async def test_everything_that_runs_is_seen_with_its_version(database: Database) -> None:
+    replica_id = await furnish(database)
+    async with database.acquire() as conn:
+        seen = await see_installation(conn)
+    assert (seen.changes, seen.refusal) == ([], "")
+    assert seen.parts == [
+        Part("gateway", "machine:/data/journal/0", OURS),
+        Part("agent", "machine", OURS),
+        Part("engine", replica_id, Software("0.0.9", "3.0")),
+    ]
+    assert [(each.id, each.open_requests, each.folder) for each in seen.journals] == [
+        ("lost", 3, "other:/data/journal/0")
+    ]
+    assert seen.pools == [Pool("tiny", num_wanted=1, num_ready=1, num_draining=0, is_changing=False)]
+    assert (seen.drained_hosts, seen.untended_hosts) == ([], [])
+
+
+async def test_moving_pools_and_hosts_are_seen(database: Database) -> None:
+    await furnish(database)
+    async with database.transaction() as conn:
+        await conn.execute("INSERT INTO pool_revisions (pool_id, revision, model) VALUES ('pool', 2, 'tiny')")
+        await conn.execute("UPDATE pools SET wanted_revision = 2, num_replicas = 2")
+        await conn.execute("UPDATE replicas SET state = 'draining'")
+        await conn.execute("UPDATE hosts SET is_drained = true, lease_until = '-infinity'")
+    async with database.acquire() as conn:
+        found = await see_installation(conn)
+    assert found.pools == [Pool("tiny", num_wanted=2, num_ready=0, num_draining=1, is_changing=True)]
+    assert (found.drained_hosts, found.untended_hosts) == (["machine"], ["machine"])
+
+
+async def test_the_schema_before_the_newest_columns_is_read_as_well(database: Database) -> None:
+    """So the new version can look before `migrate`."""
+    replica_id = await furnish(database)
+    async with database.acquire() as conn:
+        for table in ("hosts", "journals", "replicas"):
+            await conn.execute(f"ALTER TABLE {table} DROP COLUMN protocol, DROP COLUMN IF EXISTS version CASCADE")
+        await conn.execute("DELETE FROM schema_migrations WHERE name = '0068_versions_of_parts'")
+        seen = await see_installation(conn)
+    assert [change.name for change in seen.changes] == ["0068_versions_of_parts"]
+    assert [part.software for part in seen.parts] == [Software(None, None)] * 3
+    assert seen.parts[2].name == replica_id
+
+
+async def test_an_empty_database_lacks_everything(empty_dsn: str) -> None:
+    async with await Database.connect(empty_dsn) as database:
+        async with database.acquire() as conn:
+            seen = await see_installation(conn)
+        applied = await migrate(empty_dsn)
+    assert [change.name for change in seen.changes] == [*applied, "functions"]
+    assert seen.parts == []
+
+
+async def test_a_database_of_a_later_version_is_refused_in_words(database: Database) -> None:
+    async with database.acquire() as conn:
+        await conn.execute("INSERT INTO schema_migrations (name, sha256) VALUES ('9999_later', 'x')")
+        seen = await see_installation(conn)
+    assert "9999_later" in seen.refusal and seen.changes == []

@@ -1,0 +1,130 @@
+"""What stands in the way of an upgrade, and which steps are left, over installations written by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.db.schema_files import read_migrations
+from gateway.domain.upgrade import Change, Journal, Kind, Part, Pool, Seen, Software, follow, report, taken_away
+
+OURS = Software("0.2.0", "3.1")
+BEFORE = Software("0.1.0", "3.0")
+
+
+def part(kind: Kind, name: str, software: Software = OURS) -> Part:
+    return Part(kind, name, software)
+
+
+GATEWAYS = [part("gateway", "one"), part("gateway", "two")]
+POOL = Pool("tiny", num_wanted=2, num_ready=2, num_draining=0, is_changing=False)
+
+
+def codes(seen: Seen, ours: Software = OURS) -> dict[str, bool]:
+    """Return the codes of the findings, and whether each blocks."""
+    return {finding.code: finding.blocks for finding in report(seen, ours).findings}
+
+
+def test_nothing_is_left_where_all_is_of_this_version() -> None:
+    parts = [*GATEWAYS, part("agent", "host"), part("engine", "a"), part("engine", "b")]
+    found = report(Seen(parts=parts, pools=[POOL]), OURS)
+    assert found.may_go_on and found.is_done and found.findings == []
+    assert [(step.name, step.num_done, step.num_all) for step in found.steps] == [
+        ("schema", 1, 1),
+        ("gateways", 2, 2),
+        ("agents", 1, 1),
+        ("engines", 2, 2),
+    ]
+
+
+def test_what_is_of_another_version_is_left_and_is_in_nobodys_way() -> None:
+    parts = [part("gateway", "one", BEFORE), part("gateway", "two"), part("agent", "host", BEFORE)]
+    found = report(Seen(changes=[Change("0068_more", [])], parts=parts), OURS)
+    assert found.may_go_on and not found.is_done
+    assert {step.name: step.left for step in found.steps} == {
+        "schema": ["0068_more"],
+        "gateways": ["one"],
+        "agents": ["host"],
+        "engines": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("seen", "code", "blocks"),
+    [
+        (Seen(refusal="the database is newer"), "schema_refused", True),
+        (
+            Seen(changes=[Change("0099_less", ["DROP TABLE limits"])], parts=GATEWAYS),
+            "migration_takes_away",
+            True,
+        ),
+        (Seen(journals=[Journal("j", 3, "host:/data/journal/0")]), "journal_unread", True),
+        (Seen(parts=[part("agent", "host", Software("0.4.0", "3.1"))]), "version_far", True),
+        (Seen(parts=[part("engine", "r", Software("1.2.0", "3.1"))]), "version_far", True),
+        (Seen(parts=[part("engine", "r", Software("0.1.0", "2.7"))]), "protocol_differs", True),
+        (Seen(parts=[part("engine", "r", Software(None, None))]), "version_unknown", False),
+        (Seen(parts=GATEWAYS[:1]), "one_gateway", False),
+        (Seen(pools=[Pool("tiny", 1, 1, 0, True)]), "pool_changing", True),
+        (Seen(pools=[Pool("tiny", 2, 1, 0, False)]), "pool_short", True),
+        (Seen(pools=[Pool("tiny", 1, 1, 1, False)]), "pool_draining", True),
+        (Seen(drained_hosts=["host"]), "host_drained", False),
+        (Seen(untended_hosts=["host"]), "host_untended", False),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_each_thing_that_matters_is_told(seen: Seen, code: str, blocks: bool) -> None:
+    found = report(seen, OURS)
+    assert codes(seen) == {code: blocks}
+    assert found.may_go_on is not blocks
+    assert all(len(finding.message) < 300 for finding in found.findings)
+
+
+def test_a_migration_that_takes_away_waits_for_gateways_alone() -> None:
+    change = Change("0099_less", ["DROP TABLE limits"])
+    assert codes(Seen(changes=[change], parts=[part("engine", "r")])) == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "do"),
+    [
+        ("0.1.0", "0.1.7", True),
+        ("0.1.0", "0.2.0", True),
+        ("0.2.0", "0.1.0", True),
+        ("0.1.0", "0.3.0", False),
+        ("0.9.0", "1.0.0", False),
+        ("0.2.0rc1", "0.1.0", True),
+        ("unknown", "unknown", True),
+        ("unknown", "0.1.0", False),
+        ("", "0.1.0", False),
+    ],
+)
+def test_which_versions_follow_each_other(one: str, other: str, do: bool) -> None:
+    assert follow(one, other) is do
+
+
+@pytest.mark.parametrize(
+    ("sql", "taken"),
+    [
+        ("ALTER TABLE a ADD COLUMN b text;", []),
+        ("ALTER TABLE a ADD COLUMN b text NOT NULL DEFAULT '';", []),
+        ("ALTER TABLE a ADD COLUMN b text DEFAULT '' NOT NULL;", []),
+        ("CREATE TABLE a (b text NOT NULL);", []),
+        ("-- DROP TABLE a\nCREATE INDEX b ON a (c);", []),
+        ("ALTER TABLE a ALTER COLUMN b DROP NOT NULL, DROP CONSTRAINT c;", []),
+        ("ALTER TABLE a ADD COLUMN b text NOT NULL;", ["ADD COLUMN b text NOT NULL"]),
+        ("DROP TABLE IF EXISTS a;", ["DROP TABLE IF EXISTS a"]),
+        ("ALTER TABLE a DROP COLUMN b;", ["DROP COLUMN b"]),
+        ("ALTER TABLE a RENAME COLUMN b TO c;", ["RENAME COLUMN b TO c"]),
+        ("ALTER TABLE a RENAME TO b;", ["RENAME TO b"]),
+        ("ALTER TABLE a ALTER COLUMN b SET NOT NULL;", ["ALTER COLUMN b SET NOT NULL"]),
+        ("ALTER TABLE a\n    ALTER COLUMN b TYPE bytea;", ["ALTER COLUMN b TYPE"]),
+    ],
+)
+def test_what_a_migration_takes_away(sql: str, taken: list[str]) -> None:
+    assert taken_away(sql) == taken
+
+
+def test_migrations_after_the_first_release_add_alone() -> None:
+    """The older ones that take away were written before anything was released, and say so."""
+    taking = {script.name for script in read_migrations() if taken_away(script.sql)}
+    assert {name for name in taking if name >= "0068"} == set()
+    assert "0030_sealed_secrets" in taking
