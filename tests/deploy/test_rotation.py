@@ -30,7 +30,7 @@ from tests.patience import PATIENCE_S
 
 OLD, NEW = (ContentKey(letter * 32) for letter in (b"o", b"n"))
 GRACE_S = 3
-NUM_BETWEEN = 8
+NUM_BETWEEN = 4
 """The answers that have to come between two rotations."""
 
 
@@ -69,7 +69,7 @@ class Operator:
             assert gateway.terminate() == 0
             gateway.start()
             gateway.wait_ready()
-            self.traffic.more_answers(2)
+            self.traffic.more_answers(1)
 
     def of_role(self, role: str, password: str) -> str:
         """Return the connection string of another role."""
@@ -141,7 +141,7 @@ ROTATIONS: tuple[Callable[[Operator], None], ...] = (
 def test_no_request_fails_while_secrets_are_rotated(open_folder: Path) -> None:
     folder = open_folder / "rotation"
     folder.mkdir()
-    changes = {"lame_duck_seconds": 1.0, "content_key": text_of(OLD)}
+    changes = {"lame_duck_seconds": 0.5, "content_key": text_of(OLD)}
     with running_ground(folder, changes=changes) as ground:
         asyncio.run(ground.warm_up())
         with ground.traffic(SHARE) as traffic:
