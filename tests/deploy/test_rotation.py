@@ -166,7 +166,7 @@ def test_no_request_fails_while_secrets_are_rotated(open_folder: Path) -> None:
 
 def test_a_proxys_certificate_is_replaced_by_a_reload_under_load(open_folder: Path, full: bool) -> None:
     if not full:
-        pytest.skip("make long-upgrade")
+        pytest.skip("make long-restore")
     if program("haproxy") is None:
         pytest.skip("haproxy is not installed")
     with site_of(open_folder / "certificates") as site:
