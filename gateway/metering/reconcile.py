@@ -65,10 +65,10 @@ class Reconciler:
     """Compares at any time with `reconcile`; the metric follows between `start` and `stop`."""
 
     def __init__(self, database: Database, pools: Mapping[str, Pool], metrics: JournalMetrics) -> None:
+        self._before: dict[str, EngineBalance] = {}  # by engine, as they were exported last
         self._database = database
         self._pools = pools
         self._metrics = metrics
-        self._before: dict[str, EngineBalance] = {}  # by engine, as they were exported last
         self._task: asyncio.Task[None] | None = None
 
     async def reconcile(self) -> Reconciliation:
