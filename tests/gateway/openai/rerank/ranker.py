@@ -69,6 +69,8 @@ def make_ranker_folder(folder: Path, **changes: Any) -> Path:
         special_tokens=[("<|im_start|>", start), ("<|im_end|>", end)],
     )
     tokenizer.save(str(folder / "tokenizer.json"))
+    named = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], "eos_token": "<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
     return folder
 
 
