@@ -73,6 +73,7 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
         special_tokens=[("<|im_start|>", start), ("<|im_end|>", end)],
     )
     backend.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").unlink()
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_input_names": INPUTS}))
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=INPUTS)

@@ -58,6 +58,7 @@ class Ranker(msgspec.Struct, frozen=True):
 def make_ranker_folder(folder: Path, **changes: Any) -> Path:
     """Return the folder of a classifier with one label, whose pairs have a token around and between them."""
     make_model_folder(folder)
+    (folder / "chat_template.jinja").unlink()
     config = json.loads((folder / "config.json").read_text())
     config |= {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
     (folder / "config.json").write_text(json.dumps(config | changes))
@@ -76,7 +77,7 @@ def make_ranker_folder(folder: Path, **changes: Any) -> Path:
 
 @contextmanager
 def serving(dsn: str, folder: Path, template: str = "") -> Iterator[Ranker]:
-    """Serve the model. template: its chat template; "" keeps one that knows no documents."""
+    """Serve the model. template: its chat template; "" for none."""
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     model_dir = make_ranker_folder(folder / "model")
     if template:
