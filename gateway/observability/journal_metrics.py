@@ -23,6 +23,7 @@ class Differences(Collector):
         self._tokens = tokens
 
     def collect(self) -> Iterable[Metric]:
+        """Return the differences that the last reconciliation found."""
         family = GaugeMetricFamily(
             "lorikeet_reconciliation_difference_tokens",
             "Tokens that an engine counted in ended requests minus the tokens that the ledger recorded for the engine; "
