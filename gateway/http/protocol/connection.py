@@ -127,7 +127,7 @@ class Connection(HttpToolsProtocol):
         """Count the connection no more, and tell a request that runs that its client has left."""
         super().connection_lost(exc)
         self._bounds = {}
-        self._watch.start(None)
+        self._watch.stop()
         if self._is_counted:
             self._cap.leave(self.address)
         if self.cycle is not None and not self.cycle.response_complete:
