@@ -23,6 +23,7 @@ class Differences(Collector):
         self._tokens = tokens
 
     def collect(self) -> Iterable[Metric]:
+        """Return the differences that the last reconciliation found."""
         family = GaugeMetricFamily(
             "lorikeet_reconciliation_difference_tokens",
             "Tokens of ended requests that an engine had counted ten seconds ago and the ledger still lacks; negative "
