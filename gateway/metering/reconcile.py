@@ -47,10 +47,12 @@ class EngineBalance(msgspec.Struct, frozen=True):
 
     @property
     def ended_tokens(self) -> int:
+        """Prompt and completion tokens of ended requests, as the engine counts."""
         return self.ended_prompt_tokens + self.ended_completion_tokens
 
     @property
     def ledger_tokens(self) -> int:
+        """Prompt and completion tokens of these requests in the ledger."""
         return self.ledger_prompt_tokens + self.ledger_completion_tokens
 
 
