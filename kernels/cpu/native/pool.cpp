@@ -22,7 +22,12 @@ constexpr int kWords = sizeof(Job) / 8;
 constexpr int kUnitBits = 24;
 constexpr uint64_t kUnitMask = (1u << kUnitBits) - 1;
 constexpr int kSpins = 2000;               // before a helper sleeps: some 50 microseconds
-constexpr int64_t kLeastPatienceNs = 3000;  // of the caller, before it takes a unit away from a helper
+// Of a thread that waits, before it takes a unit away from another. A helper whose unit was taken away may read what
+// later jobs write; a sanitizer of threads cannot know that nothing comes of it, and is given more patience than jobs take.
+#ifndef LORIKEET_PATIENCE_NS
+#define LORIKEET_PATIENCE_NS 3000
+#endif
+constexpr int64_t kLeastPatienceNs = LORIKEET_PATIENCE_NS;
 
 // The job, open to claims: its generation and the next unit. Helpers read the words between a load of `claim` and an
 // exchange that succeeds only if nothing was claimed or published meanwhile.

@@ -28,5 +28,5 @@ def test_jobs_have_the_results_of_one_thread(tmp_path: Path, full: bool) -> None
     assert (done.returncode, done.stdout) == (0, f"{num_jobs} jobs\n"), done.stderr
 
 
-def test_the_program_that_prints_the_bits_of_a_processor_compiles() -> None:
-    check_bits()
+def test_the_program_that_prints_the_bits_of_a_processor_compiles(tmp_path: Path) -> None:
+    check_bits(tmp_path)
