@@ -33,7 +33,7 @@ OPTIONS = {
     "thread": {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:allocator_may_return_null=1:exitcode=66"},
 }
 PATIENT = "-DLORIKEET_PATIENCE_NS=1000000000000"
-"""No unit is taken away from a slow thread, which then reads what later jobs write: harmless, and a race by its form."""
+"""No unit is taken away from a slow thread, which then reads what later jobs write: harmless, and a race by form."""
 RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
 
 
