@@ -30,6 +30,8 @@ class ExpertRows(NamedTuple):
     """[N, K] int64, the row of each token's k-th choice."""
     counts: Tensor
     """[E] int64, the rows of each expert."""
+    chunks: Tensor | None = None
+    """[C, 3] int32, the rows in pieces, for kernels that go by them (`kernels.gpu.experts`)."""
 
 
 def route(logits: Tensor, num_chosen: int, *, normalized: bool) -> tuple[Tensor, Tensor]:

@@ -18,12 +18,14 @@ from engine.models.expert_layout import ExpertPart, expert_part, mxfp4_numbers
 from engine.models.gguf import GgufWeights
 from engine.models.weights import (
     MakeEmbedding,
+    MakeGrouped,
     MakeLinear,
     MakeNorm,
     ModelWeights,
     Stacked,
     assemble,
     plain_embedding,
+    plain_grouped,
     plain_linear,
 )
 from kernels.norm import RmsNorm
@@ -125,6 +127,7 @@ def load_weights(
     make_norm: MakeNorm = RmsNorm,
     make_linear: MakeLinear = plain_linear,
     make_embedding: MakeEmbedding = plain_embedding,
+    make_grouped: MakeGrouped = plain_grouped,
 ) -> ModelWeights:
     """Read and fuse all weights.
 
@@ -133,7 +136,7 @@ def load_weights(
     with ExitStack() as stack:
         checkpoint = _Checkpoint(Path(model_dir), config, dtype, device, stack)
         linear, embedding = checkpoint.note(make_linear), checkpoint.note(make_embedding)
-        weights = assemble(checkpoint.take, config, make_norm, linear, embedding)
+        weights = assemble(checkpoint.take, config, make_norm, linear, embedding, make_grouped)
         tied = config.tie_word_embeddings
         unknown = [name for name in checkpoint.unread() if not (tied and name == "lm_head.weight")]
         if unknown:
