@@ -59,32 +59,24 @@ def add_expert_lora_(
     mine = (adapters >= 0).nonzero()[:, 0]
     if not len(mine):
         return
-    virtual = adapters[mine] * num_experts + experts_of(rows)[mine]
-    order = virtual.argsort(stable=True)
-    mine, virtual = mine[order], virtual[order]
-    x = x[mine].to(a.dtype)
-    a, flat_bs = a.flatten(0, 1), [b.flatten(0, 1) for b in bs]
-    sizes = [b.shape[1] for b in flat_bs]
-    if len(mine) * a.shape[1] * a.shape[2] <= GATHERED_ELEMENTS:
-        shrunk = torch.bmm(a[virtual], x[:, :, None])[:, :, 0]
-        shrunk = _scaled(shrunk, scale, virtual // num_experts)
-        deltas = [
-            torch.bmm(h[:, None], b[virtual])[:, 0] for h, b in zip(torch.split(shrunk, sizes, 1), flat_bs, strict=True)
-        ]
+    of = adapters[mine], experts_of(rows)[mine]
+    sizes = [b.shape[2] for b in bs]
+    # The adapters of a table do not lie next to each other, so that a view of virtual adapters would be a copy of all.
+    if len(mine) * a.shape[2] * a.shape[3] <= GATHERED_ELEMENTS:
+        shrunk = torch.bmm(x[mine].to(a.dtype)[:, None], a[of].mT)
+        shrunk = shrunk if scale is None else (shrunk * scale[of[0]]).to(a.dtype)
+        deltas = [torch.bmm(h, b[of])[:, 0] for h, b in zip(torch.split(shrunk, sizes, 2), bs, strict=True)]
     else:
-        pairs, counts = torch.unique_consecutive(virtual, return_counts=True)
+        virtual = of[0] * num_experts + of[1]
+        order = virtual.argsort(stable=True)
+        mine = mine[order]
+        pairs, counts = torch.unique_consecutive(virtual[order], return_counts=True)
         found: list[list[Tensor]] = []
-        parts = zip(pairs.tolist(), torch.split(x, counts.tolist()), strict=True)
-        for pair, part in parts:
-            shrunk = _scaled(part @ a[pair].T, scale, pair // num_experts)
-            found.append([h @ b[pair] for h, b in zip(torch.split(shrunk, sizes, 1), flat_bs, strict=True)])
+        for pair, part in zip(pairs.tolist(), torch.split(x[mine].to(a.dtype), counts.tolist()), strict=True):
+            g, e = divmod(pair, num_experts)
+            shrunk = part @ a[g, e].T
+            shrunk = shrunk if scale is None else (shrunk * scale[g]).to(a.dtype)
+            found.append([h @ b[g, e] for h, b in zip(torch.split(shrunk, sizes, 1), bs, strict=True)])
         deltas = [torch.cat(of_projection) for of_projection in zip(*found, strict=True)]
     for out, delta in zip(outs, deltas, strict=True):
         out[mine] = (out[mine] + delta).to(out.dtype)
-
-
-def _scaled(shrunk: Tensor, scale: Tensor | None, adapters: Tensor | int) -> Tensor:
-    if scale is None:
-        return shrunk
-    factors = scale[adapters]
-    return (shrunk * (factors[:, 0] if isinstance(adapters, Tensor) else factors)).to(shrunk.dtype)
