@@ -16,9 +16,6 @@ from torch import Tensor
 
 from kernels.experts import ExpertRows
 
-GATHERED_ELEMENTS = 1 << 22
-"""The most elements of A's that are copied side by side, which few rows take; above, segments go one by one."""
-
 
 def expert_lora_reference(
     x: Tensor, rows: ExpertRows, adapters: Tensor, a: Tensor, b: Tensor, scalings: Tensor
@@ -55,28 +52,29 @@ def add_expert_lora_(
     outs: [M, out_p] of each projection, in place; adapters: as for the reference; a [G, E, sum(r_p), in]; bs
     [G, E, r_p, out_p]; scale [G, 1, sum(r_p)] fp32, None: multiplied into bs.
     """
-    num_experts = a.shape[1]
     mine = (adapters >= 0).nonzero()[:, 0]
     if not len(mine):
         return
-    of = adapters[mine], experts_of(rows)[mine]
-    sizes = [b.shape[2] for b in bs]
-    # The adapters of a table do not lie next to each other, so that a view of virtual adapters would be a copy of all.
-    if len(mine) * a.shape[2] * a.shape[3] <= GATHERED_ELEMENTS:
-        shrunk = torch.bmm(x[mine].to(a.dtype)[:, None], a[of].mT)
-        shrunk = shrunk if scale is None else (shrunk * scale[of[0]]).to(a.dtype)
-        deltas = [torch.bmm(h, b[of])[:, 0] for h, b in zip(torch.split(shrunk, sizes, 2), bs, strict=True)]
-    else:
-        virtual = of[0] * num_experts + of[1]
-        order = virtual.argsort(stable=True)
-        mine = mine[order]
-        pairs, counts = torch.unique_consecutive(virtual[order], return_counts=True)
-        found: list[list[Tensor]] = []
-        for pair, part in zip(pairs.tolist(), torch.split(x[mine].to(a.dtype), counts.tolist()), strict=True):
-            g, e = divmod(pair, num_experts)
-            shrunk = part @ a[g, e].T
-            shrunk = shrunk if scale is None else (shrunk * scale[g]).to(a.dtype)
-            found.append([h @ b[g, e] for h, b in zip(torch.split(shrunk, sizes, 1), bs, strict=True)])
-        deltas = [torch.cat(of_projection) for of_projection in zip(*found, strict=True)]
+    virtual = adapters[mine] * a.shape[1] + experts_of(rows)[mine]
+    order = virtual.argsort(stable=True)
+    mine, virtual = mine[order], virtual[order]
+    x = x[mine].to(a.dtype)
+    pairs, counts = torch.unique_consecutive(virtual, return_counts=True)
+    ends = counts.cumsum(0)
+    segments = [
+        (*divmod(pair, a.shape[1]), first, last)
+        for pair, first, last in zip(pairs.tolist(), (ends - counts).tolist(), ends.tolist(), strict=True)
+    ]
+    # One after the other: side by side they would be copied, which takes several times as long as the products.
+    shrunk = x.new_empty(len(x), a.shape[2])
+    for g, e, first, last in segments:
+        torch.mm(x[first:last], a[g, e].T, out=shrunk[first:last])
+    if scale is not None:
+        shrunk = (shrunk * scale[virtual // a.shape[1], 0]).to(a.dtype)
+    deltas = [x.new_empty(len(x), b.shape[3]) for b in bs]
+    parts = torch.split(shrunk, [b.shape[2] for b in bs], 1)
+    for h, b, delta in zip(parts, bs, deltas, strict=True):
+        for g, e, first, last in segments:
+            torch.mm(h[first:last], b[g, e], out=delta[first:last])
     for out, delta in zip(outs, deltas, strict=True):
         out[mine] = (out[mine] + delta).to(out.dtype)

@@ -22,7 +22,6 @@ from adapters.store import AdapterStore
 from engine.config import EngineConfig, UnsupportedModel, load_model_config
 from engine.hardware import SetupError
 from engine.setup import settled
-from kernels import expert_lora
 from tests.engine.harness import engine_config, greedy, run_engine
 from tests.engine.models.general import ATTENTION, AdaptedBase, save_general
 from tests.engine.models.tiny import WITH_EXPERTS, save_tiny
@@ -113,14 +112,6 @@ def test_adapters_on_parameters_of_experts_equal_peft(family: str, dtype: str, t
     if dtype == "float32":
         base.assert_follow(requests, answers)
     assert all(answers[request.request_id].final.finish_reason == "length" for request in requests)
-
-
-def test_adapters_on_many_rows_of_an_expert_equal_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of rows of one adapter and one expert are multiplied one by one."""
-    monkeypatch.setattr(expert_lora, "GATHERED_ELEMENTS", 0)
-    base = ExpertBase(tmp_path, "qwen3_moe")
-    requests = base.requests((40, 7), 8)
-    base.assert_follow(requests, run_engine(base.config(), requests))
 
 
 SINGLE = {
