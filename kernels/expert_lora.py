@@ -9,6 +9,7 @@ G * E virtual adapters. B's lie transposed, as in `kernels.lora`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -52,29 +53,32 @@ def add_expert_lora_(
     outs: [M, out_p] of each projection, in place; adapters: as for the reference; a [G, E, sum(r_p), in]; bs
     [G, E, r_p, out_p]; scale [G, 1, sum(r_p)] fp32, None: multiplied into bs.
     """
-    mine = (adapters >= 0).nonzero()[:, 0]
-    if not len(mine):
+    num_adapters = a.shape[0]
+    virtual = torch.where(adapters < 0, -1, experts_of(rows) * num_adapters + adapters).tolist()
+    order = sorted((m for m, pair in enumerate(virtual) if pair >= 0), key=virtual.__getitem__)
+    if not order:
         return
-    virtual = adapters[mine] * a.shape[1] + experts_of(rows)[mine]
-    order = virtual.argsort(stable=True)
-    mine, virtual = mine[order], virtual[order]
-    x = x[mine].to(a.dtype)
-    pairs, counts = torch.unique_consecutive(virtual, return_counts=True)
-    ends = counts.cumsum(0)
-    segments = [
-        (*divmod(pair, a.shape[1]), first, last)
-        for pair, first, last in zip(pairs.tolist(), (ends - counts).tolist(), ends.tolist(), strict=True)
-    ]
+    mine = None if order == list(range(len(x))) else torch.tensor(order)
+    x = (x if mine is None else x.index_select(0, mine)).to(a.dtype)
+    segments, first = [], 0
+    for pair, members in itertools.groupby(virtual[m] for m in order):
+        last = first + sum(1 for _ in members)
+        segments.append((pair % num_adapters, pair // num_adapters, first, last))
+        first = last
     # One after the other: side by side they would be copied, which takes several times as long as the products.
     shrunk = x.new_empty(len(x), a.shape[2])
     for g, e, first, last in segments:
         torch.mm(x[first:last], a[g, e].T, out=shrunk[first:last])
     if scale is not None:
-        shrunk = (shrunk * scale[virtual // a.shape[1], 0]).to(a.dtype)
+        of_rows = torch.tensor([virtual[m] % num_adapters for m in order])
+        shrunk = (shrunk * scale[:, 0].index_select(0, of_rows)).to(a.dtype)
     deltas = [x.new_empty(len(x), b.shape[3]) for b in bs]
     parts = torch.split(shrunk, [b.shape[2] for b in bs], 1)
     for h, b, delta in zip(parts, bs, deltas, strict=True):
         for g, e, first, last in segments:
             torch.mm(h[first:last], b[g, e], out=delta[first:last])
     for out, delta in zip(outs, deltas, strict=True):
-        out[mine] = (out[mine] + delta).to(out.dtype)
+        if mine is None:
+            out.add_(delta)
+        else:
+            out.index_copy_(0, mine, (out.index_select(0, mine) + delta).to(out.dtype))

@@ -95,7 +95,8 @@ class TableBatch:
         """Return the table's row [M] of each row of experts; -1: none."""
         places = rows.tokens - self._part.start
         is_inside = (places >= 0) & (places < len(self.table_rows))
-        return torch.where(is_inside, self.table_rows[places.clamp(0, len(self.table_rows) - 1)], -1)
+        found = self.table_rows.index_select(0, places.clamp(0, len(self.table_rows) - 1))
+        return torch.where(is_inside, found, -1)
 
     def _runs_of(self, key: GroupKey) -> tuple[tuple[int, ...], list[Run]] | None:
         """Return a group's runs, None where no adapter has the group.

@@ -163,7 +163,7 @@ class Decoder:
         assert experts is not None
         shares, chosen = route(weights.router(x), experts.chosen, normalized=experts.normalized)
         rows = self._sort_rows(chosen, experts.number)
-        x = x[rows.tokens]
+        x = x.index_select(0, rows.tokens)
         delta = None if lora is None else lora.begin_experts(index, EXPERTS_GATE_UP, x, rows)
         gate_up = weights.gate_up(x, rows)
         if delta is not None:
