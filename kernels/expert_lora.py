@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,45 +40,55 @@ def experts_of(rows: ExpertRows) -> Tensor:
     return torch.searchsorted(ends, torch.arange(len(rows.tokens), device=ends.device), right=True)
 
 
+class ExpertSegments(NamedTuple):
+    """The rows of a layer's experts that have adapters, sorted by expert, then by adapter."""
+
+    rows: Tensor | None
+    """[n] int64, the rows; None: all, as they are."""
+    adapters: Tensor
+    """[n] int64, the adapter of each."""
+    spans: list[tuple[int, int, int, int]]
+    """(adapter, expert, first, last): places among these rows."""
+
+
+def expert_segments(rows: ExpertRows, adapters: Tensor) -> ExpertSegments:
+    """Return the segments of the rows. adapters [M] int64: as for the reference. Waits for the device."""
+    of_rows = adapters.tolist()
+    pairs = list(zip(experts_of(rows).tolist(), of_rows, strict=True))
+    order = sorted((m for m, g in enumerate(of_rows) if g >= 0), key=pairs.__getitem__)
+    spans, first = [], 0
+    for (e, g), members in itertools.groupby(pairs[m] for m in order):
+        last = first + sum(1 for _ in members)
+        spans.append((g, e, first, last))
+        first = last
+    if order == list(range(len(of_rows))):
+        return ExpertSegments(None, adapters, spans)
+    mine = torch.tensor(order, dtype=torch.int64)
+    return ExpertSegments(mine, adapters.index_select(0, mine), spans)
+
+
 def add_expert_lora_(
-    outs: Sequence[Tensor],
-    x: Tensor,
-    rows: ExpertRows,
-    adapters: Tensor,
-    a: Tensor,
-    bs: Sequence[Tensor],
-    scale: Tensor | None,
+    outs: Sequence[Tensor], x: Tensor, segments: ExpertSegments, a: Tensor, bs: Sequence[Tensor], scale: Tensor | None
 ) -> None:
     """Add to each row the deltas of its adapter's matrices for its expert, for projections p that share x [M, in].
 
-    outs: [M, out_p] of each projection, in place; adapters: as for the reference; a [G, E, sum(r_p), in]; bs
-    [G, E, r_p, out_p]; scale [G, 1, sum(r_p)] fp32, None: multiplied into bs.
+    outs: [M, out_p] of each projection, in place; a [G, E, sum(r_p), in]; bs [G, E, r_p, out_p]; scale
+    [G, 1, sum(r_p)] fp32, None: multiplied into bs.
     """
-    num_adapters = a.shape[0]
-    virtual = torch.where(adapters < 0, -1, experts_of(rows) * num_adapters + adapters).tolist()
-    order = sorted((m for m, pair in enumerate(virtual) if pair >= 0), key=virtual.__getitem__)
-    if not order:
+    mine, spans = segments.rows, segments.spans
+    if not spans:
         return
-    mine = None if order == list(range(len(x))) else torch.tensor(order)
     x = (x if mine is None else x.index_select(0, mine)).to(a.dtype)
-    segments, first = [], 0
-    for pair, members in itertools.groupby(virtual[m] for m in order):
-        last = first + sum(1 for _ in members)
-        segments.append((pair % num_adapters, pair // num_adapters, first, last))
-        first = last
     # One after the other: side by side they would be copied, which takes several times as long as the products.
     shrunk = x.new_empty(len(x), a.shape[2])
-    for g, e, first, last in segments:
+    for g, e, first, last in spans:
         torch.mm(x[first:last], a[g, e].T, out=shrunk[first:last])
     if scale is not None:
-        of_rows = torch.tensor([virtual[m] % num_adapters for m in order])
-        shrunk = (shrunk * scale[:, 0].index_select(0, of_rows)).to(a.dtype)
-    deltas = [x.new_empty(len(x), b.shape[3]) for b in bs]
-    parts = torch.split(shrunk, [b.shape[2] for b in bs], 1)
-    for h, b, delta in zip(parts, bs, deltas, strict=True):
-        for g, e, first, last in segments:
+        shrunk = (shrunk * scale[:, 0].index_select(0, segments.adapters)).to(a.dtype)
+    for out, h, b in zip(outs, torch.split(shrunk, [b.shape[2] for b in bs], 1), bs, strict=True):
+        delta = x.new_empty(len(x), b.shape[3])
+        for g, e, first, last in spans:
             torch.mm(h[first:last], b[g, e], out=delta[first:last])
-    for out, delta in zip(outs, deltas, strict=True):
         if mine is None:
             out.add_(delta)
         else:

@@ -87,7 +87,8 @@ def test_adapters_on_experts_equal_the_definition(dtype: torch.dtype) -> None:
         delta = expert_lora.expert_lora_reference(x, rows, adapters, a[:, :, ranks], b, scalings)
         expected[:, first : first + delta.shape[1]] += delta
     before = out.clone()
-    expert_lora.add_expert_lora_(torch.split(out, [10, 6], 1), x, rows, adapters, a, bs, scale)
+    segments = expert_lora.expert_segments(rows, adapters)
+    expert_lora.add_expert_lora_(torch.split(out, [10, 6], 1), x, segments, a, bs, scale)
     tolerance = 1e-5 if dtype == torch.float32 else 0.1
     torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=tolerance * 10)
     assert torch.equal(out[adapters < 0], before[adapters < 0])
