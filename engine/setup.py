@@ -15,7 +15,6 @@ from adapters.stores import open_store
 from engine.compilations import Compilations
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
 from engine.config.model import Quantized
-from engine.config.model_folder import decoder_on
 from engine.core import EngineCore
 from engine.cpu.quantization import check_unquantized, settle_format, why_unquantized
 from engine.cpu.setup import build_cpu
@@ -78,13 +77,11 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
 
 
 def settled(config: EngineConfig) -> EngineConfig:
-    """Return the configuration with the decoder and quantization that `auto` stands for with this model here.
+    """Return the configuration with the quantization that `auto` stands for with this model on this machine.
 
     Raises SetupError or UnsupportedModel.
     """
     device = resolve_device(config.device)
-    decoder = decoder_on(config.model_dir, config.decoder, on_gpu=device.type == "cuda")
-    config = msgspec.structs.replace(config, decoder=decoder)
     why = why_unquantized(load_model_config(config.model_dir, config.decoder))
     if why:
         check_unquantized(config.quantization, why)

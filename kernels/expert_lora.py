@@ -9,15 +9,14 @@ G * E virtual adapters. B's lie transposed, as in `kernels.lora`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernels.experts import ExpertRows
-
-GATHERED_ELEMENTS = 1 << 22
-"""The most elements of A's that are copied side by side, which few rows take; above, segments go one by one."""
 
 
 def expert_lora_reference(
@@ -41,50 +40,56 @@ def experts_of(rows: ExpertRows) -> Tensor:
     return torch.searchsorted(ends, torch.arange(len(rows.tokens), device=ends.device), right=True)
 
 
+class ExpertSegments(NamedTuple):
+    """The rows of a layer's experts that have adapters, sorted by expert, then by adapter."""
+
+    rows: Tensor | None
+    """[n] int64, the rows; None: all, as they are."""
+    adapters: Tensor
+    """[n] int64, the adapter of each."""
+    spans: list[tuple[int, int, int, int]]
+    """(adapter, expert, first, last): places among these rows."""
+
+
+def expert_segments(rows: ExpertRows, adapters: Tensor) -> ExpertSegments:
+    """Return the segments of the rows. adapters [M] int64: as for the reference. Waits for the device."""
+    of_rows = adapters.tolist()
+    pairs = list(zip(experts_of(rows).tolist(), of_rows, strict=True))
+    order = sorted((m for m, g in enumerate(of_rows) if g >= 0), key=pairs.__getitem__)
+    spans, first = [], 0
+    for (e, g), members in itertools.groupby(pairs[m] for m in order):
+        last = first + sum(1 for _ in members)
+        spans.append((g, e, first, last))
+        first = last
+    if order == list(range(len(of_rows))):
+        return ExpertSegments(None, adapters, spans)
+    mine = torch.tensor(order, dtype=torch.int64)
+    return ExpertSegments(mine, adapters.index_select(0, mine), spans)
+
+
 def add_expert_lora_(
-    outs: Sequence[Tensor],
-    x: Tensor,
-    rows: ExpertRows,
-    adapters: Tensor,
-    a: Tensor,
-    bs: Sequence[Tensor],
-    scale: Tensor | None,
+    outs: Sequence[Tensor], x: Tensor, segments: ExpertSegments, a: Tensor, bs: Sequence[Tensor], scale: Tensor | None
 ) -> None:
     """Add to each row the deltas of its adapter's matrices for its expert, for projections p that share x [M, in].
 
-    outs: [M, out_p] of each projection, in place; adapters: as for the reference; a [G, E, sum(r_p), in]; bs
-    [G, E, r_p, out_p]; scale [G, 1, sum(r_p)] fp32, None: multiplied into bs.
+    outs: [M, out_p] of each projection, in place; a [G, E, sum(r_p), in]; bs [G, E, r_p, out_p]; scale
+    [G, 1, sum(r_p)] fp32, None: multiplied into bs.
     """
-    num_experts = a.shape[1]
-    mine = (adapters >= 0).nonzero()[:, 0]
-    if not len(mine):
+    mine, spans = segments.rows, segments.spans
+    if not spans:
         return
-    virtual = adapters[mine] * num_experts + experts_of(rows)[mine]
-    order = virtual.argsort(stable=True)
-    mine, virtual = mine[order], virtual[order]
-    x = x[mine].to(a.dtype)
-    a, flat_bs = a.flatten(0, 1), [b.flatten(0, 1) for b in bs]
-    sizes = [b.shape[1] for b in flat_bs]
-    if len(mine) * a.shape[1] * a.shape[2] <= GATHERED_ELEMENTS:
-        shrunk = torch.bmm(a[virtual], x[:, :, None])[:, :, 0]
-        shrunk = _scaled(shrunk, scale, virtual // num_experts)
-        deltas = [
-            torch.bmm(h[:, None], b[virtual])[:, 0] for h, b in zip(torch.split(shrunk, sizes, 1), flat_bs, strict=True)
-        ]
-    else:
-        pairs, counts = torch.unique_consecutive(virtual, return_counts=True)
-        found: list[list[Tensor]] = []
-        parts = zip(pairs.tolist(), torch.split(x, counts.tolist()), strict=True)
-        for pair, part in parts:
-            shrunk = _scaled(part @ a[pair].T, scale, pair // num_experts)
-            found.append([h @ b[pair] for h, b in zip(torch.split(shrunk, sizes, 1), flat_bs, strict=True)])
-        deltas = [torch.cat(of_projection) for of_projection in zip(*found, strict=True)]
-    for out, delta in zip(outs, deltas, strict=True):
-        out[mine] = (out[mine] + delta).to(out.dtype)
-
-
-def _scaled(shrunk: Tensor, scale: Tensor | None, adapters: Tensor | int) -> Tensor:
-    if scale is None:
-        return shrunk
-    factors = scale[adapters]
-    return (shrunk * (factors[:, 0] if isinstance(adapters, Tensor) else factors)).to(shrunk.dtype)
+    x = (x if mine is None else x.index_select(0, mine)).to(a.dtype)
+    # One after the other: side by side they would be copied, which takes several times as long as the products.
+    shrunk = x.new_empty(len(x), a.shape[2])
+    for g, e, first, last in spans:
+        torch.mm(x[first:last], a[g, e].T, out=shrunk[first:last])
+    if scale is not None:
+        shrunk = (shrunk * scale[:, 0].index_select(0, segments.adapters)).to(a.dtype)
+    for out, h, b in zip(outs, torch.split(shrunk, [b.shape[2] for b in bs], 1), bs, strict=True):
+        delta = x.new_empty(len(x), b.shape[3])
+        for g, e, first, last in spans:
+            torch.mm(h[first:last], b[g, e], out=delta[first:last])
+        if mine is None:
+            out.add_(delta)
+        else:
+            out.index_copy_(0, mine, (out.index_select(0, mine) + delta).to(out.dtype))

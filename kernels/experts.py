@@ -30,6 +30,8 @@ class ExpertRows(NamedTuple):
     """[N, K] int64, the row of each token's k-th choice."""
     counts: Tensor
     """[E] int64, the rows of each expert."""
+    chunks: Tensor | None = None
+    """[C, 3] int32, the rows in pieces, for kernels that go by them (`kernels.gpu.experts`)."""
 
 
 def route(logits: Tensor, num_chosen: int, *, normalized: bool) -> tuple[Tensor, Tensor]:
@@ -64,7 +66,7 @@ def segments(rows: ExpertRows) -> list[tuple[int, int, int]]:
 
 def weighted_sum(x: Tensor, rows: ExpertRows, shares: Tensor) -> Tensor:
     """Return the sums [N, H] of the rows x [M, H] of each token, by its shares [N, K] fp32, in the dtype of x."""
-    parts = x[rows.places.flatten()].view(*shares.shape, -1)
+    parts = x.index_select(0, rows.places.flatten()).view(*shares.shape, -1)
     return torch.einsum("nk,nkh->nh", shares, parts.float()).to(x.dtype)
 
 

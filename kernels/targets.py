@@ -15,6 +15,7 @@ from torch import Tensor
 from kernels.gpu.activation import gated_launch
 from kernels.gpu.decode_attention import decode_launches
 from kernels.gpu.decode_attention import workspace_elements as attention_elements
+from kernels.gpu.experts import grouped_launch, num_expert_chunks
 from kernels.gpu.fed_tokens import fed_tokens_launch
 from kernels.gpu.launch import Launch
 from kernels.gpu.lora import ChunkTable, Shrink, SlotTable, activate_launch, expand_launch, resolve_launch
@@ -50,6 +51,14 @@ class Target(NamedTuple):
     dtype: torch.dtype = torch.bfloat16
     window: int | None = None
     head_norms: bool = False
+    num_experts: int = 0
+    """The experts of a layer, whose inner size is `intermediate`; 0: one feed-forward part for all."""
+    num_chosen: int = 0
+
+    @property
+    def expert_groups(self) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """The groups of an expert's projections, as `groups`."""
+        return {name: self.groups[name] for name in ("gate, up", "down")}
 
     @property
     def groups(self) -> dict[str, tuple[int, tuple[int, ...]]]:
@@ -70,6 +79,21 @@ TARGETS = (
     Target(
         "0.6B, fp16", 1024, 3072, 16, 8, 128, 151936, 28, max_rank=16, dtype=torch.float16, window=1024, head_norms=True
     ),
+    # A mixture of experts: the kernels that others do not have are compiled for it.
+    Target(
+        "30B-A3B, rank 16",
+        2048,
+        768,
+        32,
+        4,
+        128,
+        151936,
+        48,
+        max_rank=16,
+        head_norms=True,
+        num_experts=128,
+        num_chosen=8,
+    ),
 )
 NUM_DECODES = 64
 NUM_PREFILL_ROWS = 2048
@@ -80,11 +104,39 @@ def empty(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def launches(target: Target) -> Iterator[tuple[str, Launch]]:
-    """Yield every kernel of a decode step and of a prefill step, with its name."""
+    """Yield every kernel of a decode step and of a prefill step, with its name; of a mixture those of experts alone."""
+    if target.num_experts:
+        yield from _experts(target)
+        return
     for phase, num_rows in (("decode", NUM_DECODES), ("prefill", NUM_PREFILL_ROWS)):
         yield from _lora(target, num_rows, phase)
         yield from _layer(target, num_rows, phase)
     yield from _sampling(target)
+
+
+def _experts(target: Target) -> Iterator[tuple[str, Launch]]:
+    """Yield the kernels of experts of a decode step and of a prefill step, with those of adapters on experts."""
+    for phase, num_tokens in (("decode", NUM_DECODES), ("prefill", NUM_PREFILL_ROWS)):
+        num_rows = num_tokens * target.num_chosen
+        chunks = empty(num_expert_chunks(num_rows, target.num_experts), 3, dtype=torch.int32)
+        for name, (in_features, sizes) in target.expert_groups.items():
+            x = empty(num_rows, in_features, dtype=target.dtype)
+            out = empty(num_rows, sum(sizes), dtype=target.dtype)
+            weight = empty(target.num_experts, sum(sizes), in_features, dtype=target.dtype)
+            yield f"{phase} experts {name}", grouped_launch(out, x, weight, None, chunks)
+            bias = empty(target.num_experts, sum(sizes), dtype=target.dtype)
+            yield f"{phase} experts {name}, biases", grouped_launch(out, x, weight, bias, chunks)
+        block_m = lora_block_m(num_rows)
+        num_chunks = max_chunks(num_rows, target.num_slots * target.num_experts, block_m)
+        work = WorkList(empty(num_rows, dtype=torch.int32), empty(num_chunks, 3, dtype=torch.int32), block_m)
+        for name, (in_features, sizes) in target.expert_groups.items():
+            x = empty(num_rows, in_features, dtype=target.dtype)
+            elements = lora_elements(num_rows, in_features, len(sizes), target.max_rank, target.dtype, META)
+            table = ChunkTable.empty(1, len(sizes), num_chunks, META).group(0, 0, len(sizes))
+            shrink = Shrink.of(x, table, target.max_rank, work, empty(elements, dtype=torch.float32))
+            yield f"{phase} experts shrink {name}", shrink.launch()
+            out = empty(num_rows, sum(sizes), dtype=target.dtype)
+            yield f"{phase} experts expand {name}", expand_launch(out, sizes, shrink)
 
 
 def _lora(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Launch]]:

@@ -108,16 +108,6 @@ def _decoder_config(folder: Path, raw: dict[str, Any], decoder: DecoderChoice) -
         raise UnsupportedModel(f"config.json: {missing.args[0]} is missing") from None
 
 
-def decoder_on(model_dir: str | Path, decoder: DecoderChoice, *, on_gpu: bool) -> DecoderChoice:
-    """Return the decoder that a choice stands for: on a GPU transformers computes models with experts.
-
-    Raises UnsupportedModel.
-    """
-    if decoder != "auto" or not on_gpu:
-        return decoder
-    return "auto" if load_model_config(model_dir).experts is None else "transformers"
-
-
 def _is_own(family: str, raw: dict[str, Any]) -> bool:
     return family in FAMILIES and FAMILIES[family].computes(raw)
 

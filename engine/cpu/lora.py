@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.lora.layer import Group, GroupKey, GroupWeights, LoadedAdapter
 from kernels.activation import silu_mul
-from kernels.expert_lora import add_expert_lora_
+from kernels.expert_lora import ExpertSegments, add_expert_lora_, expert_segments
 from kernels.experts import ExpertRows
 from kernels.lora import Run, add_batched_lora_
 from kernels.workspace import Workspace
@@ -49,6 +49,7 @@ class TableBatch:
         table_rows: Tensor,
     ) -> None:
         self.table_rows = table_rows
+        self._segments: tuple[ExpertRows, ExpertSegments] | None = None
         self.spans, self.places, self.rows = spans, places, rows
         self._groups = groups
         self._scales = scales
@@ -84,18 +85,22 @@ class TableBatch:
         add_expert_lora_(
             [outs[p] for p in weights.projections],
             x,
-            rows,
-            self._table_rows_of(rows),
+            self._segments_of(rows),
             weights.a,
             weights.bs,
             self._scales.get(key),
         )
 
-    def _table_rows_of(self, rows: ExpertRows) -> Tensor:
-        """Return the table's row [M] of each row of experts; -1: none."""
+    def _segments_of(self, rows: ExpertRows) -> ExpertSegments:
+        """Return the segments of a layer's rows, made once for the layer."""
+        if self._segments is not None and self._segments[0] is rows:
+            return self._segments[1]
         places = rows.tokens - self._part.start
         is_inside = (places >= 0) & (places < len(self.table_rows))
-        return torch.where(is_inside, self.table_rows[places.clamp(0, len(self.table_rows) - 1)], -1)
+        found = self.table_rows.index_select(0, places.clamp(0, len(self.table_rows) - 1))
+        segments = expert_segments(rows, torch.where(is_inside, found, -1))
+        self._segments = rows, segments
+        return segments
 
     def _runs_of(self, key: GroupKey) -> tuple[tuple[int, ...], list[Run]] | None:
         """Return a group's runs, None where no adapter has the group.

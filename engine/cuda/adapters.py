@@ -24,7 +24,7 @@ class DeviceSlots:
 
     max_rank: no adapter's rank is larger.
     transfers: move entries to the device, in the order in which steps are launched.
-    groups: those of the model's projections.
+    groups: those of the model's projections; shapes: (in_features, out_features) of these, for experts.
     num_changes: the number of times that entries were written.
     """
 
@@ -36,7 +36,9 @@ class DeviceSlots:
         transfers: Transfers,
         device: torch.device,
         groups: Sequence[Group] = GROUPS,
+        shapes: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
+        self._shapes = shapes or {}
         self._first: dict[Group, int] = {}
         num_projections = 0
         for group in groups:
@@ -53,6 +55,11 @@ class DeviceSlots:
         """Return where a group's projections are in the table: [first, last)."""
         first = self._first[group]
         return first, first + len(group)
+
+    def size_of(self, group: Group) -> tuple[int, int]:
+        """Return (in_features, out_features) of each projection of a group of experts."""
+        (size,) = {self._shapes[projection] for projection in group}
+        return size
 
     def place(self, slot: int, adapter: LoadedAdapter) -> None:
         """Place an adapter for the steps launched from now on; do nothing if it is there."""
@@ -74,17 +81,20 @@ class DeviceSlots:
 def _entries(
     adapter: LoadedAdapter, first_of: Mapping[Group, int], num_layers: int, num_projections: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
-    """Return one slot's addresses of A's and B's [2, L, P] int64, ranks [L, P] int32, scalings [L, P] fp32."""
+    """Return one slot's addresses of A's and B's [2, L, P] int64, ranks [L, P] int32, scalings [L, P] fp32.
+
+    Addresses of matrices of experts are those of the first one.
+    """
     addresses = np.zeros((2, num_layers, num_projections), dtype=np.int64)
     ranks = np.zeros((num_layers, num_projections), dtype=np.int32)
     scalings = np.zeros((num_layers, num_projections), dtype=np.float32)
     for (layer, group), weights in adapter.groups.items():
         first = first_of[group]
-        shrinks = torch.split(weights.a, [len(b) for b in weights.bs])
+        shrinks = torch.split(weights.a, [b.shape[-2] for b in weights.bs], -2)
         for p, a, b, scaling in zip(
             weights.projections, shrinks, weights.bs, adapter.scalings[layer, group], strict=True
         ):
             addresses[:, layer, first + p] = a.data_ptr(), b.data_ptr()
-            ranks[layer, first + p] = len(b)
+            ranks[layer, first + p] = b.shape[-2]
             scalings[layer, first + p] = scaling
     return addresses, ranks, scalings

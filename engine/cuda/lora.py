@@ -11,11 +11,13 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.cuda.accelerator import Beside, Stream
 from engine.cuda.adapters import DeviceSlots
-from engine.lora.layer import Group, groups_of
+from engine.lora.layer import EXPERT_GROUPS, Group, groups_of, shapes_of
 from engine.transfers import Event
+from kernels.expert_lora import experts_of
 from kernels.experts import ExpertRows
-from kernels.gpu.lora import Shrink, expand_, expand_and_silu_mul, workspace_elements
-from kernels.gpu.work_list import WorkList
+from kernels.gpu.lora import ChunkTable, Shrink, SlotTable, expand_, expand_and_silu_mul, workspace_elements
+from kernels.gpu.tuning import lora_block_m
+from kernels.gpu.work_list import WorkList, build_work_list, slots_of
 
 
 class SlotLora:
@@ -29,6 +31,8 @@ class SlotLora:
     def __init__(
         self, slots: DeviceSlots, work: WorkList, workspace: Tensor, waits: LayerWaits, beside: Beside | None
     ) -> None:
+        self._slots = slots
+        self._experts: ExpertChunks | None = None
         self._columns_of = slots.columns_of
         self._table = slots.table.of_chunks(work)
         self._layer = -1
@@ -51,7 +55,52 @@ class SlotLora:
         return SlotDelta(shrink, self._beside(launch.run))
 
     def begin_experts(self, layer: int, group: Group, x: Tensor, rows: ExpertRows) -> SlotDelta:
-        raise NotImplementedError("on a GPU transformers computes experts")
+        if self._experts is None or self._experts.rows is not rows:
+            self._experts = ExpertChunks.of(rows, self._work, self._slots.num_slots)
+        columns = self._columns_of(group)
+        size = self._slots.size_of(group)
+        table = self._experts.table(self._slots.table, layer, columns, size, x.element_size())
+        shrink = Shrink.of(x, table, self._max_rank, self._experts.work, self._workspace)
+        shrink.launch().run()
+        return SlotDelta(shrink, lambda: None)
+
+
+class ExpertChunks(NamedTuple):
+    """The rows of one layer's experts by slot and expert: a virtual slot for each pair. All of it on the device."""
+
+    rows: ExpertRows
+    work: WorkList
+    """Of virtual slots: slot * experts + expert."""
+
+    @classmethod
+    def of(cls, rows: ExpertRows, work: WorkList, num_slots: int) -> ExpertChunks:
+        """Make the chunks of a step's rows. work: of the step's rows by slot."""
+        num_experts = len(rows.counts)
+        slots = slots_of(work)[rows.tokens]
+        virtual = torch.where(slots < 0, -1, slots * num_experts + experts_of(rows))
+        return cls(rows, build_work_list(virtual, num_slots * num_experts, lora_block_m(len(virtual))))
+
+    def table(
+        self, slots: SlotTable, layer: int, columns: tuple[int, int], size: tuple[int, int], itemsize: int
+    ) -> ChunkTable:
+        """Return the weights of each chunk: those of its slot, its expert's share of them.
+
+        columns: of the group in the table; size: (in, out) of each of its projections.
+        """
+        virtual, _, counts = self.work.chunks.long().unbind(1)
+        num_experts = len(self.rows.counts)
+        slot, expert = virtual.clamp(min=0) // num_experts, virtual.clamp(min=0) % num_experts
+        of_group = SlotTable(*(tensor[layer, slice(*columns)] for tensor in slots))
+        ranks = of_group.ranks[:, slot] * ((virtual >= 0) & (counts > 0)).int()
+        width, height = size
+        a_bytes = of_group.ranks.sum(0)[slot] * (width * itemsize)  # of one expert's A's, which lie below each other
+        b_bytes = of_group.ranks[:, slot].long() * (height * itemsize)
+        return ChunkTable(
+            of_group.a[:, slot] + expert * a_bytes,
+            of_group.b[:, slot] + expert * b_bytes,
+            ranks,
+            of_group.scalings[:, slot],
+        )
 
 
 class SlotDelta(NamedTuple):
@@ -97,9 +146,17 @@ def lora_workspace(
     config: ModelConfig, num_rows: int, max_rank: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return a workspace that is large enough for every group's products."""
-    targets = config.projection_shapes()
+    targets = shapes_of(config)
+    chosen = 0 if config.experts is None else config.experts.chosen
     elements = (
-        workspace_elements(num_rows, targets[group[0]][0], len(group), max_rank, dtype, device)
+        workspace_elements(
+            num_rows * (chosen if group in EXPERT_GROUPS else 1),
+            targets[group[0]][0],
+            len(group),
+            max_rank,
+            dtype,
+            device,
+        )
         for group in groups_of(config)
     )
     return torch.empty(max(elements, default=0), dtype=torch.float32, device=device)

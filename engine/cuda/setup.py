@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import torch
+from torch import Tensor
 
 from engine.config import EngineConfig, ModelConfig, UnsupportedModel
 from engine.cuda.accelerator import Accelerator
@@ -19,11 +20,12 @@ from engine.cuda.profile import peak_of_largest_steps
 from engine.cuda.sampling import TritonChoice, penalize_rows_
 from engine.cuda.transfers import PinnedTransfers
 from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes
-from engine.lora.layer import groups_of
+from engine.lora.layer import groups_of, shapes_of
 from engine.models.decoder import Decoder
-from engine.models.weights import ModelWeights
+from engine.models.weights import GroupedProduct, ModelWeights, Stacked, by_expert
 from engine.sampling.sampler import Sampler
 from kernels.gpu.activation import gelu_mul, silu_mul
+from kernels.gpu.experts import TritonGrouped, sorted_rows
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +42,15 @@ def build_cuda(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, acc
 
     check_model(model, dtype)
     with explained("loading the weights", "this model needs a larger GPU, or LORIKEET_DTYPE=bfloat16"):
-        weights = load_weights(config.model_dir, model, dtype, accelerator.device, TritonNorm)
+        weights = load_weights(
+            config.model_dir, model, dtype, accelerator.device, TritonNorm, make_grouped=triton_grouped
+        )
     return build_around(config, model, weights, accelerator)
+
+
+def triton_grouped(matrices: Stacked, bias: Tensor | None, number: int) -> GroupedProduct:
+    """Return the products with each expert's matrices (`engine.models.weights.MakeGrouped`)."""
+    return TritonGrouped(*by_expert(matrices, bias, number))
 
 
 def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights, accelerator: Accelerator) -> Device:
@@ -49,7 +58,7 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
 
     Raises SetupError.
     """
-    decoder = Decoder(model, weights, silu_mul if model.activation == "silu" else gelu_mul)
+    decoder = Decoder(model, weights, silu_mul if model.activation == "silu" else gelu_mul, sorted_rows)
     return build_with(config, decoder, accelerator, use_graphs=True)
 
 
@@ -62,7 +71,13 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
     transfers = PinnedTransfers(accelerator)
     choose = TritonChoice(transfers)
     slots = DeviceSlots(
-        model.num_layers, config.max_adapters, config.max_adapter_rank, transfers, device, groups_of(model)
+        model.num_layers,
+        config.max_adapters,
+        config.max_adapter_rank,
+        transfers,
+        device,
+        groups_of(model),
+        shapes_of(model),
     )
     copies = SideCopies(accelerator, model.num_layers)
     longest = min(config.max_model_len or model.max_position, model.max_position)
@@ -124,8 +139,8 @@ def check_model(model: ModelConfig, dtype: torch.dtype) -> None:
 
     Raises UnsupportedModel: when they do not.
     """
-    if model.experts is not None:
-        raise UnsupportedModel(f"config.json: experts of {model.family} need LORIKEET_DECODER=auto on a GPU for now")
+    if model.has_sinks:
+        raise UnsupportedModel(f"config.json: attention of {model.family} has sinks, which needs a CPU for now")
     if model.head_dim % 16 or model.head_dim > LARGEST_HEAD:
         raise UnsupportedModel(
             f"config.json: head_dim is {model.head_dim}; on a GPU a multiple of 16 up to {LARGEST_HEAD}"
@@ -136,6 +151,6 @@ def check_model(model: ModelConfig, dtype: torch.dtype) -> None:
             f"config.json: {group} heads share a key (num_attention_heads over num_key_value_heads); on a GPU at most "
             f"{LARGEST_GROUP}"
         )
-    widths = {width for shape in model.projection_shapes().values() for width in shape}
+    widths = {width for shape in shapes_of(model).values() for width in shape}
     if any(width * dtype.itemsize % ALIGNED_BYTES for width in widths):
         raise UnsupportedModel(f"config.json: the projections' widths {sorted(widths)} must be multiples of 8 on a GPU")

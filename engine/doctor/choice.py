@@ -10,9 +10,7 @@ from pathlib import Path
 import torch
 
 from engine.config import EngineConfig, ModelConfig, load_model_config
-from engine.config.families import FAMILIES
 from engine.config.gguf_file import gguf_of
-from engine.config.model_folder import decoder_on
 from engine.cpu.quality import Quality, stored_quality
 from engine.cpu.quantization import check_unquantized, choose_format, use_native_path, why_unquantized
 from engine.doctor.report import Choice, Gpu, Machine
@@ -53,7 +51,7 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
     library = installed()
     paths = library.paths if library is not None else ()
     stored = stored_quality(config.model_dir, "int8")
-    model = _model_of(config, device)
+    model = _model_of(config)
     through = "" if model is None else _why_as_stored(config, model)
     quantized, why = (
         ("none", through)
@@ -84,13 +82,11 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
     )
 
 
-def _model_of(config: EngineConfig, device: torch.device) -> ModelConfig | None:
+def _model_of(config: EngineConfig) -> ModelConfig | None:
     """Return the model's configuration; None where the model is not there yet. Raises UnsupportedModel."""
     if not (Path(config.model_dir) / "config.json").exists():
         return None
-    return load_model_config(
-        config.model_dir, decoder_on(config.model_dir, config.decoder, on_gpu=device.type == "cuda")
-    )
+    return load_model_config(config.model_dir, config.decoder)
 
 
 def _why_as_stored(config: EngineConfig, model: ModelConfig) -> str:
@@ -104,8 +100,6 @@ def _why_as_stored(config: EngineConfig, model: ModelConfig) -> str:
     check_unquantized(config.quantization, why)
     if model.decoder != "transformers":
         return f"{why[0].upper()}{why[1:]}, in the numbers of its files."
-    if model.family in FAMILIES and config.decoder == "auto":
-        return "On a GPU transformers computes models with experts, which is slower than the engine's own code."
     if config.decoder == "transformers":
         return "LORIKEET_DECODER is transformers, which is slower than the engine's own code."
     return f"The engine has no code of its own for {model.family}: transformers computes it, which is slower."

@@ -19,12 +19,14 @@ from engine.models.gguf import GgufWeights
 from engine.models.packed.files import PackedFiles
 from engine.models.weights import (
     MakeEmbedding,
+    MakeGrouped,
     MakeLinear,
     MakeNorm,
     ModelWeights,
     Stacked,
     assemble,
     plain_embedding,
+    plain_grouped,
     plain_linear,
 )
 from kernels.norm import RmsNorm
@@ -142,6 +144,7 @@ def load_weights(
     make_norm: MakeNorm = RmsNorm,
     make_linear: MakeLinear = plain_linear,
     make_embedding: MakeEmbedding = plain_embedding,
+    make_grouped: MakeGrouped = plain_grouped,
 ) -> ModelWeights:
     """Read and fuse all weights.
 
@@ -150,7 +153,7 @@ def load_weights(
     with ExitStack() as stack:
         checkpoint = _Checkpoint(Path(model_dir), config, dtype, device, stack)
         linear, embedding = checkpoint.note(make_linear), checkpoint.note(make_embedding)
-        weights = assemble(checkpoint.take, config, make_norm, linear, embedding)
+        weights = assemble(checkpoint.take, config, make_norm, linear, embedding, make_grouped)
         tied = config.tie_word_embeddings
         unused = {*(("lm_head.weight",) if tied else ()), *((CLASSIFIER,) if config.task.scored_by else ())}
         unknown = [name for name in checkpoint.unread() if name not in unused]

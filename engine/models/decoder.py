@@ -79,12 +79,18 @@ class Decoder:
     """Weights of one base model on one device."""
 
     def __init__(
-        self, config: ModelConfig, weights: ModelWeights, activation: Callable[[Tensor], Tensor] | None = None
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        activation: Callable[[Tensor], Tensor] | None = None,
+        sort_rows: Callable[[Tensor, int], ExpertRows] = sorted_rows,
     ) -> None:
         """Set up the decoder.
 
         activation: the device's `silu_mul` or `gelu_mul`, as the config says; None: that of `kernels.activation`.
+        sort_rows: as `kernels.experts.sorted_rows`, with what the weights' products of experts need.
         """
+        self._sort_rows = sort_rows
         self.config = config
         self.weights = weights
         self.dtype = weights.embed.dtype
@@ -156,8 +162,8 @@ class Decoder:
         experts = self.config.experts
         assert experts is not None
         shares, chosen = route(weights.router(x), experts.chosen, normalized=experts.normalized)
-        rows = sorted_rows(chosen, experts.number)
-        x = x[rows.tokens]
+        rows = self._sort_rows(chosen, experts.number)
+        x = x.index_select(0, rows.tokens)
         delta = None if lora is None else lora.begin_experts(index, EXPERTS_GATE_UP, x, rows)
         gate_up = weights.gate_up(x, rows)
         if delta is not None:

@@ -162,9 +162,13 @@ def plain_linear(matrices: Stacked, bias: Tensor | None) -> Product:
 
 def plain_grouped(matrices: Stacked, bias: Tensor | None, number: int) -> GroupedProduct:
     """Return the products with each expert's matrices as they are."""
+    return GroupedLinear(*by_expert(matrices, bias, number))
+
+
+def by_expert(matrices: Stacked, bias: Tensor | None, number: int) -> tuple[Tensor, Tensor | None]:
+    """Return the matrices of a number of experts as [E, out, in], and the biases as [E, out]."""
     outputs = sum(height for height, _ in matrices.shapes) // number
-    biases = None if bias is None else bias.view(number, outputs)
-    return GroupedLinear(matrices.tensor.view(number, outputs, -1), biases)
+    return matrices.tensor.view(number, outputs, -1), None if bias is None else bias.view(number, outputs)
 
 
 def plain_embedding(table: Stacked, head: Product | None) -> TokenRows:

@@ -69,6 +69,17 @@ class PrefillBlocks(NamedTuple):
     num_stages: int
 
 
+class GroupedBlocks(NamedTuple):
+    """Sizes of a grouped product of experts."""
+
+    block_n: int
+    """Columns of the output of one program."""
+    block_k: int
+    """Numbers of `in` at a time."""
+    num_warps: int
+    num_stages: int
+
+
 def device_name(device: torch.device) -> str:
     """Return the table's name for a device, as sm_90.
 
@@ -145,6 +156,25 @@ def activate_blocks(width: int, block_m: int, dtype: torch.dtype, device: torch.
 def decode_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> DecodeBlocks:
     rule = DecodeBlocks(256, 64 if head_dim <= 128 else 32, num_warps=4, num_stages=2)
     return rule._replace(**_measured(device, decode_key(head_dim, group, dtype)))
+
+
+def grouped_key(in_features: int, block_m: int, dtype: torch.dtype) -> str:
+    return f"grouped in={in_features} rows={block_m} {_name(dtype)}"
+
+
+def expert_block_m(num_rows: int, num_experts: int) -> int:
+    """Return the number of rows of one expert that are multiplied together.
+
+    num_rows: of all experts. Few rows of each are the fewest that matrix units take.
+    """
+    return 16 if num_rows <= 32 * num_experts else 64
+
+
+def grouped_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> GroupedBlocks:
+    """Return the blocks of a grouped product. block_k is the same for all numbers of rows, since it shapes a sum."""
+    block_n, num_warps = (64, 4) if block_m == 16 else (128, 8)
+    rule = GroupedBlocks(block_n, 128 // dtype.itemsize, num_warps, num_stages=3 if dtype == torch.float32 else 4)
+    return rule._replace(**_measured(device, grouped_key(in_features, block_m, dtype)))
 
 
 def split_programs(num_groups: int) -> int:

@@ -52,6 +52,31 @@ def work_list_reference(slots: Tensor, num_slots: int, block_m: int) -> WorkList
     return WorkList(in_order, slots.new_tensor(chunks, dtype=torch.int32).view(-1, 3), block_m)
 
 
+def chunks_of(counts: Tensor, num_rows: int, block_m: int) -> Tensor:
+    """Return the chunks [C, 3] int32 of num_rows rows that are sorted by key, counts [S] int64 of each key.
+
+    Everything stays on counts' device.
+    """
+    num_keys = len(counts)
+    pieces = (counts + block_m - 1) // block_m
+    through, starts = pieces.cumsum(0), counts.cumsum(0) - counts
+    chunk = torch.arange(max_chunks(num_rows, num_keys, block_m), device=counts.device)
+    key = torch.searchsorted(through, chunk, right=True).clamp(max=num_keys - 1)
+    before = (chunk - (through[key] - pieces[key])) * block_m
+    count = (counts[key] - before).clamp(0, block_m)
+    return (torch.stack((key, starts[key] + before, count), 1) * (count > 0)[:, None]).int()
+
+
+def slots_of(work: WorkList) -> Tensor:
+    """Return the slot [N] int64 of each row of a work list, -1 for none. Everything stays on its device."""
+    slots, _, counts = work.chunks.long().unbind(1)
+    places = torch.arange(len(work.rows), device=slots.device)
+    chunk = torch.searchsorted(counts.cumsum(0), places, right=True)
+    found = torch.empty_like(places)
+    found[work.rows.long()] = slots[chunk.clamp(max=len(slots) - 1)]
+    return found
+
+
 def build_work_list(slots: Tensor, num_slots: int, block_m: int) -> WorkList:
     """Return the work list of slots [N] int32 or int64: each row's slot in [0, num_slots), -1 for none.
 

@@ -1,4 +1,4 @@
-"""Models that transformers computes, served over HTTP: the ids of a completion are those that transformers generates.
+"""Models that transformers computes, and mixtures of experts, served over HTTP: a completion has transformers' ids.
 
 With --full only: an installation of its own is started for each family.
 """
@@ -21,8 +21,15 @@ PROMPT = [(7 * i) % 90 + 4 for i in range(45)]
 NUM_TOKENS = 40
 
 
-@pytest.mark.parametrize("family", dict.fromkeys((*PROMISED, *FAMILIES)))
-def test_a_folder_of_a_family_answers_as_transformers_does(family: str, open_folder: Path, full: bool) -> None:
+EXPERTS = ("qwen3_moe", "mixtral", "gpt_oss", "granitemoe")
+WAYS = [*((family, "transformers") for family in dict.fromkeys((*PROMISED, *FAMILIES)))]
+WAYS += [(family, "own") for family in EXPERTS]
+
+
+@pytest.mark.parametrize(("family", "decoder"), WAYS)
+def test_a_folder_of_a_family_answers_as_transformers_does(
+    family: str, decoder: str, open_folder: Path, full: bool
+) -> None:
     if not full:
         pytest.skip("with --full")
     folder = make_model_folder(open_folder / family)
@@ -30,7 +37,7 @@ def test_a_folder_of_a_family_answers_as_transformers_does(family: str, open_fol
     model = save_general(family, folder, vocab_size=size, tie_word_embeddings=False)
     installation = Installation(open_folder / f"{family}-data")
     installation.env |= {"LORIKEET_MODEL": str(folder), "LORIKEET_MODEL_NAME": "base", "LORIKEET_DTYPE": "float32"}
-    installation.env |= {"LORIKEET_QUANTIZATION": "none", "LORIKEET_DECODER": "transformers", "LORIKEET_DEVICE": "cpu"}
+    installation.env |= {"LORIKEET_QUANTIZATION": "none", "LORIKEET_DECODER": decoder, "LORIKEET_DEVICE": "cpu"}
     installation.start()
     try:
         assert installation.cli("tenant", "create", "acme").returncode == 0
@@ -46,4 +53,4 @@ def test_a_folder_of_a_family_answers_as_transformers_does(family: str, open_fol
     with torch.inference_mode():
         expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=NUM_TOKENS, do_sample=False, eos_token_id=None)
     assert answer.json()["choices"][0]["token_ids"] == expected[0, len(PROMPT) :].tolist()
-    assert "through transformers (slower)" in banner
+    assert ("through transformers (slower)" in banner) == (decoder == "transformers")

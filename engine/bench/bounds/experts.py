@@ -35,11 +35,11 @@ HEAD_DIM, KV_HEADS = 64, 2
 class Options(msgspec.Struct, frozen=True):
     """The options of `python -m engine.bench experts`."""
 
-    hidden: Annotated[int, about("size of the hidden states")] = 1024
-    inner: Annotated[int, about("inner size of each expert")] = 384
+    hidden: Annotated[int, about("size of the hidden states")] = 2048
+    inner: Annotated[int, about("inner size of each expert")] = 768
     experts: Annotated[int, about("experts of each layer")] = 32
     chosen: Annotated[int, about("experts that are chosen for each token")] = 8
-    layers: Annotated[int, about("layers")] = 6
+    layers: Annotated[int, about("layers")] = 3
     vocab: Annotated[int, about("tokens of the vocabulary")] = 8192
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8)
     adapters: Annotated[int, about("distinct adapters of these requests")] = 8

@@ -85,7 +85,7 @@ class AdaptedBase:
     """A tiny model in a folder, adapters on all its linears and on some of them, and peft's models of each."""
 
     def __init__(
-        self, root: Path, family: str, adapters: dict[str, dict[str, Any]] | None = None, **changes: Any
+        self, root: Path, family: str, adapters: dict[str, dict[str, Any]] | None = None, /, **changes: Any
     ) -> None:
         """Make the model and its adapters. adapters: what `LoraConfig` has beside rank and alpha, in place of usual."""
         loras = ADAPTED.get(family, {})
@@ -108,7 +108,7 @@ class AdaptedBase:
 
     def config(self, **changes: object) -> EngineConfig:
         """Return a configuration in which transformers computes the model."""
-        return engine_config(self.folder, self.store, decoder="transformers", **changes)
+        return engine_config(self.folder, self.store, **({"decoder": "transformers"} | changes))
 
     def requests(self, lengths: tuple[int, ...], num_tokens: int) -> list[GenerateRequest]:
         """Return a request of each length for the base and each adapter."""

@@ -20,13 +20,11 @@ from adapters.errors import AdapterRejected
 from adapters.peft_format import check_fit, read_adapter
 from adapters.store import AdapterStore
 from engine.config import EngineConfig, UnsupportedModel, load_model_config
-from engine.config.model_folder import decoder_on
 from engine.hardware import SetupError
 from engine.setup import settled
-from kernels import expert_lora
 from tests.engine.harness import engine_config, greedy, run_engine
 from tests.engine.models.general import ATTENTION, AdaptedBase, save_general
-from tests.engine.models.tiny import TINY, WITH_EXPERTS, save_tiny
+from tests.engine.models.tiny import WITH_EXPERTS, save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
 
 # PEFT looks for the keys of patterns among modules alone, when it warns.
@@ -114,14 +112,6 @@ def test_adapters_on_parameters_of_experts_equal_peft(family: str, dtype: str, t
     if dtype == "float32":
         base.assert_follow(requests, answers)
     assert all(answers[request.request_id].final.finish_reason == "length" for request in requests)
-
-
-def test_adapters_on_many_rows_of_an_expert_equal_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of rows of one adapter and one expert are multiplied one by one."""
-    monkeypatch.setattr(expert_lora, "GATHERED_ELEMENTS", 0)
-    base = ExpertBase(tmp_path, "qwen3_moe")
-    requests = base.requests((40, 7), 8)
-    base.assert_follow(requests, run_engine(base.config(), requests))
 
 
 SINGLE = {
@@ -274,14 +264,6 @@ def test_what_the_own_code_lacks_is_left_to_transformers(name: str, change: dict
         load_model_config(tmp_path, "own")
     answer = run_engine(engine_config(tmp_path, tmp_path / "store"), [greedy("r", [5, 6, 7], 12)])["r"]
     assert_greedy_follows(model, [Claim([5, 6, 7], answer.token_ids, answer.logprobs)], 1e-4)
-
-
-def test_a_gpu_computes_experts_through_transformers(tmp_path: Path) -> None:
-    config_class, _, changes = WITH_EXPERTS["mixtral"]
-    config_class(**(TINY | changes)).save_pretrained(tmp_path)
-    assert decoder_on(tmp_path, "auto", on_gpu=True) == "transformers"
-    assert decoder_on(tmp_path, "auto", on_gpu=False) == "auto"
-    assert decoder_on(tmp_path, "own", on_gpu=True) == "own"
 
 
 def test_a_format_of_integers_is_refused(tmp_path: Path) -> None:
