@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,6 +21,10 @@ ACQUIRE_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 30.0
+LOOKUP_TIMEOUT_S = 5.0
+"""Seconds that a tenant's request waits for what the database alone knows."""
+RELEASE_TIMEOUT_S = 1.0
+"""Seconds in which a server stops a statement whose caller has given up, before the connection counts as lost."""
 """The timeout of each statement, also of a ROLLBACK over a connection that has gone silent."""
 
 LISTENER_NAME = "lorikeet-changes"
@@ -166,13 +171,19 @@ class Database:
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Connection]:
-        """Borrow a connection; raises TimeoutError when none is free within `ACQUIRE_TIMEOUT_S`."""
-        async with self._pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
-            try:
-                yield connection
-            except asyncpg.InternalClientError:
-                connection.terminate()  # nobody knows what it would answer next
-                raise
+        """Borrow a connection; raises TimeoutError when none is free within `ACQUIRE_TIMEOUT_S`.
+
+        A user that is canceled, as by a timeout, waits only a moment for a server that may not answer.
+        """
+        connection = await self._pool.acquire(timeout=ACQUIRE_TIMEOUT_S)
+        try:
+            yield connection
+        except asyncpg.InternalClientError:
+            connection.terminate()  # nobody knows what it would answer next
+            raise
+        finally:
+            with contextlib.suppress(TimeoutError):  # then the connection is closed
+                await self._pool.release(connection, timeout=RELEASE_TIMEOUT_S)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:

@@ -5,6 +5,7 @@ An adapter that belongs to somebody else is looked up, and missed, exactly like 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
 import msgspec
@@ -22,7 +23,7 @@ from gateway.db.adapters.routes import (
     list_shared,
 )
 from gateway.db.changes import Change
-from gateway.db.pool import UNAVAILABLE, Database
+from gateway.db.pool import LOOKUP_TIMEOUT_S, UNAVAILABLE, Database
 from gateway.db.pools.served import pools_serving
 from gateway.domain.adapters.defaults import Defaults
 from gateway.domain.errors import ModelNotFound, Overloaded
@@ -173,23 +174,28 @@ class Resolver:
         if wanted is None:
             return None
         generation = self._generation
-        found: Found | None
         try:
-            if wanted.is_alias:
-                async with self._database.acquire() as conn:
-                    named = await find_named(conn, project_id, wanted.name)
-                    if named is None:
-                        named = await find_shared(conn, organization_id, project_id, wanted.name)
-                found, is_sure = await self._of_name(project_id, organization_id, named)
-            else:
-                row = await self._look_up(project_id, wanted)
-                pool, is_sure = await self._pool_of(row, visible, wanted.base)
-                found = None if row is None or pool is None else _route(pool, model, row)
+            async with asyncio.timeout(LOOKUP_TIMEOUT_S):
+                found, is_sure = await self._ask(project_id, organization_id, model, wanted, visible)
         except UNAVAILABLE:
             raise _unavailable() from None
         if found is not None and generation == self._generation and is_sure:
             self._remember(project_id, model, found)
         return found
+
+    async def _ask(
+        self, project_id: str, organization_id: str, model: str, wanted: Wanted, visible: Collection[str]
+    ) -> tuple[Found | None, bool]:
+        """Return what the database has for a model string, and whether that may be remembered."""
+        if wanted.is_alias:
+            async with self._database.acquire() as conn:
+                named = await find_named(conn, project_id, wanted.name)
+                if named is None:
+                    named = await find_shared(conn, organization_id, project_id, wanted.name)
+            return await self._of_name(project_id, organization_id, named)
+        row = await self._look_up(project_id, wanted)
+        pool, is_sure = await self._pool_of(row, visible, wanted.base)
+        return None if row is None or pool is None else _route(pool, model, row), is_sure
 
     async def _of_name(
         self, project_id: str, organization_id: str, named: NamedTarget | None

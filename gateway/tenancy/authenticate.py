@@ -13,7 +13,7 @@ import logging
 
 from gateway.db.changes import Change, ChangeFeed
 from gateway.db.organization.keys import FoundKey, find_usable_key, find_usable_key_by_id, touch_keys
-from gateway.db.pool import FAILURES, Database
+from gateway.db.pool import FAILURES, LOOKUP_TIMEOUT_S, Database
 from gateway.domain.errors import InvalidApiKey, Overloaded, PermissionDenied, Suspended, TooManyAttempts
 from gateway.domain.tenancy.addresses import contains
 from gateway.domain.tenancy.keys import ParsedKey, parse_key
@@ -22,7 +22,6 @@ from gateway.domain.tenancy.principal import Principal, Scope
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.key_cache import CachedKey, KeyCache
 
-LOOKUP_TIMEOUT_S = 5.0
 NOTE_EVERY = datetime.timedelta(minutes=1)
 WRITE_INTERVAL_S = 5.0
 CHANGES_OF_OWNERS = frozenset({"organizations", "users"})

@@ -37,7 +37,7 @@ from tests.patience import PATIENCE_S
 
 MAX_HOLD_S, TRIES = 0.05, 5
 MAX_SLOWER = 1.2
-NUM_BODIES_OF_A_PROJECT = 8
+NUM_BODIES_OF_A_PROJECT = 3
 """So few that the pace of a project's bytes refuses none of them."""
 
 SIZE, HEADER_SIZE = (4 << 20) - 1000, 60_000

@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.db.pools.pools import Grant, PoolRow, lock_pool_by_id
 from gateway.db.pools.served import ServedPool, read_served
+from gateway.domain.pools.capacity import host_of_tcp
 from gateway.domain.pools.foreign_settings import OwnKeys, own_keys_of
 from gateway.domain.pools.states import Access
 
@@ -82,7 +83,7 @@ _ADDRESSES = """
 async def count_at_addresses(conn: Connection) -> Counter[tuple[str, str]]:
     """Return the number of replicas of all organizations by host and by the address at which they listen on TCP."""
     rows = await conn.fetch(_ADDRESSES)
-    return Counter((row["host_id"], row["address"].removeprefix("tcp://").rpartition(":")[0]) for row in rows)
+    return Counter((row["host_id"], host_of_tcp(row["address"])) for row in rows)
 
 
 _UNKNOWN_GRANTS = """

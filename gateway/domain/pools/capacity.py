@@ -163,6 +163,11 @@ class Needs(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, avoided=avoided, hopeful=frozenset())
 
 
+def host_of_tcp(address: str) -> str:
+    """Return the host of a ZeroMQ address on TCP, an IPv6 address without its brackets; "" for another address."""
+    return address.removeprefix("tcp://").rpartition(":")[0].strip("[]") if address.startswith("tcp://") else ""
+
+
 class Node(msgspec.Struct, frozen=True):
     """A machine of a cluster that stands as one host."""
 
@@ -221,7 +226,8 @@ class Host(msgspec.Struct, frozen=True):
 
         A node that is not known any more is waited for.
         """
-        node = next((each for each in self.nodes if address.startswith(f"tcp://{each.address}:")), None)
+        where = host_of_tcp(address)
+        node = next((each for each in self.nodes if each.address == where), None)
         has_wrong = node is not None and (_lacking(node.labels, needs.labels) or _excluded(node.labels, needs.excluded))
         return bool(self.is_drained or self.lacks(needs.labels) or self.has_any(needs.excluded) or has_wrong)
 

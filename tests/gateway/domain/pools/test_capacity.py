@@ -6,7 +6,17 @@ import msgspec
 import pytest
 
 from engine.config import EngineConfig, ModelConfig, RopeParameters
-from gateway.domain.pools.capacity import Needs, Place, Room, Weights, estimate, thread_share
+from gateway.domain.pools.capacity import (
+    Host,
+    Needs,
+    Node,
+    Place,
+    Room,
+    Weights,
+    estimate,
+    host_of_tcp,
+    thread_share,
+)
 from tests.gateway.domain.pools.world import GIB, host
 
 MODEL = ModelConfig("llama", 32000, 4096, 11008, 32, 32, 8, 128, 1e-5, RopeParameters(1e4), 4096, False)
@@ -108,3 +118,20 @@ def test_a_refusal_names_the_hosts_own_memory_where_that_is_what_is_missing() ->
 )
 def test_engines_share_the_processors_of_a_host(asked: int, num_processors: int, num_engines: int, share: int) -> None:
     assert thread_share(asked, num_processors, num_engines) == share
+
+
+@pytest.mark.parametrize(
+    ("address", "where"),
+    [("tcp://10.0.0.7:7400", "10.0.0.7"), ("tcp://[fd00::7]:7400", "fd00::7"), ("ipc:///run/a.sock", ""), ("", "")],
+)
+def test_the_host_of_an_address_on_tcp(address: str, where: str) -> None:
+    assert host_of_tcp(address) == where
+
+
+def test_a_replica_goes_from_a_node_that_the_pool_does_not_ask_for() -> None:
+    nodes = [Node("10.0.0.7", "seven", 4, GIB, 0, {"zone": "west"}), Node("10.0.0.8", "eight", 4, GIB, 0)]
+    cluster = Host("host_c", "cluster", True, 0, is_cluster=True, nodes=nodes)
+    west, not_west = Needs(0, labels={"zone": "west"}), Needs(0, excluded={"zone": ["west"]})
+    seven, eight, unknown = (f"tcp://10.0.0.{number}:7400" for number in (7, 8, 9))
+    assert [cluster.is_left_by(each, west) for each in (seven, eight, unknown, "")] == [False, True, False, False]
+    assert [cluster.is_left_by(each, not_west) for each in (seven, eight, unknown)] == [True, False, False]
