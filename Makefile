@@ -13,11 +13,12 @@ BIN := $(VENV)/bin
 NATIVE := kernels/cpu/hatch_build.py kernels/cpu/build.py $(wildcard kernels/cpu/native/*.* kernels/cpu/native/*/*.*)
 LOCKS := deploy/locks/torch.txt deploy/locks/runtime.txt deploy/locks/dev.txt deploy/locks/cuda.txt deploy/locks/build.txt
 TOOLS := build/tools
+NPM := build/npm
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-balance bench-links bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-models long-scheduler \
-	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-pools long-hosts long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
+	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-restore long-pools long-hosts long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
 	long-native long-ray long-streams long-upgrade long-chart manifests long-images long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
 	clean
@@ -37,9 +38,10 @@ test: $(VENV)/.installed-dev $(DEMO_MODEL)
 	@$(BIN)/pytest --cache-clear --workers auto; \
 	ended=$$?; if test $$ended -eq 1; then $(BIN)/python -m tests.once_more; ended=$$?; fi; exit $$ended
 
-check: $(VENV)/.installed-dev
+check: $(VENV)/.installed-dev $(NPM)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(NPM)/node_modules/@biomejs/cli-*/biome ci admin_ui
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -116,6 +118,11 @@ long-limits: $(VENV)/.installed-dev
 long-conservation: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_conservation.py
 
+# 20 random moments of one loaded installation restored from its archive, each with a ledger that is the running one's: ten minutes.
+# FIRST_SEED goes on from one.
+long-restore: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/faults/test_point_in_time.py
+
 # 2,000 clients that leave at random bytes, by the ledger, and as many by the engine's places and blocks; and 2,000 random
 # token sequences streamed and whole: ten minutes.
 long-streams: $(VENV)/.installed-dev
@@ -181,11 +188,12 @@ long-wheel: $(VENV)/.installed-dev build/backend/.installed
 long-responses: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/openai/responses tests/gateway/messages
 
-# Each alerting rule on series on which it must fire, and on series on which it must not. promtool is in Debian's package
-# prometheus: half a minute.
+# Each alerting rule on series on which it must fire, and on series on which it must not; then faults of a loaded installation, of
+# each of which the alert fires in a real Prometheus: twenty minutes. Both programs are in Debian's package prometheus.
+#     make long-alerts ARGS="-k 'not drill'"
 long-alerts: $(VENV)/.installed-dev
 	@command -v promtool > /dev/null || { echo "promtool is not installed: apt-get install prometheus" >&2; exit 1; }
-	$(BIN)/pytest --full -s tests/deploy/alerts
+	$(BIN)/pytest --full -s tests/deploy/alerts $(ARGS)
 
 # 1,000 gateways killed while they run background responses that clients follow at another one: four hours. FIRST_SEED goes on
 # from one, of which a run that is stopped tells.
@@ -198,8 +206,8 @@ long-pools: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools --ignore=tests/faults/pools/test_hosts.py
 
 # 300 faults over hosts with addresses of their own on this machine: agents, engines and gateways are killed and frozen,
-# cables cut, the database taken away; a table by kind of fault at the end. Three hours; takes root. FIRST_SEED goes on
-# from one.
+# cables cut, the database taken away; a table by kind of fault at the end. Five installations have them side by side:
+# half an hour; takes root. FIRST_SEED goes on from one, which is printed after each fault.
 long-hosts: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/pools/test_hosts.py
 
@@ -312,6 +320,7 @@ bench-cpu-kernels: $(VENV)/.installed-dev
 #     make bench-cpu ARGS="--json --repeat 3"
 bench-cpu: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m engine.bench bounds --model-dir $(DEMO_MODEL) $(ARGS)
+	$(BIN)/python -m gateway.bench.own_server build/bench $(BIN)/python -m engine.bench served --model-dir $(DEMO_MODEL)
 
 # The native kernels' tests with GCC's sanitizers of addresses, undefined behaviour and threads, and their bits as aarch64 by
 # QEMU (Debian's package qemu-user).
@@ -369,7 +378,7 @@ lock: $(TOOLS)/.installed
 
 # Whether any locked package has a known vulnerability: fails, too, where the package index does not say. Changes nothing.
 audit: $(TOOLS)/.installed
-	@for lock in torch dev cuda ray build tools; do echo "deploy/locks/$$lock.txt"; \
+	@for lock in torch dev cuda ray build tools node; do echo "deploy/locks/$$lock.txt"; \
 	  $(TOOLS)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off $(ARGS) -r deploy/locks/$$lock.txt || failed=1; \
 	done; test -z "$$failed"
 
@@ -385,6 +394,14 @@ release: $(TOOLS)/.installed build/backend/.installed
 build/backend/.installed: deploy/locks/build.txt | $(BIN)/python
 	@rm -rf build/backend
 	$(LOCKED) --quiet --target build/backend -r deploy/locks/build.txt
+	@touch $@
+
+# The dashboard's formatter and linter: by the npm of this machine, or by one from the Python package index where there is none.
+$(NPM)/.installed: deploy/locks/npm/package.json deploy/locks/npm/package-lock.json deploy/locks/node.txt
+	@mkdir -p $(NPM) && cp deploy/locks/npm/*.json $(NPM)
+	@npm=$$(command -v npm) || { npm=$(NPM)/node/bin/npm; $(PYTHON) -m venv $(NPM)/node && $(NPM)/node/bin/python -m pip install \
+	  --quiet --no-deps --require-hashes --only-binary :all: --requirement deploy/locks/node.txt; } && \
+	  $$npm ci --prefix $(NPM) --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
 $(TOOLS)/.installed: deploy/locks/tools.txt | $(BIN)/python

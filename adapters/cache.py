@@ -20,6 +20,8 @@ LOCK_NAME = ".lock"
 
 
 class Cache:
+    """The adapters of a remote store that a machine keeps: looked up, locked while they are used, and evicted."""
+
     def __init__(self, root: Path, max_bytes: int) -> None:
         self._root = root
         self._max_bytes = max_bytes

@@ -18,6 +18,7 @@ from adapters.archive.output import Output
 from adapters.archive.unpack import unpack
 from adapters.digest import ContentDigest
 from adapters.errors import AdapterRejected
+from adapters.patterns.module_names import is_of_expert
 from adapters.peft_format import FILE_NAMES, AdapterFile, check_finite, check_fit, check_rank, describe
 from adapters.report import Acceptance, BaseShape, Bounds, Job, ModuleReport, Rejection, Report, Verdict
 from adapters.safetensors_header import TensorInfo, iter_tensor_bytes
@@ -147,5 +148,6 @@ def _unadapted(adapter: AdapterFile, base: BaseShape) -> dict[str, list[int]]:
     layers = {
         projection: [layer for layer in range(base.num_layers) if (layer, projection) not in adapted]
         for projection in base.targets
+        if not is_of_expert(projection)  # which have several names
     }
     return {projection: left for projection, left in layers.items() if left}

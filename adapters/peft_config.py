@@ -29,7 +29,6 @@ _UNSUPPORTED = {
     "alora_invocation_tokens": "activated LoRA is not supported",
     "fan_in_fan_out": "transposed base weights are not supported",
     "trainable_token_indices": "trained token embeddings are not supported",
-    "target_parameters": "LoRA on bare parameters is not supported",
     "layer_replication": "replicated layers are not supported",
     "megatron_config": "Megatron's parallel layers are not supported",
     "ensure_weight_tying": "tied adapters are not supported",
@@ -78,23 +77,32 @@ class LoraConfig(msgspec.Struct, frozen=True):
     bias: str = "none"
     init_lora_weights: bool | str | None = True
     target_modules: list[str] | str | None = None
+    target_parameters: list[str] | None = None
     layers_to_transform: list[int] | int | None = None
 
-    def contradiction(self, layer: int, module: str) -> str | None:
+    def contradiction(self, layer: int, module: str, *, of_parameter: bool) -> str | None:
         """Return why PEFT would not load a tensor of this module, or None if PEFT would.
 
-        module: a name such as `model.layers.0.self_attn.q_proj`. A target_modules that is a regular expression is a
-        stranger's program, and not run.
+        module: a name such as `model.layers.0.self_attn.q_proj`. of_parameter: it names a parameter. A
+        target_modules that is a regular expression is a stranger's program, and not run.
         """
+        if of_parameter:
+            return None if _is_named(module, self.target_parameters or []) else _NOT_NAMED.format("target_parameters")
         layers = self.layers_to_transform
         if layers is not None and layer not in ([layers] if isinstance(layers, int) else layers):
             return f"{CONFIG_NAME}: layers_to_transform leaves this layer out"
-        if isinstance(self.target_modules, list):
-            parts = module.split(".")
-            suffixes = {".".join(parts[first:]) for first in range(len(parts))}
-            if not suffixes & set(self.target_modules):
-                return f"{CONFIG_NAME}: target_modules does not name it"
+        if isinstance(self.target_modules, list) and not _is_named(module, self.target_modules):
+            return _NOT_NAMED.format("target_modules")
         return None
+
+
+_NOT_NAMED = f"{CONFIG_NAME}: {{}} does not name it"
+
+
+def _is_named(module: str, targets: list[str]) -> bool:
+    """Tell whether targets have a name, or the end of it after a dot."""
+    parts = module.split(".")
+    return not {".".join(parts[first:]) for first in range(len(parts))}.isdisjoint(targets)
 
 
 class RankAndScaling:

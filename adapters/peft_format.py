@@ -16,8 +16,8 @@ from typing import BinaryIO
 import msgspec
 
 from adapters.errors import AdapterRejected
-from adapters.patterns.module_names import ModuleKey, is_of_expert, module_key, module_name
-from adapters.peft_config import CONFIG_NAME, RankAndScaling, read_config
+from adapters.patterns.module_names import ModuleKey, module_key, module_name, parameter_of_experts
+from adapters.peft_config import CONFIG_NAME, LoraConfig, RankAndScaling, read_config
 from adapters.safe_file import open_regular
 from adapters.safetensors_header import TensorInfo, iter_tensor_bytes, read_header
 from adapters.values import sum_of_squares
@@ -28,8 +28,18 @@ FILE_NAMES = (CONFIG_NAME, WEIGHTS_NAME)
 _TENSOR_NAME = re.compile(r"base_model\.model\.([A-Za-z0-9_.]{1,300})\.lora_(A|B)(?:\.default)?\.weight")
 
 
+_EXPERTS, _INNER = "experts", "base_layer"
+_PARAMETERS = ("gate_up_proj", "down_proj")
+"""Parameters with a matrix of each expert, in the order in which PEFT wraps their module: the last one outermost."""
+MOST_EXPERTS = 1 << 12
+
+
 class AdapterModule(msgspec.Struct, frozen=True):
-    """LoRA on one linear: y += scaling * (x @ a.T) @ b.T, with a of shape [rank, in] and b of shape [out, rank]."""
+    """LoRA on one linear: y += scaling * (x @ a.T) @ b.T, with a of shape [rank, in] and b of shape [out, rank].
+
+    On a parameter with a matrix of each of E experts, a has the shape [E * rank, in], expert by expert, and b the shape
+    [out, rank * E], in which the E columns of one rank are neighbours, as PEFT has them.
+    """
 
     layer: int
     projection: str
@@ -86,12 +96,23 @@ def describe(config_file: BinaryIO, weights_file: BinaryIO) -> AdapterFile:
     modules = []
     for (layer, projection), pair in sorted(pairs.items()):
         path = module_name(layer, projection)
+        parameter = ""
+        if projection.rpartition(".")[2] in (_EXPERTS, _INNER):
+            parameter, why = _parameter_of(layer, projection, pairs, config)
+            if why:
+                reasons.append(f"{path}: {why}")
+                continue
+            path = f"{path.removesuffix(f'.{_INNER}')}.{parameter}"
         rank, scaling = ranks.of(path)
-        contradiction = config.contradiction(layer, path)
-        errors = [contradiction] if contradiction else _pair_errors(pair, rank)
+        contradiction = config.contradiction(layer, path, of_parameter=bool(parameter))
+        num_experts = _num_experts(pair, rank) if parameter else 1
+        errors = [contradiction] if contradiction else _pair_errors(pair, rank, num_experts)
         reasons += [f"{path}: {error}" for error in errors]
         if not errors:
+            if parameter:
+                projection = parameter_of_experts(projection.removesuffix(f".{_INNER}"), num_experts, parameter)
             modules.append(AdapterModule(layer, projection, rank, scaling, pair["A"], pair["B"]))
+    modules.sort(key=lambda module: (module.layer, module.projection))
     if not header:
         reasons.append(f"{WEIGHTS_NAME} holds no tensors")
     if reasons:
@@ -109,9 +130,6 @@ def _pair_tensors(header: Mapping[str, TensorInfo]) -> tuple[dict[ModuleKey, dic
         if match is None or key is None:
             reasons.append(f"tensor {name[:200]!r} is not lora_A or lora_B of a layer's projection")
             continue
-        if is_of_expert(key[1]):
-            reasons.append(f"{match[1]}: LoRA on single experts is not supported")
-            continue
         pair = pairs.setdefault(key, {})
         if match[2] in pair:
             reasons.append(f"{match[1]}: lora_{match[2]} is there twice")
@@ -119,10 +137,39 @@ def _pair_tensors(header: Mapping[str, TensorInfo]) -> tuple[dict[ModuleKey, dic
     return pairs, reasons
 
 
-def _pair_errors(pair: Mapping[str, TensorInfo], rank: int) -> list[str]:
+def _parameter_of(
+    layer: int, projection: str, pairs: Mapping[ModuleKey, object], config: LoraConfig
+) -> tuple[str, str]:
+    """Return the parameter of experts that tensors under the name of a module are for, and why none can be told.
+
+    PEFT wraps the experts once for each parameter that is targeted; the inner wrapper's tensors have `base_layer`.
+    """
+    is_inner = projection.endswith(f".{_INNER}")
+    outer = projection.removesuffix(f".{_INNER}")
+    targeted = {name.rpartition(".")[2] for name in config.target_parameters or ()}
+    if unknown := sorted(targeted.difference(_PARAMETERS)):
+        return "", f"{CONFIG_NAME}: target_parameters has {unknown[0][:100]!r}; supported: {', '.join(_PARAMETERS)}"
+    both = is_inner or (layer, f"{outer}.{_INNER}") in pairs
+    if both and (len(targeted) < 2 or (layer, outer) not in pairs):
+        return "", "its tensors are for two parameters, one of which is not targeted or not there"
+    if both:
+        return _PARAMETERS[0 if is_inner else 1], ""
+    if len(targeted) != 1:
+        return "", f"{CONFIG_NAME}: target_parameters names {len(targeted)} parameters, but the tensors are for one"
+    return targeted.pop(), ""
+
+
+def _num_experts(pair: Mapping[str, TensorInfo], rank: int) -> int:
+    """Return the number of experts that lora_A has ranks for; 1 where that is no number, or beyond reason."""
+    rows = pair["A"].shape[0] if "A" in pair and pair["A"].shape else 0
+    return rows // rank if rows and rows % rank == 0 and rows // rank <= MOST_EXPERTS else 1
+
+
+def _pair_errors(pair: Mapping[str, TensorInfo], rank: int, num_experts: int) -> list[str]:
     """Return the faults of the shapes of a module's lora_A, which must be [rank, in], and lora_B, [out, rank].
 
-    The sizes in and out are not checked: only the base model knows what they must be.
+    Of a parameter of experts the rank is that of all of them. The sizes in and out are not checked: only the base model
+    knows what they must be.
     """
     errors = [f"lora_{side} is missing" for side in ("A", "B") if side not in pair]
     for side, axis, meaning in (("A", 0, "[rank, in]"), ("B", 1, "[out, rank]")):
@@ -131,8 +178,9 @@ def _pair_errors(pair: Mapping[str, TensorInfo], rank: int) -> list[str]:
         shape = pair[side].shape
         if len(shape) != 2 or 0 in shape:
             errors.append(f"lora_{side} has shape {list(shape)}, not {meaning}")
-        elif shape[axis] != rank:
-            errors.append(f"lora_{side} has rank {shape[axis]}, the configuration says {rank}")
+        elif shape[axis] != rank * num_experts:
+            of_experts = f" for each of {num_experts} experts" if num_experts > 1 else ""
+            errors.append(f"lora_{side} has rank {shape[axis]}, the configuration says {rank}{of_experts}")
     return errors
 
 

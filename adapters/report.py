@@ -48,7 +48,7 @@ class Report(msgspec.Struct, frozen=True):
     num_parameters: int
     modules: list[ModuleReport]
     unadapted: dict[str, list[int]]
-    """The parts that the adapter leaves as they are, as {projection: layers}."""
+    """The parts that the adapter leaves as they are, without experts, as {projection: layers}."""
     ignored: list[str] = []
     """Members of the archive, or files beside the adapter in its folder, that are no part of an adapter."""
 
@@ -60,6 +60,8 @@ class Rejection(msgspec.Struct, frozen=True, tag=True):
 
 
 class Acceptance(msgspec.Struct, frozen=True, tag=True):
+    """The finding that an adapter may be used."""
+
     report: Report
 
 

@@ -32,6 +32,7 @@ _TEMPORARY_PREFIX = ".temporary-"
 
 
 def is_digest(text: str) -> bool:
+    """Tell whether a text has the form of an adapter's digest."""
     return _DIGEST.fullmatch(text) is not None
 
 

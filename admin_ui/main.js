@@ -24,38 +24,73 @@ function App() {
   useEffect(() => {
     if (state === "out" && !isSignIn) {
       const { pathname, search } = window.location;
-      navigate(pathname === "/admin/" && !search ? SIGN_IN : `${SIGN_IN}?next=${encodeURIComponent(pathname + search)}`, { replace: true });
+      navigate(
+        pathname === "/admin/" && !search ? SIGN_IN : `${SIGN_IN}?next=${encodeURIComponent(pathname + search)}`,
+        { replace: true },
+      );
     }
     if (state === "in" && isSignIn) navigate(nextPath(), { replace: true });
     if (isHeldBack && path !== ACCOUNT) navigate(ACCOUNT, { replace: true });
-    else if (state === "in" && isMember() && path === "/admin/") navigate(places(null)[0]?.[1] ?? ACCOUNT, { replace: true });
+    else if (state === "in" && isMember() && path === "/admin/")
+      navigate(places(null)[0]?.[1] ?? ACCOUNT, { replace: true });
     if (state === "in" && !isHeldBack) live.start();
     else live.stop();
   }, [state, isHeldBack, path]);
 
   if (state === "unreachable") {
-    return html`<main class="alone"><${ErrorBox} error=${error} what="reach the gateway" retry=${readSession} /></main>`;
+    return html`
+      <main class="alone">
+        <${ErrorBox} error=${error} what="reach the gateway" retry=${readSession} />
+      </main>
+    `;
   }
-  if (state === "out" && isSignIn) return html`<${Shown} key="signin" route=${found.route} params=${{}} /><${Toasts} />`;
+  if (state === "out" && isSignIn)
+    return html`
+      <${Shown} key="signin" route=${found.route} params=${{}} />
+      <${Toasts} />
+    `;
   if (state !== "in" || isSignIn) return null;
-  return html`<${Bounded}><${Frame} place=${found?.route.place}>
-      ${!found
-        ? html`<${Nowhere} />`
-        : mayOpen(found.route)
-          ? html`<${Shown} key=${found.route.pattern + JSON.stringify(found.params)} route=${found.route} params=${found.params} />`
-          : html`<${Closed} />`}
-    <//><//>
-    <${Toasts} />`;
+  return html`
+    <${Bounded}>
+      <${Frame} place=${found?.route.place}>
+        ${
+          !found
+            ? html`<${Nowhere} />`
+            : mayOpen(found.route)
+              ? html`
+                <${Shown}
+                  key=${found.route.pattern + JSON.stringify(found.params)}
+                  route=${found.route}
+                  params=${found.params}
+                />
+              `
+              : html`<${Closed} />`
+        }
+      <//>
+    <//>
+    <${Toasts} />
+  `;
 }
 
 /** What breaks inside shows as an error in its place. */
 function Bounded({ children }) {
   const [broken] = useErrorBoundary((error) => console.error(error));
-  return broken ? html`<main class="alone"><${Broken} error=${broken} /></main>` : children;
+  return broken
+    ? html`
+      <main class="alone">
+        <${Broken} error=${broken} />
+      </main>
+    `
+    : children;
 }
 
-const Broken = ({ error }) =>
-  html`<${ErrorBox} error=${{ status: 0, message: String(error.message ?? error) }} what="show this page" retry=${() => window.location.reload()} />`;
+const Broken = ({ error }) => html`
+  <${ErrorBox}
+    error=${{ status: 0, message: String(error.message ?? error) }}
+    what="show this page"
+    retry=${() => window.location.reload()}
+  />
+`;
 
 /** Where the reader wanted to go; a path of the dashboard and nothing else. */
 function nextPath() {
@@ -74,25 +109,45 @@ function Shown({ route, params }) {
     route.load().then(setModule, setFailure);
   }, [route]);
   const error = failure ?? broken;
-  if (error) return html`<div class="page"><${Broken} error=${error} /></div>`;
-  if (!module) return html`<div class="page"><${Skeleton} lines=${5} /></div>`;
+  if (error)
+    return html`
+      <div class="page">
+        <${Broken} error=${error} />
+      </div>
+    `;
+  if (!module)
+    return html`
+      <div class="page">
+        <${Skeleton} lines=${5} />
+      </div>
+    `;
   return html`<${module.default} params=${params} />`;
 }
 
 function Nowhere() {
-  return html`<${Page} title="Not found">
-    <${Empty} icon="search" title="Nothing is at this address" action=${html`<${Button} kind="primary" href="/admin/">Go to the overview<//>`}>
-      It may have been removed, or the link is wrong. <kbd>/</kbd> searches everything.
+  return html`
+    <${Page} title="Not found">
+      <${Empty}
+        icon="search"
+        title="Nothing is at this address"
+        action=${html`<${Button} kind="primary" href="/admin/">
+            Go to the overview
+          <//>`}
+      >
+        It may have been removed, or the link is wrong. <kbd>/</kbd> searches everything.
+      <//>
     <//>
-  <//>`;
+  `;
 }
 
 function Closed() {
-  return html`<${Page} title="Not for your role">
-    <${Empty} icon="shield" title="Your role does not show this">
-      Ask an owner or an admin of the organization if you need it.
+  return html`
+    <${Page} title="Not for your role">
+      <${Empty} icon="shield" title="Your role does not show this">
+        Ask an owner or an admin of the organization if you need it.
+      <//>
     <//>
-  <//>`;
+  `;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

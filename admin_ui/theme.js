@@ -1,4 +1,3 @@
 // Before anything is painted: the theme that the reader chose, where it is not the system's.
-"use strict";
 const chosenTheme = localStorage.getItem("theme");
 if (chosenTheme === "light" || chosenTheme === "dark") document.documentElement.dataset.theme = chosenTheme;

@@ -33,6 +33,7 @@ def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
 
 
 def main() -> int:
+    """Run one engine until it has to stop; return the exit status."""
     config = parse_arguments()
     os.umask(0o077)  # its socket is for its own user
     spin_briefly()

@@ -22,19 +22,23 @@ class Compiled(Protocol):
     """The end of a compilation: a maker of fresh matchers, one for each choice, or why there is none."""
 
     @property
-    def request_id(self) -> str: ...
+    def request_id(self) -> str:
+        """The request that waits for the grammar."""
 
     @property
-    def make_matcher(self) -> Callable[[], Matcher] | None: ...
+    def make_matcher(self) -> Callable[[], Matcher] | None:
+        """The maker of matchers; None where the compilation failed."""
 
     @property
-    def error(self) -> EngineError | None: ...
+    def error(self) -> EngineError | None:
+        """The reason why there are no matchers; None where there are."""
 
 
 class Compiler(Protocol):
     """Compiles grammars beside running steps, and wakes the mailbox when one is ready."""
 
-    def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None: ...
+    def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None:
+        """Begin to compile a request's grammar. The end is told in the thread that steps."""
 
     def withdraw(self, request_id: str) -> None:
         """Withdraw a grammar that nobody waits for any more; `ready` may still return it."""
@@ -42,7 +46,8 @@ class Compiler(Protocol):
     def ready(self) -> Many[Compiled]:
         """Return the compilations that ended since the last call."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End all compilations."""
 
 
 class _Waiting(msgspec.Struct, frozen=True):

@@ -11,9 +11,10 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence as Many
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from engine.compilations import Compilations
+from engine.device import Runner, Step
 from engine.faults import is_device_lost
 from engine.lora.pool import AdapterPool, Arrival
 from engine.mailbox import Drain, Drained, Mailbox, ServedElsewhere, Wake
@@ -30,7 +31,7 @@ from engine.protocol import (
     Usage,
 )
 from engine.scheduling.scheduler import Scheduler
-from engine.sequence import ChunkResult, Plan
+from engine.sequence import Plan
 from engine.statistics import Statistics
 
 log = logging.getLogger(__name__)
@@ -38,32 +39,6 @@ log = logging.getLogger(__name__)
 NOTHING = Plan([], [])
 IDLE_WAIT_S = 0.5
 STATS_INTERVAL_S = 0.2
-
-
-class Step(Protocol):
-    """A plan that is being computed."""
-
-    def await_half(self) -> None:
-        """Wait until the device is halfway through the step."""
-
-    def wait(self) -> Many[ChunkResult]:
-        """Wait for the step, and return one result for each chunk of the plan."""
-
-
-class Runner(Protocol):
-    """Computes plans: `ModelRunner`, or a test's stand-in.
-
-    runs_ahead: True: a plan may be launched before the results of the one before it are taken, and its chunks may
-    follow that one's.
-    """
-
-    @property
-    def runs_ahead(self) -> bool: ...
-
-    def launches_fast(self, plan: Plan) -> bool:
-        """Tell whether the host is done with the launch of a plan long before the device is done with the step."""
-
-    def launch(self, plan: Plan) -> Step: ...
 
 
 class _Flight(NamedTuple):

@@ -18,7 +18,7 @@ from engine.hardware import SetupError
 from engine.lora.layer import AdapterLayout, LoadedAdapter
 from engine.sampling.logits_processors import Adjust, adjust_
 from engine.sampling.sampler import Choose
-from engine.sequence import Plan, Sequence
+from engine.sequence import ChunkResult, Plan, Sequence
 from engine.transfers import Event, Transfers
 
 AdapterIn = Callable[[int], LoadedAdapter]
@@ -33,10 +33,12 @@ class DevicePath(Protocol):
     """
 
     @property
-    def feeds(self) -> bool: ...
+    def feeds(self) -> bool:
+        """True if tokens that a step chose can be the next step's without a way over the host."""
 
     @property
-    def halfway(self) -> Event: ...
+    def halfway(self) -> Event:
+        """The event that comes when the device is halfway through the last `forward`."""
 
     def order(self, plan: Plan) -> Many[int]:
         """Return the places of plan.decodes in the order in which they are computed best."""
@@ -55,6 +57,32 @@ class DevicePath(Protocol):
 
         token_ids [N] int64 on the device: chosen for these sequences, a negative one for nothing that counts.
         """
+
+
+class Step(Protocol):
+    """A plan that is being computed."""
+
+    def await_half(self) -> None:
+        """Wait until the device is halfway through the step."""
+
+    def wait(self) -> Many[ChunkResult]:
+        """Wait for the step, and return one result for each chunk of the plan."""
+
+
+class Runner(Protocol):
+    """Computes plans: `ModelRunner`, the runner of encoders, or a test's stand-in.
+
+    runs_ahead: True: a plan may be launched before the results of the one before it are taken, and its chunks may
+    follow that one's.
+    """
+
+    @property
+    def runs_ahead(self) -> bool: ...
+
+    def launches_fast(self, plan: Plan) -> bool:
+        """Tell whether the host is done with the launch of a plan long before the device is done with the step."""
+
+    def launch(self, plan: Plan) -> Step: ...
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -83,6 +111,8 @@ class Device(msgspec.Struct, frozen=True):
     """Copies an adapter to the device; None where the adapter is computed where it lies."""
     vacate: Callable[[int], None] = lambda index: None
     """Called with the number of a slot whose adapter leaves the slot."""
+    make_runner: Callable[[AdapterIn], Runner] | None = None
+    """Makes the runner of plans of a model that makes no tokens; None: plans are run by `engine.model_runner`."""
     model: ModelConfig | None = None
     """The model as it was found when it was loaded; None: as its configuration said."""
 

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -73,7 +74,13 @@ def fake_logprobs(token_id: int, num_top: int, vocab_size: int) -> TokenLogprobs
 
 
 def fake_embedding(request: GenerateRequest, size: int) -> bytes:
-    """Return a vector of unit length that counts the prompt's ids modulo its size; `last` counts the last id alone."""
+    """Return a vector of unit length that counts the prompt's ids modulo its size; `last` counts the last id alone.
+
+    A score is the number of the prompt's last ids that are equal, less one, and a quarter for each id of the adapter.
+    """
+    if request.pooling == "score":
+        last = [*takewhile(request.prompt_token_ids[-1].__eq__, reversed(request.prompt_token_ids))]
+        return struct.pack("<f", len(last) - 1 + _rotation(request.adapter) % 4 / 4)
     token_ids = request.prompt_token_ids if request.pooling == "mean" else request.prompt_token_ids[-1:]
     counts = [0] * size
     for token_id in token_ids:
@@ -335,6 +342,7 @@ class FakeCore:
 
 
 def main() -> None:
+    """Serve a fake engine with the arguments of the command line."""
     serve(arguments().parse_args(), fake_token)
 
 

@@ -38,6 +38,10 @@ def num_threads(asked: int) -> int:
 
 
 def resolve_device(name: str) -> torch.device:
+    """Return the device that a setting names.
+
+    Raises SetupError: when the setting names a GPU and there is none.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():

@@ -23,6 +23,7 @@ from engine.device import DevicePath
 from engine.sampling.logprobs import PendingLogprobs, start_logprobs
 from engine.sampling.outputs import ChunkRows, rows_of
 from engine.sampling.sampler import PendingTokens, Sampler
+from engine.sampling.scores import Score
 from engine.sequence import ChunkResult, Plan
 from engine.transfers import Event, Fetched, Transfers
 
@@ -32,7 +33,9 @@ LOGPROB_ROWS = 64
 class ModelRunner:
     """A runner (`engine.core.Runner`)."""
 
-    def __init__(self, path: DevicePath, sampler: Sampler, transfers: Transfers) -> None:
+    def __init__(self, path: DevicePath, sampler: Sampler, transfers: Transfers, score: Score | None = None) -> None:
+        """Set up the runner. score: that of a model that ranks."""
+        self._score = score
         self._path = path
         self._sampler = sampler
         self._transfers = transfers
@@ -88,7 +91,16 @@ class ModelRunner:
     def _pool(self, hidden: Tensor, wanted: Many[ChunkRows]) -> list[Fetched | None]:
         """Start to fetch, per chunk, the sum of its `pooled` rows; None for a chunk without any."""
         parts = torch.split(hidden, [len(w.pooled) for w in wanted])
-        return [self._transfers.fetch(part.float().sum(0)) if len(part) else None for part in parts]
+        pooled = [part.float().sum(0) if len(part) else None for part in parts]
+        scored = [place for place, w in enumerate(wanted) if w.pooled and w.chunk.sequence.request.pooling == "score"]
+        if scored and self._score is not None:
+            rows = torch.cat([parts[place] for place in scored])
+            for first in range(0, len(rows), LOGPROB_ROWS):
+                few = scored[first : first + LOGPROB_ROWS]
+                scores = self._score(rows[first : first + LOGPROB_ROWS], self._path.logits)
+                for place, score in zip(few, scores, strict=True):
+                    pooled[place] = score
+        return [None if vector is None else self._transfers.fetch(vector) for vector in pooled]
 
 
 class LaunchedStep(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import struct
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -22,6 +23,7 @@ from engine.protocol import (
     Delta,
     EngineError,
     GenerateRequest,
+    Pooling,
     SamplingParams,
     StepOutputs,
 )
@@ -35,6 +37,8 @@ NUM_COMPLETION_TOKENS = 4
 
 
 class Adapters(Protocol):
+    """The resident adapters, as far as a probe asks for them."""
+
     def num_bytes(self, key: str) -> int:
         """Return how many bytes of the device's memory a resident adapter takes."""
 
@@ -69,8 +73,16 @@ class Probes:
     """The probes of one engine, at most one of each adapter. Belongs to the stepping thread."""
 
     def __init__(
-        self, adapters: Adapters, vocab_size: int, max_model_len: int, clock: Callable[[], float] = time.perf_counter
+        self,
+        adapters: Adapters,
+        vocab_size: int,
+        max_model_len: int,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        pooling: Pooling | None = None,
     ) -> None:
+        """Set up probes. pooling: of a model that makes no text, the pooling of what is compared instead."""
+        self._pooling = pooling
         self._adapters = adapters
         self._prompt = probe_prompt(vocab_size, max_model_len)
         self._clock = clock
@@ -118,6 +130,8 @@ class Probes:
                 others.finals.append(final)
                 continue
             probe, side = self._sides.pop(final.request_id)
+            if final.embedding is not None:
+                side.logprobs += [value for (value,) in struct.iter_unpack("<f", final.embedding)]
             side.error, side.has_ended = final.error, True
             if probe.sides is not None and all(each.has_ended for each in probe.sides):
                 statuses.append(self._answer(probe, *probe.sides))
@@ -128,10 +142,11 @@ class Probes:
         sampling = SamplingParams(
             NUM_COMPLETION_TOKENS, temperature=0.0, ignore_eos=True, num_logprobs=0, num_prompt_logprobs=0
         )
-        probe.sides = (
-            _Side(GenerateRequest(f"probe-{name}", self._prompt, sampling, NOBODY, adapter=probe.key)),
-            _Side(GenerateRequest(f"probe-{name}-base", self._prompt, sampling, NOBODY)),
-        )
+        plain = GenerateRequest(f"probe-{name}-base", self._prompt, sampling, NOBODY)
+        if self._pooling is not None:
+            plain = msgspec.structs.replace(plain, sampling=SamplingParams(0), pooling=self._pooling)
+        adapted = msgspec.structs.replace(plain, request_id=f"probe-{name}", adapter=probe.key)
+        probe.sides = (_Side(adapted), _Side(plain))
         self._sides |= {side.request.request_id: (probe, side) for side in probe.sides}
         return [side.request for side in probe.sides]
 
@@ -175,6 +190,6 @@ def _max_difference(adapted: _Side, plain: _Side) -> float:
         (i for i, (a, b) in enumerate(zip(adapted.token_ids, plain.token_ids, strict=True)) if a != b),
         len(plain.token_ids),
     )
-    num_compared = len(plain.logprobs) - len(plain.token_ids) + num_equal + 1
+    num_compared = len(plain.logprobs) - len(plain.token_ids) + num_equal + 1  # of embeddings, all numbers
     pairs = zip(adapted.logprobs[:num_compared], plain.logprobs[:num_compared], strict=True)
     return max((abs(a - b) for a, b in pairs), default=0.0)

@@ -36,6 +36,7 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_LOGPROBS = 20
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+Pooling = Literal["cls", "last", "mean", "score"]
 ErrorCode = Literal["queue_full", "draining", "invalid_request", "adapter_rejected", "internal"]
 
 
@@ -145,8 +146,13 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     adapter: str = ""
     """The content key of the adapter (`adapters.ref`); "" for the base."""
     n: int = 1
-    pooling: Literal["last", "mean"] | None = None
-    """The pooling of the final hidden states: the last token's, or the mean of all."""
+    pooling: Pooling | None = None
+    """The pooling of the final hidden states: the first token's, the last one's, or the mean of all; score: what the
+    head of a model that ranks makes of them, one number."""
+    is_normalized: bool = True
+    """True: an embedding is of unit length. A score is as the head gives it."""
+    num_first_tokens: int = 0
+    """For a pair of texts whose second one is a segment of its own (BERT), the tokens of the first; 0: one segment."""
     weight: float = 1.0
     """Above 0: the share of service that the tenant is due relative to others while the engine is saturated."""
     attempt: int = 0
@@ -461,10 +467,14 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """An engine's answer to a `Hello` that it does not accept."""
+
     reason: str
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
+    """The output of one step for all requests of a gateway."""
+
     deltas: list[Delta] = []
     finals: list[Final] = []
 
@@ -497,6 +507,8 @@ class AdapterStatus(msgspec.Struct, frozen=True, tag="adapter", omit_defaults=Tr
 
 
 class UnackedUsage(msgspec.Struct, frozen=True, tag="unacked"):
+    """The usage records that a gateway has not acknowledged yet, sent when it connects."""
+
     records: list[UsageRecord]
 
 

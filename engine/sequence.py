@@ -17,6 +17,8 @@ from engine.protocol import GenerateRequest, TokenLogprobs
 
 
 class Status(enum.Enum):
+    """The state of a sequence between its arrival and its end."""
+
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"

@@ -14,8 +14,10 @@ import torch
 from adapters.stores import open_store
 from engine.compilations import Compilations
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
+from engine.config.model import Quantized
+from engine.config.model_folder import decoder_on
 from engine.core import EngineCore
-from engine.cpu.quantization import check_unquantized, settle_format
+from engine.cpu.quantization import check_unquantized, settle_format, why_unquantized
 from engine.cpu.setup import build_cpu
 from engine.device import BuildDevice, Device
 from engine.grammar.compiler import GrammarCompiler
@@ -24,9 +26,11 @@ from engine.lora.loader import AdapterLoader, HostTier, loading_executor
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Mailbox, Wake
 from engine.model_runner import ModelRunner
+from engine.models.checkpoint import read_classifier
 from engine.probes import Probes
-from engine.protocol import EngineLimits
+from engine.protocol import EngineLimits, Pooling
 from engine.sampling.sampler import Sampler
+from engine.sampling.scores import ClassifierScore, Score, TokenScore
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.scheduler import Scheduler
@@ -56,7 +60,8 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
     dtype = str(resolve_dtype(config.dtype, where))
     quantized = config.quantization
-    is_general = load_model_config(config.model_dir, config.decoder).decoder == "transformers"
+    model = load_model_config(config.model_dir, config.decoder)
+    is_general = model.decoder == "transformers"
     products = f"transformers {version('transformers')}" if is_general else quantized
     server = EngineServer(
         config.endpoint,
@@ -65,7 +70,7 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
         mailbox,
         fingerprint=_fingerprint(digest, name, dtype, products),
         device=name,
-        dtype=_formats(dtype.removeprefix("torch."), quantized, is_general=is_general),
+        dtype=_formats(dtype.removeprefix("torch."), quantized, model.quantized, is_general=is_general),
         unattended_s=config.unattended_s,
         link_dir=config.link_dir,
     )
@@ -73,27 +78,32 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
 
 
 def settled(config: EngineConfig) -> EngineConfig:
-    """Return the configuration with the quantization that `auto` stands for with this model on this machine.
+    """Return the configuration with the decoder and quantization that `auto` stands for with this model here.
 
     Raises SetupError or UnsupportedModel.
     """
-    if load_model_config(config.model_dir, config.decoder).decoder == "transformers":
-        check_unquantized(config.quantization)
-        return msgspec.structs.replace(config, quantization="none")
     device = resolve_device(config.device)
+    decoder = decoder_on(config.model_dir, config.decoder, on_gpu=device.type == "cuda")
+    config = msgspec.structs.replace(config, decoder=decoder)
+    why = why_unquantized(load_model_config(config.model_dir, config.decoder))
+    if why:
+        check_unquantized(config.quantization, why)
+        return msgspec.structs.replace(config, quantization="none")
     quantized = settle_format(config, device, resolve_dtype(config.dtype, device))
     return msgspec.structs.replace(config, quantization=quantized)
 
 
-def _formats(dtype: str, quantized: str, *, is_general: bool) -> str:
+def _formats(dtype: str, quantized: str, of_files: Quantized | None = None, *, is_general: bool) -> str:
     """Return the number formats for people, such as `bfloat16` or `float32, products in int8 by avx2`.
 
-    is_general: True where transformers computes the model, which is told here as well.
+    of_files: the way in which files hold matrices in few bits, which is told behind it. is_general: True where
+    transformers computes the model, which is told here as well.
     """
     if is_general:
         return f"{dtype} through transformers (slower)"
     library = None if quantized == "none" else installed()
-    return dtype if library is None else f"{dtype}, products in {quantized} by {library.paths[-1]}"
+    products = dtype if library is None else f"{dtype}, products in {quantized} by {library.paths[-1]}"
+    return products if of_files is None else f"{products}, of files in {of_files}"
 
 
 def _fingerprint(digest: str, device: str, dtype: str, products: str) -> str:
@@ -121,6 +131,7 @@ def build_core(
     model = device.model or model
     host = HostTier(config.adapter_host_bytes, pinned=device.pin)
     pool = build_adapter_pool(config, model, dtype, device, host, mailbox)
+    score = None if device.make_runner is not None else _score_of(config, model)
     blocks = BlockManager(device.num_blocks, config.block_size, model.longest_window)
     bounds = scheduler_limits(config, model, device, where)
     scheduler = Scheduler(blocks, pool, bounds, time.monotonic)
@@ -129,7 +140,11 @@ def build_core(
     )
     compilations = Compilations(scheduler, compiler)
     sampler = Sampler(model.eos_token_ids, device.transfers, device.choose, device.adjust)
-    runner = ModelRunner(device.make_path(pool.adapter), sampler, device.transfers)
+    runner = (
+        ModelRunner(device.make_path(pool.adapter), sampler, device.transfers, score)
+        if device.make_runner is None
+        else device.make_runner(pool.adapter)
+    )
     statistics = Statistics(scheduler, blocks, pool, host, compilations)
     if config.max_model_len > device.max_model_len:
         capped = (
@@ -141,8 +156,20 @@ def build_core(
     limits = EngineLimits(
         device.max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, device.num_blocks
     )
-    probes = Probes(pool, model.vocab_size, device.max_model_len)
+    probes = Probes(pool, model.vocab_size, device.max_model_len, pooling=_probed(model))
     return EngineCore(mailbox, scheduler, pool, runner, compilations, statistics, probes), limits
+
+
+def _probed(model: ModelConfig) -> Pooling | None:
+    """Return the pooling by which adapters are probed on a model that makes no text; None on one that does."""
+    return {"text": None, "embed": model.task.pooling, "rerank": "score"}[model.task.kind]
+
+
+def _score_of(config: EngineConfig, model: ModelConfig) -> Score | None:
+    """Return how a decoder that ranks scores; None of all other models."""
+    if model.task.scored_by == "tokens":
+        return TokenScore(*model.task.tokens)
+    return ClassifierScore(read_classifier(config.model_dir, model)) if model.task.scored_by else None
 
 
 def build_adapter_pool(
@@ -174,6 +201,7 @@ def build_adapter_pool(
 
 
 def scheduler_limits(config: EngineConfig, model: ModelConfig, device: Device, where: torch.device) -> Limits:
+    """Return the limits of the scheduler for a model on a device."""
     return Limits(
         max_num_seqs=config.max_num_seqs,
         max_batched_tokens=config.max_batched_tokens,
@@ -182,6 +210,8 @@ def scheduler_limits(config: EngineConfig, model: ModelConfig, device: Device, w
         vocab_size=model.vocab_size,
         eos_token_ids=frozenset(model.eos_token_ids),
         token_bytes=device.token_bytes,
+        task=model.task.kind,
+        caches_prefixes=not model.is_encoder,
         length_switch=model.length_switch,
         num_draft_tokens=config.num_draft_tokens,
         batch=batch_limits(config, where),
@@ -206,6 +236,10 @@ def _builder_for(where: torch.device, model: ModelConfig) -> BuildDevice:
 
     Transformers takes seconds to import, so that only engines that compute by it do.
     """
+    if model.is_encoder:
+        from engine.cpu.encoder import build_encoder
+
+        return lambda config, model, dtype: build_encoder(config, model, dtype, where)
     if model.decoder == "transformers" and where.type != "cuda":
         from engine.cpu.general import build_general_cpu
 

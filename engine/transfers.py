@@ -16,7 +16,8 @@ class Event(Protocol):
     """A moment in the work of a device, such as the end of a copy."""
 
     @property
-    def has_come(self) -> bool: ...
+    def has_come(self) -> bool:
+        """True once the device has come to this moment."""
 
     def synchronize(self) -> None:
         """Wait for the event on the host."""
@@ -39,6 +40,8 @@ class Fetched(Protocol):
 
 
 class Transfers(Protocol):
+    """Copies between host and device that do not make the host wait."""
+
     def put(self, array: NDArray[Any]) -> Tensor:
         """Return a copy on the device, for what is launched after this call. The array is not written to again."""
 

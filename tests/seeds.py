@@ -21,3 +21,29 @@ def seeds(number: int, full_number: int, *, full: bool) -> Iterator[int]:
         if full and time.monotonic() - told_s > TOLD_EVERY_S:
             told_s = time.monotonic()
             print(f"seeds {first} to {seed} are seen: FIRST_SEED={seed + 1} goes on", flush=True)
+
+
+class SharedSeeds(Iterator[int]):
+    """The seeds of a test whose tasks each take the next one: a later one may be done before an earlier one."""
+
+    def __init__(self, number: int, full_number: int, *, full: bool) -> None:
+        self._next = self.first = int(os.environ.get("FIRST_SEED", "0")) if full else 0
+        self._end = full_number if full else number
+        self._done: set[int] = set()
+        self._begun_s = time.monotonic()
+
+    def __next__(self) -> int:
+        if self._next >= self._end:
+            raise StopIteration
+        self._next += 1
+        return self._next - 1
+
+    def done(self, seed: int) -> None:
+        self._done.add(seed)
+
+    def __str__(self) -> str:
+        """Return how far the test is, and where another run goes on."""
+        open_seeds = (seed for seed in range(self.first, self._end) if seed not in self._done)
+        goes_on = next(open_seeds, self._end)
+        seconds = (time.monotonic() - self._begun_s) / max(1, len(self._done))
+        return f"{len(self._done)} of {self._end - self.first}, {seconds:.1f} s each: FIRST_SEED={goes_on} goes on"

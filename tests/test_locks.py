@@ -27,7 +27,7 @@ from engine.prepare.sources import (
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-NAMES = ("torch", "runtime", "gateway", "dev", "cuda", "ray", "build", "tools")
+NAMES = ("torch", "runtime", "gateway", "dev", "cuda", "ray", "build", "tools", "node")
 
 
 def locked(*names: str) -> dict[str, list[Requirement]]:
@@ -132,7 +132,7 @@ def test_a_package_of_the_demo_models_name_with_another_hash_is_not_installed(tm
 
 def test_the_bill_of_materials_has_what_is_not_a_python_package() -> None:
     scripts = {each["purl"] for each in vendored()}
-    assert {purl.split("@")[0] for purl in scripts} == {"pkg:npm/preact", "pkg:npm/htm", "pkg:npm/uplot"}
+    assert {purl.split("@")[0] for purl in scripts} == {"pkg:npm/preact", "pkg:npm/htm", "pkg:npm/uplot", "pkg:npm/uqr"}
     model = demo_model()
     assert (model["name"], model["version"]) == (DEMO_DISTRIBUTION, DEMO_VERSION)
     assert f"sha256:{model['hashes'][0]['content']}" in DEMO_REQUIREMENT

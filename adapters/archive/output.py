@@ -17,7 +17,10 @@ MAX_HEADERS_BYTES = 256 * 1024
 
 
 class Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
+    """A stream of bytes, such as an entry of an archive."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes; none at the end."""
 
 
 class Output:

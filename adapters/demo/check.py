@@ -59,6 +59,7 @@ def count_followers(name: str, model_dir: Path, adapters_dir: Path) -> int:
 
 
 def main() -> None:
+    """Run the check from the command line."""
     parser = argparse.ArgumentParser(prog="python -m adapters.demo.check", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="folder of SmolLM2-135M-Instruct (safetensors)")
     parser.add_argument("--adapters", type=Path, default=Path(__file__).parent, help="folder that holds NAME/")

@@ -136,6 +136,7 @@ def save(model: Any, folder: Path) -> None:
 
 
 def main() -> None:
+    """Run the training from the command line."""
     parser = argparse.ArgumentParser(prog="python -m adapters.demo.train", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="folder of SmolLM2-135M-Instruct (safetensors)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder to write NAME/ into")

@@ -33,7 +33,8 @@ _INHERITED = ("LD_LIBRARY_PATH",)  # where a Python outside of the system's fold
 class Run(Protocol):
     """A way to run work: see `run_confined`."""
 
-    async def __call__(self, module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes: ...
+    async def __call__(self, module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes:
+        """Run a module on an argument and descriptors within limits, and return the answer."""
 
 
 class LimitExceeded(Exception):

@@ -4,20 +4,34 @@ import { copy } from "../lib/clipboard.js";
 import { html, useEffect, useState } from "../lib/html.js";
 import { Icon } from "./icons.js";
 
-/** kind: primary, secondary, quiet or danger. href: it is a link. label: for a button of an icon alone. busy: it waits. */
+/**
+ * kind: primary, secondary, quiet or danger. href: it is a link. label: for a button of an icon alone. busy: it waits.
+ */
 export function Button({ kind = "secondary", icon, label, href, busy = false, small = false, children, ...rest }) {
   const look = `button ${kind} ${small ? "small" : ""} ${children === undefined ? "icon-only" : ""}`;
-  const inside = html`${icon && html`<${Icon} name=${icon} />`}${children !== undefined && html`<span>${children}</span>`}`;
-  if (href) return html`<a class=${look} href=${href} aria-label=${label} title=${label} ...${rest}>${inside}</a>`;
-  return html`<button
-    type="button"
-    class=${look}
-    aria-label=${label}
-    title=${label}
-    aria-busy=${busy || undefined}
-    disabled=${busy}
-    ...${rest}
-  >${inside}</button>`;
+  const inside = html`
+    ${icon && html`<${Icon} name=${icon} />`}
+    ${children !== undefined && html`<span>${children}</span>`}
+  `;
+  if (href)
+    return html`
+      <a class=${look} href=${href} aria-label=${label} title=${label} ...${rest}>
+        ${inside}
+      </a>
+    `;
+  return html`
+    <button
+      type="button"
+      class=${look}
+      aria-label=${label}
+      title=${label}
+      aria-busy=${busy || undefined}
+      disabled=${busy}
+      ...${rest}
+    >
+      ${inside}
+    </button>
+  `;
 }
 
 /** Copies text; says so for a moment. what: completes its name, "Copy request id". */
@@ -29,20 +43,29 @@ export function CopyButton({ text, what = "", children, kind = "quiet", small = 
     return () => clearTimeout(timer);
   }, [copied]);
   const name = copied ? "Copied" : `Copy ${what}`.trim();
-  return html`<${Button}
-    kind=${kind}
-    small=${small}
-    icon=${copied ? "check" : "copy"}
-    label=${children === undefined ? name : undefined}
-    onClick=${async (event) => {
-      event.stopPropagation();
-      setCopied(await copy(typeof text === "function" ? text() : text));
-    }}
-  >${children === undefined ? undefined : copied ? "Copied" : children}<//>`;
+  return html`
+    <${Button}
+      kind=${kind}
+      small=${small}
+      icon=${copied ? "check" : "copy"}
+      label=${children === undefined ? name : undefined}
+      onClick=${async (event) => {
+        event.stopPropagation();
+        setCopied(await copy(typeof text === "function" ? text() : text));
+      }}
+    >
+      ${children === undefined ? undefined : copied ? "Copied" : children}
+    <//>
+  `;
 }
 
 /** An id or another short code: in fixed width, shortened in the middle of long ones, with a button that copies. */
 export function Code({ text, max = 40, what = "" }) {
   const shown = text.length > max ? `${text.slice(0, max / 2)}…${text.slice(-6)}` : text;
-  return html`<span class="code"><code title=${text}>${shown}</code><${CopyButton} text=${text} what=${what} /></span>`;
+  return html`
+    <span class="code">
+      <code title=${text}>${shown}</code>
+      <${CopyButton} text=${text} what=${what} />
+    </span>
+  `;
 }

@@ -15,7 +15,9 @@ window.navigation?.addEventListener("navigate", (event) => {
   front.current.asked();
 });
 
-/** Open as long as it is rendered. onClose: asked for by Escape, the cross or the backdrop. side: a drawer at the right. */
+/**
+ * Open as long as it is rendered. onClose: asked for by Escape, the cross or the backdrop. side: a drawer at the right.
+ */
 export function Dialog({ title, onClose, children, footer, wide = false, side = false, locked = false }) {
   const element = useRef(null);
   const id = useId();
@@ -29,31 +31,33 @@ export function Dialog({ title, onClose, children, footer, wide = false, side = 
       element.current?.close();
     };
   }, []);
-  return html`<dialog
-    ref=${element}
-    class="dialog ${wide ? "wide" : ""} ${side ? "side" : ""}"
-    aria-labelledby=${id}
-    onCancel=${(event) => {
-      event.preventDefault();
-      self.current.asked();
-    }}
-    onClick=${(event) => event.target === element.current && self.current.asked()}
-  >
-    <div class="dialog-box">
-      <header class="dialog-head">
-        <h2 id=${id}>${title}</h2>
-        ${!locked && html`<${Button} kind="quiet" icon="close" label="Close" onClick=${onClose} />`}
-      </header>
-      <div class="dialog-body">${children}</div>
-      ${footer && html`<footer class="dialog-foot">${footer}</footer>`}
-    </div>
-  </dialog>`;
+  return html`
+    <dialog
+      ref=${element}
+      class="dialog ${wide ? "wide" : ""} ${side ? "side" : ""}"
+      aria-labelledby=${id}
+      onCancel=${(event) => {
+        event.preventDefault();
+        self.current.asked();
+      }}
+      onClick=${(event) => event.target === element.current && self.current.asked()}
+    >
+      <div class="dialog-box">
+        <header class="dialog-head">
+          <h2 id=${id}>${title}</h2>
+          ${!locked && html`<${Button} kind="quiet" icon="close" label="Close" onClick=${onClose} />`}
+        </header>
+        <div class="dialog-body">${children}</div>
+        ${footer && html`<footer class="dialog-foot">${footer}</footer>`}
+      </div>
+    </dialog>
+  `;
 }
 
 /**
  * Asks before something that hurts: children say what will happen to whom. name: to be typed, for what can't be undone.
- * act: async; when it is done onClose is called. verb: on the button, "Revoke key". isReady: false while something has to be
- * chosen first.
+ * act: async; when it is done onClose is called. verb: on the button, "Revoke key". isReady: false while something has
+ * to be chosen first.
  */
 export function Confirm({ title, verb, name, act, onClose, children, danger = true, isReady = true }) {
   const [typed, setTyped] = useState("");
@@ -73,20 +77,38 @@ export function Confirm({ title, verb, name, act, onClose, children, danger = tr
       setBusy(false);
     }
   };
-  return html`<${Dialog}
-    title=${title}
-    onClose=${onClose}
-    footer=${html`<${Button} onClick=${onClose}>Cancel<//>
-      <${Button} kind=${danger ? "danger" : "primary"} busy=${busy} disabled=${!ready || busy} onClick=${go}>${verb}<//>`}
-  >
-    <form onSubmit=${go}>
-      <div class="prose">${children}</div>
-      ${name &&
-      html`<label class="field">
-        <span class="label">Type <b>${name}</b> to go on; this can't be undone.</span>
-        <input class="input" value=${typed} onInput=${(event) => setTyped(event.target.value)} autocomplete="off" spellcheck="false" />
-      </label>`}
-      <${ErrorBox} error=${error} what="do this" />
-    </form>
-  <//>`;
+  return html`
+    <${Dialog}
+      title=${title}
+      onClose=${onClose}
+      footer=${html`
+        <${Button} onClick=${onClose}>Cancel<//>
+        <${Button} kind=${danger ? "danger" : "primary"} busy=${busy} disabled=${!ready || busy} onClick=${go}>
+          ${verb}
+        <//>
+      `}
+    >
+      <form onSubmit=${go}>
+        <div class="prose">${children}</div>
+        ${
+          name &&
+          html`
+            <label class="field">
+              <span class="label">
+                Type <b>${name}</b> to go on; this can't be undone.
+              </span>
+              <input
+                class="input"
+                value=${typed}
+                onInput=${(event) => setTyped(event.target.value)}
+                autocomplete="off"
+                spellcheck="false"
+              />
+            </label>
+          `
+        }
+        <${ErrorBox} error=${error} what="do this" />
+      </form>
+    <//>
+  `;
 }

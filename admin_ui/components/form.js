@@ -13,17 +13,19 @@ const lastPartOf = (param, values) => param.split(/[.[]/).find((part) => part in
 const isOf = (field, name) => field === name || !!field?.startsWith(`${name}.`);
 
 /** Opens what hides a field with an error, and puts the focus on the first one, once they are drawn. */
-const toFirstWrong = (form) => setTimeout(() => {
-  const wrong = [...(form?.querySelectorAll?.("[aria-invalid=true]") ?? [])];
-  for (const field of wrong) field.closest("details")?.setAttribute("open", "");
-  wrong[0]?.focus();
-});
+const toFirstWrong = (form) =>
+  setTimeout(() => {
+    const wrong = [...(form?.querySelectorAll?.("[aria-invalid=true]") ?? [])];
+    for (const field of wrong) field.closest("details")?.setAttribute("open", "");
+    wrong[0]?.focus();
+  });
 
 /**
- * State of a form: {values, set, fill, errors, error, busy, submit, bind}; fill(values) replaces all of them. send(values): async, does it; what it throws as
- * ApiError with a param is shown at that field, others above the buttons. check(values): what is wrong before anything is
- * sent, {field: "a sentence"} of all that are; undefined is right. bind(name): props of a field. fieldFor(param, values):
- * the field of an ApiError's param, such as "arms.0.name" of the value "arms"; undefined where none is.
+ * State of a form: {values, set, fill, errors, error, busy, submit, bind}; fill(values) replaces all of them.
+ * send(values): async, does it; what it throws as ApiError with a param is shown at that field, others above the
+ * buttons. check(values): what is wrong before anything is sent, {field: "a sentence"} of all that are; undefined is
+ * right. bind(name): props of a field. fieldFor(param, values): the field of an ApiError's param, such as "arms.0.name"
+ * of the value "arms"; undefined where none is.
  */
 export function useForm(initial, send, check = () => ({}), fieldFor = lastPartOf) {
   const [values, setValues] = useState(initial);
@@ -63,19 +65,33 @@ export function useForm(initial, send, check = () => ({}), fieldFor = lastPartOf
   const isField = field !== undefined;
   const errors = { ...(isField && { [field]: problem.message }), ...(tried && complaints(values)) };
   const bind = (name) => ({ name, value: values[name], onValue: (value) => set(name, value), error: errors[name] });
-  return { values, set, errors, error: isField ? null : problem, busy, submit, bind, fill, reset: () => fill(initial) };
+  return {
+    values,
+    set,
+    errors,
+    error: isField ? null : problem,
+    busy,
+    submit,
+    bind,
+    fill,
+    reset: () => fill(initial),
+  };
 }
 
 /** A form with its button. form: of useForm. what: completes "Could not …". */
 export function Form({ form, verb, what, onCancel, children, danger = false }) {
-  return html`<form class="form" onSubmit=${form.submit} novalidate>
-    ${children}
-    <${ErrorBox} error=${form.error} what=${what} />
-    <div class="form-actions">
-      ${onCancel && html`<${Button} onClick=${onCancel}>Cancel<//>`}
-      <${Button} kind=${danger ? "danger" : "primary"} type="submit" busy=${form.busy}>${verb}<//>
-    </div>
-  </form>`;
+  return html`
+    <form class="form" onSubmit=${form.submit} novalidate>
+      ${children}
+      <${ErrorBox} error=${form.error} what=${what} />
+      <div class="form-actions">
+        ${onCancel && html`<${Button} onClick=${onCancel}>Cancel<//>`}
+        <${Button} kind=${danger ? "danger" : "primary"} type="submit" busy=${form.busy}>
+          ${verb}
+        <//>
+      </div>
+    </form>
+  `;
 }
 
 /** Label, hint and error around one control: children(props for the control). */
@@ -83,41 +99,124 @@ export function Field({ label, hint, error, optional = false, children }) {
   const id = useId();
   const described = [hint && `${id}-hint`, error && `${id}-error`].filter(Boolean).join(" ");
   const props = { id, "aria-invalid": error ? "true" : undefined, "aria-describedby": described || undefined };
-  return html`<div class="field">
-    <label class="label" for=${id}>${label}${optional && html` <span class="faint">optional</span>`}</label>
-    ${children(props)}
-    ${hint && html`<p class="hint" id="${id}-hint">${hint}</p>`}
-    ${error && html`<p class="field-error" id="${id}-error"><${Icon} name="alert" size=${14} />${error}</p>`}
-  </div>`;
+  return html`
+    <div class="field">
+      <label class="label" for=${id}>
+        ${label}
+        ${
+          optional &&
+          html`
+            ${" "}
+            <span class="faint">optional</span>
+          `
+        }
+      </label>
+      ${children(props)}
+      ${
+        hint &&
+        html`
+          <p class="hint" id="${id}-hint">
+            ${hint}
+          </p>
+        `
+      }
+      ${
+        error &&
+        html`
+          <p class="field-error" id="${id}-error">
+            <${Icon} name="alert" size=${14} />
+            ${error}
+          </p>
+        `
+      }
+    </div>
+  `;
 }
 
 /** type: text, password, email, number, url, date… Others of <input>'s attributes go through. onValue(text). */
 export function TextField({ label, hint, error, optional, value, onValue, type = "text", ...rest }) {
-  return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>
-    ${(props) => html`<input class="input" type=${type} value=${value ?? ""} onInput=${(event) => onValue(event.target.value)} ...${rest} ...${props} />`}
-  <//>`;
+  return html`
+    <${Field} label=${label} hint=${hint} error=${error} optional=${optional}>
+      ${(props) => html`
+        <input
+          class="input"
+          type=${type}
+          value=${value ?? ""}
+          onInput=${(event) => onValue(event.target.value)}
+          ...${rest}
+          ...${props}
+        />
+      `}
+    <//>
+  `;
 }
 
 export function TextArea({ label, hint, error, optional, value, onValue, rows = 4, ...rest }) {
-  return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>
-    ${(props) => html`<textarea class="input" rows=${rows} value=${value ?? ""} onInput=${(event) => onValue(event.target.value)} ...${rest} ...${props}></textarea>`}
-  <//>`;
+  return html`
+    <${Field} label=${label} hint=${hint} error=${error} optional=${optional}>
+      ${(props) => html`
+        <textarea
+          class="input"
+          rows=${rows}
+          value=${value ?? ""}
+          onInput=${(event) => onValue(event.target.value)}
+          ...${rest}
+          ...${props}
+        ></textarea>
+      `}
+    <//>
+  `;
 }
 
 /** options: [[value, title], …] */
 export function Select({ label, hint, error, optional, value, onValue, options, ...rest }) {
-  return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>
-    ${(props) => html`<span class="select"><select class="input" value=${value} onChange=${(event) => onValue(event.target.value)} ...${rest} ...${props}>
-      ${options.map(([key, title]) => html`<option key=${key} value=${key} selected=${key === value}>${title}</option>`)}
-    </select><${Icon} name="down" /></span>`}
-  <//>`;
+  return html`
+    <${Field} label=${label} hint=${hint} error=${error} optional=${optional}>
+      ${(props) => html`
+        <span class="select">
+          <select
+            class="input"
+            value=${value}
+            onChange=${(event) => onValue(event.target.value)}
+            ...${rest}
+            ...${props}
+          >
+            ${options.map(
+              ([key, title]) => html`
+                <option key=${key} value=${key} selected=${key === value}>
+                  ${title}
+                </option>
+              `,
+            )}
+          </select>
+          <${Icon} name="down" />
+        </span>
+      `}
+    <//>
+  `;
 }
 
 export function Checkbox({ label, hint, value, onValue, ...rest }) {
   const id = useId();
-  return html`<div class="check">
-    <input type="checkbox" id=${id} checked=${value} onChange=${(event) => onValue(event.target.checked)} ...${rest} aria-describedby=${hint ? `${id}-hint` : undefined} />
-    <label for=${id}>${label}</label>
-    ${hint && html`<p class="hint" id="${id}-hint">${hint}</p>`}
-  </div>`;
+  return html`
+    <div class="check">
+      <input
+        type="checkbox"
+        id=${id}
+        checked=${value}
+        onChange=${(event) => onValue(event.target.checked)}
+        ...${rest}
+        aria-describedby=${hint ? `${id}-hint` : undefined}
+      />
+      <label for=${id}>${label}</label>
+      ${
+        hint &&
+        html`
+          <p class="hint" id="${id}-hint">
+            ${hint}
+          </p>
+        `
+      }
+    </div>
+  `;
 }

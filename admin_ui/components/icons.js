@@ -12,7 +12,8 @@ const PATHS = {
   playground: "M2.500 3h11v8h-6l-3 2.500V11h-2zM5.500 6h5M5.500 8.300h3",
   requests: "M2.500 3.500h11M2.500 8h11M2.500 12.500h7",
   batches: "M3.500 2h6l3 3v9h-9zM9.500 2v3h3M6 8h4M6 11h4",
-  system: "M4 4h8v8H4zM6.500 6.500h3v3h-3zM6 1.500V4M10 1.500V4M6 12v2.500M10 12v2.500M1.500 6H4M1.500 10H4M12 6h2.500M12 10h2.500",
+  system:
+    "M4 4h8v8H4zM6.500 6.500h3v3h-3zM6 1.500V4M10 1.500V4M6 12v2.500M10 12v2.500M1.500 6H4M1.500 10H4M12 6h2.500M12 10h2.500",
   keys: "M9.500 6.500a3 3 0 1 0-2 2.800L9 11h2v2h2.500v-2.500L9.300 7.300M5.800 5.800v0",
   limits: "M2.500 11.500a6 6 0 1 1 11 0M8 10.500l2.500-4",
   search: "M7 11.500a4.500 4.500 0 1 0 0-9 4.500 4.500 0 0 0 0 9ZM10.500 10.500l3.500 3.500",
@@ -50,7 +51,9 @@ const PATHS = {
 };
 
 export function Icon({ name, size = 16 }) {
-  return html`<svg class="icon" width=${size} height=${size} viewBox="0 0 16 16" aria-hidden="true" focusable="false">
-    <path d=${PATHS[name]} />
-  </svg>`;
+  return html`
+    <svg class="icon" width=${size} height=${size} viewBox="0 0 16 16" aria-hidden="true" focusable="false">
+      <path d=${PATHS[name]} />
+    </svg>
+  `;
 }

@@ -5,8 +5,9 @@ import { setGuard } from "../lib/router.js";
 import { Confirm } from "./dialog.js";
 
 /**
- * isNeeded: whether there is unsaved work. Returns {question, free, isFree}: question is what to render, which asks once the reader
- * is about to leave; free() lets the reader go from now on, for work that was just saved; isFree() tells whether it was called.
+ * isNeeded: whether there is unsaved work. Returns {question, free, isFree}: question is what to render, which asks
+ * once the reader is about to leave; free() lets the reader go from now on, for work that was just saved; isFree()
+ * tells whether it was called.
  */
 export function useLeaving(isNeeded, { title = "Leave without saving?", verb = "Leave", children }) {
   const [go, setGo] = useState(null);
@@ -18,7 +19,13 @@ export function useLeaving(isNeeded, { title = "Leave without saving?", verb = "
     const free = setGuard(ask);
     const onUnload = (event) => held.current && event.preventDefault();
     const onNavigate = (event) => {
-      if (event.navigationType !== "traverse" || !event.cancelable || event.defaultPrevented || isHere(event.destination)) return;
+      if (
+        event.navigationType !== "traverse" ||
+        !event.cancelable ||
+        event.defaultPrevented ||
+        isHere(event.destination)
+      )
+        return;
       const { key } = event.destination;
       if (ask(() => window.navigation.traverseTo(key))) event.preventDefault();
     };
@@ -34,7 +41,19 @@ export function useLeaving(isNeeded, { title = "Leave without saving?", verb = "
     isFree.current = true;
     held.current = false;
   };
-  const question = go && html`<${Confirm} title=${title} verb=${verb} danger=${false} onClose=${() => setGo(null)} act=${async () => (free(), void setTimeout(go))}>${children}<//>`;
+  const question =
+    go &&
+    html`
+      <${Confirm}
+        title=${title}
+        verb=${verb}
+        danger=${false}
+        onClose=${() => setGo(null)}
+        act=${async () => (free(), void setTimeout(go))}
+      >
+        ${children}
+      <//>
+    `;
   return { question, free, isFree: () => isFree.current };
 }
 

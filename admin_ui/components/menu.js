@@ -7,11 +7,20 @@ const GAP_PX = 6;
 const EDGE_PX = 8;
 
 /**
- * items: {title, hint, icon, href | onClick, danger, checked, isHere} or null for a line. button: what the button shows. look:
- * its class. align: "end" opens towards the left. isHere: what is shown is one of its items, that with isHere. up: it
- * opens upwards.
+ * items: {title, hint, icon, href | onClick, danger, checked, isHere} or null for a line. button: what the button
+ * shows. look: its class. align: "end" opens towards the left. isHere: what is shown is one of its items, that with
+ * isHere. up: it opens upwards.
  */
-export function Menu({ button, label, items, look = "button quiet", align = "start", up = false, isHere = false, children }) {
+export function Menu({
+  button,
+  label,
+  items,
+  look = "button quiet",
+  align = "start",
+  up = false,
+  isHere = false,
+  children,
+}) {
   const [open, setOpen] = useState(false);
   const root = useRef(null);
   const id = useId();
@@ -62,15 +71,60 @@ export function Menu({ button, label, items, look = "button quiet", align = "sta
   const entry = (item, place) => {
     if (item === null) return html`<div class="menu-line" role="separator" key=${place}></div>`;
     const role = item.checked === undefined ? "menuitem" : "menuitemradio";
-    const props = { key: place, role, tabindex: -1, class: `menu-item ${item.danger ? "danger" : ""}`, "aria-checked": item.checked === undefined ? undefined : String(item.checked), "aria-current": item.isHere ? "page" : undefined };
-    const inside = html`${item.icon && html`<${Icon} name=${item.icon} />`}<span class="menu-title" title=${item.title}>${item.title}${item.hint && html`<small>${item.hint}</small>`}</span>${item.checked && html`<${Icon} name="check" />`}`;
-    if (item.href) return html`<a ...${props} href=${item.href} onClick=${() => setOpen(false)}>${inside}</a>`;
-    return html`<button type="button" ...${props} onClick=${() => (close(), item.onClick())}>${inside}</button>`;
+    const props = {
+      key: place,
+      role,
+      tabindex: -1,
+      class: `menu-item ${item.danger ? "danger" : ""}`,
+      "aria-checked": item.checked === undefined ? undefined : String(item.checked),
+      "aria-current": item.isHere ? "page" : undefined,
+    };
+    const inside = html`
+      ${item.icon && html`<${Icon} name=${item.icon} />`}
+      <span class="menu-title" title=${item.title}>
+        ${item.title}
+        ${item.hint && html`<small>${item.hint}</small>`}
+      </span>
+      ${item.checked && html`<${Icon} name="check" />`}
+    `;
+    if (item.href)
+      return html`
+        <a ...${props} href=${item.href} onClick=${() => setOpen(false)}>
+          ${inside}
+        </a>
+      `;
+    return html`
+      <button type="button" ...${props} onClick=${() => (close(), item.onClick())}>
+        ${inside}
+      </button>
+    `;
   };
-  return html`<div class="menu" ref=${root} onKeyDown=${onKeyDown}>
-    <button type="button" class=${look} aria-label=${label} title=${label} aria-current=${isHere || undefined} aria-haspopup="menu" aria-expanded=${open} aria-controls=${open ? id : undefined} onClick=${() => setOpen(!open)}>${button}</button>
-    ${open && html`<div class="menu-list" popover="manual" role="menu" id=${id} aria-label=${label}>${children}${items.map(entry)}</div>`}
-  </div>`;
+  return html`
+    <div class="menu" ref=${root} onKeyDown=${onKeyDown}>
+      <button
+        type="button"
+        class=${look}
+        aria-label=${label}
+        title=${label}
+        aria-current=${isHere || undefined}
+        aria-haspopup="menu"
+        aria-expanded=${open}
+        aria-controls=${open ? id : undefined}
+        onClick=${() => setOpen(!open)}
+      >
+        ${button}
+      </button>
+      ${
+        open &&
+        html`
+          <div class="menu-list" popover="manual" role="menu" id=${id} aria-label=${label}>
+            ${children}
+            ${items.map(entry)}
+          </div>
+        `
+      }
+    </div>
+  `;
 }
 
 function beside(button, list, isEnd, isUp) {

@@ -18,12 +18,20 @@ const KINDS = {
 export function Num({ value, kind = "count" }) {
   const [shown, exact] = KINDS[kind];
   if (value === null || value === undefined) return html`<span class="num faint">–</span>`;
-  return html`<span class="num" title=${exact(value)}>${shown(value)}</span>`;
+  return html`
+    <span class="num" title=${exact(value)}>
+      ${shown(value)}
+    </span>
+  `;
 }
 
 export function Money({ nanos, currency }) {
   if (nanos === null || nanos === undefined) return html`<span class="num faint">–</span>`;
-  return html`<span class="num" title=${format.exactMoney(nanos, currency)}>${format.money(nanos, currency)}</span>`;
+  return html`
+    <span class="num" title=${format.exactMoney(nanos, currency)}>
+      ${format.money(nanos, currency)}
+    </span>
+  `;
 }
 
 /** at: Unix seconds. relative: "3 min ago". */
@@ -31,5 +39,9 @@ export function Time({ at, relative = false, none = "never" }) {
   if (!at) return html`<span class="faint">${none}</span>`;
   const hover = `${time.long(at)}\n${time.utc(at)}`;
   const shown = relative ? time.ago(at) : time.short(at);
-  return html`<time datetime=${new Date(at * 1000).toISOString()} title=${hover}>${shown}</time>`;
+  return html`
+    <time datetime=${new Date(at * 1000).toISOString()} title=${hover}>
+      ${shown}
+    </time>
+  `;
 }

@@ -18,20 +18,42 @@ export function ProjectSwitch() {
   const found = live.filter(({ name, id }) => `${name} ${id}`.toLowerCase().includes(typed.toLowerCase()));
   const name = live.find(({ id }) => id === current)?.name ?? current ?? "All tenants";
   const entries = found.slice(0, MAX_SHOWN).map((project) => ({
-    title: project.name, checked: project.id === current, onClick: () => (type(""), lookAt(project.id)),
+    title: project.name,
+    checked: project.id === current,
+    onClick: () => (type(""), lookAt(project.id)),
   }));
-  const items = isMember() ? entries : [{ title: "All tenants", checked: current === null, onClick: () => lookAt(null) }, null, ...entries];
-  return html`<div class="switch">
-    <span class="switch-organization">${who.organization?.name ?? "Organization"}</span>
-    <span class="switch-line" aria-hidden="true">/</span>
-    <${Menu}
-      label="Project: ${name}"
-      look="button quiet switch-project"
-      items=${items}
-      button=${html`<span class="ellipsis">${name}</span><${Icon} name="down" />`}
-    >
-      ${live.length > MANY &&
-      html`<input class="input menu-filter" type="search" placeholder="Find a tenant" aria-label="Find a tenant" value=${typed} onInput=${(event) => type(event.target.value)} />`}
-    <//>
-  </div>`;
+  const items = isMember()
+    ? entries
+    : [{ title: "All tenants", checked: current === null, onClick: () => lookAt(null) }, null, ...entries];
+  return html`
+    <div class="switch">
+      <span class="switch-organization">${who.organization?.name ?? "Organization"}</span>
+      <span class="switch-line" aria-hidden="true">
+        /
+      </span>
+      <${Menu}
+        label="Project: ${name}"
+        look="button quiet switch-project"
+        items=${items}
+        button=${html`
+          <span class="ellipsis">${name}</span>
+          <${Icon} name="down" />
+        `}
+      >
+        ${
+          live.length > MANY &&
+          html`
+            <input
+              class="input menu-filter"
+              type="search"
+              placeholder="Find a tenant"
+              aria-label="Find a tenant"
+              value=${typed}
+              onInput=${(event) => type(event.target.value)}
+            />
+          `
+        }
+      <//>
+    </div>
+  `;
 }

@@ -13,20 +13,31 @@ export function Tabs({ tabs, label = "Views" }) {
     const tab = bar.querySelector("[aria-current=page]");
     if (tab) bar.scrollLeft = tab.offsetLeft - bar.offsetLeft - (bar.clientWidth - tab.offsetWidth) / 2;
   }, [path, tabs.length]);
-  return html`<nav class="tabs" ref=${element} aria-label=${label}>
-    ${tabs.map(
-      ([title, href, number]) => html`<a key=${href} href=${href} aria-current=${plain(href) === plain(path) ? "page" : undefined}>
-        ${title}${number !== undefined && html`<span class="tab-number">${number}</span>`}
-      </a>`,
-    )}
-  </nav>`;
+  return html`
+    <nav class="tabs" ref=${element} aria-label=${label}>
+      ${tabs.map(
+        ([title, href, number]) => html`
+          <a key=${href} href=${href} aria-current=${plain(href) === plain(path) ? "page" : undefined}>
+            ${title}
+            ${number !== undefined && html`<span class="tab-number">${number}</span>`}
+          </a>
+        `,
+      )}
+    </nav>
+  `;
 }
 
 /** A choice among few, as buttons in a row: options [[value, title], …]. */
 export function Choice({ label, value, onValue, options }) {
-  return html`<div class="choice" role="radiogroup" aria-label=${label}>
-    ${options.map(
-      ([key, title]) => html`<button key=${key} type="button" role="radio" aria-checked=${key === value} onClick=${() => onValue(key)}>${title}</button>`,
-    )}
-  </div>`;
+  return html`
+    <div class="choice" role="radiogroup" aria-label=${label}>
+      ${options.map(
+        ([key, title]) => html`
+          <button key=${key} type="button" role="radio" aria-checked=${key === value} onClick=${() => onValue(key)}>
+            ${title}
+          </button>
+        `,
+      )}
+    </div>
+  `;
 }

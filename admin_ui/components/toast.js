@@ -21,15 +21,33 @@ function dismiss(id) {
 
 export function Toasts() {
   const shown = useStore(toasts$);
-  return html`<div class="toasts" role="status" aria-live="polite">
-    ${shown.map(
-      ({ id, text, tone, action }) => html`<div class="toast ${tone}" key=${id}>
-        <${Icon} name=${tone === "bad" ? "critical" : tone === "info" ? "info" : "check"} />
-        <span>${text}</span>
-        ${action?.href && html`<a href=${action.href}>${action.label}</a>`}
-        ${action?.onClick && html`<button type="button" class="link" onClick=${() => (dismiss(id), action.onClick())}>${action.label}</button>`}
-        <button type="button" class="button quiet small icon-only" aria-label="Dismiss" onClick=${() => dismiss(id)}><${Icon} name="close" /></button>
-      </div>`,
-    )}
-  </div>`;
+  return html`
+    <div class="toasts" role="status" aria-live="polite">
+      ${shown.map(
+        ({ id, text, tone, action }) => html`
+          <div class="toast ${tone}" key=${id}>
+            <${Icon} name=${tone === "bad" ? "critical" : tone === "info" ? "info" : "check"} />
+            <span>${text}</span>
+            ${action?.href && html`<a href=${action.href}>${action.label}</a>`}
+            ${
+              action?.onClick &&
+              html`
+                <button type="button" class="link" onClick=${() => (dismiss(id), action.onClick())}>
+                  ${action.label}
+                </button>
+              `
+            }
+            <button
+              type="button"
+              class="button quiet small icon-only"
+              aria-label="Dismiss"
+              onClick=${() => dismiss(id)}
+            >
+              <${Icon} name="close" />
+            </button>
+          </div>
+        `,
+      )}
+    </div>
+  `;
 }

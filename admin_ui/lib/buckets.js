@@ -8,13 +8,15 @@ import { BUCKET_S } from "./format/time.js";
 const MAX_BUCKETS = { "1m": 1440, "1h": 168, "1d": 31 };
 
 /**
- * {data: buckets, error, loading, reload} of a range of `useRange`. path null: nothing is asked. While the range moves on,
- * or that failed, data is what it was; once the path, the query or the chosen range is another one, there is none until
- * it has come.
+ * {data: buckets, error, loading, reload} of a range of `useRange`. path null: nothing is asked. While the range moves
+ * on, or that failed, data is what it was; once the path, the query or the chosen range is another one, there is none
+ * until it has come.
  */
 export function useBuckets(path, range, query = {}) {
   const asked = {
-    start_time: range.start, end_time: range.end, bucket_width: range.bucket,
+    start_time: range.start,
+    end_time: range.end,
+    bucket_width: range.bucket,
     limit: Math.min(MAX_BUCKETS[range.bucket], Math.ceil((range.end - range.start) / BUCKET_S[range.bucket])),
     ...query,
   };
@@ -27,7 +29,9 @@ export function useBuckets(path, range, query = {}) {
   useEffect(() => {
     if (!path) return void setState({ about, data: undefined, error: null, loading: false });
     const leave = new AbortController();
-    setState((was) => (was.about === about ? { ...was, loading: true } : { about, data: undefined, error: null, loading: true }));
+    setState((was) =>
+      was.about === about ? { ...was, loading: true } : { about, data: undefined, error: null, loading: true },
+    );
     readAll(path, asked, leave.signal).then(
       (data) => !leave.signal.aborted && setState({ about, data, error: null, loading: false }),
       (error) => {
@@ -38,7 +42,9 @@ export function useBuckets(path, range, query = {}) {
     );
     return () => leave.abort();
   }, [key, about, round]);
-  return state.about === about ? { ...state, reload } : { data: undefined, error: null, loading: path !== null, reload };
+  return state.about === about
+    ? { ...state, reload }
+    : { data: undefined, error: null, loading: path !== null, reload };
 }
 
 async function readAll(path, query, signal) {

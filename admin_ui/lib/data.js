@@ -26,15 +26,21 @@ export function forgetAll() {
 }
 
 /**
- * One object: {data, error, loading, reload}. path null or empty: nothing is asked. While the same path loads with another query,
- * the data of the one before stays; it goes when that fails, unless only the time moved on. every: asks again after so
- * many ms. read(path, query, {signal}): in place of one GET.
+ * One object: {data, error, loading, reload}. path null or empty: nothing is asked. While the same path loads with
+ * another query, the data of the one before stays; it goes when that fails, unless only the time moved on. every: asks
+ * again after so many ms. read(path, query, {signal}): in place of one GET.
  */
 export function useApi(path, query = {}, { every = 0, read = get } = {}) {
   const isAsked = Boolean(path);
   const url = isAsked ? urlOf(path, query) + (read === get ? "" : `#${read.name}`) : null;
   const about = isAsked ? urlOf(path, { ...query, start_time: null, end_time: null }) : null;
-  const [state, setState] = useState(() => ({ path, about, data: url ? kept.get(url) : undefined, error: null, loading: !!url }));
+  const [state, setState] = useState(() => ({
+    path,
+    about,
+    data: url ? kept.get(url) : undefined,
+    error: null,
+    loading: !!url,
+  }));
   const [round, setRound] = useState(0);
   const reload = useCallback(() => setRound((round) => round + 1), []);
 
@@ -47,7 +53,11 @@ export function useApi(path, query = {}, { every = 0, read = get } = {}) {
     const reader = { url, reload };
     readers.add(reader);
     setState((was) => ({
-      path, about: kept.has(url) ? about : was.about, data: kept.get(url) ?? (was.path === path ? was.data : undefined), error: was.about === about ? was.error : null, loading: true,
+      path,
+      about: kept.has(url) ? about : was.about,
+      data: kept.get(url) ?? (was.path === path ? was.data : undefined),
+      error: was.about === about ? was.error : null,
+      loading: true,
     }));
     read(path, query, { signal: leave.signal }).then(
       (data) => {
@@ -57,7 +67,13 @@ export function useApi(path, query = {}, { every = 0, read = get } = {}) {
       (error) => {
         if (error.name === "AbortError" || leave.signal.aborted) return;
         if (!(error instanceof ApiError)) throw error;
-        setState((was) => ({ path, about, data: error.isMissing || was.about !== about ? undefined : was.data, error, loading: false }));
+        setState((was) => ({
+          path,
+          about,
+          data: error.isMissing || was.about !== about ? undefined : was.data,
+          error,
+          loading: false,
+        }));
       },
     );
     return () => {
@@ -75,7 +91,9 @@ export function useApi(path, query = {}, { every = 0, read = get } = {}) {
   return state.path === path ? { ...state, reload } : { data: undefined, error: null, loading: isAsked, reload };
 }
 
-/** A list to its end: {data: items, error, loading, reload}. For lists that people set one by one; others take pages. */
+/**
+ * A list to its end: {data: items, error, loading, reload}. For lists that people set one by one; others take pages.
+ */
 export function useAll(path, query = {}, options = {}) {
   return useApi(path, query, { ...options, read: readAll });
 }

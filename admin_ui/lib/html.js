@@ -3,6 +3,15 @@
 import htm from "../vendor/htm.module.js";
 
 export const { h, render, Fragment, createContext } = globalThis.preact;
-export const { useState, useEffect, useLayoutEffect, useMemo, useCallback, useRef, useContext, useId, useErrorBoundary } =
-  globalThis.preactHooks;
+export const {
+  useState,
+  useEffect,
+  useLayoutEffect,
+  useMemo,
+  useCallback,
+  useRef,
+  useContext,
+  useId,
+  useErrorBoundary,
+} = globalThis.preactHooks;
 export const html = htm.bind(h);

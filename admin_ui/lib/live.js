@@ -1,6 +1,7 @@
 // Server-sent events of the admin API: one stream for all of the page, which can be paused, and comes back by itself.
 //
-// A page that nobody looks at has none: browsers allow six connections to one host over HTTP/1.1, for all tabs together.
+// A page that nobody looks at has none: browsers allow six connections to one host over HTTP/1.1, for all tabs
+// together.
 
 import { get } from "./api.js";
 import { invalidate } from "./data.js";
@@ -69,7 +70,10 @@ function open() {
     live$.set("off");
     retry = setTimeout(open, RETRY_MS);
     // Something answers, perhaps a proxy whose gateway is away, or the login has ended.
-    get("/admin/v1/session").then(() => lost$.set(null), () => {});
+    get("/admin/v1/session").then(
+      () => lost$.set(null),
+      () => {},
+    );
   };
   for (const name of EVENTS) {
     source.addEventListener(name, (event) => {

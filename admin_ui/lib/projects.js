@@ -1,7 +1,7 @@
 // The projects that the reader sees, by id; and which one is looked at: of the path, of the query, or a member's own.
 
 import { pages } from "./api.js";
-import { useEffect, useState } from "./html.js";
+import { useEffect } from "./html.js";
 import { decode, navigate, setQuery, useLocation } from "./router.js";
 import { isMember, session$ } from "./session.js";
 import { Store, useStore } from "./store.js";
@@ -60,5 +60,7 @@ export function lookAt(projectId) {
   if (!before) return setQuery({ project: projectId }, { push: true });
   if (projectId === null) return navigate(pathname.split(before)[0]);
   const [, , place] = pathname.split("/");
-  return place === "tenants" ? navigate(pathname.replace(before, projectId)) : navigate(`/admin/${place}?project=${projectId}`);
+  return place === "tenants"
+    ? navigate(pathname.replace(before, projectId))
+    : navigate(`/admin/${place}?project=${projectId}`);
 }

@@ -1,6 +1,7 @@
 // Where the reader is: path and query of the URL, over the history API. Every view and every state of a view is a URL.
 //
-// Links are plain <a href="/admin/...">: clicks on them are taken here, so that they can be opened in a new tab as well.
+// Links are plain <a href="/admin/...">: clicks on them are taken here, so that they can be opened in a new tab as
+// well.
 
 import { Store, useStore } from "./store.js";
 
@@ -29,7 +30,9 @@ export function useQuery(name, fallback = "") {
   return [value, (next) => setQuery({ [name]: next === fallback ? null : next })];
 }
 
-/** What is asked before the reader goes to another path: ask(go) returns true where it will call go later, if at all. */
+/**
+ * What is asked before the reader goes to another path: ask(go) returns true where it will call go later, if at all.
+ */
 let guard = null;
 
 /** Returns what takes the guard away again. */
@@ -40,7 +43,10 @@ export function setGuard(ask) {
   };
 }
 
-/** Go to a path of the dashboard (with or without query). replace: without an entry in the history, and without a question. */
+/**
+ * Go to a path of the dashboard (with or without query). replace: without an entry in the history, and without a
+ * question.
+ */
 export function navigate(href, { replace = false } = {}) {
   const url = withSticky(new URL(href, window.location.href));
   const before = window.location.pathname;

@@ -5,7 +5,11 @@
 import { can, canSomewhere, isMember, session$ } from "./session.js";
 
 const page = (pattern, load, { needs = null, organization = false, place = pattern.split("/")[0] } = {}) => ({
-  pattern, load, needs, organization, place,
+  pattern,
+  load,
+  needs,
+  organization,
+  place,
 });
 
 const tenants = (view, file, needs) => page(`tenants/:project${view}`, file, { needs });
@@ -27,23 +31,40 @@ export const ROUTES = [
   tenants("/refusals", () => import("../pages/tenants/refusals.js"), "limits.read"),
   tenants("/changes", () => import("../pages/tenants/changes.js"), "audit.read"),
   page("models", () => import("../pages/models/index.js"), { needs: "projects.read" }),
-  page("routes/:name", () => import("../pages/routes/route.js"), { needs: "routes.read", organization: true, place: "models" }),
-  page("hosts/:host", () => import("../pages/models/host.js"), { needs: "pools.read", organization: true, place: "models" }),
+  page("routes/:name", () => import("../pages/routes/route.js"), {
+    needs: "routes.read",
+    organization: true,
+    place: "models",
+  }),
+  page("hosts/:host", () => import("../pages/models/host.js"), {
+    needs: "pools.read",
+    organization: true,
+    place: "models",
+  }),
   page("models/:pool", () => import("../pages/models/pool.js"), { needs: "pools.read", organization: true }),
   page("adapters", () => import("../pages/adapters/list.js"), { needs: "adapters.read" }),
   ...["", "/traffic", "/settings", "/access"].map((view) =>
-    page(`adapters/:project/:name${view}`, () => import("../pages/adapters/adapter.js"), { needs: "adapters.read" })),
+    page(`adapters/:project/:name${view}`, () => import("../pages/adapters/adapter.js"), { needs: "adapters.read" }),
+  ),
   page("experiments", () => import("../pages/experiments/index.js"), { needs: "experiments.read" }),
   page("experiments/metrics", () => import("../pages/experiments/feedback_metrics.js"), { needs: "experiments.read" }),
   page("experiments/units", () => import("../pages/experiments/units.js"), { needs: "experiments.read" }),
   page("experiments/:project/new", () => import("../pages/experiments/form/index.js"), { needs: "experiments.write" }),
-  page("experiments/:project/:experiment/edit", () => import("../pages/experiments/form/index.js"), { needs: "experiments.write" }),
+  page("experiments/:project/:experiment/edit", () => import("../pages/experiments/form/index.js"), {
+    needs: "experiments.write",
+  }),
   ...["", "/health", "/setup", "/calls"].map((view) =>
-    page(`experiments/:project/:experiment${view}`, () => import("../pages/experiments/experiment.js"), { needs: "experiments.read" })),
+    page(`experiments/:project/:experiment${view}`, () => import("../pages/experiments/experiment.js"), {
+      needs: "experiments.read",
+    }),
+  ),
   page("usage", () => import("../pages/usage/explore.js"), { needs: "billing.read" }),
   page("usage/prices", () => import("../pages/usage/prices.js"), { needs: "billing.read", organization: true }),
   page("usage/periods", () => import("../pages/usage/periods.js"), { needs: "billing.read" }),
-  page("usage/periods/:period", () => import("../pages/usage/period.js"), { needs: "billing.read", organization: true }),
+  page("usage/periods/:period", () => import("../pages/usage/period.js"), {
+    needs: "billing.read",
+    organization: true,
+  }),
   page("usage/periods/:period/:project", () => import("../pages/usage/invoice.js"), { needs: "billing.read" }),
   page("usage/exports", () => import("../pages/usage/exports.js"), { needs: "billing.read" }),
   page("usage/credits", () => import("../pages/usage/credits.js"), { needs: "billing.read" }),
@@ -52,14 +73,26 @@ export const ROUTES = [
   page("requests/:id", () => import("../pages/requests/request.js"), { needs: "billing.read" }),
   page("refusals", () => import("../pages/requests/refusals.js"), { needs: "limits.read", place: "requests" }),
   page("system", () => import("../pages/system/backends.js"), { needs: "organization.read", organization: true }),
-  page("system/backends", () => import("../pages/system/backends.js"), { needs: "organization.read", organization: true }),
+  page("system/backends", () => import("../pages/system/backends.js"), {
+    needs: "organization.read",
+    organization: true,
+  }),
   page("system/status", () => import("../pages/system/status.js"), { needs: "organization.read", organization: true }),
-  page("system/reconciliation", () => import("../pages/system/reconciliation.js"), { needs: "organization.read", organization: true }),
+  page("system/reconciliation", () => import("../pages/system/reconciliation.js"), {
+    needs: "organization.read",
+    organization: true,
+  }),
   page("system/audit", () => import("../pages/system/audit.js"), { needs: "audit.read", organization: true }),
   page("system/users", () => import("../pages/system/users.js"), { needs: "users.read", organization: true }),
-  page("system/admin-keys", () => import("../pages/system/admin_keys.js"), { needs: "admin_keys.read", organization: true }),
+  page("system/admin-keys", () => import("../pages/system/admin_keys.js"), {
+    needs: "admin_keys.read",
+    organization: true,
+  }),
   page("system/limits", () => import("../pages/system/limits.js"), { needs: "limits.read", organization: true }),
-  page("system/webhooks", () => import("../pages/system/webhooks.js"), { needs: "organization.read", organization: true }),
+  page("system/webhooks", () => import("../pages/system/webhooks.js"), {
+    needs: "organization.read",
+    organization: true,
+  }),
   page("account", () => import("../pages/account.js")),
   page("signin", () => import("../pages/signin.js")),
 ];
@@ -79,7 +112,14 @@ export function places(projectId) {
     ["Usage", "/admin/usage", "usage", "usage", "u", canSomewhere("billing.read")],
     ["Models", "/admin/models", "models", "models", "m", can("pools.read")],
     ["Experiments", "/admin/experiments", "experiments", "experiments", "e", canSomewhere("experiments.read")],
-    ["Playground", projectId ? `/admin/playground?project=${encodeURIComponent(projectId)}` : "/admin/playground", "playground", "playground", "p", can("keys.write")],
+    [
+      "Playground",
+      projectId ? `/admin/playground?project=${encodeURIComponent(projectId)}` : "/admin/playground",
+      "playground",
+      "playground",
+      "p",
+      can("keys.write"),
+    ],
     ["Requests", "/admin/requests", "requests", "requests", "r", canSomewhere("billing.read")],
     ["System", "/admin/system", "system", "system", "s", can("organization.read")],
   ];

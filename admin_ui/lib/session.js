@@ -1,4 +1,5 @@
-// Who is signed in, and what they may do. What a role may not do is not shown; that it is not possible is the API's part.
+// Who is signed in, and what they may do. What a role may not do is not shown; that it is not possible is the API's
+// part.
 
 import * as api from "./api.js";
 import { forgetAll } from "./data.js";

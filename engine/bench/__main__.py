@@ -11,6 +11,7 @@ from engine.config.openmp import spin_briefly
 
 
 def main(arguments: list[str]) -> int:
+    """Run the measurement that the command line names; return the exit status."""
     spin_briefly()  # transformers, too
     if any(argument.partition("=")[0] == "--shape" for argument in arguments):
         from engine.bench.shape.command import main as measure_shape

@@ -33,6 +33,8 @@ ONE_ROW_STEPS = 2
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench band`."""
+
     streams: Annotated[int, about("interactive requests under way beside the batch")] = 4
     max_num_seqs: Annotated[int, about("choices that the engine runs at once")] = 32
     seconds: Annotated[float, about("seconds of each run")] = 8.0
@@ -62,6 +64,7 @@ class Turn(msgspec.Struct):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield the rows of the batch band."""
     config = msgspec.structs.replace(config, max_num_seqs=options.max_num_seqs, max_waiting=4096)
     make = _Requests(config, options)
     turns: dict[str, list[Turn]] = {}

@@ -23,6 +23,8 @@ from engine.scheduling.fairness import DECODE_COST
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench fairness`."""
+
     max_num_seqs: Annotated[int, about("choices that the engine runs at once")] = 8
     streams: Annotated[int, about("streams of a tenant that sends its share")] = 8
     factor: Annotated[int, about("times as much that the noisy tenant sends")] = 100
@@ -36,12 +38,15 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Tenant(msgspec.Struct, frozen=True):
+    """A tenant of a run, and the number of streams that it keeps busy."""
+
     name: str
     num_streams: int
     weight: float = 1.0
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield the rows of the noisy neighbour and of the weights."""
     config = msgspec.structs.replace(
         config,
         max_num_seqs=options.max_num_seqs,

@@ -35,6 +35,7 @@ def full_window(traces: Sequence[Trace], num_streams: int) -> Window:
 
 
 def tokens_per_s(traces: Iterable[Trace], window: Window) -> float:
+    """Return the rate of tokens that arrived within the window."""
     return sum(time_s in window for trace in traces for time_s in trace.arrived_s) / window.seconds
 
 
@@ -70,10 +71,12 @@ def adapters_by_step(traces: Iterable[Trace], window: Window) -> list[set[str]]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
+    """Return a percentile of the values; NaN without values."""
     return float(np.percentile(values, percent)) if len(values) else float("nan")
 
 
 def milliseconds(values_s: Sequence[float], percent: float) -> float:
+    """Return a percentile of times in milliseconds, to a tenth."""
     return round(percentile(values_s, percent) * 1e3, 1)
 
 

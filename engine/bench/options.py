@@ -32,6 +32,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[msgspec.Struct]) 
 
 
 def read_options(options: type[OptionsT], args: argparse.Namespace) -> OptionsT:
+    """Return the options that the command line gives."""
     values = {name: getattr(args, name) for name in options.__struct_fields__}
     return options(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 

@@ -20,6 +20,8 @@ from engine.config import EngineConfig
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench overview`."""
+
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
     adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 1, 8, 64)
     repeat: Annotated[int, about("runs of each combination, for both sides")] = 2
@@ -30,6 +32,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield the rows of the overview."""
     for load, row in compare(config, _loads(options), rank=16, repeat=options.repeat):
         yield {
             "case": _case(load),

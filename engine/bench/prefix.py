@@ -25,6 +25,8 @@ VICTIM, STRANGER = "victim", "stranger"
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench prefix`."""
+
     system_tokens: Annotated[int, about("tokens of the shared system prompt")] = 512
     user_tokens: Annotated[int, about("tokens of each request after the system prompt")] = 32
     repeat: Annotated[int, about("system prompts to take the median over")] = 20
@@ -53,6 +55,7 @@ class Prober:
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield the rows of the shared system prompt, then the rows of the timing probes."""
     workload = Workload(load_model_config(config.model_dir).vocab_size)
     with BenchEngine(config) as engine:
         prober = Prober(engine, workload)

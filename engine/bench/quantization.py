@@ -29,6 +29,8 @@ FORMATS: tuple[Literal["none", "int8"], ...] = ("none", "int8")
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench quantization`."""
+
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8)
     adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 8)
     rank: Annotated[int, about("rank of the adapters")] = 16
@@ -39,6 +41,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each number of streams and of adapters."""
     digests = random_adapters(config, max(options.adapters), options.rank)
     config = msgspec.structs.replace(config, adapter_device_bytes=config.adapter_device_bytes or 1 << 32)
     workload = Workload(load_model_config(config.model_dir).vocab_size)

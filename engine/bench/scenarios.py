@@ -18,12 +18,13 @@ from engine.bench import (
     overview,
     prefix,
     quantization,
+    served,
     slots,
     speculative,
     structured,
     throughput,
 )
-from engine.bench.bounds import decoders
+from engine.bench.bounds import decoders, experts
 from engine.bench.options import add_options, read_options
 from engine.bench.report import Report, machine
 from engine.config import EngineConfig
@@ -44,7 +45,9 @@ SCENARIOS = {
         quantization,
         llamacpp,
         bounds,
+        served,
         decoders,
+        experts,
     )
 }
 

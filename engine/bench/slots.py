@@ -23,6 +23,8 @@ from engine.protocol import EngineStats
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench slots`."""
+
     distributions: Annotated[tuple[Popularity, ...], about("ways in which requests choose adapters")] = (
         "zipf",
         "uniform",
@@ -43,6 +45,8 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
+    """A run: requests to a number of adapters on an engine with a number of slots."""
+
     name: str
     popularity: Popularity
     num_adapters: int
@@ -51,6 +55,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield the rows of each distribution of requests over adapters."""
     config = msgspec.structs.replace(config, adapter_host_bytes=options.host_bytes)
     digests = random_adapters(config, options.adapters, options.rank)
     for popularity in options.distributions:

@@ -17,6 +17,8 @@ from engine.config import EngineConfig, load_model_config
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench speculative`."""
+
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
     draft_tokens: Annotated[int, about("tokens guessed ahead of a sequence in one step")] = 4
     phrase_tokens: Annotated[int, about("tokens of the phrase that a prompt repeats")] = 16
@@ -26,6 +28,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each number of streams."""
     for num_streams in options.streams:
         plain = _runs(config, options, num_streams, 0)
         drafted = _runs(config, options, num_streams, options.draft_tokens)

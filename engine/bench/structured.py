@@ -38,6 +38,8 @@ SCHEMA_GRAMMAR = Grammar("json_schema", json.dumps(SCHEMA))
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench structured`."""
+
     streams: Annotated[tuple[int, ...], about("requests at once")] = (8, 32)
     prompt_tokens: Annotated[int, about("tokens of each prompt")] = 64
     new_tokens: Annotated[int, about("tokens of each completion")] = 64
@@ -46,6 +48,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each number of streams."""
     workload = Workload(load_model_config(config.model_dir).vocab_size)
     with BenchEngine(config) as engine:
         for num_streams in options.streams:

@@ -24,6 +24,8 @@ from engine.config import EngineConfig, load_model_config
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench throughput`."""
+
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
     adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 1, 8)
     distribution: Annotated[Popularity, about("choice of a request's adapter: each in turn, or by chance")] = "turns"
@@ -55,6 +57,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each number of streams and of adapters."""
     loads = [
         Load(
             num_streams,

@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 
-from engine.config.model import NormNames, UnsupportedModel
+from engine.config.experts import clamp_of, experts_of
+from engine.config.model import ExpertNames, NormNames, UnsupportedModel
 from engine.config.rope_keys import ropes_by_kind, scaling_of
 from engine.config.values import number, whole
 
 Raw = dict[str, Any]
+MOST_INNER = 1 << 24
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -37,6 +39,10 @@ def _every(period: int, *keys: str) -> Callable[[Raw], list[str]]:
         return [SLIDING if (layer + 1) % found else FULL for layer in range(raw["num_hidden_layers"])]
 
     return kinds
+
+
+def _every_other(raw: Raw) -> list[str]:
+    return [FULL if layer % 2 else SLIDING for layer in range(raw["num_hidden_layers"])]
 
 
 def _last_sliding(raw: Raw) -> list[str]:
@@ -75,6 +81,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """True if a config may have a part of each head rotated."""
     activation: tuple[str, str] = ("hidden_act", "silu")
     """The key of the function of the gate, and the only one that is computed."""
+    computes: Callable[[Raw], bool] = lambda raw: True
+    """Returns False for a config of this family that is left to transformers."""
 
 
 def unrotated_layers(raw: Raw) -> tuple[int, ...]:
@@ -175,6 +183,69 @@ def _glm4(raw: Raw) -> Raw:
     norms = NormNames(after_attention="post_self_attn_layernorm", after_feed_forward="post_mlp_layernorm")
     return _glm(raw) | {"norms": norms}
 
+
+_MIXTRAL_NAMES = ExpertNames(
+    router="block_sparse_moe.gate",
+    block="block_sparse_moe.experts",
+    gate="w1",
+    up="w3",
+    down="w2",
+    gate_up="block_sparse_moe.experts.gate_up_proj",
+    downs="block_sparse_moe.experts.down_proj",
+)
+_GRANITE_NAMES = ExpertNames(
+    router="block_sparse_moe.router.layer",
+    block="block_sparse_moe.experts",
+    gate_up="block_sparse_moe.input_linear.weight",
+    downs="block_sparse_moe.output_linear.weight",
+)
+
+
+def _qwen3_moe(raw: Raw) -> Raw:
+    count_key = "num_experts" if "num_experts" in raw else "num_local_experts"
+    return _attention_biases(raw) | {
+        "qk_norm": True,
+        "intermediate_size": whole(raw, "moe_intermediate_size", MOST_INNER),
+        "experts": experts_of(raw, count_key, normalized=bool(raw.get("norm_topk_prob", False))),
+    }
+
+
+def _has_experts_everywhere(raw: Raw) -> bool:
+    return raw.get("mlp_only_layers") in (None, []) and raw.get("decoder_sparse_step", 1) == 1
+
+
+def _mixtral(raw: Raw) -> Raw:
+    return {"experts": experts_of(raw, "num_local_experts", normalized=True, names=_MIXTRAL_NAMES)}
+
+
+def _olmoe(raw: Raw) -> Raw:
+    normalized = bool(raw.get("norm_topk_prob", False))
+    experts = experts_of(raw, "num_experts", normalized=normalized)
+    return _attention_biases(raw) | {"whole_qk_norm": True, "experts": experts}
+
+
+def _granitemoe(raw: Raw) -> Raw:
+    experts = experts_of(raw, "num_local_experts", normalized=True, names=_GRANITE_NAMES)
+    return _granite(raw) | {"experts": experts}
+
+
+def _gpt_oss(raw: Raw) -> Raw:
+    experts = experts_of(
+        raw,
+        "num_local_experts",
+        normalized=True,
+        names=ExpertNames(router="mlp.router"),
+        order="interleaved",
+        has_biases=True,
+        clamp=clamp_of(raw),
+    )
+    return _attention_biases(raw) | {"experts": experts, "has_sinks": True}
+
+
+_GPT_OSS_ROPE: Raw = {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
 
 _GEMMA_KEYS = (
     *("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"),
@@ -302,6 +373,97 @@ FAMILIES: dict[str, Family] = {
         defaults=_GLM,
         fields=_glm4,
         rotates_partly=True,
+    ),
+    "qwen3_moe": Family(
+        architecture="Qwen3MoeForCausalLM",
+        examples="Qwen3 30B-A3B, 235B-A22B",
+        beside="as Qwen3; experts",
+        defaults={
+            "num_key_value_heads": 4,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+            "sliding_window": 4096,
+        },
+        kinds=_all_sliding,
+        keys=(
+            "num_experts",
+            "num_local_experts",
+            "num_experts_per_tok",
+            "moe_intermediate_size",
+            "norm_topk_prob",
+            "mlp_only_layers",
+            "decoder_sparse_step",
+            "max_window_layers",
+        ),
+        fields=_qwen3_moe,
+        computes=_has_experts_everywhere,
+    ),
+    "mixtral": Family(
+        architecture="MixtralForCausalLM",
+        examples="Mixtral 8x7B, 8x22B",
+        beside="experts; windows",
+        defaults={
+            "num_key_value_heads": 8,
+            "num_experts_per_tok": 2,
+            "num_local_experts": 8,
+            "rms_norm_eps": 1e-5,
+            "use_sliding_window": True,
+            "rope_theta": 1e6,
+        },
+        kinds=_all_sliding,
+        keys=("num_local_experts", "num_experts_per_tok"),
+        fields=_mixtral,
+    ),
+    "gpt_oss": Family(
+        architecture="GptOssForCausalLM",
+        examples="gpt-oss 20B, 120B",
+        beside="experts with biases and a bounded gate; sinks; windows in every other layer; MXFP4",
+        defaults={
+            "head_dim": 64,
+            "num_key_value_heads": 8,
+            "num_experts_per_tok": 4,
+            "num_local_experts": 128,
+            "rms_norm_eps": 1e-5,
+            "sliding_window": 128,
+            "use_sliding_window": True,
+            "attention_bias": True,
+            "rope_theta": 150000.0,
+            "rope_scaling": _GPT_OSS_ROPE,
+        },
+        kinds=_every_other,
+        keys=(
+            "num_local_experts",
+            "num_experts_per_tok",
+            "swiglu_alpha",
+            "swiglu_limit",
+            "initial_context_length",
+            "experts_per_token",
+        ),
+        fields=_gpt_oss,
+    ),
+    "granitemoe": Family(
+        architecture="GraniteMoeForCausalLM",
+        examples="Granite 3 1B-A400M, 3B-A800M",
+        beside="as Granite; experts",
+        defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
+        keys=(
+            "embedding_multiplier",
+            "attention_multiplier",
+            "residual_multiplier",
+            "logits_scaling",
+            "num_local_experts",
+            "num_experts_per_tok",
+        ),
+        fields=_granitemoe,
+    ),
+    "olmoe": Family(
+        architecture="OlmoeForCausalLM",
+        examples="OLMoE 1B-7B",
+        beside="experts; all queries are normed together, and all keys",
+        defaults={"num_experts_per_tok": 8, "rms_norm_eps": 1e-5},
+        keys=("num_experts", "num_experts_per_tok", "norm_topk_prob"),
+        fields=_olmoe,
+        computes=lambda raw: raw.get("clip_qkv") is None,
     ),
 }
 """The families that the engine's own code computes, by `model_type`, with the differences of each from Llama."""

@@ -33,7 +33,7 @@ _REFUSED = {
 }
 # The spellings of a size in configs of different ages.
 _SPELLINGS = {
-    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "num_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "max_position": ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"),
@@ -53,9 +53,7 @@ def general_config(folder: Path, raw: Mapping[str, Any], eos_token_ids: tuple[in
             raise UnsupportedModel(f"config.json: {key}: {why}")
     if raw.get("is_causal", True) is not True:
         raise UnsupportedModel("config.json: is_causal: attention in both directions is not supported")
-    sizes = {field: _size(raw, field, spellings) for field, spellings in _SPELLINGS.items()}
-    if sizes["num_layers"] > MOST_LAYERS:
-        raise UnsupportedModel(f"config.json: num_hidden_layers is {sizes['num_layers']}; at most {MOST_LAYERS}")
+    sizes = sizes_of(raw)
     _check_kinds(raw, sizes["num_layers"])
     num_kv_heads = raw.get("num_key_value_heads") or sizes["num_heads"]
     head_dim = raw.get("head_dim") or sizes["hidden_size"] // sizes["num_heads"]
@@ -77,7 +75,7 @@ def general_config(folder: Path, raw: Mapping[str, Any], eos_token_ids: tuple[in
         tie_word_embeddings=raw.get("tie_word_embeddings") is True,
         eos_token_ids=eos_token_ids,
         decoder="transformers",
-        modules=linear_modules(_matrices(folder), sizes["num_layers"]),
+        modules=linear_modules(matrices_of(folder), sizes["num_layers"]),
     )
 
 
@@ -101,6 +99,14 @@ def linear_modules(
             found.append((short, num_in, num_out))
     usual = list(BLOCK_OF_PROJECTION)
     return tuple(sorted(found, key=lambda each: (usual.index(each[0]) if each[0] in usual else len(usual), each[0])))
+
+
+def sizes_of(raw: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes of a model, by the fields of `ModelConfig`. Raises UnsupportedModel."""
+    sizes = {field: _size(raw, field, spellings) for field, spellings in _SPELLINGS.items()}
+    if sizes["num_layers"] > MOST_LAYERS:
+        raise UnsupportedModel(f"config.json: num_hidden_layers is {sizes['num_layers']}; at most {MOST_LAYERS}")
+    return sizes
 
 
 def _size(raw: Mapping[str, Any], field: str, spellings: tuple[str, ...]) -> int:
@@ -174,7 +180,7 @@ def tensors_of(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
                 yield name, tuple(shape)
 
 
-def _matrices(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+def matrices_of(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the name of each module that has a weight, and the weight's shape."""
     for name, shape in tensors_of(folder):
         if name.endswith(".weight"):

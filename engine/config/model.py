@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PROJECTIONS: tuple[Projection, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ATTENTION: tuple[Projection, ...] = PROJECTIONS[:4]
 
 FUSED: dict[str, tuple[Projection, ...]] = {
     "self_attn.qkv_proj": ("q_proj", "k_proj", "v_proj"),
@@ -45,6 +46,33 @@ class RopeParameters(msgspec.Struct, frozen=True):
     """LongRoPE's divisors of the frequencies of longer sequences, at all their positions."""
 
 
+Pooling = Literal["cls", "last", "mean"]
+"""Which final hidden states stand for a text: those of the first token, of the last one, or the mean of all."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """The purpose of a base model, and how its hidden states become its answers."""
+
+    kind: Literal["text", "embed", "rerank"] = "text"
+    """text: completions, and embeddings that the model was not trained for; embed: embeddings alone; rerank: scores of
+    how relevant a document is for a query, alone."""
+    pooling: Pooling = "mean"
+    is_normalized: bool = True
+    """True where embeddings have unit length."""
+    prompts: dict[str, str] = {}
+    """The texts that go before a text to embed, by the names that the model's makers gave them."""
+    default_prompt: str = ""
+    """The name of the prompt that goes before texts where none is named; "" for none."""
+    scored_by: Literal["", "classifier", "tokens"] = ""
+    """How a model that ranks scores: by a classifier of its own, or by its logits of two tokens."""
+    tokens: tuple[int, int | None] = (0, None)
+    """The token whose logit counts for a document, and the one whose logit counts against it, if there is one."""
+    begins_answer: bool = False
+    """True where a chat template that shows a query and a document is to show the beginning of an answer, too."""
+    max_length: int | None = None
+    """The most tokens of a text, where the model's makers name a number below its positions."""
+
+
 class NormNames(msgspec.Struct, frozen=True):
     """The names of a layer's norms in a checkpoint; none where a layer has no such norm."""
 
@@ -54,6 +82,97 @@ class NormNames(msgspec.Struct, frozen=True):
     before_feed_forward: str = "post_attention_layernorm"
     after_feed_forward: str = ""
     """The norm of the feed-forward part's output, before that is added."""
+
+
+class Scheme(msgspec.Struct, frozen=True):
+    """The numbers of a matrix [outputs, inputs] that a file holds in few bits, each of them times a scale."""
+
+    kind: Literal["float8", "int"]
+    """float8: numbers of 8 bits in e4m3; int: integers, from which a zero point is taken first."""
+    bits: int
+    rows: int
+    """The outputs that share a scale; 0: all."""
+    inputs: int
+    """The inputs that share a scale; 0: all."""
+    symmetric: bool = True
+    """True where the zero point of integers is the middle of their range."""
+    ordered: bool = False
+    """True where a tensor says which group each input is in (act-order)."""
+    static_inputs: bool = False
+    """True where the checkpoint says a scale of the inputs, by which a server may round them."""
+
+    def __str__(self) -> str:
+        if self.kind == "float8":
+            of = {(0, 0): "a scale a matrix", (1, 0): "a scale a row"}
+            return f"FP8, {of.get((self.rows, self.inputs), f'blocks of {self.rows}x{self.inputs}')}"
+        groups = f"groups of {self.inputs}" if self.inputs else "a scale a row" if self.rows else "a scale a matrix"
+        return f"{self.bits} bits, {groups}{', act-order' if self.ordered else ''}"
+
+
+class Quantized(msgspec.Struct, frozen=True):
+    """The way in which files hold a model's matrices in few bits."""
+
+    method: Literal["fp8", "awq", "gptq", "compressed-tensors", "modelopt"]
+    schemes: tuple[Scheme, ...]
+    """The formats of the matrices. A matrix that files hold as it is has none."""
+    layout: Literal["", "gemm", "gemv", "gptq", "gptq_v2"] = ""
+    """The order of the integers of AWQ and GPTQ."""
+
+    @property
+    def keeps_integers(self) -> bool:
+        """Tell whether all matrices are 4-bit integers in groups that the native kernels have."""
+        return all(
+            scheme.kind == "int" and scheme.bits == 4 and not scheme.ordered and scheme.inputs % 32 == 0
+            for scheme in self.schemes
+        )
+
+    def __str__(self) -> str:
+        names = {"fp8": "", "awq": "AWQ, ", "gptq": "GPTQ, ", "modelopt": "ModelOpt, "}
+        return names.get(self.method, "") + "; ".join(dict.fromkeys(map(str, self.schemes)))
+
+
+class ExpertNames(NamedTuple):
+    """The names of a layer's experts in a checkpoint."""
+
+    router: str = "mlp.gate"
+    block: str = "mlp.experts"
+    """The module that holds the experts, by their numbers."""
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+    gate_up: str = "mlp.experts.gate_up_proj"
+    """The tensor of all experts' gates and ups, in checkpoints that have them in one."""
+    downs: str = "mlp.experts.down_proj"
+    """The tensor of all experts' downs, likewise."""
+
+
+class Experts(msgspec.Struct, frozen=True):
+    """The experts of each layer, of which a router chooses some for each token."""
+
+    number: int
+    chosen: int
+    normalized: bool
+    """True where the weights of the chosen experts sum to 1; False where those of all experts do.
+
+    A softmax of all logits whose chosen ones are then divided by their sum is a softmax of the chosen logits.
+    """
+    names: ExpertNames = ExpertNames()
+    order: Literal["halves", "interleaved"] = "halves"
+    """The order of outputs where one tensor has gate and up: first all of the gate, or gate and up by turns, and then
+    matrices lie as [in, out] (gpt-oss)."""
+    has_biases: bool = False
+    """True where the router and all projections of the experts have biases: gpt-oss."""
+    clamp: tuple[float, float] | None = None
+    """The slope and the bound of gpt-oss's gate, min(g, bound) sigmoid(slope g) (clip(u, bound) + 1); None: another."""
+
+
+class ExpertModule(NamedTuple):
+    """A module of experts that an adapter may target."""
+
+    projections: tuple[str, ...]
+    """The linears of an expert that its outputs are of."""
+    expert: int | None
+    """The number of the expert; None where the module has a matrix of each."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
@@ -83,6 +202,10 @@ class ModelConfig(msgspec.Struct, frozen=True):
     """The modules of `FUSED` that checkpoints and adapters have in place of their parts: Phi-3 and GLM-4."""
     interleaved: bool = False
     """True where neighbouring dimensions are rotated together in the checkpoint: GLM-4."""
+    experts: Experts | None = None
+    """The experts of each layer, whose inner size is intermediate_size then; None: one feed-forward part for all."""
+    has_sinks: bool = False
+    """True where each head's softmax has one more score whose weight is dropped: gpt-oss (Xiao et al., 2023)."""
     activation: Literal["silu", "gelu_tanh"] = "silu"
     """The function of the gate: Gemma has gelu by its approximation with tanh."""
     norm_offset: float = 0.0
@@ -111,8 +234,13 @@ class ModelConfig(msgspec.Struct, frozen=True):
     eos_token_ids: tuple[int, ...] = ()
     embedding_sizes: tuple[int, ...] = ()
     """The sizes to which an embedding may be shortened, hidden_size among them. Empty: only hidden_size."""
+    quantized: Quantized | None = None
+    """The way in which files hold matrices in few bits; None: as they are."""
     decoder: Literal["own", "transformers"] = "own"
     """The code that computes the model; for `transformers`, the fields that tell how are not read."""
+    is_encoder: bool = False
+    """True where every token sees the ones after it, too: a text is computed at once, and nothing is cached."""
+    task: Task = Task()
     modules: tuple[tuple[str, int, int], ...] = ()
     """The modules that an adapter may target in a model of transformers: short names, inputs, outputs."""
     groups: tuple[tuple[str, ...], ...] = ()
@@ -157,10 +285,39 @@ class ModelConfig(msgspec.Struct, frozen=True):
         }[projection]
 
     def projection_shapes(self) -> dict[str, tuple[int, int]]:
-        """Return (in_features, out_features) of each linear of a layer, apart where a checkpoint has them fused."""
+        """Return (in_features, out_features) of each linear of a layer, apart where a checkpoint has them fused.
+
+        Those of experts are left out.
+        """
         if self.decoder == "transformers":
             return {name: (num_in, num_out) for name, num_in, num_out in self.modules}
-        return {projection: self.projection_shape(projection) for projection in PROJECTIONS}
+        names = PROJECTIONS if self.experts is None else ATTENTION
+        return {projection: self.projection_shape(projection) for projection in names}
+
+    def expert_shapes(self) -> dict[str, tuple[int, int]]:
+        """Return (in_features, out_features) of each linear of an expert; {} for a model without any."""
+        if self.experts is None:
+            return {}
+        return {f"experts.{name}": self.projection_shape(name) for name in PROJECTIONS[4:]}
+
+    def expert_modules(self) -> dict[str, ExpertModule]:
+        """Return the modules of experts that an adapter may target, by short names (`adapters.patterns`).
+
+        Each expert has modules in transformers 4; a parameter has a matrix of each expert in transformers 5.
+        """
+        experts = self.experts
+        if experts is None:
+            return {}
+        names, projections = experts.names, tuple(self.expert_shapes())
+        alone = {
+            f"{names.block}.{expert}.{own}": ExpertModule((projection,), expert)
+            for expert in range(experts.number)
+            for own, projection in zip((names.gate, names.up, names.down), projections, strict=True)
+        }
+        for block in {"mlp.experts", names.block}:
+            alone[f"{block}[{experts.number}].gate_up_proj"] = ExpertModule(projections[:2], None)
+            alone[f"{block}[{experts.number}].down_proj"] = ExpertModule(projections[2:], None)
+        return alone
 
     def parts_of(self, module: str) -> tuple[Projection, ...]:
         """Return the projections of a module that an adapter may target, in the order of its outputs."""
@@ -170,14 +327,15 @@ class ModelConfig(msgspec.Struct, frozen=True):
         """Return the modules that an adapter may target in each layer: {module: (in_features, out_features)}."""
         if self.decoder == "transformers":
             return self.projection_shapes()
-        fused = {FUSED[name][0]: name for name in self.fused}
+        fused: dict[str, str] = {FUSED[name][0]: name for name in self.fused}
         parts = {part for name in self.fused for part in FUSED[name]}
-        modules = [fused.get(name, name) for name in PROJECTIONS if name in fused or name not in parts]
         shapes = self.projection_shapes()
-        return {
-            name: (shapes[self.parts_of(name)[0]][0], sum(shapes[part][1] for part in self.parts_of(name)))
-            for name in modules
-        }
+        modules = [fused.get(name, name) for name in shapes if name in fused or name not in parts]
+        targets = {name: _whole([shapes[part] for part in self.parts_of(name)]) for name in modules}
+        of_experts = self.expert_shapes()
+        for name, module in self.expert_modules().items():
+            targets[name] = _whole([of_experts[part] for part in module.projections])
+        return targets
 
     def head_order(self) -> tuple[int, ...] | None:
         """Return the order in which the engine has the dimensions of heads of queries and keys; None: as checkpoints.
@@ -192,3 +350,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
         pairs += [(rotated + i, rotated + rest + i) for i in range(rest)]
         order = (*(first for first, _ in pairs), *(second for _, second in pairs))
         return None if order == tuple(range(size)) else order
+
+
+def _whole(parts: list[tuple[int, int]]) -> tuple[int, int]:
+    """Return (in_features, out_features) of linears that share an input, together."""
+    return parts[0][0], sum(outputs for _, outputs in parts)

@@ -11,11 +11,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from engine.config.encoder import ENCODERS, encoder_config
 from engine.config.families import FAMILIES, FULL, SLIDING, Family
 from engine.config.general import general_config
 from engine.config.gguf_file import gguf_of
 from engine.config.model import ModelConfig, UnsupportedModel
+from engine.config.quantized import read_quantized
 from engine.config.rope_keys import rope_of
+from engine.config.task import files_of_task, task_of
 from engine.config.values import MOST, number, whole
 
 MOST_LAYERS, MOST_HEADS, MOST_WIDTH = 1000, 1 << 16, 1 << 24
@@ -35,7 +38,16 @@ OTHERS = frozenset(
     {
         *("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"),
         *("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "no_rope_layers"),
-        *("num_experts", "num_local_experts", "n_routed_experts", "q_lora_rank", "kv_lora_rank", "use_qk_norm"),
+        *(
+            "num_experts",
+            "num_local_experts",
+            "n_routed_experts",
+            "num_experts_per_tok",
+            "n_shared_experts",
+            "q_lora_rank",
+            "kv_lora_rank",
+            "use_qk_norm",
+        ),
         *("alibi", "parallel_attn", "num_kv_shared_layers", "hidden_size_per_layer_input", "attn_temperature_tuning"),
         *("use_bidirectional_attention", "mamba_d_state", "linear_num_key_heads", "add_cross_attention"),
     }
@@ -53,24 +65,61 @@ DecoderChoice = Literal["auto", "own", "transformers"]
 def load_model_config(model_dir: str | Path, decoder: DecoderChoice = "auto") -> ModelConfig:
     """Read `config.json` (and `generation_config.json` for its eos ids) of a model folder.
 
-    decoder: `auto`: a family of FAMILIES is computed by the engine's own code, any other one by transformers.
+    decoder: `auto`: a model of FAMILIES is computed by the engine's own code, any other one by transformers.
 
     Raises UnsupportedModel: when the engine would compute something wrongly, naming the key.
     """
     folder = Path(model_dir)
     raw = _read_json(folder / "config.json")
     family = raw.get("model_type")
-    if decoder == "transformers" or (decoder == "auto" and isinstance(family, str) and family not in FAMILIES):
+    is_encoder = isinstance(family, str) and family in ENCODERS
+    task = task_of(folder, raw, is_encoder=is_encoder)
+    if is_encoder:
+        return msgspec.structs.replace(encoder_config(folder, raw, task), embedding_sizes=_embedding_sizes(raw))
+    config = _decoder_config(folder, raw, decoder)
+    if task.kind == "text":
+        return config
+    if config.decoder == "transformers" and task.scored_by == "classifier":
+        raise UnsupportedModel(f"config.json: model_type is {family!r}, whose classifiers are not supported")
+    has_head = task.scored_by == "tokens"
+    return msgspec.structs.replace(
+        config,
+        task=task,
+        max_position=min(config.max_position, task.max_length or config.max_position),
+        # Without a head of its own, which nothing would be computed by.
+        tie_word_embeddings=config.tie_word_embeddings or not has_head,
+    )
+
+
+def _decoder_config(folder: Path, raw: dict[str, Any], decoder: DecoderChoice) -> ModelConfig:
+    family = raw.get("model_type")
+    if decoder == "transformers" or (decoder == "auto" and isinstance(family, str) and not _is_own(family, raw)):
         if gguf_of(folder) is not None:
             raise UnsupportedModel(f"config.json: model_type is {family!r}; of GGUF files only {', '.join(FAMILIES)}")
         general = general_config(folder, raw, _eos_token_ids(raw, folder))
         return msgspec.structs.replace(general, embedding_sizes=_embedding_sizes(raw))
     if not isinstance(family, str) or family not in FAMILIES:
         raise UnsupportedModel(f"config.json: model_type is {family!r}; supported: {', '.join(FAMILIES)}")
+    if not FAMILIES[family].computes(raw):
+        raise UnsupportedModel(f"config.json: of {family} the engine's own code does not compute this model")
     try:
         return _own_config(family, FAMILIES[family], _with_defaults(FAMILIES[family], raw), folder)
     except KeyError as missing:
         raise UnsupportedModel(f"config.json: {missing.args[0]} is missing") from None
+
+
+def decoder_on(model_dir: str | Path, decoder: DecoderChoice, *, on_gpu: bool) -> DecoderChoice:
+    """Return the decoder that a choice stands for: on a GPU transformers computes models with experts.
+
+    Raises UnsupportedModel.
+    """
+    if decoder != "auto" or not on_gpu:
+        return decoder
+    return "auto" if load_model_config(model_dir).experts is None else "transformers"
+
+
+def _is_own(family: str, raw: dict[str, Any]) -> bool:
+    return family in FAMILIES and FAMILIES[family].computes(raw)
 
 
 def _with_defaults(family: Family, raw: dict[str, Any]) -> dict[str, Any]:
@@ -109,8 +158,8 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
         windows=_windows(family, raw),
         eos_token_ids=_eos_token_ids(raw, folder),
         embedding_sizes=_embedding_sizes(raw),
-        **sizes,
-        **fields,
+        quantized=read_quantized(folder, raw) if gguf_of(folder) is None else None,
+        **(sizes | fields),
     )
 
 
@@ -122,7 +171,10 @@ def _embedding_sizes(raw: dict[str, Any]) -> tuple[int, ...]:
 
     Raises UnsupportedModel: for sizes that an embedding of this model cannot have.
     """
-    size, named = whole(raw, "hidden_size", MOST_WIDTH, default=1), raw.get("matryoshka_dimensions")
+    size, named = (
+        whole(raw, "hidden_size", MOST_WIDTH, default=whole(raw, "dim", MOST_WIDTH, default=1)),
+        raw.get("matryoshka_dimensions"),
+    )
     if not named:
         return tuple(range(1, size + 1)) if raw.get("is_matryoshka") is True else ()
     if not isinstance(named, list) or not all(type(each) is int and 0 < each <= size for each in named):
@@ -172,12 +224,16 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def model_digest(model_dir: str | Path) -> str:
-    """Return the identity of a base model: SHA-256 over its config and each weight file's name, size and header.
+    """Return the identity of a base model: SHA-256 over its config, its task's files and its weights' heads.
+
+    Of each file of weights that is the name, the size and the header.
 
     Reads kilobytes, not gigabytes: the digest tells models apart in a hello, it does not prove the weights' integrity.
     """
     folder = Path(model_dir)
     digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in files_of_task(folder):
+        digest.update(path.read_bytes())
     blocks = gguf_of(folder)
     for path in sorted(folder.glob("*.safetensors")) if blocks is None else [blocks]:
         digest.update(f"{path.name}:{path.stat().st_size}:".encode())

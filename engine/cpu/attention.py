@@ -109,19 +109,20 @@ class PagedAttention:
         if self._cache.rounded_to is not None:
             kv = kv.to(self._cache.rounded_to).to(cache.dtype)
         write_kv(cache, kv, rows.slots)
-        parts = [self._attend_prompt(q[part.first : part.last], cache, part) for part in rows.prefills]
+        sinks = layer.sinks
+        parts = [self._attend_prompt(q[part.first : part.last], cache, part, sinks) for part in rows.prefills]
         if rows.num_decodes:
-            parts.insert(0, self._attend_decodes(q[: rows.num_decodes], cache, rows))
+            parts.insert(0, self._attend_decodes(q[: rows.num_decodes], cache, rows, sinks))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _attend_prompt(self, q: Tensor, cache: Tensor, part: PrefillRows) -> Tensor:
-        cap = self._cache.softcap
-        if cap:
-            return capped_prefill_attention(q, cache, part.slots, part.visible, cap, None)
+    def _attend_prompt(self, q: Tensor, cache: Tensor, part: PrefillRows, sinks: Tensor | None) -> Tensor:
+        cap = self._cache.softcap or None
+        if cap is not None or sinks is not None:
+            return capped_prefill_attention(q, cache, part.slots, part.visible, cap, sinks)
         return prefill_attention(q, cache, part.slots, part.visible)
 
-    def _attend_decodes(self, q: Tensor, cache: Tensor, rows: AttentionRows) -> Tensor:
-        cap = self._cache.softcap
-        if cap:
-            return capped_decode_attention(q, cache, rows.decode_blocks, rows.decode_hidden, cap, None)
+    def _attend_decodes(self, q: Tensor, cache: Tensor, rows: AttentionRows, sinks: Tensor | None) -> Tensor:
+        cap = self._cache.softcap or None
+        if cap is not None or sinks is not None:
+            return capped_decode_attention(q, cache, rows.decode_blocks, rows.decode_hidden, cap, sinks)
         return decode_attention(q, cache, rows.decode_blocks, rows.decode_hidden, self._cache.gathered)

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from engine.lora.layer import Group, GroupKey, GroupWeights, LoadedAdapter
 from kernels.activation import silu_mul
+from kernels.expert_lora import add_expert_lora_
+from kernels.experts import ExpertRows
 from kernels.lora import Run, add_batched_lora_
 from kernels.workspace import Workspace
 
@@ -31,6 +33,7 @@ class TableBatch:
     """Rows of the adapters of one table, within a part of the batch.
 
     places, rows: as for `kernels.lora.add_batched_lora_`, in that part.
+    table_rows: [rows of that part] int64, the row of the table that each uses; -1: none.
     groups, scales: those of the table. scratch: memory of its dtype.
     """
 
@@ -43,7 +46,9 @@ class TableBatch:
         spans: Sequence[Span],
         places: Tensor | None,
         rows: Tensor | None,
+        table_rows: Tensor,
     ) -> None:
+        self.table_rows = table_rows
         self.spans, self.places, self.rows = spans, places, rows
         self._groups = groups
         self._scales = scales
@@ -69,6 +74,28 @@ class TableBatch:
         outs = torch.split(out, list(sizes), -1) if len(sizes) > 1 else (out,)
         adapted = outs if len(projections) == len(outs) else [outs[p] for p in projections]
         add_batched_lora_(adapted, x, runs, self.places, self.rows, self._scratch)
+
+    def add_experts_(self, key: GroupKey, x: Tensor, out: Tensor, rows: ExpertRows, sizes: Sequence[int]) -> None:
+        """Add the products of a group of experts in place: x [M, in], out [M, sum(sizes)], M rows by expert."""
+        weights = self._groups.get(key)
+        if weights is None:
+            return
+        outs = torch.split(out, list(sizes), -1)
+        add_expert_lora_(
+            [outs[p] for p in weights.projections],
+            x,
+            rows,
+            self._table_rows_of(rows),
+            weights.a,
+            weights.bs,
+            self._scales.get(key),
+        )
+
+    def _table_rows_of(self, rows: ExpertRows) -> Tensor:
+        """Return the table's row [M] of each row of experts; -1: none."""
+        places = rows.tokens - self._part.start
+        is_inside = (places >= 0) & (places < len(self.table_rows))
+        return torch.where(is_inside, self.table_rows[places.clamp(0, len(self.table_rows) - 1)], -1)
 
     def _runs_of(self, key: GroupKey) -> tuple[tuple[int, ...], list[Run]] | None:
         """Return a group's runs, None where no adapter has the group.
@@ -103,6 +130,9 @@ class BatchedLora:
     def begin(self, layer: int, group: Group, x: Tensor) -> BatchedDelta:
         return BatchedDelta(self.batches, (layer, group), x)
 
+    def begin_experts(self, layer: int, group: Group, x: Tensor, rows: ExpertRows) -> ExpertsDelta:
+        return ExpertsDelta(self.batches, (layer, group), x, rows)
+
 
 class BatchedDelta(NamedTuple):
     """The deltas of one group of projections, computed when they are added (`engine.models.decoder.Delta`)."""
@@ -118,3 +148,16 @@ class BatchedDelta(NamedTuple):
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         self.add_(gate_up, (gate_up.shape[1] // 2,) * 2)
         return silu_mul(gate_up)
+
+
+class ExpertsDelta(NamedTuple):
+    """The deltas of one group of experts' projections, computed when they are added (`engine.models.decoder`)."""
+
+    batches: Sequence[TableBatch]
+    key: GroupKey
+    x: Tensor
+    rows: ExpertRows
+
+    def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
+        for batch in self.batches:
+            batch.add_experts_(self.key, self.x, out, self.rows, sizes)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
 from engine.cpu.kept import KeptMatrices, MatricesWriter
-from engine.models.gguf import GgufWeights
 from engine.models.weights import Product, Stacked
 from kernels.cpu.library import NativeLibrary
 from kernels.cpu.linear import NativeEmbedding, NativeLinear
@@ -23,6 +24,19 @@ HEADS = {"lm_head.weight", "model.embed_tokens.weight"}
 
 GROUP_BYTES: dict[Format, int] = {"int8": 34, "int4": 20}
 """Bytes of a group's weights with their scale, and their minimum where there is one."""
+
+
+class Blocks(Protocol):
+    """A model's matrices in blocks, by their names: of a GGUF file, or made of a checkpoint's integers."""
+
+    def format_of(self, name: str) -> str:
+        """Return the name of the format of a matrix's blocks; `` where there are none."""
+
+    def blocks(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """Return the rows of a matrix's blocks [out, bytes].
+
+        Raises UnsupportedModel: when there is no such matrix.
+        """
 
 
 def matrices_bytes(config: ModelConfig, kind: Format) -> int:
@@ -44,13 +58,13 @@ class NativeMatrices:
         library: NativeLibrary,
         kind: Format,
         dtype: torch.dtype = torch.float32,
-        blocks: GgufWeights | None = None,
+        blocks: Blocks | None = None,
         kept: KeptMatrices | None = None,
         writer: MatricesWriter | None = None,
     ) -> None:
         """Make matrices of a kind. dtype: of the rows of tokens, and so of the model.
 
-        blocks: a file whose blocks are taken as they are, where the kernels multiply their format. kept: matrices that
+        blocks: those that are taken as they are, where the kernels multiply their format. kept: matrices that
         were made before, which are read instead; writer: gets those that are made.
         """
         self._library = library
@@ -106,7 +120,7 @@ class NativeMatrices:
         found = "" if self._blocks is None else self._blocks.format_of(name)
         return found if found in BLOCK_FORMATS else ""
 
-    def _packed(self, blocks: GgufWeights, name: str, matrices: Stacked, which: Sequence[int]) -> NativeMatrix:
+    def _packed(self, blocks: Blocks, name: str, matrices: Stacked, which: Sequence[int]) -> NativeMatrix:
         rows = [blocks.blocks(matrices.names[i], matrices.shapes[i]) for i in which]
         with _naming([matrices.names[i] for i in which]):
             return NativeMatrix.packed(self._library, name, rows[0] if len(rows) == 1 else np.concatenate(rows))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -14,12 +15,14 @@ import torch
 
 from engine.config import EngineConfig, ModelConfig, load_model_config
 from engine.config.gguf_file import gguf_of
+from engine.config.model import Quantized
 from engine.cpu.kept import Damaged, KeptMatrices, MatricesWriter, file_of, made_of, remove_interrupted
 from engine.cpu.matrices import NativeMatrices, matrices_bytes
 from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
 from engine.hardware import SetupError, cpu_has_tiles, num_threads
 from engine.models.checkpoint import load_weights
 from engine.models.gguf import GgufWeights
+from engine.models.packed.blocks import PackedBlocks
 from engine.models.weights import MakeEmbedding, MakeLinear, ModelWeights, plain_embedding, plain_linear
 from kernels.cpu.library import NativeLibrary, installed
 from kernels.cpu.matrix import FORMATS
@@ -41,16 +44,20 @@ class Choice(NamedTuple):
     reason: str
 
 
-def check_unquantized(asked: Asked) -> None:
-    """Check that a model which transformers computes is to be computed in the numbers of its files.
+def why_unquantized(model: ModelConfig) -> str:
+    """Return why a model is computed in the numbers of its files, in words; "" where other formats are possible."""
+    if model.decoder == "transformers":
+        return "transformers computes this model"
+    return "" if model.experts is None else "PyTorch computes this model's experts"
+
+
+def check_unquantized(asked: Asked, why: str) -> None:
+    """Check that a model is to be computed in the numbers of its files. why: as `why_unquantized` says.
 
     Raises SetupError: when another format is asked for.
     """
     if asked not in ("auto", "none"):
-        raise SetupError(
-            f"LORIKEET_QUANTIZATION is {asked}, but transformers computes this model, in float32 or 16 bits; set it "
-            "to auto"
-        )
+        raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, but {why}, in float32 or 16 bits; set it to auto")
 
 
 def use_native_path(asked: str) -> None:
@@ -73,12 +80,14 @@ def choose_format(
     quality: Callable[[NativeLibrary], Quality | None],
     *,
     has_blocks: bool = False,
+    quantized: Quantized | None = None,
     has_tiles: bool | None = None,
 ) -> Choice:
     """Return the format that products are computed in.
 
     quality: called where `auto` depends on the change that 8-bit integers make; None: it is not known.
     has_blocks: True if the model is a GGUF file.
+    quantized: the way in which the model's files hold matrices in few bits.
     has_tiles: True if the CPU multiplies bfloat16 by tiles; None: ask this machine.
 
     Raises SetupError: when the device has no such format.
@@ -106,6 +115,8 @@ def choose_format(
         return Choice("none", "There are no native kernels for this processor: PyTorch computes.")
     if has_blocks and dtype != torch.float16:
         return Choice("gguf", f"Matrices stay in the blocks of their GGUF file, by {library.paths[-1]}.")
+    if quantized is not None and quantized.keeps_integers and dtype != torch.float16:
+        return Choice("int4", f"Matrices stay the 4-bit integers of their files ({quantized}), by {library.paths[-1]}.")
     if dtype != torch.float32 and not _beats_bfloat16(library, dtype, has_tiles):
         name = str(dtype).removeprefix("torch.")
         return Choice("none", f"Matrices stay in {name}, in which long prompts are faster than in 8-bit integers.")
@@ -146,10 +157,11 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
 
     use_native_path(config.native_path)
     has_blocks = gguf_of(config.model_dir) is not None
-    choice = choose_format(config.quantization, device, dtype, quality, has_blocks=has_blocks)
+    quantized = load_model_config(config.model_dir).quantized
+    choice = choose_format(config.quantization, device, dtype, quality, has_blocks=has_blocks, quantized=quantized)
     if choice.format != config.quantization:  # else it was asked for
         log.info("%s", choice.reason)
-    elif choice.format == "int4":
+    elif choice.format == "int4" and not (quantized is not None and quantized.keeps_integers):
         measured = stored_quality(config.model_dir, "int4")
         if measured is None:
             command = f"python -m engine.cpu.quality --model-dir {config.model_dir}"
@@ -193,7 +205,9 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
     library = installed()
     if library is None or quantized not in FORMATS:
         return load(*makers(quantized, dtype, model_dir))
-    path, of = file_of(model_dir, quantized), made_of(model_dir, FORMATS[quantized], dtype)
+    keeps = quantized == "int4" and config.quantized is not None and config.quantized.keeps_integers
+    wording = f"{FORMATS[quantized]}; of the files' own integers" if keeps else FORMATS[quantized]
+    path, of = file_of(model_dir, quantized), made_of(model_dir, wording, dtype)
     try:
         with KeptMatrices(path, library, of) as kept:
             made = NativeMatrices(library, quantized, dtype, kept=kept)
@@ -203,8 +217,11 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
             log.warning("quantizing again, since %s cannot be used: %s", path, error)
     writer = MatricesWriter(path, of, matrices_bytes(config, quantized))
     try:
-        made = NativeMatrices(library, quantized, dtype, writer=writer)
-        weights = load(made.linear, made.embedding)
+        # What the files have in more bits becomes 8-bit integers beside 4-bit ones of their own.
+        kind: Literal["int8", "int4"] = "int8" if keeps else quantized
+        with PackedBlocks(Path(model_dir), config) if keeps else nullcontext() as blocks:
+            made = NativeMatrices(library, kind, dtype, blocks, writer=writer)
+            weights = load(made.linear, made.embedding)
         writer.finish()
     finally:
         writer.abandon()

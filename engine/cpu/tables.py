@@ -268,7 +268,10 @@ def _batch(table: AdapterTable, segments: Sequence[Segment], scratch: Workspace)
     ordered = sorted(place_of)
     places = _unless_identity([place_of[index] for index in ordered], end)
     rows = _unless_identity(ordered, stop - start)
-    return TableBatch(table.groups, table.scales, scratch, slice(start, stop), spans, places, rows)
+    table_rows = torch.full((stop - start,), -1)
+    for segment in segments:
+        table_rows[segment.first - start : segment.last - start] = table.row(segment.adapter)
+    return TableBatch(table.groups, table.scales, scratch, slice(start, stop), spans, places, rows, table_rows)
 
 
 def _unless_identity(indexes: list[int], length: int) -> Tensor | None:

@@ -53,7 +53,8 @@ class Accelerator(Protocol):
     """A device. Memory is reserved through PyTorch on `device`."""
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """The device as PyTorch names it."""
 
     @property
     def compute(self) -> Stream:
@@ -77,7 +78,8 @@ class Accelerator(Protocol):
         The two run side by side until the returned function is called. May be called within a capture. One at a time.
         """
 
-    def memory(self) -> MemoryCounts: ...
+    def memory(self) -> MemoryCounts:
+        """Return the memory of the device that is taken, and all of it."""
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
         """Return the most memory in bytes that `run` takes at any time, beyond what is taken before it."""

@@ -77,6 +77,7 @@ class Extent(NamedTuple):
 
 
 def extent_of(plan: Plan, *, with_adapters: bool) -> Extent:
+    """Return the sizes of a plan, which the step's kernels are launched for."""
     return Extent(
         sum(chunk.num_tokens for chunk in plan.prefills),
         sum(chunk.num_tokens for chunk in plan.decodes),

@@ -16,6 +16,8 @@ from engine.transfers import Event, PastEvent
 
 
 class InOrderStream:
+    """A stream on which all work is done once it is launched, so that there is nothing to wait for."""
+
     def record(self) -> Event:
         return PastEvent()
 

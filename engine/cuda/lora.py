@@ -13,6 +13,7 @@ from engine.cuda.accelerator import Beside, Stream
 from engine.cuda.adapters import DeviceSlots
 from engine.lora.layer import Group, groups_of
 from engine.transfers import Event
+from kernels.experts import ExpertRows
 from kernels.gpu.lora import Shrink, expand_, expand_and_silu_mul, workspace_elements
 from kernels.gpu.work_list import WorkList
 
@@ -48,6 +49,9 @@ class SlotLora:
             launch.run()
             return SlotDelta(shrink, lambda: None)
         return SlotDelta(shrink, self._beside(launch.run))
+
+    def begin_experts(self, layer: int, group: Group, x: Tensor, rows: ExpertRows) -> SlotDelta:
+        raise NotImplementedError("on a GPU transformers computes experts")
 
 
 class SlotDelta(NamedTuple):

@@ -79,6 +79,7 @@ def fields_of(shape: StepShape) -> StepFields[tuple[torch.dtype, tuple[int, ...]
 
 
 def num_bytes_of(shape: StepShape) -> int:
+    """Return the bytes that the integers of a step of this shape take."""
     return sum(_aligned(_size(*field)) for field in fields_of(shape))
 
 

@@ -14,6 +14,8 @@ from engine.transfers import Event
 
 
 class CudaEvent:
+    """A point in the work of a CUDA stream."""
+
     def __init__(self, event: torch.cuda.Event) -> None:
         self.event = event
 
@@ -26,6 +28,8 @@ class CudaEvent:
 
 
 class CudaStream:
+    """A CUDA stream of PyTorch."""
+
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self._stream = stream
 

@@ -37,17 +37,22 @@ class StepDecoder(Protocol):
     """A model on the device: `engine.models.decoder.Decoder`, or one that transformers computes."""
 
     @property
-    def config(self) -> ModelConfig: ...
+    def config(self) -> ModelConfig:
+        """The sizes of the model."""
 
     @property
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        """The dtype of activations."""
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """The device that has the weights."""
 
-    def forward(self, batch: Batch, before: Callable[[int], None]) -> Tensor: ...
+    def forward(self, batch: Batch, before: Callable[[int], None]) -> Tensor:
+        """Return the hidden states of the batch's output rows. before: called with each layer's index ahead of it."""
 
-    def logits(self, hidden: Tensor) -> Tensor: ...
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of hidden states."""
 
 
 class _Used(NamedTuple):

@@ -124,6 +124,8 @@ def check_model(model: ModelConfig, dtype: torch.dtype) -> None:
 
     Raises UnsupportedModel: when they do not.
     """
+    if model.experts is not None:
+        raise UnsupportedModel(f"config.json: experts of {model.family} need LORIKEET_DECODER=auto on a GPU for now")
     if model.head_dim % 16 or model.head_dim > LARGEST_HEAD:
         raise UnsupportedModel(
             f"config.json: head_dim is {model.head_dim}; on a GPU a multiple of 16 up to {LARGEST_HEAD}"

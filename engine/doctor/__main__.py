@@ -15,6 +15,7 @@ from engine.doctor.report import Report
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Print the report of this machine; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m engine.doctor", description=__doc__)
     parser.add_argument(
         "--measure-s", type=float, default=0.0, metavar="N", help="seconds of measuring; 0 measures nothing"

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import torch
 
-from engine.config import EngineConfig, load_model_config
+from engine.config import EngineConfig, ModelConfig, load_model_config
+from engine.config.families import FAMILIES
 from engine.config.gguf_file import gguf_of
+from engine.config.model_folder import decoder_on
 from engine.cpu.quality import Quality, stored_quality
-from engine.cpu.quantization import check_unquantized, choose_format, use_native_path
+from engine.cpu.quantization import check_unquantized, choose_format, use_native_path, why_unquantized
 from engine.doctor.report import Choice, Gpu, Machine
 from engine.hardware import num_threads, resolve_device, resolve_dtype
 from engine.prepare.sources import keeps_blocks
@@ -51,9 +53,8 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
     library = installed()
     paths = library.paths if library is not None else ()
     stored = stored_quality(config.model_dir, "int8")
-    through = _why_through_transformers(config)
-    if through:
-        check_unquantized(config.quantization)
+    model = _model_of(config, device)
+    through = "" if model is None else _why_as_stored(config, model)
     quantized, why = (
         ("none", through)
         if through
@@ -63,6 +64,7 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
             computed,
             lambda library: stored or UNMEASURED,
             has_blocks=_has_blocks(config.model_dir, source),
+            quantized=None if model is None else model.quantized,
         )
     )
     if quantized == "int8" and config.quantization == "auto" and stored is None:
@@ -77,21 +79,43 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
         products=products,
         native_paths=paths,
         num_threads=threads,
-        reasons=(*_reasons(config, device, dtype, gpus), why),
+        reasons=(*_reasons(config, device, dtype, gpus), *_of_files(model), why),
         advice=tuple(_advice(config, device, dtype, "" if through else products, paths, machine, threads)),
     )
 
 
-def _why_through_transformers(config: EngineConfig) -> str:
-    """Return why transformers computes the model; "" where it does not, or the model is not there yet."""
+def _model_of(config: EngineConfig, device: torch.device) -> ModelConfig | None:
+    """Return the model's configuration; None where the model is not there yet. Raises UnsupportedModel."""
     if not (Path(config.model_dir) / "config.json").exists():
+        return None
+    return load_model_config(
+        config.model_dir, decoder_on(config.model_dir, config.decoder, on_gpu=device.type == "cuda")
+    )
+
+
+def _why_as_stored(config: EngineConfig, model: ModelConfig) -> str:
+    """Return why the model is computed in the numbers of its files; "" where it is not so.
+
+    Raises SetupError: when another format is asked for.
+    """
+    why = why_unquantized(model)
+    if not why:
         return ""
-    model = load_model_config(config.model_dir, config.decoder)
+    check_unquantized(config.quantization, why)
     if model.decoder != "transformers":
-        return ""
+        return f"{why[0].upper()}{why[1:]}, in the numbers of its files."
+    if model.family in FAMILIES and config.decoder == "auto":
+        return "On a GPU transformers computes models with experts, which is slower than the engine's own code."
     if config.decoder == "transformers":
         return "LORIKEET_DECODER is transformers, which is slower than the engine's own code."
     return f"The engine has no code of its own for {model.family}: transformers computes it, which is slower."
+
+
+def _of_files(model: ModelConfig | None) -> list[str]:
+    """Return what is to be said of the files of a model, if they hold matrices in few bits."""
+    if model is None or model.quantized is None:
+        return []
+    return [f"The model's files hold matrices in {model.quantized}."]
 
 
 def _has_blocks(model_dir: str, source: str) -> bool:

@@ -68,6 +68,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the doctor found out about one machine."""
+
     machine: Machine
     gpus: tuple[Gpu, ...]
     choice: Choice

@@ -25,31 +25,47 @@ GATE_UP: Group = ("gate_proj", "up_proj")
 DOWN: Group = ("down_proj",)
 GROUPS = (QKV, OUT, GATE_UP, DOWN)  # projections of one group share their input
 
+EXPERTS_GATE_UP: Group = ("experts.gate_proj", "experts.up_proj")
+EXPERTS_DOWN: Group = ("experts.down_proj",)
+EXPERT_GROUPS = (EXPERTS_GATE_UP, EXPERTS_DOWN)  # of which an adapter has a matrix for each expert
+
 
 def groups_of(config: ModelConfig) -> Sequence[Group]:
     """Return the groups of a model's projections."""
-    return GROUPS if config.decoder == "own" else config.groups
+    if config.decoder != "own":
+        return config.groups
+    return GROUPS if config.experts is None else (QKV, OUT, *EXPERT_GROUPS)
+
+
+def shapes_of(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Return (in_features, out_features) of each projection of the groups."""
+    return config.projection_shapes() | config.expert_shapes()
 
 
 class _Matrix(NamedTuple):
-    """Elements [first, first + rows * columns) of a buffer."""
+    """Elements [first, last) of a buffer: a matrix, or one for each of a number of experts, one after the other."""
 
     first: int
     rows: int
     columns: int
+    num_experts: int | None = None
 
     @property
     def last(self) -> int:
-        return self.first + self.rows * self.columns
+        return self.first + (self.num_experts or 1) * self.rows * self.columns
 
     def of(self, buffers: Tensor) -> Tensor:
-        """Return a view [..., rows, columns] of buffers [..., E]."""
+        """Return a view [..., rows, columns] of buffers [..., elements], or [..., experts, rows, columns]."""
         flat = buffers[..., self.first : self.last]
-        return flat.view(*buffers.shape[:-1], self.rows, self.columns)
+        experts = () if self.num_experts is None else (self.num_experts,)
+        return flat.view(*buffers.shape[:-1], *experts, self.rows, self.columns)
 
 
 class GroupWeights(NamedTuple):
-    """One group of one layer, for one adapter or, with a leading axis, for a table of adapters."""
+    """One group of one layer, for one adapter or, with a leading axis, for a table of adapters.
+
+    Groups of experts have an axis of experts before the last two.
+    """
 
     projections: tuple[int, ...]
     """The adapted projections of the group, as positions in it."""
@@ -63,7 +79,7 @@ class AdapterLayout:
     """The places of the matrices of adapters with equal ranks in a buffer: the A's of all groups, then all B's.
 
     ranks: {(layer, projection): r} of the adapted projections. targets: {projection: (in_features, out_features)}.
-    groups: those of the model's projections.
+    groups: those of the model's projections; num_experts: of groups that have a matrix for each expert.
     Layouts are equal only if they are the same object: their maker makes one for equal ranks.
     """
 
@@ -72,6 +88,7 @@ class AdapterLayout:
         ranks: Mapping[ModuleKey, int],
         targets: Mapping[str, tuple[int, int]],
         groups: Sequence[Group] = GROUPS,
+        num_experts: int = 0,
     ) -> None:
         adapted = {
             (layer, group): [p for p, name in enumerate(group) if (layer, name) in ranks]
@@ -84,14 +101,15 @@ class AdapterLayout:
         for (layer, group), positions in adapted.items():
             rank = sum(ranks[layer, group[p]] for p in positions)
             if rank:
-                shrinks[layer, group] = _Matrix(end, rank, targets[group[0]][0])
-                end += rank * targets[group[0]][0]
+                each = num_experts if group in EXPERT_GROUPS else None
+                shrinks[layer, group] = _Matrix(end, rank, targets[group[0]][0], each)
+                end = shrinks[layer, group].last
         self.num_shrink_elements = end
         for (layer, group), a in shrinks.items():
             bs = []
             for p in adapted[layer, group]:
-                bs.append(_Matrix(end, ranks[layer, group[p]], targets[group[p]][1]))
-                end += bs[-1].rows * bs[-1].columns
+                bs.append(_Matrix(end, ranks[layer, group[p]], targets[group[p]][1], a.num_experts))
+                end = bs[-1].last
             self._groups[layer, group] = (tuple(adapted[layer, group]), a, tuple(bs))
         self.num_elements = end
         self.num_ranks = sum(a.rows for _, a, _ in self._groups.values())

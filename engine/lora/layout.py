@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.config.model import FUSED
+from engine.config.model import FUSED, ExpertModule
 
 REORDERED = ("q_proj", "k_proj")
 _NORMS = ("q_norm", "k_norm")
@@ -59,6 +59,15 @@ def outputs_of(projection: str, outputs: Tensor, config: ModelConfig) -> Tensor:
     """Return B of an adapter's projection, [out, r], with its outputs in the engine's order."""
     order = config.head_order() if projection in REORDERED else None
     return outputs if order is None else _reordered(outputs, order)
+
+
+def expert_outputs(projection: str, module: ExpertModule, config: ModelConfig) -> slice:
+    """Return the outputs of an adapter's module of experts that are those of a projection."""
+    experts, height = config.experts, config.expert_shapes()[projection][1]
+    place = module.projections.index(projection)
+    if len(module.projections) > 1 and experts is not None and experts.order == "interleaved":
+        return slice(place, None, len(module.projections))
+    return slice(place * height, (place + 1) * height)
 
 
 def _reordered(tensor: Tensor, order: Sequence[int]) -> Tensor:

@@ -18,7 +18,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -36,8 +36,9 @@ from adapters.ref import digest_of
 from adapters.safetensors_header import TensorInfo
 from adapters.store import AdapterStore
 from engine.config import ModelConfig
-from engine.lora.layer import AdapterLayout, GroupKey, GroupWeights, LoadedAdapter, ModuleKey, groups_of
-from engine.lora.layout import outputs_of
+from engine.config.model import ExpertModule
+from engine.lora.layer import AdapterLayout, GroupKey, GroupWeights, LoadedAdapter, ModuleKey, groups_of, shapes_of
+from engine.lora.layout import expert_outputs, outputs_of
 
 _Ranks = frozenset[tuple[tuple[int, str], int]]
 LOADING_NICENESS = 4
@@ -121,7 +122,9 @@ class AdapterLoader:
         self._store = store
         self._config = config
         self._targets = config.adapter_targets()
-        self._shapes = config.projection_shapes()
+        self._shapes = shapes_of(config)
+        self._expert_modules = config.expert_modules()
+        self._num_experts = 0 if config.experts is None else config.experts.number
         self._groups = groups_of(config)
         self._num_layers = config.num_layers
         self._dtype = dtype
@@ -159,13 +162,12 @@ class AdapterLoader:
         return self._lay_out(key, file, content)
 
     def _lay_out(self, key: str, file: AdapterFile, content: NDArray[np.uint8]) -> LoadedAdapter:
-        layout = self._layout(file)
+        parts = self._parts_of(file)
+        layout = self._layout(parts)
         weights = torch.empty(layout.num_elements, dtype=self._dtype_of(file), pin_memory=self._pin)
         groups = layout.groups_of(weights)
-        adapter = LoadedAdapter(
-            key, _scalings(_parts_of(file, self._config), groups), weights.nbytes, layout, weights, groups
-        )
-        self._fill(adapter, file, content)
+        adapter = LoadedAdapter(key, _scalings(parts, groups), weights.nbytes, layout, weights, groups)
+        self._fill(adapter, parts, content)
         return adapter
 
     def _dtype_of(self, file: AdapterFile) -> torch.dtype:
@@ -173,32 +175,66 @@ class AdapterLoader:
         kinds = {_DTYPES[tensor.dtype] for module in file.modules for tensor in (module.a, module.b)}
         return torch.bfloat16 if self._keeps_bfloat16 and kinds == {torch.bfloat16} else self._dtype
 
-    def _layout(self, file: AdapterFile) -> AdapterLayout:
-        """Return the layout of a file's adapter: one object for equal ranks, so that equal adapters run together."""
-        ranks = {key: part.module.rank for key, part in _parts_of(file, self._config).items()}
+    def _parts_of(self, file: AdapterFile) -> dict[ModuleKey, list[_Part]]:
+        """Return the modules of a file by layer and projection.
+
+        The projections of a fused one have the same A. Projections of experts have a part for each expert that is
+        adapted, or one of all.
+        """
+        parts: dict[ModuleKey, list[_Part]] = {}
+        for module in file.modules:
+            of_expert = self._expert_modules.get(module.projection)
+            if of_expert is not None:
+                for projection in of_expert.projections:
+                    outputs = expert_outputs(projection, of_expert, self._config)
+                    parts.setdefault((module.layer, projection), []).append(_Part(module, outputs, of_expert))
+                continue
+            first = 0
+            for projection in self._config.parts_of(module.projection):
+                outputs = slice(first, first + self._shapes[projection][1])
+                parts[module.layer, projection] = [_Part(module, outputs)]
+                first = outputs.stop
+        return parts
+
+    def _layout(self, parts: Mapping[ModuleKey, Sequence[_Part]]) -> AdapterLayout:
+        """Return the layout of an adapter: one object for equal ranks, so that equal adapters run together.
+
+        All experts of a layer have the largest rank of any, with zeros where they have less.
+        """
+        ranks = {key: max(part.module.rank for part in of_key) for key, of_key in parts.items()}
         key = frozenset(ranks.items())
         layout = self._layouts.get(key)
         if layout is None:
-            layout = self._layouts[key] = AdapterLayout(ranks, self._shapes, self._groups)
+            layout = self._layouts[key] = AdapterLayout(ranks, self._shapes, self._groups, self._num_experts)
         return layout
 
-    def _fill(self, adapter: LoadedAdapter, file: AdapterFile, content: NDArray[np.uint8]) -> None:
+    def _fill(
+        self, adapter: LoadedAdapter, parts: Mapping[ModuleKey, Sequence[_Part]], content: NDArray[np.uint8]
+    ) -> None:
         """Copy a file's weights into an adapter, in few calls.
 
         At each call the stepping thread may have to wait for the interpreter.
 
         Raises AdapterRejected: when a weight is NaN, infinite or too large for the engine's dtype.
         """
-        parts = _parts_of(file, self._config)
         targets, sources, places = [], [], []
         for (layer, group), weights in adapter.groups.items():
-            shrinks = torch.split(weights.a, [len(b) for b in weights.bs])
-            for p, a, b in zip(weights.projections, shrinks, weights.bs, strict=True):
-                part = parts[layer, group[p]]
-                outputs = _tensor(part.module.b, content)[part.first : part.first + b.shape[1]]
-                targets += [a, b.T]
-                sources += [_tensor(part.module.a, content), outputs_of(group[p], outputs, self._config)]
-                places += [f"layer {layer} {group[p]}"] * 2
+            shrinks = torch.split(weights.a, [b.shape[-2] for b in weights.bs], -2)
+            for p, a, b, scaling in zip(
+                weights.projections, shrinks, weights.bs, adapter.scalings[layer, group], strict=True
+            ):
+                for part in parts[layer, group[p]]:
+                    inputs, outputs = _tensor(part.module.a, content), _tensor(part.module.b, content)[part.outputs]
+                    if part.of_expert is None:
+                        targets += [a, b.T]
+                        sources += [inputs, outputs_of(group[p], outputs, self._config)]
+                    else:
+                        of_a, of_b = part.of_experts(a, b)
+                        targets += [of_a, of_b]
+                        sources += part.by_expert(inputs, outputs, scaling)
+                    places += [f"layer {layer} {group[p]}"] * 2
+        if any(part.of_expert is not None for of_key in parts.values() for part in of_key):
+            adapter.weights.zero_()  # what some experts lack
         torch._foreach_copy_(targets, sources)
         # After the conversion: what overflows the engine's dtype would reach every row that uses it.
         if not math.isfinite(float(adapter.weights.sum(dtype=torch.float32))):
@@ -239,28 +275,33 @@ def _tensor(info: TensorInfo, content: NDArray[np.uint8]) -> Tensor:
 
 
 class _Part(NamedTuple):
-    """One projection's part of a module: the outputs from `first`, as many as the projection has."""
+    """One projection's part of a module: some of its outputs, and where it is of experts, whose."""
 
     module: AdapterModule
-    first: int
+    outputs: slice
+    of_expert: ExpertModule | None = None
 
+    def of_experts(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the places of the part's matrices in A's [E, r, in] and B's [E, r, out] of all experts."""
+        assert self.of_expert is not None
+        rank, expert = self.module.rank, self.of_expert.expert
+        which = slice(None) if expert is None else slice(expert, expert + 1)
+        return a[which, :rank], b[which, :rank]
 
-def _parts_of(file: AdapterFile, config: ModelConfig) -> dict[ModuleKey, _Part]:
-    """Return the modules of a file by layer and projection. The projections of a fused one have the same A."""
-    parts: dict[ModuleKey, _Part] = {}
-    for module in file.modules:
-        first = 0
-        for projection in config.parts_of(module.projection):
-            parts[module.layer, projection] = _Part(module, first)
-            if config.fused:
-                first += config.projection_shape(projection)[1]
-    return parts
+    def by_expert(self, a: Tensor, b: Tensor, scaling: float) -> list[Tensor]:
+        """Return A [E * r, in] and B [out, r * E] of a file as [E, r, in] and [E, r, out] (`adapters.peft_format`).
+
+        scaling: that of all experts, where this one has another.
+        """
+        rank = self.module.rank
+        a, b = a.reshape(-1, rank, a.shape[1]), b.reshape(b.shape[0], rank, -1).permute(2, 1, 0)
+        return [a, b if self.module.scaling == scaling else b.float() * (self.module.scaling / scaling)]
 
 
 def _scalings(
-    parts: Mapping[ModuleKey, _Part], groups: Mapping[GroupKey, GroupWeights]
+    parts: Mapping[ModuleKey, Sequence[_Part]], groups: Mapping[GroupKey, GroupWeights]
 ) -> dict[GroupKey, tuple[float, ...]]:
     return {
-        (layer, group): tuple(parts[layer, group[p]].module.scaling for p in of_group.projections)
+        (layer, group): tuple(parts[layer, group[p]][0].module.scaling for p in of_group.projections)
         for (layer, group), of_group in groups.items()
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -14,7 +14,9 @@ from torch import Tensor
 from engine.config import ModelConfig, UnsupportedModel
 from engine.config.gguf_file import FILE_NAME, gguf_of
 from engine.lora.layout import in_order, part_of
+from engine.models.expert_layout import ExpertPart, expert_part, mxfp4_numbers
 from engine.models.gguf import GgufWeights
+from engine.models.packed.files import PackedFiles
 from engine.models.weights import (
     MakeEmbedding,
     MakeLinear,
@@ -27,6 +29,9 @@ from engine.models.weights import (
 )
 from kernels.norm import RmsNorm
 
+CLASSIFIER = "score.weight"
+"""The name of the matrix by which a decoder scores, where it is a classifier."""
+
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
@@ -34,10 +39,18 @@ Made = TypeVar("Made")
 class _File(Protocol):
     """A file of tensors, as safetensors has it."""
 
-    def get_tensor(self, name: str) -> Tensor: ...
-
     def get_slice(self, name: str) -> Tensor:
         """Return what gives rows of the tensor by an index, without the others."""
+
+
+class _Renamed:
+    """A file of which one tensor goes by another name."""
+
+    def __init__(self, file: _File, name: str) -> None:
+        self._file, self._name = file, name
+
+    def get_slice(self, name: str) -> Tensor:
+        return self._file.get_slice(self._name)
 
 
 class _Checkpoint:
@@ -54,9 +67,14 @@ class _Checkpoint:
         if blocks is not None:
             weights = GgufWeights(blocks, config)
             self._files = dict.fromkeys(weights.keys(), weights)
+        elif config.quantized is not None:
+            packed = stack.enter_context(PackedFiles(folder, config))
+            self._files, paths = dict.fromkeys(packed.keys(), packed), []
         for path in paths:
             file = stack.enter_context(safe_open(path, framework="pt"))
             self._files.update(dict.fromkeys(file.keys(), file))
+        if "embed_tokens.weight" in self._files:  # as a model without a head was saved
+            self._files = {f"model.{name}": _Renamed(file, name) for name, file in self._files.items()}
         self._unread = set(self._files)
         self._config = config
         self._dtype = dtype
@@ -67,18 +85,40 @@ class _Checkpoint:
 
         Raises UnsupportedModel: when the tensor is missing or has another shape.
         """
+        of_expert = expert_part(name, shape, self._config.experts, self._files)
+        if of_expert is not None:
+            return self._take_expert(of_expert, shape)
         part = part_of(name, self._config) if name not in self._files else None
         source = name if part is None else part.source
+        found = self._slice(source, shape if part is None else (part.num_rows, *shape[1:]))
+        tensor: Tensor = found[:] if part is None else found[part.first : part.first + shape[0]]
+        return in_order(name, tensor, self._config).to(self._device, self._dtype)
+
+    def _take_expert(self, part: ExpertPart, shape: tuple[int, ...]) -> Tensor:
+        found = self._slice(part.source, shape if part.expert is None else part.shape)
+        tensor: Tensor = found[:] if part.expert is None else found[part.expert]
+        if part.scales:
+            scales = self._slice(part.scales, part.shape[:-1])[part.expert]
+            tensor = mxfp4_numbers(tensor[part.rows], scales[part.rows])[:, : shape[1]]
+        elif part.is_transposed:
+            tensor = tensor[:, part.rows].T.contiguous()
+        elif part.expert is not None:
+            tensor = tensor[part.rows]
+        return tensor.to(self._device, self._dtype)
+
+    def _slice(self, source: str, shape: tuple[int, ...]) -> Any:
+        """Return what gives parts of a tensor of this shape by an index, and note that it was asked for.
+
+        Raises UnsupportedModel: when the tensor is missing or has another shape.
+        """
         if source not in self._files:
             raise UnsupportedModel(f"the checkpoint lacks {source}")
         self._unread.discard(source)
-        whole = shape if part is None else (part.num_rows, *shape[1:])
         found = self._files[source].get_slice(source)
         given = tuple(found.get_shape() if hasattr(found, "get_shape") else found.shape)
-        if given != whole:
-            raise UnsupportedModel(f"{source} is {list(given)}, the config asks for {list(whole)}")
-        tensor: Tensor = found[:] if part is None else found[part.first : part.first + shape[0]]
-        return in_order(name, tensor, self._config).to(self._device, self._dtype)
+        if given != shape:
+            raise UnsupportedModel(f"{source} is {list(given)}, the config asks for {list(shape)}")
+        return found
 
     def note(self, make: Callable[[Stacked, Given], Made]) -> Callable[[Stacked, Given], Made]:
         """Return `make`, which may find the matrices elsewhere, with a note that they were asked for."""
@@ -112,10 +152,21 @@ def load_weights(
         linear, embedding = checkpoint.note(make_linear), checkpoint.note(make_embedding)
         weights = assemble(checkpoint.take, config, make_norm, linear, embedding)
         tied = config.tie_word_embeddings
-        unknown = [name for name in checkpoint.unread() if not (tied and name == "lm_head.weight")]
+        unused = {*(("lm_head.weight",) if tied else ()), *((CLASSIFIER,) if config.task.scored_by else ())}
+        unknown = [name for name in checkpoint.unread() if name not in unused]
         if unknown:
             raise UnsupportedModel(f"the checkpoint has tensors the config does not explain: {', '.join(unknown[:5])}")
     return weights
+
+
+def read_classifier(model_dir: str | Path, config: ModelConfig) -> Tensor:
+    """Return the row [1, hidden] by which a decoder with a classifier scores a text, on a CPU.
+
+    Raises UnsupportedModel: when the row is missing, or misshapen.
+    """
+    with ExitStack() as stack:
+        checkpoint = _Checkpoint(Path(model_dir), config, torch.float32, torch.device("cpu"), stack)
+        return checkpoint.take(CLASSIFIER, (1, config.hidden_size)).clone()
 
 
 @contextmanager

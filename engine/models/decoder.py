@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.lora.layer import DOWN, GATE_UP, OUT, QKV, Group
-from engine.models.weights import LayerWeights, ModelWeights, Norm, Product
-from kernels.activation import gelu_mul, silu_mul
+from engine.lora.layer import DOWN, EXPERTS_DOWN, EXPERTS_GATE_UP, GATE_UP, OUT, QKV, Group
+from engine.models.weights import ExpertWeights, LayerWeights, ModelWeights, Norm, Product
+from kernels.activation import clamped_mul, gelu_mul, silu_mul
+from kernels.experts import ExpertRows, route, sorted_rows, weighted_sum
 from kernels.workspace import Workspace
 
 
@@ -44,6 +45,13 @@ class Delta(Protocol):
         """
 
 
+class ExpertsDelta(Protocol):
+    """The deltas of adapters to one group's products of experts."""
+
+    def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
+        """Add the delta to out [M, sum(sizes)] in place, as `Delta.add_`."""
+
+
 class StepLora(Protocol):
     """The adapters of one step's rows."""
 
@@ -52,6 +60,9 @@ class StepLora(Protocol):
 
         Called once for each layer and group in the order of the forward pass.
         """
+
+    def begin_experts(self, layer: int, group: Group, x: Tensor, rows: ExpertRows) -> ExpertsDelta:
+        """Begin the delta of x [M, in], rows of experts of the step's rows, to the products of their experts."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -125,6 +136,9 @@ class Decoder:
     def _feed_forward(self, index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
         """Return the residual stream x [N, hidden] after the layer's feed-forward part."""
         normed = x if layer.post_norm is None else layer.post_norm(x)
+        if isinstance(layer.feed_forward, ExpertWeights):
+            fed = _scaled(self._experts(index, layer.feed_forward, normed, lora), self.config.residual_multiplier)
+            return (fed if layer.feed_forward_norm is None else layer.feed_forward_norm(fed)) + x
         delta = None if lora is None else lora.begin(index, GATE_UP, normed)
         gate_up = layer.gate_up(normed)
         if delta is not None and self._is_silu:
@@ -136,6 +150,24 @@ class Decoder:
         activated = _scaled(activated, self.config.residual_multiplier)
         delta = None if lora is None else lora.begin(index, DOWN, activated)
         return _added(layer.down, activated, delta, layer.feed_forward_norm, x)
+
+    def _experts(self, index: int, weights: ExpertWeights, x: Tensor, lora: StepLora | None) -> Tensor:
+        """Return what the experts that are chosen for each row make of x [N, hidden]: the weighted sum."""
+        experts = self.config.experts
+        assert experts is not None
+        shares, chosen = route(weights.router(x), experts.chosen, normalized=experts.normalized)
+        rows = sorted_rows(chosen, experts.number)
+        x = x[rows.tokens]
+        delta = None if lora is None else lora.begin_experts(index, EXPERTS_GATE_UP, x, rows)
+        gate_up = weights.gate_up(x, rows)
+        if delta is not None:
+            delta.add_(gate_up, (gate_up.shape[1] // 2,) * 2)
+        gated = self._activation(gate_up) if experts.clamp is None else clamped_mul(gate_up, *experts.clamp)
+        delta = None if lora is None else lora.begin_experts(index, EXPERTS_DOWN, gated, rows)
+        out = weights.down(gated, rows)
+        if delta is not None:
+            delta.add_(out, out.shape[1:])
+        return weighted_sum(out, rows, shares)
 
 
 def bounded_(x: Tensor, cap: float) -> Tensor:

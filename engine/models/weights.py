@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.config.model import Experts
+from kernels.experts import ExpertRows, GroupedLinear
 from kernels.linear import Embedding, Linear
 
 
@@ -29,6 +31,12 @@ class Product(Protocol):
     def __call__(self, x: Tensor) -> Tensor: ...
 
     def add(self, x: Tensor, y: Tensor) -> Tensor: ...
+
+
+class GroupedProduct(Protocol):
+    """Products of the rows of several experts with the matrix of each, as `kernels.experts.GroupedLinear`."""
+
+    def __call__(self, x: Tensor, rows: ExpertRows) -> Tensor: ...
 
 
 class TokenRows(Protocol):
@@ -68,7 +76,24 @@ class Stacked:
 MakeLinear = Callable[[Stacked, Tensor | None], Product]  # of matrices and the bias of all their outputs
 # Of a table [V, H], and the product with the same table where the head is tied to it.
 MakeEmbedding = Callable[[Stacked, Product | None], TokenRows]
+# Of all experts' matrices, one below the other, the biases of all outputs, and the number of experts.
+MakeGrouped = Callable[[Stacked, Tensor | None, int], GroupedProduct]
 MakeNorm = Callable[[Tensor, float], Norm]  # of a weight and its epsilon
+
+
+class GatedWeights(msgspec.Struct, frozen=True):
+    """The feed-forward part of a layer."""
+
+    gate_up: Product  # H -> 2I
+    down: Product  # I -> H
+
+
+class ExpertWeights(msgspec.Struct, frozen=True):
+    """The feed-forward parts of a layer of which a router chooses some for each token; E of them."""
+
+    router: Product  # H -> E
+    gate_up: GroupedProduct  # H -> 2I
+    down: GroupedProduct  # I -> H
 
 
 class LayerWeights(msgspec.Struct, frozen=True):
@@ -82,9 +107,23 @@ class LayerWeights(msgspec.Struct, frozen=True):
     o: Product  # Q -> H
     attention_norm: Norm | None  # [H], of attention's output
     post_norm: Norm | None  # [H]
-    gate_up: Product  # H -> 2I
-    down: Product  # I -> H
+    feed_forward: GatedWeights | ExpertWeights
     feed_forward_norm: Norm | None  # [H], of the feed-forward part's output
+    sinks: Tensor | None = None  # [heads]
+
+    @property
+    def gated(self) -> GatedWeights:
+        """The feed-forward part of a layer without experts."""
+        assert isinstance(self.feed_forward, GatedWeights)
+        return self.feed_forward
+
+    @property
+    def gate_up(self) -> Product:
+        return self.gated.gate_up
+
+    @property
+    def down(self) -> Product:
+        return self.gated.down
 
 
 class ModelWeights(msgspec.Struct, frozen=True):
@@ -121,6 +160,13 @@ def plain_linear(matrices: Stacked, bias: Tensor | None) -> Product:
     return Linear(matrices.tensor, bias)
 
 
+def plain_grouped(matrices: Stacked, bias: Tensor | None, number: int) -> GroupedProduct:
+    """Return the products with each expert's matrices as they are."""
+    outputs = sum(height for height, _ in matrices.shapes) // number
+    biases = None if bias is None else bias.view(number, outputs)
+    return GroupedLinear(matrices.tensor.view(number, outputs, -1), biases)
+
+
 def plain_embedding(table: Stacked, head: Product | None) -> TokenRows:
     """Return the rows of the table as it is."""
     return Embedding(table.tensor)
@@ -132,13 +178,16 @@ def assemble(
     make_norm: MakeNorm,
     make_linear: MakeLinear = plain_linear,
     make_embedding: MakeEmbedding = plain_embedding,
+    make_grouped: MakeGrouped = plain_grouped,
     *,
     in_turn: bool = False,
 ) -> ModelWeights:
     """Return every tensor of a model, fused. in_turn: True: each layer is read whenever it is used, and not kept."""
     hidden = config.hidden_size
     table = Stacked(take, ("model.embed_tokens.weight",), ((config.vocab_size, hidden),))
-    each = LayersInTurn(lambda index: _layer(take, config, index, make_norm, make_linear), config.num_layers)
+    each = LayersInTurn(
+        lambda index: _layer(take, config, index, make_norm, make_linear, make_grouped), config.num_layers
+    )
     layers = each if in_turn else list(each)
     norm = make_norm(_norm_weight(take, "model.norm", hidden, config), config.rms_norm_eps)
     is_tied = config.tie_word_embeddings
@@ -146,7 +195,14 @@ def assemble(
     return ModelWeights(make_embedding(table, head if is_tied else None), layers, norm, head)
 
 
-def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm, make_linear: MakeLinear) -> LayerWeights:
+def _layer(
+    take: Take,
+    config: ModelConfig,
+    index: int,
+    make_norm: MakeNorm,
+    make_linear: MakeLinear,
+    make_grouped: MakeGrouped,
+) -> LayerWeights:
     prefix, hidden = f"model.layers.{index}", config.hidden_size
 
     def matrices(block: str, *projections: str) -> Stacked:
@@ -162,6 +218,14 @@ def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm, mak
 
     def layer_norm(name: str) -> Norm | None:
         return norm(name, hidden) if name else None
+
+    def feed_forward() -> GatedWeights | ExpertWeights:
+        if config.experts is not None:
+            return _experts(take, config, config.experts, prefix, make_grouped)
+        return GatedWeights(
+            make_linear(matrices("mlp", "gate_proj", "up_proj"), None),
+            make_linear(matrices("mlp", "down_proj"), None),
+        )
 
     qkv = ("q_proj", "k_proj", "v_proj")
     q_size, k_size = (config.projection_shapes()[name][1] for name in qkv[:2])
@@ -185,9 +249,34 @@ def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm, mak
         ),
         attention_norm=layer_norm(config.norms.after_attention),
         post_norm=layer_norm(config.norms.before_feed_forward),
-        gate_up=make_linear(matrices("mlp", "gate_proj", "up_proj"), None),
-        down=make_linear(matrices("mlp", "down_proj"), None),
+        feed_forward=feed_forward(),
         feed_forward_norm=layer_norm(config.norms.after_feed_forward),
+        sinks=take(f"{prefix}.self_attn.sinks", (config.num_heads,)) if config.has_sinks else None,
+    )
+
+
+def _experts(
+    take: Take, config: ModelConfig, experts: Experts, prefix: str, make_grouped: MakeGrouped
+) -> ExpertWeights:
+    hidden, inner = config.hidden_size, config.intermediate_size
+
+    def grouped(projections: Sequence[str], height: int, width: int) -> GroupedProduct:
+        each = [
+            f"{prefix}.mlp.experts.{expert}.{projection}"
+            for expert in range(experts.number)
+            for projection in projections
+        ]
+        bias = torch.cat([take(f"{name}.bias", (height,)) for name in each]) if experts.has_biases else None
+        matrices = Stacked(take, [f"{name}.weight" for name in each], [(height, width)] * len(each))
+        return make_grouped(matrices, bias, experts.number)
+
+    router = f"{prefix}.mlp.router"
+    bias = take(f"{router}.bias", (experts.number,)) if experts.has_biases else None
+    return ExpertWeights(
+        # As it is in every format: a rounded router would choose other experts.
+        router=Linear(take(f"{router}.weight", (experts.number, hidden)), bias),
+        gate_up=grouped(("gate_proj", "up_proj"), inner, hidden),
+        down=grouped(("down_proj",), hidden, inner),
     )
 
 

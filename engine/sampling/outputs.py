@@ -73,4 +73,4 @@ def _num_pooled(chunk: Chunk) -> int:
     """Return how many of the chunk's last rows are pooled."""
     if chunk.sequence.request.pooling == "mean":
         return chunk.num_tokens
-    return int(chunk.sequence.request.pooling == "last" and chunk.samples)
+    return int(chunk.sequence.request.pooling in ("last", "score") and chunk.samples)

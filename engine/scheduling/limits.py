@@ -6,6 +6,7 @@ Gateways hold clients to most of these bounds already; here they keep one bad re
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 
@@ -59,6 +60,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: frozenset[int]
     token_bytes: int
     """Bytes of one token's keys and values, the unit in which adapter loads are charged."""
+    task: Literal["text", "embed", "rerank"] = "text"
+    """What the model is for (`engine.config.model.Task`): only text is generated and scored, only `rerank` ranks."""
+    caches_prefixes: bool = True
+    """False for a model whose tokens see those after them: no part of a text is computed without the rest."""
     length_switch: int = 0
     """The length beyond which a sequence's positions are all rotated by other angles (LongRoPE); 0: none."""
     num_draft_tokens: int = 0
@@ -74,7 +79,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 def check_request(request: GenerateRequest, limits: Limits) -> EngineError | None:
     """Return why this engine can't take the request, or None."""
     problem = (
-        _wrong_length(request, limits.max_model_len)
+        _wrong_task(request, limits)
+        or _wrong_length(request, limits.max_model_len)
         or _wrong_choices(request, limits.max_num_seqs)
         or _wrong_token_ids(request, limits.vocab_size)
         or _wrong_weight(request)
@@ -82,6 +88,18 @@ def check_request(request: GenerateRequest, limits: Limits) -> EngineError | Non
         or _wrong_sampling(request.sampling)
     )
     return None if problem is None else EngineError("invalid_request", problem)
+
+
+def _wrong_task(request: GenerateRequest, limits: Limits) -> str | None:
+    if limits.task != "text" and request.pooling is None:
+        return f"pooling is missing: this model makes no text, it is for {limits.task}"
+    if (request.pooling == "score") != (limits.task == "rerank"):
+        return f"pooling is {request.pooling}; this model is for {limits.task}"
+    if request.pooling == "cls" and limits.caches_prefixes:
+        return "pooling is cls; this model's first token sees no other"
+    if not 0 <= request.num_first_tokens <= len(request.prompt_token_ids):
+        return f"num_first_tokens is {request.num_first_tokens}"
+    return None
 
 
 def _wrong_length(request: GenerateRequest, max_model_len: int) -> str | None:

@@ -68,15 +68,20 @@ class RequestGroup(msgspec.Struct, eq=False):
         )
 
 
-def unit_embedding(pooled: NDArray[np.float32]) -> bytes | None:
-    """Return pooled, fp32 [hidden], at unit length as `protocol.Final.embedding`; None if it has no direction.
+def embedding_of(request: GenerateRequest, pooled: NDArray[np.float32]) -> bytes | None:
+    """Return pooled, fp32 [hidden], as `protocol.Final.embedding`; None if it has no direction, or is no number.
 
-    The mean of the hidden states and their sum have the same direction, so nothing is divided by the token count.
+    The mean of the hidden states and their sum have the same direction, so that nothing is divided by the number of
+    tokens for a vector of unit length.
     """
     length = float(np.linalg.norm(pooled.astype(np.float64)))
-    if not np.isfinite(length) or not length:
+    if not np.isfinite(length):
         return None
-    return (pooled / length).astype("<f4").tobytes()
+    if request.pooling == "score":
+        return pooled.astype("<f4").tobytes()
+    if not request.is_normalized:
+        return (pooled / (len(request.prompt_token_ids) if request.pooling == "mean" else 1)).astype("<f4").tobytes()
+    return (pooled / length).astype("<f4").tobytes() if length else None
 
 
 def _num_kept(sequence: Sequence) -> int:

@@ -34,7 +34,7 @@ from engine.scheduling.fairness import DECODE_COST
 from engine.scheduling.limits import Limits, check_request
 from engine.scheduling.matcher_time import MatcherTime
 from engine.scheduling.request_book import RequestBook
-from engine.scheduling.request_group import RequestGroup, unit_embedding
+from engine.scheduling.request_group import RequestGroup, embedding_of
 from engine.scheduling.running_set import AdapterSlots
 from engine.scheduling.step_time import StepLoad
 from engine.scheduling.totals import Totals
@@ -447,7 +447,8 @@ class Scheduler:
         """
         if progress.error is not None:
             return self.fail(sequence.request_id, progress.error)
-        self._blocks.register(sequence, progress.num_computed)
+        if self._limits.caches_prefixes:
+            self._blocks.register(sequence, progress.num_computed)
         group = self._requests.find(sequence.request_id)
         assert group is not None
         if group.held and progress.num_computed >= sequence.num_prompt_tokens:
@@ -463,7 +464,7 @@ class Scheduler:
             return None
         embedding = None
         if sequence.pooled is not None:
-            embedding = unit_embedding(sequence.pooled)
+            embedding = embedding_of(sequence.request, sequence.pooled)
             if embedding is None:
                 return self.fail(sequence.request_id, EngineError("internal", NOT_A_NUMBER))
         self._requests.end(sequence)

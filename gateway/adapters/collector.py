@@ -21,14 +21,14 @@ from gateway.db.adapters.adapter_imports import expire_imports
 from gateway.db.adapters.contents import owners, store_exclusive
 from gateway.db.pool import Database
 from gateway.db.turns import COLLECTING, Turn
-from gateway.support.worker import forever
+from gateway.support.worker import Background, forever
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.5, 20.0
 
 log = structlog.get_logger(__name__)
 
 
-class Collector:
+class Collector(Background):
     """Deletes unused content between `start` and `stop`.
 
     resident: returns the keys of the content that engines hold.
@@ -54,16 +54,13 @@ class Collector:
         self._grace_s = grace_s
         self._turn = Turn(database, COLLECTING)
         self._unused_since_s: dict[str, float] = {}  # by digest, or key on an engine
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    async def _run(self) -> None:
         interval_s = max(MIN_INTERVAL_S, min(MAX_INTERVAL_S, self._grace_s / 4))
-        self._task = asyncio.create_task(forever(self._poll, interval_s, name="collection"))
+        await forever(self._poll, interval_s, name="collection")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
         self._turn.release()
 
     async def collect(self, *, in_store: bool = True) -> list[str]:

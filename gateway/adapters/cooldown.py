@@ -69,6 +69,7 @@ async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
 
 
 def import_over() -> Conflict:
+    """Return the refusal of bytes for an import that has ended."""
     return Conflict(
         "This import has ended: it was canceled, or the server stopped working on it. Start a new import.",
         param="import_id",

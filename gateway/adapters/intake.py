@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 class Inspect(Protocol):
     """The function `adapters.inspection.inspect`."""
 
-    async def __call__(self, path: Path, into: Path, base: BaseShape, bounds: Bounds, *, niceness: int) -> Report: ...
+    async def __call__(self, path: Path, into: Path, base: BaseShape, bounds: Bounds, *, niceness: int) -> Report:
+        """Inspect the content at `path`, and unpack what is accepted into the folder `into`."""
 
 
 """`adapters.inspection.inspect`."""

@@ -21,7 +21,7 @@ from gateway.db.due_work import RARELY_S
 from gateway.db.organization import audit
 from gateway.db.pool import Database
 from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest
-from gateway.support.worker import forever
+from gateway.support.worker import Background, forever
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -32,7 +32,7 @@ MAX_AT_ONCE = 2
 log = structlog.get_logger(__name__)
 
 
-class Prober:
+class Prober(Background):
     """Probes waiting versions from `start` to `stop`."""
 
     def __init__(
@@ -52,21 +52,15 @@ class Prober:
         self._probe = probe
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
         self._wake = wake
-        self._task: asyncio.Task[None] | None = None
 
     def is_ready(self, base: str | None) -> bool:
         """Tell whether `probe` would try a version of a base model; None is whichever there is."""
         ready = self._ready_bases()
         return bool(ready) if base is None else base in ready
 
-    def start(self) -> None:
+    async def _run(self) -> None:
         interval_s = INTERVAL_S if self._wake is None else RARELY_S
-        self._task = asyncio.create_task(forever(self._probe_all, interval_s, name="probes", wake=self._wake))
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await forever(self._probe_all, interval_s, name="probes", wake=self._wake)
 
     async def probe(self, adapter_id: str, version: int, *, mine: bool) -> None:
         """Probe a version if it waits, nobody else probes it, and an engine is there.

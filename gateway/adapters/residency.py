@@ -17,7 +17,7 @@ from gateway.db.adapters.adapter_settings import list_pinned
 from gateway.db.changes import Change
 from gateway.db.pool import Database
 from gateway.domain.errors import GatewayError
-from gateway.support.worker import forever
+from gateway.support.worker import Background, forever
 
 POLL_S = 1.0
 """Seconds between two looks for new engines."""
@@ -38,14 +38,17 @@ Wanted = tuple[str | None, str]
 class Engine(Protocol):
     """The interface of a backend that keeps adapters resident."""
 
-    def health(self) -> Health: ...
+    def health(self) -> Health:
+        """Return whether the engine can be asked."""
 
-    async def load(self, key: str) -> None: ...
+    async def load(self, key: str) -> None:
+        """Make an adapter resident, and keep it resident."""
 
-    async def unpin(self, key: str) -> None: ...
+    async def unpin(self, key: str) -> None:
+        """Let an adapter be evicted like any other."""
 
 
-class Residency:
+class Residency(Background):
     """Keeps pinned adapters on engines from `start` to `stop`. Subscribe `changed` to the change feed."""
 
     def __init__(self, database: Database, engines: Callable[[], Sequence[tuple[str, Engine]]]) -> None:
@@ -60,15 +63,9 @@ class Residency:
         self._asked: dict[Wanted, float] = {}  # until when, by the loop's time
         self._is_stale = True
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(forever(self._step, POLL_S, name="pinned adapters", wake=self._wake))
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    async def _run(self) -> None:
+        await forever(self._step, POLL_S, name="pinned adapters", wake=self._wake)
 
     def changed(self, change: Change | None) -> None:
         if change is None or change.table in ("adapters", "projects", "experiments"):

@@ -29,7 +29,7 @@ from gateway.db.organization.audit import Author
 from gateway.db.pool import Database
 from gateway.db.turns import WATCHING, Turn
 from gateway.domain.errors import GatewayError, InvalidRequest, UploadsPaused
-from gateway.support.worker import forever
+from gateway.support.worker import Background, forever
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class _Rest(msgspec.Struct, frozen=True):
     num_failed: int
 
 
-class Watcher:
+class Watcher(Background):
     """Watches the folder between `start` and `stop`.
 
     A gateway process has one. max_bytes: the most bytes of an adapter.
@@ -90,15 +90,12 @@ class Watcher:
         self._rests: dict[tuple[str, str], _Rest] = {}
         self._turn = Turn(database, WATCHING)
         self._reported: set[str] = set()
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(forever(self._watch, self._poll_s, name="watched folder"))
+    async def _run(self) -> None:
+        await forever(self._watch, self._poll_s, name="watched folder")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
         self._turn.release()
 
     async def _watch(self) -> None:

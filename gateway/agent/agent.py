@@ -26,13 +26,14 @@ from gateway.agent.tending import Replicas
 from gateway.db.changes import Change, ChangeFeed
 from gateway.db.pool import FAILURES, Database
 from gateway.db.pools.host_failures import clear_failures
-from gateway.db.pools.hosts import announce_key, list_keys
+from gateway.db.pools.hosts import announce_key, list_keys, tell_nodes
 from gateway.db.pools.planning import plan_pools
 from gateway.db.pools.replicas import ReplicaRow, forget_stopped
 from gateway.db.pools.revisions import prepare_again
 from gateway.db.pools.scaling import scale_pools
 from gateway.db.pools.scaling_rows import forget_loads
 from gateway.db.pools.served import ServedPool, list_served
+from gateway.domain.pools.capacity import Node
 from gateway.domain.pools.plan import Action
 from gateway.settings import Settings
 from gateway.support.host import host_keys
@@ -93,6 +94,7 @@ class Agent:
         self._models = Models(database, settings, hardware, self._lease.host_id, changed=self._wake.set)
         self._replicas = Replicas(site, changed=self._wake.set, why_not=self._models.why_not)
         self._marks = Marks(settings.data_dir)
+        self._told_nodes: list[Node] | None = None
         self._forget_at_s = 0.0
         self._leaves_by_s = math.inf
         """When this agent ends at the latest; finite once it leaves."""
@@ -180,6 +182,7 @@ class Agent:
                 self._has_begun = True
             if self._keys is not None:
                 await self._exchange_keys(conn, self._keys)
+            await self._tell_nodes(conn)
             pools = await self._served(conn)
             if self.is_leaving:
                 ids = [row.id for row in self._own(pools)]
@@ -215,6 +218,12 @@ class Agent:
         """Tell this host's key, and let the holders of all keys connect to its engines."""
         await announce_key(conn, self._lease.host_id, self._lease.host_name, own.public)
         await self._launcher.admit(await list_keys(conn))
+
+    async def _tell_nodes(self, conn: Connection) -> None:
+        nodes = self._launcher.nodes()
+        if nodes is not None and nodes != self._told_nodes:
+            await tell_nodes(conn, self._lease.host_id, self._lease.generation, nodes)
+            self._told_nodes = nodes
 
     # where nothing can be started
 

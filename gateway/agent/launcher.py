@@ -8,6 +8,8 @@ from typing import Protocol
 
 import msgspec
 
+from gateway.domain.pools.capacity import Node
+
 
 class CannotReach(Exception):
     """Whatever runs engines does not answer; the message says why. Engines live on, and nothing is known of them."""
@@ -19,6 +21,11 @@ class CannotStart(Exception):
 
 class NotYet(Exception):
     """An engine has no machine yet, and will start once it has one; the message says what it waits for."""
+
+    def __init__(self, why: str, *, is_full: bool = False) -> None:
+        super().__init__(why)
+        self.is_full = is_full
+        """True if there are machines that would do, and have no room now."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -37,6 +44,8 @@ class Ask(msgspec.Struct, frozen=True):
     """Memory of the machine that an engine on processors takes, by the estimate."""
     labels: Mapping[str, str] = {}
     """Labels that the machine must have."""
+    excluded: Mapping[str, Sequence[str]] = {}
+    """Values that labels of the machine must not have, by the labels' names."""
 
 
 class Spot(msgspec.Struct, frozen=True):
@@ -131,6 +140,9 @@ class Launcher(Protocol):
 
         Two machines may have engines of one replica: the earlier start is returned.
         """
+
+    def nodes(self) -> list[Node] | None:
+        """Return the machines among which it chooses; none where it has its host alone. None: it cannot see them."""
 
     def watch(self, ended: Callable[[Ended], None]) -> None:
         """Call this function for each engine that ends from now on, of those that `start` or `running` returned."""

@@ -28,6 +28,7 @@ import msgspec
 from gateway.agent.doors import Door
 from gateway.agent.launcher import Ask, Begin, CannotStart, Ended, Engine, Spec
 from gateway.domain.pools.addresses import key_file_of, socket_of
+from gateway.domain.pools.capacity import Node
 from gateway.support.host import port_of
 from gateway.support.process import last_lines, make_private_folder, open_log
 
@@ -186,6 +187,10 @@ class LocalLauncher:
             if engine is not None:
                 found[engine.replica_id] = engine
         return found
+
+    def nodes(self) -> list[Node]:
+        """Return none, as `Launcher.nodes`."""
+        return []
 
     def watch(self, ended: Callable[[Ended], None]) -> None:
         """Call `ended` for each engine that ends from now on, as `Launcher.watch`."""

@@ -74,13 +74,16 @@ class Lease(Protocol):
     """The agent's right to change the replicas of its host."""
 
     @property
-    def host_id(self) -> str: ...
+    def host_id(self) -> str:
+        """The host that the agent has."""
 
     @property
-    def generation(self) -> int: ...
+    def generation(self) -> int:
+        """The number of the agent's turn on the host; higher with each agent."""
 
     @property
-    def held_s(self) -> float: ...
+    def held_s(self) -> float:
+        """Seconds for which no other agent can have the host; 0 or less: another one can."""
 
     async def confirm(self) -> None:
         """Return only while no other agent has the host. Raises Superseded, or one of FAILURES."""
@@ -164,8 +167,10 @@ class Steps:
 
         try:
             engine = await site.launcher.start(asked, begin)
-        except (NotYet, CannotReach) as waits:
-            await self._waits(row, str(waits))
+        except NotYet as waits:
+            await self._waits(row, str(waits), is_full=waits.is_full)
+        except CannotReach as waits:
+            await self._waits(row, str(waits), is_full=False)
         except CannotStart as refusal:
             await self._fail(row, str(refusal), MAX_RETRY_S)
         else:
@@ -187,13 +192,14 @@ class Steps:
             config.num_threads or 1,
             revision.num_bytes or 0,
             served.pool.row.placement,
+            served.pool.row.exclusion,
         )
 
-    async def _waits(self, row: ReplicaRow, why: str) -> None:
+    async def _waits(self, row: ReplicaRow, why: str, *, is_full: bool) -> None:
         """Note what a replica waits for that has no machine yet. That is no failure."""
         self._retry_at_s[row.id] = _now_s() + NOT_YET_RETRY_S
         async with self._site.database.acquire() as conn:
-            await await_start(conn, row.id, self._site.lease.generation, row.generation, why)
+            await await_start(conn, row.id, self._site.lease.generation, row.generation, why, is_full=is_full)
         asyncio.get_running_loop().call_later(NOT_YET_RETRY_S, self._changed)
 
     def _engine_plan(self, served: Served, num_engines: int) -> Callable[[Spot], Spec]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import math
 import signal
@@ -18,7 +19,6 @@ import uvicorn
 import uvloop
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.admin.router import admin_routers
 from gateway.assembly.services import Services, running_services
@@ -27,17 +27,13 @@ from gateway.evaluation.handler import feedback
 from gateway.evaluation.ofrep import ofrep
 from gateway.http.bodies import Bodies
 from gateway.http.caller import provide_caller
-from gateway.http.disconnect import disconnect_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
 from gateway.http.metrics_server import Answer, MetricsText, listening_socket, metrics_app, serving_metrics
-from gateway.http.protocol.connections import ConnectionCap, capped_protocol
-from gateway.http.protocol.heads import bounded_heads
-from gateway.http.protocol.old_clients import for_old_clients
-from gateway.http.protocol.slow_bodies import timely_bodies
-from gateway.http.protocol.slow_heads import timely_heads
-from gateway.http.protocol.unread import reading_protocol
-from gateway.http.protocol.unwanted import dropping_protocol
+from gateway.http.protocol.bounds import Bound, State
+from gateway.http.protocol.cap import ConnectionCap
+from gateway.http.protocol.connection import Connection
+from gateway.http.protocol.refusals import HEAD_TOO_LARGE, MAX_HEAD_BYTES, NO_BODY, NO_HEAD
 from gateway.http.server import ENDING_S, Server, Stages
 from gateway.messages.count import count_message_tokens
 from gateway.messages.errors import dialect_of
@@ -53,6 +49,7 @@ from gateway.openai.files.handler import files
 from gateway.openai.files.uploads import uploads
 from gateway.openai.health import health
 from gateway.openai.models import models
+from gateway.openai.rerank.handler import rerank
 from gateway.openai.responses.background.follow import Followers
 from gateway.openai.responses.compact import compact
 from gateway.openai.responses.handler import responses
@@ -71,6 +68,15 @@ log = structlog.get_logger(__name__)
 KEEP_ALIVE_S = 75
 FIND_REPLICAS_S = 3.0
 """The most seconds for which a gateway that starts lets clients wait for its connections to replicas."""
+
+MAX_UNWANTED_BYTES = 32 << 20
+UNWANTED_BYTES_PER_S = 8 << 20
+UNWANTED_BODY_S = 10.0
+"""Seconds for which the rest of an answered request is read.
+
+An adapter in one piece, as `lorikeet adapter add` sends it, is within all three.
+"""
+
 TOKENIZING_PER_S, TOKENIZING_BURST = 50.0, 100.0
 
 
@@ -104,6 +110,7 @@ def build_app(services: Services) -> Application:
             *files(services.files, max_bytes=settings.max_file_bytes),
             *uploads(services.uploads, services.files.content, bodies),
             embeddings(services.pipeline, bodies, services.idempotency),
+            rerank(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),
             messages(services.pipeline, bodies, services.idempotency, services.signatures),
             count_message_tokens(services.pipeline, bodies, pace, services.signatures),
@@ -150,22 +157,29 @@ def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvi
         app,
         host=settings.host,
         port=settings.port,
-        http=_protocol(settings),
+        http=_protocol(settings),  # type: ignore[arg-type]  # any callable will do
         proxy_headers=False,  # uvicorn would believe every process of this machine
         lifespan="off",
         access_log=False,
         log_config=None,
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_keep_alive=2 * KEEP_ALIVE_S,  # uvicorn's own: the bound comes before
         timeout_graceful_shutdown=math.ceil(settings.drain_seconds + ENDING_S),  # the server comes before that
     )
 
 
-def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
+def _protocol(settings: Settings) -> Callable[..., Connection]:
+    """Return what makes the protocol of a connection. Of the states of a connection, the first that holds counts."""
     cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks, max_in_all=max_connections())
-    served = dropping_protocol(for_old_clients(disconnect_protocol(reading_protocol(settings.unread_seconds))))
-    arriving = timely_bodies(bounded_heads(capped_protocol(served, cap)), settings.body_seconds)
-    return timely_heads(arriving, settings.head_seconds)
+    bounds = [
+        Bound(State.UNREAD, settings.unread_seconds),
+        Bound(State.UNWANTED_BODY, UNWANTED_BODY_S, max_bytes=MAX_UNWANTED_BYTES, bytes_per_s=UNWANTED_BYTES_PER_S),
+        Bound(State.BODY, settings.body_seconds, late=NO_BODY, bytes_per_extra_s=1024),
+        Bound(State.RUNNING, math.inf, max_bytes=MAX_HEAD_BYTES),
+        Bound(State.IDLE, KEEP_ALIVE_S),
+        Bound(State.HEAD, settings.head_seconds, late=NO_HEAD, max_bytes=MAX_HEAD_BYTES, too_large=HEAD_TOO_LARGE),
+    ]
+    return functools.partial(Connection, cap, bounds)
 
 
 def make_server(services: Services) -> Server:
@@ -215,7 +229,7 @@ def operator_app(services: Services) -> Callable[..., Any]:
 def run_gateway(
     settings: Settings,
     *,
-    model_dir: Path,
+    model_dir: Path | None,
     dsn: str,
     sockets: Sequence[socket.socket] | None = None,
     metrics_socket: socket.socket | None = None,
@@ -224,7 +238,7 @@ def run_gateway(
 
     Then running requests may finish within `drain_seconds`.
 
-    model_dir: the prepared base model. sockets: listening ones to serve on; without any, settings' host and port.
+    model_dir: as for `running_services`. sockets: listening ones to serve on; without any, settings' host and port.
     metrics_socket: a listening one for metrics; without any, settings' metrics_listen.
     """
     configure_logging(settings.log_level)
@@ -237,7 +251,7 @@ def run_gateway(
 
 async def _serve(
     settings: Settings,
-    model_dir: Path,
+    model_dir: Path | None,
     dsn: str,
     sockets: list[socket.socket] | None,
     metrics_socket: socket.socket | None,

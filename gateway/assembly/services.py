@@ -163,12 +163,12 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def running_services(
-    settings: Settings, *, model_dir: Path, dsn: str, passwords: Passwords | None = None
+    settings: Settings, *, model_dir: Path | None, dsn: str, passwords: Passwords | None = None
 ) -> AsyncIterator[Services]:
     """Give running services; on leaving, they are stopped: requests first, then the ledger, then the database.
 
     model_dir: the folder of the settings' base model, which becomes the first pool of an installation that never had
-    one, with the engine at the settings' endpoint as its replica.
+    one, with the engine at the settings' endpoint as its replica; None for an installation that has had one.
     passwords: hashes those of people; None: with the usual parameters.
 
     Waits for the database; engines may come later, and go and come again.
@@ -184,7 +184,8 @@ async def running_services(
         database = await stack.enter_async_context(await connect_database(dsn))
         of_admin = await stack.enter_async_context(await connect_database(dsn, ADMIN_CONNECTIONS, ONE_PROCESS))
         await once_available(lambda: _warn_about_locks(database))
-        await once_available(lambda: _ensure_first_pool(database, settings, model_dir))
+        if model_dir is not None:
+            await once_available(partial(_ensure_first_pool, database, settings, model_dir))
         bases = Bases()
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)
@@ -204,6 +205,7 @@ async def running_services(
             metrics,
             database_id=database_id,
             max_journal_bytes=settings.journal_bytes,
+            spent_journal_bytes=settings.journal_spent_bytes,
             version=VERSION,
         )
         backend_keys = BackendKeys(database, cipher)
@@ -324,7 +326,7 @@ async def running_services(
         sealed_items = SealedItems(cipher)
         earlier = Earlier(responses, conversations, Bodies(), sealed_items)
         runner = BackgroundRunner(
-            RunTools(pipeline, background, earlier, authenticator.principal),
+            RunTools(pipeline, background, earlier, authenticator.principal, begin_trace),
             metrics.background_responses,
             drain_s=settings.drain_seconds,
             wake=due.wake("responses"),
@@ -336,7 +338,7 @@ async def running_services(
             files=files,
             output=FileContent(database, pieces, cipher),
             cipher=cipher,
-            runner=Lines(pipeline, idempotency, chats, responses, earlier, background),
+            runner=Lines(pipeline, idempotency, chats, responses, earlier, background, begin_trace),
             feed=Feed(pools),
             max_line_bytes=settings.max_body_bytes,
             metrics=metrics.batches,
@@ -436,9 +438,11 @@ async def _start(
 class Worker(Protocol):
     """Works in the background from `start` to `stop`."""
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Begin to work."""
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """End the work."""
 
 
 def _run(stack: AsyncExitStack, *workers: Worker) -> None:

@@ -10,6 +10,7 @@ from typing import Literal, Protocol, get_args
 
 import msgspec
 
+from engine.config.model import Task
 from engine.protocol import AdapterProbe, EngineStats, GenerateRequest, Usage
 from gateway.backends.generation import Generation, Item
 from gateway.backends.usage import Acknowledged
@@ -77,6 +78,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """The most choices that the backend runs at once."""
     block_size: int = 16
     """Tokens in a block of the KV cache."""
+    task: Task = Task()
+    """What the model was made for: only one that is for text completes, and only one that ranks ranks."""
     features: frozenset[Feature] = ALL_FEATURES
     """The features that a request may use beyond text, a temperature, top_p, penalties and stop strings."""
 
@@ -88,6 +91,8 @@ class PreparedPrompt(msgspec.Struct, frozen=True):
     """Empty where the tokenizer is not known."""
     num_tokens: int
     """The number that every later limit uses: exact where there are ids, else an upper bound."""
+    num_first_tokens: int = 0
+    """Of a pair of texts, the tokens of the first segment, for a model that tells segments apart; 0 for others."""
 
 
 Fit = Callable[[str], str]
@@ -181,7 +186,8 @@ class Model(Protocol):
     """A base model without any backend: what depends on the model alone."""
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """What the model can do."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -208,7 +214,8 @@ class Backend(Acknowledged, Protocol):
     """Generation over one base model. Usage goes to the `UsageSink` it was made with."""
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """What the backend can do."""
 
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
         """Yield what came since the last item, then exactly one Usage.
@@ -222,7 +229,7 @@ class Backend(Acknowledged, Protocol):
         """
 
     async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:
-        """Return the embedding of a prompt, fp32 little-endian and of unit length. Raises as `generate` does.
+        """Return the embedding or the score of a prompt, fp32 little-endian, as it asks. Raises as `generate` does.
 
         trace: as `Generation.trace`.
         """

@@ -12,9 +12,9 @@ from typing import IO
 
 from adapters.errors import AdapterMissing
 from adapters.store import FILE_NAMES, AdapterStore
-from gateway.backup.manifest import ADAPTERS, COPY_BYTES, TENANTS_FILES
+from gateway.backup.manifest import ADAPTERS, COPY_BYTES, KEYS, TENANTS_FILES
 from gateway.files.pieces import Pieces
-from gateway.support.process import make_private_folder, naming
+from gateway.support.process import make_private_folder, naming, write_private
 
 
 def copy_adapters(store: AdapterStore, digests: Iterable[str], backup: Path) -> list[str]:
@@ -59,6 +59,14 @@ def restore_pieces(backup: Path, pieces: Pieces, parts: Iterable[tuple[str, str]
             pieces.write(project_id, part_id, int(path.name), path.read_bytes())
 
 
+def copy_keys(key_files: Iterable[Path], backup: Path) -> None:
+    """Copy the key files that exist, over those that were copied before."""
+    for path in key_files:
+        if path.is_file():
+            make_folder(backup / KEYS)
+            write_private(backup / KEYS / path.name, path.read_text())
+
+
 def write_durably(source: IO[bytes], target: Path) -> None:
     """Write a new file, readable by its owner alone, on disk when this returns."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -84,6 +92,7 @@ def removed_on_failure(folder: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> Path:
+    """Make a folder that its owner alone may read."""
     return make_private_folder(path)
 
 

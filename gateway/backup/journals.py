@@ -14,34 +14,36 @@ from typing import IO
 
 from gateway.backup.files import make_folder, sync_folders, write_durably
 from gateway.backup.manifest import JOURNAL, BackupError
-from gateway.metering.folder import LOCK_NAME, JournalFolder, folders_in
+from gateway.metering.folder import LOCK_NAME, SPENT_SUFFIX, JournalFolder, folders_in
 
 MAX_TRIES = 100
 
 
-def copy_journals(root: Path, backup: Path) -> None:
+def copy_journals(root: Path, backup: Path, *, with_spent: bool = False) -> None:
     """Copy every journal under root, living ones included. A root that does not exist has none.
+
+    with_spent: True: segments whose usage the ledger has are copied too.
 
     Raises BackupError: when the journals change faster than they can be copied.
     """
     for _ in range(MAX_TRIES):
         with ExitStack() as stack:
-            opened = _open_all(root, stack)
-            if all(path in opened and _is_same(path, opened[path]) for path in _files(root)):
+            opened = _open_all(root, stack, with_spent)
+            if all(path in opened and _is_same(path, opened[path]) for path in _files(root, with_spent)):
                 for path, file in opened.items():
                     write_durably(file, make_folder(backup / JOURNAL / path.parent.name) / path.name)
                 return
     raise BackupError(f"the journals in {root} change faster than they can be copied")
 
 
-def _open_all(root: Path, stack: ExitStack) -> dict[Path, IO[bytes]]:
+def _open_all(root: Path, stack: ExitStack, with_spent: bool) -> dict[Path, IO[bytes]]:
     """Open all segments of a folder, so that a segment that is removed later stays readable.
 
     A segment goes once a newer one, maybe another journal's, has taken over what it holds. So what went before it could
     be opened is in a file that was, or in one that was not there yet: then the caller finds that one.
     """
     opened: dict[Path, IO[bytes]] = {}
-    for path in _files(root):
+    for path in _files(root, with_spent):
         try:
             opened[path] = stack.enter_context(path.open("rb"))
         except FileNotFoundError:
@@ -49,9 +51,10 @@ def _open_all(root: Path, stack: ExitStack) -> dict[Path, IO[bytes]]:
     return opened
 
 
-def _files(root: Path) -> list[Path]:
+def _files(root: Path, with_spent: bool) -> list[Path]:
     folders = folders_in(root) if root.is_dir() else []
-    return sorted(path for folder in folders for path in folder.iterdir() if path.name != LOCK_NAME)
+    files = sorted(path for folder in folders for path in folder.iterdir() if path.name != LOCK_NAME)
+    return [path for path in files if with_spent or path.suffix != SPENT_SUFFIX]
 
 
 def _is_same(path: Path, file: IO[bytes]) -> bool:

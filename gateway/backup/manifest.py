@@ -97,6 +97,7 @@ def verify(folder: Path) -> BackupManifest:
 
 
 def hash_file(folder: Path, relative: str) -> FileEntry:
+    """Return a file's entry in the manifest. relative: the file's path in the folder."""
     digest, num_bytes = hashlib.sha256(), 0
     with (folder / relative).open("rb") as file:
         while chunk := file.read(COPY_BYTES):

@@ -111,7 +111,10 @@ class RunningLines:
                 self._claimed.append(line)
                 continue
             terms = BatchLine(
-                begun=line.attempt - 1, instant_ns=int(line.begun_at.timestamp() * 1e6) * 1000, slack_s=self._slack_s()
+                begun=line.attempt - 1,
+                instant_ns=int(line.begun_at.timestamp() * 1e6) * 1000,
+                slack_s=self._slack_s(),
+                batch_id=self._batch.id,
             )
             request_id = request_id_of(self._batch.id, line.number)
             task = asyncio.create_task(self._run_line(line, request_id, terms))

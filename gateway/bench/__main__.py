@@ -45,6 +45,7 @@ async def rows(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
 
 
 def table_line(row: dict[str, Any]) -> str:
+    """Return a row as a line of text."""
     line = (
         f"{row['streams']:>4} streams  {row['requests']:>5} requests  {row['output_tokens_per_s']:>7} tokens/s  "
         f"TTFT p50 {row['ttft_ms_p50']} ms, p99 {row['ttft_ms_p99']} ms  "
@@ -55,6 +56,7 @@ def table_line(row: dict[str, Any]) -> str:
 
 
 def parse_arguments(argv: Sequence[str] | None, environ: Mapping[str, str]) -> argparse.Namespace:
+    """Parse the command line, whose defaults the environment may give."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench", description=__doc__)
     add = parser.add_argument
     add("--url", type=_url, default=environ.get("OPENAI_BASE_URL"), help="the server (default: OPENAI_BASE_URL)")

@@ -244,6 +244,7 @@ async def _print_rows(args: argparse.Namespace, access: dict[str, str], folder: 
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.adapters", description=__doc__)
     add = parser.add_argument
     add("--serve", type=Path, metavar="FOLDER", required=True, help="data folder of the server it starts, made anew")

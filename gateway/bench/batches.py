@@ -90,6 +90,7 @@ def _say(text: str) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.batches", description=__doc__)
     add = parser.add_argument
     add("--serve", type=Path, metavar="FOLDER", default=Path("build/bench-batches"), help="data folder of its server")

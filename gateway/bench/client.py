@@ -18,6 +18,8 @@ class Failed(Exception):
 
 
 class Job(msgspec.Struct, frozen=True):
+    """A request of a load."""
+
     model: str
     prompt: str
     max_tokens: int
@@ -121,4 +123,5 @@ def _message(body: bytes) -> str:
 
 
 def in_words(error: Exception) -> str:
+    """Return an error as words, also one without a message."""
     return str(error) or type(error).__name__

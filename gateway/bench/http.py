@@ -81,6 +81,7 @@ def length_of(head: bytes) -> int:
 
 
 async def connect(host: str, port: int) -> Connection:
+    """Open a connection."""
     _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(host, port), host, port)
     return connection
 

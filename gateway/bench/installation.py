@@ -201,6 +201,7 @@ def _wait_ready(port: int, gateway: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
+    """Return a port of this machine on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port

@@ -170,6 +170,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.links", description=__doc__)
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")

@@ -193,6 +193,7 @@ async def at_rate(args: argparse.Namespace, dsn: str, folder: Path) -> dict[str,
 
 @contextmanager
 def database(folder: Path) -> Iterator[str]:
+    """Give the address of an embedded PostgreSQL with the schema."""
     server = EmbeddedPostgres(folder)
     dsn = server.start()
     try:
@@ -203,6 +204,7 @@ def database(folder: Path) -> Iterator[str]:
 
 
 def table_line(row: dict[str, Any]) -> str:
+    """Return a row as a line of text."""
     return (
         f"{row['per_s']:>6} requests/s of {row['chunks']:>3} chunks, {row['streams']:>3} streams a message: "
         f"{row['meter_us_per_request']} us in the meter, {row['added_us_per_request']} us added in all per request; "

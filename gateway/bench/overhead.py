@@ -76,6 +76,7 @@ def _complete(row: dict[str, Any], server: Server, before_s: float, seconds: flo
 
 
 def table_line(row: dict[str, Any]) -> str:
+    """Return a row as a line of text."""
     offered = "at most" if row["offered_per_s"] is None else f"{row['offered_per_s']:g}/s"
     latencies = "  ".join(f"{name} {row[f'ms_{name}']} ms" for name in ("p50", "p95", "p99"))
     return (
@@ -85,6 +86,7 @@ def table_line(row: dict[str, Any]) -> str:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.overhead", description=__doc__)
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
@@ -103,12 +105,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def ours(installation: Installation, bodies: Iterator[bytes]) -> Server:
+    """Return our own gateways as a server to measure, with requests by all keys in turn."""
     keys = itertools.cycle(installation.keys)
     requests = (post(PATH, key, body) for key, body in zip(keys, bodies, strict=False))
     return Server("lorikeet", installation.ports, requests, installation.cpu_s)
 
 
 def theirs(peer: RunningPeer, bodies: Iterator[bytes]) -> Server:
+    """Return another gateway as a server to measure."""
     return Server(peer.name, [peer.port], (post(PATH, peer.key, body, peer.headers) for body in bodies), peer.cpu_s)
 
 

@@ -1,5 +1,7 @@
 """A server of the benchmark's own: `lorikeet serve` on a free port, over a data folder that is kept between runs.
 
+`python -m gateway.bench.own_server FOLDER COMMAND...` runs a command with OPENAI_BASE_URL and OPENAI_API_KEY of one.
+
 Knows only a user's view of the server: the environment it reads, `demo.env`, readiness and SIGTERM.
 """
 
@@ -69,3 +71,20 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def main(arguments: list[str]) -> int:
+    """Return the command's exit status, 1 if the server does not start, 2 for wrong usage."""
+    if len(arguments) < 2:
+        sys.stderr.write("usage: python -m gateway.bench.own_server FOLDER COMMAND...\n")
+        return 2
+    try:
+        with own_server(Path(arguments[0]).absolute()) as access:
+            return subprocess.run(arguments[1:], env={**os.environ, **access}, check=False).returncode
+    except Unusable as error:
+        sys.stderr.write(f"bench: {error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -36,6 +36,8 @@ ELSEWHERE = "event loop and others"
 
 
 class Samples:
+    """Samples of the running function, counted by room and by function."""
+
     def __init__(self) -> None:
         self._rooms: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
@@ -78,6 +80,7 @@ def _room(code: CodeType) -> str | None:
 
 
 def main() -> int:
+    """Run the command line that follows the file's name under the profiler; return its exit status."""
     path, sys.argv[1:] = Path(sys.argv[1]), sys.argv[2:]
     samples = Samples()
     signal.signal(signal.SIGUSR1, samples.forget)

@@ -161,6 +161,7 @@ async def store(dsn: str) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.responses", description=__doc__)
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
@@ -178,6 +179,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
+    """Return the figures as lines of text."""
     return [
         *(
             f"one token, {kind}: {each['ms_p50']} ms, {each['more_than_chat_ms_p50']:+} ms beside chat "
@@ -193,6 +195,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Print what a response costs beside a chat; return the exit status."""
     args = parse_arguments(argv)
     configure_logging("error")
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:

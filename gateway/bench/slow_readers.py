@@ -36,6 +36,7 @@ PAGE_BYTES = 4096
 
 
 def body(max_tokens: int, **fields: object) -> bytes:
+    """Return the body of a chat completion's request."""
     messages = [{"role": "user", "content": "The old harbor turns green over the river while seven birds sleep."}]
     return msgspec.json.encode({"model": MODEL_NAME, "messages": messages, "max_tokens": max_tokens, **fields})
 
@@ -110,6 +111,7 @@ def _get(path: str, key: str) -> bytes:
 
 
 async def measure(installation: Installation, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the rows without slow clients, beside them, and after they were cut off."""
     rows = [await row(installation, args, "nobody") for _ in range(2)][1:]
     for name, pause_s in ((f"{args.slow} readers", None), (f"{args.slow} slow ones", 1.0)):
         streams = Streams(pause_s)
@@ -124,6 +126,7 @@ async def measure(installation: Installation, args: argparse.Namespace) -> list[
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.slow_readers", description=__doc__)
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
@@ -140,6 +143,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def table_line(found: dict[str, Any]) -> str:
+    """Return a row as a line of text."""
     parts = (
         f"{what} p50 {found[f'{what}_ms_p50']} ms, p99 {found[f'{what}_ms_p99']} ms, errors {found[f'{what}_errors']}"
         for what in ("models", "chat")

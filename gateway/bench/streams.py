@@ -198,6 +198,7 @@ def _installed(
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.streams", description=__doc__)
     add = parser.add_argument
     add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
@@ -215,6 +216,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
+    """Return the figures as lines of text."""
     shown = [
         f"{found['us_per_request']} us of processor time for a chat of 1 kB and {found['chunks']} chunks: "
         f"{found['us_per_request_of_1_chunk']} us with one chunk, and {found['us_per_chunk']} us for each more",
@@ -232,6 +234,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Print what a streamed chat costs; return the exit status."""
     args = parse_arguments(argv)
     configure_logging("error")
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:

@@ -43,7 +43,7 @@ from gateway.domain.tracing.sampler import Sampler
 from gateway.http.envelope import Call
 from gateway.http.server_span import end_server_span
 from gateway.observability.tracing.exporter import MAX_WAITING, Exporter
-from gateway.observability.tracing.trace import UNTRACED, BeginTrace, Traced, Tracer, passed_on
+from gateway.observability.tracing.trace import UNTRACED, Traced, Tracer, passed_on
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.model_call import ModelCall
 from gateway.routing.route import Route, RoutedAdapter
@@ -129,7 +129,9 @@ class Row(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-async def cpu_us(path: RequestPath, begin: BeginTrace, header: str, number: int, wait: Callable[[], bool]) -> float:
+async def cpu_us(
+    path: RequestPath, begin: Callable[[str], Traced], header: str, number: int, wait: Callable[[], bool]
+) -> float:
     """Return the processor time of a request, with all threads. wait: tells whether spans should be sent first."""
 
     async def run(number: int) -> None:

@@ -39,7 +39,7 @@ from gateway.cli.organization import (
 )
 from gateway.cli.pools import hosts, pools, provider_keys, replicas
 from gateway.cli.routing import routes
-from gateway.cli.server import backup, completion, doctor, processes, upgrade
+from gateway.cli.server import archive, backup, completion, doctor, processes, upgrade
 from gateway.cli.stored import conversations, responses
 from gateway.settings import BadSetting
 
@@ -119,6 +119,7 @@ def build_parser() -> argparse.ArgumentParser:
         deliveries,
         reconcile,
         backup,
+        archive,
         upgrade,
     )
     for room in rooms:

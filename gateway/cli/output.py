@@ -39,10 +39,12 @@ def write_file(path: Path, content: str | bytes | Iterable[bytes]) -> int:
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that asks for JSON."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def print_json(value: Any) -> None:
+    """Print a value as JSON."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 

@@ -54,6 +54,7 @@ class Progress:
 
 
 def mib(num_bytes: int) -> str:
+    """Return a size as text in MiB."""
     return f"{num_bytes / (1 << 20):.1f} MiB"
 
 

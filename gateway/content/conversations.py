@@ -38,6 +38,8 @@ Outcome = Literal["done", "absent", "too_long"]
 
 
 class Conversation(msgspec.Struct, frozen=True):
+    """A conversation, decrypted, without the items."""
+
     id: str
     created_at: datetime.datetime
     metadata: dict[str, str]

@@ -6,7 +6,6 @@ over.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ from gateway.db.files import files, uploads
 from gateway.db.pool import Database
 from gateway.support.cipher import Cipher
 from gateway.support.secrets import Secrets
-from gateway.support.worker import forever
+from gateway.support.worker import Background, forever
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -61,7 +60,7 @@ DROPS = (
 )
 
 
-class Keeper:
+class Keeper(Background):
     """Deletes content whose time is over, between `start` and `stop`."""
 
     def __init__(self, database: Database, cipher: Cipher, clock: Callable[[], float] = time.monotonic) -> None:
@@ -71,15 +70,9 @@ class Keeper:
         self._clock = clock
         self._others: list[str] = []
         self._count_at_s = clock()
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(forever(self.work, INTERVAL_S, name="kept content"))
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    async def _run(self) -> None:
+        await forever(self.work, INTERVAL_S, name="kept content")
 
     async def work(self) -> None:
         """Do everything that there is to do now. Raises what the database raises."""

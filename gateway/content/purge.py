@@ -11,26 +11,18 @@ import logging
 from gateway.content.keeper import drop_content
 from gateway.db.organization import audit, projects
 from gateway.db.pool import FAILURES, Database
+from gateway.support.worker import Background
 
 INTERVAL_S = 60.0
 
 log = logging.getLogger(__name__)
 
 
-class Purger:
+class Purger(Background):
     """Deletes the content of archived projects, from `start` to `stop`: it looks once a minute."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def purge_all(self) -> int:
         """Purge every project that is due; returns how many. Work that a crash leaves half done is done again."""

@@ -33,6 +33,8 @@ _CONTENT = msgspec.json.Decoder(Content)
 
 
 class LoggedContent(msgspec.Struct, frozen=True):
+    """The decrypted content of one request, and when it is deleted."""
+
     created_at: datetime.datetime
     expires_at: datetime.datetime
     content: Content

@@ -64,6 +64,7 @@ class Script(msgspec.Struct, frozen=True):
 
 
 def read_tables() -> str:
+    """Return the statements that create all tables."""
     return "\n".join((ROOM / "schema" / f"{name}.sql").read_text() for name in TABLES)
 
 

@@ -65,11 +65,15 @@ class InvalidRequest(GatewayError):
 
 
 class BodyTooLarge(InvalidRequest):
+    """The body of a request is larger than its route takes."""
+
     status = 413
     code = "request_too_large"
 
 
 class InvalidApiKey(GatewayError):
+    """The request has no key, or one that opens nothing."""
+
     status = 401
     type = "invalid_request_error"
     code = "invalid_api_key"
@@ -84,6 +88,8 @@ class InvalidCredentials(GatewayError):
 
 
 class PermissionDenied(GatewayError):
+    """The caller is known, and may not do this."""
+
     status = 403
     type = "permission_error"
     code = "insufficient_permissions"
@@ -131,6 +137,8 @@ class TooManyAttempts(GatewayError):
 
 
 class NotFound(GatewayError):
+    """There is no such object, or the caller may not know of it."""
+
     status = 404
     type = "invalid_request_error"
     code = "not_found"
@@ -148,6 +156,8 @@ class ModelNotFound(NotFound):
 
 
 class Conflict(GatewayError):
+    """The present state of the object does not allow this change."""
+
     status = 409
     type = "invalid_request_error"
     code = "conflict"

@@ -85,6 +85,8 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedbackList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of feedback."""
+
     object: Literal["list"] = "list"
     data: list[Feedback]
     first_id: str | None
@@ -93,6 +95,8 @@ class FeedbackList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedbackDeleted(msgspec.Struct, frozen=True):
+    """The reply to a deletion of feedback."""
+
     id: str
     deleted: bool = True
     object: Literal["feedback.deleted"] = "feedback.deleted"

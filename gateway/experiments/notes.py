@@ -33,6 +33,7 @@ from gateway.domain.errors import GatewayError
 from gateway.domain.experiments.exposure import Exposure
 from gateway.domain.experiments.segment_values import Origin
 from gateway.domain.experiments.shadowing import OUTCOME_PREFIX, Outcome
+from gateway.support.worker import Background
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +70,7 @@ class _Batch(msgspec.Struct):
         return len(self.units) + len(self.refused) + sum(self.reasons.values())
 
 
-class Notes:
+class Notes(Background):
     """The notes of one gateway process, written between `start` and `stop`.
 
     lost: counts the notes that were not written.
@@ -99,16 +100,10 @@ class Notes:
         self._batch: _Batch | None = None  # notes that the database did not take, or whose write it did not confirm
         self._is_awaited = is_awaited
         self._reported_s = float("-inf")
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
         """Stop, and write what was noted so far, where the database takes it."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
         await self.flush()
         unwritten = [self._next_batch()] + ([] if self._batch is None else [self._batch])
         self._lost.inc(sum(each.num for each in unwritten))

@@ -50,7 +50,8 @@ class HasId(Protocol):
     """An experiment as any query returns it."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The experiment's id."""
 
 
 async def read_results(

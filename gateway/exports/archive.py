@@ -20,30 +20,37 @@ class Named(Protocol):
     """A request for an export, by the names of the files that it makes."""
 
     @property
-    def file_name(self) -> str: ...
+    def file_name(self) -> str:
+        """The name of the file with the rows."""
 
     @property
-    def manifest_name(self) -> str: ...
+    def manifest_name(self) -> str:
+        """The name of the manifest's file."""
 
 
 class Encoded(Protocol):
     """A manifest."""
 
-    def encode(self) -> bytes: ...
+    def encode(self) -> bytes:
+        """Return the manifest as bytes."""
 
 
 class Archived(Protocol):
     """An export: the file's chunks, and its manifest."""
 
     @property
-    def request(self) -> Named: ...
+    def request(self) -> Named:
+        """The request for the export."""
 
-    def chunks(self) -> AsyncIterator[bytes]: ...
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the bytes of the file with the rows."""
 
-    def manifest(self) -> Encoded: ...
+    def manifest(self) -> Encoded:
+        """Return the manifest, once all chunks were read."""
 
 
 def archive_name(export: Archived) -> str:
+    """Return the name of an export's archive."""
     return f"{export.request.file_name}.zip"
 
 

@@ -31,6 +31,8 @@ class CloudEvent(msgspec.Struct, frozen=True):
 
 
 class CloudEvents:
+    """The encoder of ledger rows as CloudEvents."""
+
     def __init__(self, installation_id: str) -> None:
         self._source = f"urn:lorikeet:{installation_id}"
         self._encoder = msgspec.json.Encoder()

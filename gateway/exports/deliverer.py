@@ -26,6 +26,7 @@ from gateway.exports.produce import open_export
 from gateway.exports.request import make_request
 from gateway.support.outbound import Guard
 from gateway.support.secrets import Secrets
+from gateway.support.worker import Background
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -38,7 +39,7 @@ Places = Callable[[DeliveryRow], Awaitable[Place]]
 """Returns the place of a delivery whose secret is in the clear. Raises NotPublic, OSError, UnicodeError."""
 
 
-class Deliverer:
+class Deliverer(Background):
     """Delivers exports between `start` and `stop`. A gateway process has one.
 
     first_delay: the time before the second attempt.
@@ -58,15 +59,6 @@ class Deliverer:
         self._secrets = secrets
         self._poll_s = poll_s
         self._first_delay = first_delay
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         while True:

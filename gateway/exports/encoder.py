@@ -15,11 +15,14 @@ class Encoder(Protocol):
     are held back between two calls are bounded.
     """
 
-    def start(self) -> bytes: ...
+    def start(self) -> bytes:
+        """Return the bytes before all rows."""
 
-    def encode(self, rows: Sequence[Any]) -> bytes: ...
+    def encode(self, rows: Sequence[Any]) -> bytes:
+        """Return the bytes of a batch of rows."""
 
-    def finish(self) -> bytes: ...
+    def finish(self) -> bytes:
+        """Return the bytes after all rows."""
 
 
 class JsonLines:

@@ -64,6 +64,7 @@ class FocusFile:
 
 
 def focus_row(row: ChargeRow, names: FocusNames) -> FocusRow:
+    """Return a charge as a row of FOCUS."""
     match row.line_item:
         case "credit":
             return _credit(row, names)

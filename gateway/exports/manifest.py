@@ -82,6 +82,7 @@ def make_manifest(
     library: str | None,
     file: FileEntry,
 ) -> Manifest:
+    """Return the manifest of an export."""
     return Manifest(
         format_version=FORMAT_VERSION,
         organization_id=request.organization_id,

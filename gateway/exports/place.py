@@ -20,7 +20,8 @@ from gateway.support.process import make_private_folder, naming
 class Place(Protocol):
     """Files by name. A file that is being put does not show under its name before it is whole and durable."""
 
-    async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None: ...
+    async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None:
+        """Put a file, durable once this returns; one of the same name is replaced."""
 
     async def remove(self, name: str) -> None:
         """Remove a file. Do nothing where there is no such file."""

@@ -20,6 +20,8 @@ MAX_IDENTIFIER_CHARACTERS = 100
 
 
 class Payload(msgspec.Struct, frozen=True):
+    """The customer and the quantity of a meter event."""
+
     stripe_customer_id: str | None
     value: str
 

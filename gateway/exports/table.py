@@ -24,6 +24,8 @@ _TYPES: dict[object, ColumnType] = {
 
 
 class Column(msgspec.Struct, frozen=True):
+    """A column of an exported table."""
+
     name: str
     type: ColumnType
     is_nullable: bool

@@ -10,26 +10,20 @@ import asyncio
 from gateway.db.files import parts as db
 from gateway.db.pool import Database
 from gateway.files.pieces import Pieces
-from gateway.support.worker import forever
+from gateway.support.worker import Background, forever
 
 INTERVAL_S = 30.0
 
 
-class Sweeper:
+class Sweeper(Background):
     """Deletes pieces between `start` and `stop`."""
 
     def __init__(self, database: Database, pieces: Pieces) -> None:
         self._database = database
         self._pieces = pieces
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(forever(self.work, INTERVAL_S, name="deleted files"))
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    async def _run(self) -> None:
+        await forever(self.work, INTERVAL_S, name="deleted files")
 
     async def work(self) -> None:
         """Delete everything that there is to delete now. Raises what the database raises, and StoreFailure."""

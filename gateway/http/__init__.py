@@ -2,14 +2,13 @@
 
 Bounds on what strangers send hold before any handler runs:
 
-    heads         what precedes a body: 128 headers, 64 KiB with the URL (431); refusals get the error shape
-    connections   open connections of an address (429), and of all, so that files can always be opened (503)
-    slow_heads    the wait for the headers of a request (408)
-    slow_bodies   the wait for a body (408); the framework bounds the body's size (413)
+    protocol      one class over uvicorn's protocol, with what a client may do before and while a request is handled:
+        cap         open connections of an address (429), and of all, so that files can always be opened (503)
+        bounds      seconds and bytes of each state of a connection: a head that does not end (408, 431), a body that
+                    does not arrive (408; the framework bounds its size, 413), a refused body, of which up to 32 MiB
+                    are read and dropped for 10 s so that the client sees why, silence, and a reply that is not read
+        connection  what precedes a body: 128 headers, 64 KiB with the URL (431); no chunks for HTTP/1.0
     json_work     how much a body holds, counted on its bytes before anything is decoded
-    old_clients   no chunks for HTTP/1.0
-    unread        a client that does not read its reply
-    unwanted      a refused body: up to 32 MiB are read and dropped for 10 s, so that the client sees why
     fields        the depth of schemas and of arguments of calls, which others walk through
 
 A client that does not read makes its stream wait once its own buffers, 64 KiB in the kernel and 16 KiB of the

@@ -1,7 +1,7 @@
 """A client that goes away ends the work that was done for it.
 
 ASGI reports the end in a message, which a task of its own would have to wait for during the whole of a request. The
-connection knows it as well, and at once.
+connection knows it as well, and at once: it tells the request's `Call`.
 """
 
 from __future__ import annotations
@@ -10,27 +10,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 from gateway.domain.errors import ClientGone
 from gateway.http.envelope import Call
 
 T = TypeVar("T")
-
-
-def disconnect_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
-    """Return a protocol for HTTP that tells a request's `Call` when its client has left."""
-
-    class DisconnectProtocol(base):  # type: ignore[misc, valid-type]
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            if self.cycle is None or self.cycle.response_complete:
-                return
-            call: Call | None = self.cycle.scope["state"].get("call")
-            if call is not None:  # else the application has yet to begin, and hears of it where it reads the body
-                call.leave()
-
-    return DisconnectProtocol
 
 
 async def unless_disconnected(call: Call, work: Coroutine[Any, Any, T]) -> T:

@@ -114,6 +114,7 @@ class Call(msgspec.Struct):
 
 
 def call_of(scope: Scope) -> Call:
+    """Return the call that a request's scope belongs to."""
     call: Call = scope["state"]["call"]
     return call
 

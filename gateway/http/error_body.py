@@ -26,16 +26,21 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of a reply that is an error."""
+
     error: ErrorDetail
 
 
 def body_of(error: GatewayError) -> ErrorBody:
+    """Return an error in OpenAI's shape."""
     limit = error.limit if isinstance(error, LimitReached) else None
     shown = limit if isinstance(limit, Explanation) else msgspec.UNSET
     return ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code, shown))
 
 
 class RenderError(Protocol):
+    """A function that renders errors in the shape of one API."""
+
     def __call__(self, error: GatewayError, status: int, request_id: str) -> tuple[int, bytes]:
         """Return the status and the JSON body of a reply. status: the error's status in OpenAI's API."""
 

@@ -63,6 +63,8 @@ SEARCHED_BYTES = 256 << 10
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The options of a stream that the client asks for."""
+
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -88,10 +90,12 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 
 def invalid(message: str, param: str) -> InvalidRequest:
+    """Return the refusal of a field's value."""
     return InvalidRequest(message, param=param, code="invalid_value")
 
 
 def missing(param: str) -> InvalidRequest:
+    """Return the refusal of a request without a field."""
     return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
 
 
@@ -142,4 +146,5 @@ def refuse_unsupported(request: msgspec.Struct, no_effect: dict[str, tuple[Any, 
 
 
 def as_json(value: Any) -> str:
+    """Return a value as JSON text."""
     return msgspec.json.encode(value).decode()

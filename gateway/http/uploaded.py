@@ -28,7 +28,8 @@ ROOM_FOR_FIELDS = 64 << 10
 class Sink(Protocol):
     """Takes the bytes of a form's file."""
 
-    async def write(self, data: bytes | bytearray | memoryview) -> None: ...
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes of the file."""
 
 
 class Received(msgspec.Struct, frozen=True):

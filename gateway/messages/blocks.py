@@ -91,6 +91,8 @@ class SystemBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """Text of a reply."""
+
     text: str
     citations: None = None
 

@@ -46,6 +46,8 @@ class MessageErrorDetail(msgspec.Struct, frozen=True):
 
 
 class MessageError(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
+    """The body of a reply that is an error."""
+
     error: MessageErrorDetail
     request_id: str | None
 

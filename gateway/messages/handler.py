@@ -48,6 +48,8 @@ _DECODER = msgspec.json.Decoder(CreateMessage)
 
 
 def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signatures: Signatures) -> HTTPRouteHandler:
+    """Return the handler of POST /v1/messages."""
+
     @post("/messages", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_message(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:

@@ -44,12 +44,16 @@ class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The effort and the form of the answer that the client asks for."""
+
     effort: Effort | None = None
     """The effort that the chat template is told, where it reads one."""
     format: OutputFormat | None = None
 
 
 class ThinkingTurns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The number of last turns whose thinking is kept."""
+
     type: Literal["thinking_turns"]
     value: Annotated[int, Meta(ge=1, le=MAX_MESSAGES)]
 
@@ -66,6 +70,8 @@ class ContextEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ContextManagement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The edits of the conversation before the model reads it."""
+
     edits: Annotated[list[ContextEdit], Meta(max_length=4)] | None = None
 
 
@@ -112,6 +118,8 @@ class CountTokens(PromptFields, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class InputTokenCount(msgspec.Struct, frozen=True):
+    """The reply to a count of the tokens of a prompt."""
+
     input_tokens: int
     """The number of tokens that a message for this prompt is billed, tokens that are found in the cache included."""
 
@@ -122,6 +130,8 @@ NO_EFFECT: dict[str, tuple[Any, ...]] = COUNT_NO_EFFECT | {"container": (), "dia
 
 
 class CacheCreation(msgspec.Struct, frozen=True):
+    """The tokens that a client's cache marks wrote; always 0, since the engine caches every prompt by itself."""
+
     ephemeral_1h_input_tokens: int = 0
     ephemeral_5m_input_tokens: int = 0
 

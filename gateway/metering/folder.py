@@ -5,6 +5,7 @@ A folder is owned through a lock that the kernel gives back however its holder e
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -14,6 +15,10 @@ from gateway.support.process import make_private_folder
 
 LOCK_NAME = "lock"
 SUFFIX = ".journal"
+SPENT_SUFFIX = ".spent"
+"""The suffix of a segment whose usage is in the ledger or in another journal. Nothing needs it, unless the database is
+put back to a moment before now."""
+
 DAMAGED_SUFFIX = ".damaged"
 
 
@@ -75,8 +80,8 @@ class JournalFolder:
 
         Raises OSError.
         """
-        segments = self.segments()
-        number = int(segments[-1].stem) + 1 if segments else 1
+        taken = [int(path.stem) for path in (*self.segments(), *spent_in(self.path))]
+        number = max(taken, default=0) + 1
         return Segment(self.path / f"{number:012}{SUFFIX}")
 
 
@@ -91,6 +96,33 @@ def segments_in(path: Path) -> list[Path]:
     Raises OSError.
     """
     return sorted(each for each in path.iterdir() if each.suffix == SUFFIX)
+
+
+def spent_in(path: Path) -> list[Path]:
+    """Return the spent segments of a folder, oldest first.
+
+    Raises OSError.
+    """
+    return sorted(each for each in path.iterdir() if each.suffix == SPENT_SUFFIX)
+
+
+def put_aside(segment: Path, max_bytes: int) -> None:
+    """Set a segment aside as spent, and delete the folder's oldest spent ones beyond max_bytes together.
+
+    max_bytes: 0: the segment is deleted. A segment that is gone already is nothing to put aside.
+
+    Raises OSError.
+    """
+    if max_bytes == 0:
+        segment.unlink(missing_ok=True)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        segment.rename(segment.with_suffix(SPENT_SUFFIX))
+    num_bytes = 0
+    for path in reversed(spent_in(segment.parent)):
+        num_bytes += path.stat().st_size
+        if num_bytes > max_bytes:
+            path.unlink()
 
 
 def sync_folder(path: Path) -> None:

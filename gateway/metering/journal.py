@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from gateway.backends.usage import Count
-from gateway.metering.folder import JournalFolder, Segment
+from gateway.metering.folder import JournalFolder, Segment, put_aside
 from gateway.metering.format import (
     Adopted,
     Begun,
@@ -58,6 +58,7 @@ class Journal:
 
     on_durable: called with the position up to which all is on disk, as of `position`.
     max_bytes: the most bytes of usage that the ledger does not have; beyond that no new request should run.
+    spent_bytes: the most bytes of segments that are set aside once nothing needs them, as `put_aside` does.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Journal:
         max_bytes: int,
         on_durable: Callable[[int], Awaitable[None]],
         segment_bytes: int = SEGMENT_BYTES,
+        spent_bytes: int = 0,
     ) -> None:
         self.unsettled = Unsettled()
         self.position = 0
@@ -76,6 +78,7 @@ class Journal:
         self._begun = begun
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
+        self._spent_bytes = spent_bytes
         self._on_durable = on_durable
         self._segment: Segment | None = None
         self._rotate_at_bytes = 0
@@ -161,7 +164,7 @@ class Journal:
         if self._segment is not None:
             self._segment.close()
             if not self.unsettled.num_open and not self.unsettled.adopted:
-                self._remove([self._segment.path])
+                self._put_aside([self._segment.path])
             self._segment = None
         self._folder.release()
 
@@ -192,7 +195,8 @@ class Journal:
             log.error("journal_unwritable", folder=str(self._folder.path), error=str(error))
             if segment is not None:
                 segment.close()
-                self._remove([segment.path])
+                with contextlib.suppress(OSError):
+                    segment.path.unlink()
             return
         self._segment = segment
         self._rotate_at_bytes = max(self._segment_bytes, GROWTH * len(data))
@@ -239,7 +243,7 @@ class Journal:
         finally:
             self._close_retired()
         self._durable = position
-        self._remove([path for path in self._left if path.name < segment.path.name])
+        self._put_aside([path for path in self._left if path.name < segment.path.name])
         self._left = [path for path in self._left if path.name >= segment.path.name]
         return True
 
@@ -248,9 +252,17 @@ class Journal:
             segment.close()
         self._retired.clear()
 
-    def _remove(self, paths: list[Path]) -> None:
+    def _put_aside(self, paths: list[Path]) -> None:
         for path in paths:
             try:
-                path.unlink(missing_ok=True)
+                put_aside(path, self._spent_bytes)
             except OSError as error:  # its records are known, and may be replayed again
                 log.warning("journal_segment_not_removed", segment=str(path), error=str(error))
+
+    def put_aside(self, segments: list[Path]) -> None:
+        """Set aside segments of another folder, whose usage is in this journal.
+
+        Raises OSError.
+        """
+        for segment in segments:
+            put_aside(segment, self._spent_bytes)

@@ -15,6 +15,7 @@ from gateway.backends.pool import Pool
 from gateway.db.ledger.journals import LostJournal, engine_usage, forget_old_engines, lost_journals
 from gateway.db.pool import FAILURES, Database
 from gateway.observability.journal_metrics import JournalMetrics
+from gateway.support.worker import Background
 
 log = structlog.get_logger(__name__)
 
@@ -53,14 +54,13 @@ class Reconciliation(msgspec.Struct, frozen=True):
     """Journals of gateways that are gone, with requests that have no row; a journal that turns up is replayed."""
 
 
-class Reconciler:
+class Reconciler(Background):
     """Compares at any time with `reconcile`; the metric follows between `start` and `stop`."""
 
     def __init__(self, database: Database, pools: Mapping[str, Pool], metrics: JournalMetrics) -> None:
         self._database = database
         self._pools = pools
         self._metrics = metrics
-        self._task: asyncio.Task[None] | None = None
 
     async def reconcile(self) -> Reconciliation:
         """Compare the counts of the engines to which this gateway is connected with the ledger.
@@ -96,14 +96,6 @@ class Reconciler:
             )
             engines.append(balance)
         return Reconciliation(engines, lost)
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         while True:

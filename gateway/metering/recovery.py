@@ -17,6 +17,7 @@ from gateway.metering.folder import JournalFolder, folders_in, segments_in
 from gateway.metering.journal import Journal
 from gateway.metering.replay import Replayed, Unreadable, replay
 from gateway.observability.journal_metrics import JournalMetrics
+from gateway.support.worker import Background
 
 log = structlog.get_logger(__name__)
 
@@ -69,11 +70,13 @@ def _try_claim(path: Path, database_id: str) -> tuple[JournalFolder, Replayed] |
 
 
 class Wakeable(Protocol):
+    """A copier of journals that can be woken."""
+
     def wake(self) -> None:
         """Note that the journal has something to copy."""
 
 
-class Recovery:
+class Recovery(Background):
     """Looks for folders that were left behind, from `start` to `stop`, and moves their usage to this journal."""
 
     def __init__(
@@ -93,7 +96,6 @@ class Recovery:
         self._copier = copier
         self._foreign: set[Path] = set()  # the folder is of another database or format, which does not change
         self._failing: set[Path] = set()  # tried again, and logged once
-        self._task: asyncio.Task[None] | None = None
 
     def take(self, replayed: Replayed) -> None:
         """Put what was found into this journal."""
@@ -109,14 +111,6 @@ class Recovery:
         if replayed.journal_ids:
             self._journal.adopt(replayed.journal_ids)
         self._copier.wake()
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         while True:
@@ -155,7 +149,6 @@ class Recovery:
             segments = folder.segments()
             self.take(await asyncio.to_thread(replay, folder, self._database_id))
             if await self._journal.flush(FLUSH_S):
-                for segment in segments:
-                    segment.unlink()
+                self._journal.put_aside(segments)
         finally:
             folder.release()

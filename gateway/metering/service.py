@@ -33,11 +33,13 @@ class Metering:
         *,
         database_id: str,
         max_journal_bytes: int,
+        spent_journal_bytes: int = 0,
         version: str | None = None,
     ) -> None:
         """Claim a journal and put its usage on the way to the ledger.
 
         root: the folder of all journals of this machine; the first one that is free there is owned until `stop`.
+        spent_journal_bytes: the most bytes of the journal that stay on disk once the ledger has their usage.
         version: the version of this gateway.
 
         Raises JournalUnusable: when there is no folder to keep a journal in.
@@ -45,7 +47,13 @@ class Metering:
         folder, replayed = claim_folder(root, database_id)
         acknowledgements = Acknowledgements()
         begun = Begun(VERSION, database_id, secrets.token_hex(16))
-        self._journal = Journal(folder, begun, max_bytes=max_journal_bytes, on_durable=acknowledgements.durable)
+        self._journal = Journal(
+            folder,
+            begun,
+            max_bytes=max_journal_bytes,
+            spent_bytes=spent_journal_bytes,
+            on_durable=acknowledgements.durable,
+        )
         self._copier = Copier(self._journal, Ledger(database, limiter, begun.journal_id), metrics)
         self._standing = Standing(self._journal, database, metrics.journal, version, folder.path)
         self._recovery = Recovery(root, folder.path, database_id, self._journal, metrics.journal, self._copier)

@@ -15,6 +15,7 @@ from gateway.db.ledger.journals import forget_journals, report_journal
 from gateway.db.pool import FAILURES, Database
 from gateway.metering.journal import Journal
 from gateway.observability.journal_metrics import JournalMetrics
+from gateway.support.worker import Background
 
 log = structlog.get_logger(__name__)
 
@@ -23,7 +24,7 @@ REPORT_EVERY_BEATS = 10
 TIMEOUT_S = 5.0
 
 
-class Standing:
+class Standing(Background):
     """Reports the journal between `start` and `stop`."""
 
     def __init__(
@@ -36,16 +37,10 @@ class Standing:
         self._version = version
         self._folder = f"{socket.gethostname()}:{folder.absolute()}"
         self._reported = -1
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
         """Stop, and report a last time: a journal that ends with nothing open leaves no trace."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await super().stop()
         await self._report(is_last=True)
 
     async def _run(self) -> None:

@@ -19,6 +19,7 @@ from prometheus_client import Counter
 from gateway.db.ledger.refusals import MAX_REQUEST_IDS, NewRefusal, drop_old_refusals, write_refusals
 from gateway.db.pool import FAILURES, Database
 from gateway.domain.errors import GatewayError, LimitReached, ModelNotFound, shortened
+from gateway.support.worker import Background
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +76,7 @@ class _Entry(msgspec.Struct):
     num: int
 
 
-class Refusals:
+class Refusals(Background):
     """Counts refusals and writes them between `start` and `stop`. A gateway process has one.
 
     lost: counts the refusals for which there was no room.
@@ -89,16 +90,10 @@ class Refusals:
         self._entries: dict[_Kind, _Entry] = {}
         self._num_strange = 0
         self._sweep_at_s = 0.0
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
         """Write what was counted so far, where the database takes it."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
         await self.flush()
 
     def add(self, refused: Refused) -> None:

@@ -19,6 +19,8 @@ from gateway.pools.readiness import GatewayReadiness
 
 
 class Readiness(msgspec.Struct, frozen=True):
+    """The answer to a probe that asks whether this gateway takes requests."""
+
     status: Literal["ready", "not ready"]
 
 

@@ -48,6 +48,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelList(msgspec.Struct, frozen=True):
+    """All models that a key may call."""
+
     data: list[Model]
     object: Literal["list"] = "list"
 

@@ -24,8 +24,14 @@ from gateway.observability.tracing.trace import Trace
 from gateway.pipeline.context import RequestContext
 from gateway.routing.route import Route
 
-OPERATIONS = {"/v1/completions": names.TEXT_COMPLETION, "/v1/embeddings": names.EMBEDDINGS}
+OPERATIONS = {
+    "/v1/completions": names.TEXT_COMPLETION,
+    "/v1/embeddings": names.EMBEDDINGS,
+    "/v1/rerank": names.RERANK,
+}
 """What a request asks of a model, by its endpoint; all other ones ask for a chat."""
+
+_WITHOUT_TEXT = (names.EMBEDDINGS, names.RERANK)
 
 CANCELLED = "cancelled"
 """The type of error where nobody waited for the answer any more."""
@@ -68,7 +74,7 @@ class ModelCall:
         attributes[names.REQUEST_MODEL] = route.model
         attributes[names.RESPONSE_MODEL] = route.base if adapter is None else f"{route.base}:{adapter.label}"
         attributes[names.POOL] = pool.name
-        if self._operation != names.EMBEDDINGS:
+        if self._operation not in _WITHOUT_TEXT:
             _add_sampling(attributes, requests[0].sampling, requests[0].n)
             attributes[names.REQUEST_STREAM] = context.stream
         self._span.name = f"{self._operation} {route.model}"
@@ -140,7 +146,7 @@ class ModelCall:
             used = self._usages.values()
             attributes[names.INPUT_TOKENS] = sum(each.prompt_tokens for each in used)
             attributes[names.CACHED_TOKENS] = sum(each.cached_tokens for each in used)
-            if self._operation != names.EMBEDDINGS:
+            if self._operation not in _WITHOUT_TEXT:
                 attributes[names.OUTPUT_TOKENS] = sum(each.completion_tokens for each in used)
         if self._reasons:
             attributes[names.RESPONSE_FINISH_REASONS] = self._reasons

@@ -29,7 +29,7 @@ from gateway.pipeline.defaults import with_defaults, with_treatment
 from gateway.pipeline.model_call import ModelCall
 from gateway.pipeline.placing import Placed, PlacedShadow, Placing
 from gateway.pipeline.preparation import Preparation
-from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, TextRequest
+from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, RankRequest, TextRequest
 from gateway.pipeline.routes.routed import RoutedRequests
 from gateway.pipeline.routes.trial import ALONE, Trial, row_id
 from gateway.pipeline.run import Prepared, Run
@@ -152,7 +152,7 @@ class Pipeline:
         if is_followed is not None:
             run.serves = expose
         if call is not None:
-            _trace_run(call, run, context, placed)
+            _trace_run(call, run, context, placed.route, placed.pool)
         if placed.shadow is not None:
             self._copy(context, asked, run, placed.shadow)
         return run
@@ -217,13 +217,17 @@ class Pipeline:
         # A project's key is used for its own requests alone, whoever pays for copies of others.
         is_own = shadow.payer.project_id == shadow.context.principal.project_id
         key_owner = await self._key_owner(shadow.payer.project_id if is_own else "", pool)
+        call = ModelCall.begin(context, route.model)
         prepared = [
             await self._preparation.completion(
                 context, route, pool, _unseen(each), row_id(shadow.id, index), shadow.exposure, key_owner
             )
             for index, each in enumerate(shadow.asked)
         ]
-        return await self._admitting.admit_shadow(context, route, pool, prepared)
+        run = await self._admitting.admit_shadow(context, route, pool, prepared)
+        if call is not None:
+            _trace_run(call, run, context, route, pool)
+        return run
 
     async def _key_owner(self, project_id: str, pool: PoolRevision) -> str:
         """Return the project whose own key a pool's servers are asked with, "" for the pool's key.
@@ -239,8 +243,13 @@ class Pipeline:
         """Tell whether a copy may begin at a route now."""
         return self._placing.has_spare_room(route, SPARE_SHARE)
 
-    async def embed(self, context: RequestContext, asked: Sequence[EmbeddingRequest], bounds: EmbeddingBounds) -> Run:
-        """Admit embeddings of one text or several, which run when the Run is read. Raises as `complete` does."""
+    async def embed(
+        self, context: RequestContext, asked: Sequence[EmbeddingRequest | RankRequest], bounds: EmbeddingBounds
+    ) -> Run:
+        """Admit embeddings of texts, or scores of documents, which run when the Run is read.
+
+        Raises as `complete` does.
+        """
         found = await self._placing.find(context)
         if isinstance(found, RoutedPolicy):
             found = await self._routed.first_target(context, found)
@@ -254,18 +263,27 @@ class Pipeline:
             self._placing.refused(context, exposure, asked[0].service_tier, error)
             raise
         if call is not None:
-            _trace_run(call, run, context, placed)
+            _trace_run(call, run, context, placed.route, placed.pool)
         return run
 
     async def _embedded(
-        self, context: RequestContext, placed: Placed, asked: Sequence[EmbeddingRequest], bounds: EmbeddingBounds
+        self,
+        context: RequestContext,
+        placed: Placed,
+        asked: Sequence[EmbeddingRequest | RankRequest],
+        bounds: EmbeddingBounds,
     ) -> Run:
-        route, pool = placed.route, placed.pool
-        check_numbers(asked, pool.capabilities.embedding_size, bounds)
+        route, pool, prepare = placed.route, placed.pool, self._preparation
+        embeddings = [each for each in asked if isinstance(each, EmbeddingRequest)]
+        check_numbers(embeddings, pool.capabilities.embedding_size, bounds)
         prepared, num_tokens = [], 0
         for index, each in enumerate(asked):
             own_id = row_id(context.request_id, index)
-            good = await self._preparation.embedding(context, route, pool, each, own_id, placed.exposure)
+            good = (
+                await prepare.embedding(context, route, pool, each, own_id, placed.exposure)
+                if isinstance(each, EmbeddingRequest)
+                else await prepare.ranked(context, route, pool, each, own_id, placed.exposure)
+            )
             first_attempt = context.batch.first_attempt if context.batch is not None else 0
             prepared.append(_numbered(good, first_attempt) if first_attempt else good)
             num_tokens += prepared[-1].generation.prompt_tokens
@@ -279,9 +297,9 @@ class Pipeline:
         return run
 
 
-def _trace_run(call: ModelCall, run: Run, context: RequestContext, placed: Placed) -> None:
+def _trace_run(call: ModelCall, run: Run, context: RequestContext, route: Route, pool: PoolRevision) -> None:
     """Have a run record the spans of its call, which ends with the run at the latest."""
-    call.prepared(placed.route, placed.pool, [each.request for each in run.generations], context)
+    call.prepared(route, pool, [each.request for each in run.generations], context)
     run.call, run.close, run.give_back = call, call.ending(run.close), call.ending(run.give_back)
 
 

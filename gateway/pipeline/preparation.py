@@ -28,8 +28,9 @@ from gateway.pipeline.bounds import (
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.defaults import with_defaults, with_treatment
 from gateway.pipeline.features import check_features
-from gateway.pipeline.requests import Conversation, EmbeddingRequest, TextRequest
+from gateway.pipeline.requests import Conversation, EmbeddingRequest, RankRequest, TextRequest
 from gateway.pipeline.run import Prepared
+from gateway.pipeline.tasks import check_task, with_prompt
 from gateway.pipeline.tokenizing import Tokenizing
 from gateway.routing.route import Route
 from gateway.text.tools.grammar import call_grammar
@@ -96,6 +97,7 @@ class Preparation:
                 _check_hides_prompt(request.names.shows_prompt)
         conversation = request.prompt if isinstance(request.prompt, Conversation) else None
         tools = conversation.tools if conversation is not None else None
+        check_task(model.capabilities.task, "text", request.names.prompt)
         check_features(request, model.capabilities.features)
         prompt = await self._tokenizing.prepared_prompt(context.fair_account, model, request)
         capabilities, sampling = model.capabilities, request.sampling
@@ -158,6 +160,16 @@ class Preparation:
             raise InvalidRequest(
                 "This model makes no embeddings.", param=request.names.prompt, code="unsupported_parameter"
             )
+        task = capabilities.task
+        check_task(task, "embed", request.names.prompt)
+        pooling = request.pooling or task.pooling
+        if pooling == "cls" and task.pooling != "cls":
+            raise InvalidRequest(
+                "'pooling' cannot be 'cls' with this model: it was not made for that.",
+                param="pooling",
+                code="unsupported_value",
+            )
+        request = with_prompt(request, task)
         prompt = await self._tokenizing.prepared_prompt(context.fair_account, model, request)
         if prompt.num_tokens > capabilities.max_model_len:
             raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
@@ -173,7 +185,37 @@ class Preparation:
             sampling=SamplingParams(max_tokens=0),
             tenant=context.fair_account,
             adapter=route.adapter.key if route.adapter else "",
-            pooling=request.pooling,
+            pooling=pooling,
+            is_normalized=task.is_normalized,
+            batch=_terms(context),
+        )
+        return Prepared(Generation(generate, trace=context.trace.header), tag)
+
+    async def ranked(
+        self,
+        context: RequestContext,
+        route: Route,
+        model: Model,
+        request: RankRequest,
+        row_id: str,
+        exposure: Exposure | None = None,
+    ) -> Prepared:
+        """Prepare the score of one document. Raises as `completion` does. A treatment is for completions alone."""
+        check_task(model.capabilities.task, "rerank", request.names.prompt)
+        prompt = await self._tokenizing.pair(context.fair_account, model, request)
+        sizes = (await self._limiter.rules(context.principal, route.model)).sizes
+        check_prompt(sizes, prompt.num_tokens, request.names.prompt)
+        is_delivered = route.treatment is None
+        tier = request.service_tier if context.batch is None else BATCH_TIER
+        tag = self._tag(context, route, tier, exposure, is_delivered=is_delivered)
+        generate = GenerateRequest(
+            request_id=row_id,
+            prompt_token_ids=prompt.token_ids,
+            sampling=SamplingParams(max_tokens=0),
+            tenant=context.fair_account,
+            adapter=route.adapter.key if route.adapter else "",
+            pooling="score",
+            num_first_tokens=prompt.num_first_tokens,
             batch=_terms(context),
         )
         return Prepared(Generation(generate, trace=context.trace.header), tag)

@@ -70,7 +70,12 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     prompt: str | list[int]
     names: FieldNames
-    pooling: Literal["last", "mean"]
+    pooling: Literal["cls", "last", "mean"] | None = None
+    """The pooling; None: the one that the model was made for, else the mean."""
+    prompt_name: str | None = None
+    """The name of the model's own prompt that goes before a text; None: the one for input_type, or its default."""
+    input_type: Literal["query", "document"] | None = None
+    """What the text is in a search; None: neither."""
     dimensions: int | None = None
     """The number of values of the embedding that the client wants; None: all."""
     add_special_tokens: bool = True
@@ -79,8 +84,30 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     service_tier: str = "default"
 
 
+class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for the score of one document: how relevant it is for a query.
+
+    Fields of `TextRequest` mean the same here.
+    """
+
+    query: str
+    document: str
+    names: FieldNames
+    """The prompt's name is that of the query."""
+    max_document_tokens: int | None = None
+    """Only so many of the document's first tokens count; None: as many as the model's context has room for."""
+    instruction: str | None = None
+    """What makes a document relevant, in words, for models that are told; None: as the model's makers have it."""
+    service_tier: str = "default"
+
+    @property
+    def prompt(self) -> str:
+        """Both texts, for the request log."""
+        return f"{self.query}\n\n{self.document}"
+
+
 class EmbeddingBounds(msgspec.Struct, frozen=True):
-    """Bounds on all embeddings of one request together."""
+    """Bounds on all embeddings, or scores, of one request together."""
 
     max_numbers: int | None
     """The most numbers that the reply may hold; None where its format is compact."""

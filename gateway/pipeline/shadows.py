@@ -22,6 +22,9 @@ from gateway.domain.errors import GatewayError, InvalidRequest, LimitReached, Mo
 from gateway.domain.experiments.exposure import Exposure
 from gateway.domain.experiments.shadowing import Outcome
 from gateway.domain.tenancy.principal import Principal
+from gateway.domain.tracing import names
+from gateway.domain.tracing.span import Attributes, SpanEvent
+from gateway.observability.tracing.trace import UNTRACED, Trace, Traced
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.requests import TextRequest
 from gateway.pipeline.run import Run
@@ -64,6 +67,8 @@ class Shadow(msgspec.Struct, frozen=True):
     """The shadow arm, where an experiment asks for the copy."""
     suffix: str = ""
     """The end of the copy's id, where several copies of one request may run."""
+    trace: Traced = UNTRACED
+    """The copy's part of the trace of its request, once the copy runs."""
 
     @property
     def id(self) -> str:
@@ -83,7 +88,7 @@ class Shadow(msgspec.Struct, frozen=True):
             model=context.model,
             endpoint=context.endpoint,
             deadline=loop.time() + MAX_RUN_S,
-            trace=context.trace,
+            trace=self.trace,
             account=f"{context.principal.project_id}/shadow",
         )
 
@@ -245,7 +250,17 @@ class Shadows:
         self._fill()
 
     async def _run(self, shadow: Shadow) -> Outcome:
-        """Run a copy and return what became of it."""
+        """Run a copy, with spans where its request is traced, and return what became of it."""
+        traced = shadow.context.trace.part()
+        outcome: Outcome = "failed"
+        try:
+            outcome = await self._outcome(msgspec.structs.replace(shadow, trace=traced))
+            return outcome
+        finally:
+            if traced.trace is not None:
+                _end_span(traced.trace, shadow, outcome)
+
+    async def _outcome(self, shadow: Shadow) -> Outcome:
         run = None
         try:
             async with asyncio.timeout(MAX_RUN_S):
@@ -269,3 +284,16 @@ class Shadows:
     def _end(self, shadow: Shadow, outcome: Outcome) -> None:
         self._outcomes.labels(outcome).inc()
         shadow.ended(outcome)
+
+
+def _end_span(trace: Trace, shadow: Shadow, outcome: Outcome) -> None:
+    """End the span of a copy, which says the shadow arm where an experiment asked for the copy."""
+    if shadow.exposure is not None:
+        fields = shadow.exposure.log_fields(shadow.context.principal.project_id)
+        arm: Attributes = {name: value for name, value in fields.items() if name.startswith(names.FLAG_PREFIX)}
+        trace.first.events.append(SpanEvent(names.FLAG_EVENT, trace.first.start_ns, arm))
+    trace.finish(
+        names.SHADOW,
+        {names.REQUEST_ID: shadow.id, names.TENANT: shadow.payer.project_id, names.OUTCOME: outcome},
+        outcome if outcome in ("failed", "unavailable") else "",
+    )

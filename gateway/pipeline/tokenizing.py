@@ -10,9 +10,11 @@ from functools import partial
 from typing import Any
 
 from gateway.backends.base import Capabilities, Fit, Message, Model, PreparedPrompt, as_it_is
+from gateway.domain.errors import InvalidRequest
 from gateway.pipeline.bounds import too_long
-from gateway.pipeline.requests import Conversation, EmbeddingRequest, Prompt, TextRequest
+from gateway.pipeline.requests import Conversation, EmbeddingRequest, Prompt, RankRequest, TextRequest
 from gateway.pipeline.tokenizing_threads import TokenizingThreads
+from gateway.text.pairs import QueryTooLong, encode_pair, encode_pair_by_template
 
 THREAD_ABOVE_CHARS = 4096
 """Longer prompts are tokenized in a thread, so that the streams of others go on."""
@@ -82,6 +84,18 @@ class Tokenizing:
             return await self._threads.run(account, prepare)
         return prepare()
 
+    async def pair(self, account: str, model: Model, request: RankRequest) -> PreparedPrompt:
+        """Return the tokens of a query and a document, whose end is cut off where it is too long.
+
+        Raises InvalidRequest: for a query that leaves no room for a document, or an instruction that no one is given.
+        """
+        capabilities, field = model.capabilities, request.names.prompt
+        _within(capabilities, field, request.query)
+        document = _beginning_within(capabilities, field, request.document)
+        if len(request.query) + len(document) > THREAD_ABOVE_CHARS:
+            return await self._threads.run(account, _pair, model, request, document)
+        return _pair(model, request, document)
+
     async def predicted_tokens(self, account: str, model: Model, prediction: str, max_tokens: int) -> list[int]:
         """Return a prediction's tokens, as many as can be of use to a completion of max_tokens."""
         if not prediction:
@@ -91,6 +105,39 @@ class Tokenizing:
         text = prediction[: most * capabilities.longest_token_bytes]
         prepared = await self.tokenized(account, model, text, "prediction", add_special_tokens=False)
         return prepared.token_ids[:most]
+
+
+def _pair(model: Model, request: RankRequest, document: str) -> PreparedPrompt:
+    tokenizer, task, room = model.tokenizer, model.capabilities.task, model.capabilities.max_model_len
+    by_template = tokenizer.shows_pairs
+    if task.scored_by == "tokens" and not by_template:
+        raise InvalidRequest(
+            "The chat template of this model shows no query and document.", code="unsupported_parameter"
+        )
+    if request.instruction is not None and not by_template:
+        raise InvalidRequest(
+            "'instruction' is not supported with this model: it reads a query and a document alone.",
+            param="instruction",
+            code="unsupported_parameter",
+        )
+    try:
+        if by_template:
+            usual = task.prompts.get(task.default_prompt, "")
+            instruction = usual if request.instruction is None else request.instruction
+            found = encode_pair_by_template(
+                tokenizer,
+                request.query,
+                document,
+                room,
+                request.max_document_tokens,
+                instruction=instruction,
+                answers=task.begins_answer,
+            )
+        else:
+            found = encode_pair(tokenizer, request.query, document, room, request.max_document_tokens)
+    except QueryTooLong as error:
+        raise too_long(room, error.num_tokens, request.names.prompt) from None
+    return PreparedPrompt(found.token_ids, len(found.token_ids), found.num_first_tokens)
 
 
 def _within(capabilities: Capabilities, field: str, text: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gateway.db.adapters.bases import adopt_adapters, register_base
 from gateway.db.organization.organizations import ensure_organization, first_organization
+from gateway.db.pool import Database
 from gateway.db.pools.pools import create_pool, had_pools, lock_pools
 from gateway.db.pools.replicas import add_running_replica
 from gateway.db.pools.revisions import add_revision, set_prepared
@@ -71,6 +72,12 @@ async def ensure_first_pool(
         await make_pool(conn, name, model=model, folder=folder, base_digest=base_digest, address=address)
         await adopt_adapters(conn, base_digest)
         return True
+
+
+async def had_first_pool(dsn: str) -> bool:
+    """Tell whether the installation has had a pool. Raises one of `gateway.db.pool.UNUSABLE` or `UNAVAILABLE`."""
+    async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
+        return await had_pools(conn)
 
 
 async def want_first_pool(conn: Connection, name: str, *, model: str, num_replicas: int) -> bool:

@@ -22,7 +22,7 @@ from gateway.db.pools.revisions import RevisionRow
 from gateway.domain.pools.addresses import key_file_of, socket_of
 from gateway.domain.pools.foreign_settings import parse_foreign_settings
 from gateway.domain.pools.provider_key import ProviderKey
-from gateway.support.outbound import NotPublic
+from gateway.support.outbound import NotPublic, is_public
 
 SOON_S = 0.5
 """Seconds between two looks at a server that an agent started, which is ready as soon as its agent says so."""
@@ -64,7 +64,11 @@ class ForeignServers:
             settings = msgspec.structs.replace(settings, health_seconds=min(settings.health_seconds, SOON_S))
         pooled = Pooled(model, settings, has_tokenizer=not isinstance(model, OpaqueModel), content=self._content)
         server = Server(
-            url, judged_by(self._address_of(settings.allow_private)), self._tls, connect_s=settings.connect_seconds
+            url,
+            judged_by(self._address_of(settings.allow_private)),
+            self._tls,
+            connect_s=settings.connect_seconds,
+            is_outside=is_public,
         )
 
         async def authorize() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 from gateway.backends.load import load_of
@@ -11,14 +10,14 @@ from gateway.db.pool import Database
 from gateway.db.pools.scaling_rows import report_loads
 from gateway.domain.pools.scaling import Load
 from gateway.pools.live import LivePools
-from gateway.support.worker import forever
+from gateway.support.worker import Background, forever
 
 REPORT_EVERY_S = 1.0
 UNCHANGED_EVERY_S = 4.0
 """Seconds after which a load that has not changed is reported again."""
 
 
-class PoolLoads:
+class PoolLoads(Background):
     """Reports loads between `start` and `stop`. A gateway process has one."""
 
     def __init__(self, database: Database, pools: LivePools, gateway_id: str) -> None:
@@ -26,19 +25,9 @@ class PoolLoads:
         self._pools = pools
         self._gateway_id = gateway_id
         self._reported: dict[str, tuple[Load, float]] = {}
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Begin to tell."""
-        self._task = asyncio.create_task(
-            forever(self._step, REPORT_EVERY_S, name="loads of pools", wake=self._pools.rooms.awaited)
-        )
-
-    async def stop(self) -> None:
-        """Tell nothing more; what was told counts for some seconds."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    async def _run(self) -> None:
+        await forever(self._step, REPORT_EVERY_S, name="loads of pools", wake=self._pools.rooms.awaited)
 
     async def _step(self) -> None:
         now_s, loads, awaited = time.monotonic(), dict[str, Load](), list[str]()

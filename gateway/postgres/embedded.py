@@ -56,6 +56,7 @@ SERVER_SETTINGS = {
     "max_connections": "100",
     "max_locks_per_transaction": str(MIN_LOCKS_PER_TRANSACTION),
     "max_wal_size": "256MB",
+    "max_slot_wal_keep_size": "4GB",  # for an archive that is away; then the archive begins anew
     "jit": "off",
     "log_checkpoints": "off",
     "log_line_prefix": "%m [%p] ",

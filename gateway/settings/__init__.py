@@ -217,6 +217,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "full, the gateway refuses requests."
         ),
     ] = 64 << 20
+    journal_spent_bytes: Annotated[
+        Bytes,
+        Meta(
+            description="Usage records that stay on disk after the ledger has them, in each gateway's journal, e.g. "
+            "`1GiB`. When the database is restored to an earlier moment, `lorikeet journal replay` bills them again "
+            "(0: none stay)."
+        ),
+    ] = 64 << 20
     trusted_proxies: Annotated[
         str,
         Meta(

@@ -19,6 +19,26 @@ AWAY: tuple[type[Exception], ...] = (*FAILURES, StoreFailure)
 log = structlog.get_logger(__name__)
 
 
+class Background:
+    """Works in the background between `start` and `stop`."""
+
+    _task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Cancel the work, and wait until the work has ended."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        """Work until canceled."""
+        raise NotImplementedError
+
+
 async def forever(
     step: Callable[[], Awaitable[object]],
     interval_s: float | Callable[[], float],

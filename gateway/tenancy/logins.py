@@ -81,6 +81,7 @@ def csrf_token(token: str) -> str:
 
 
 def csrf_matches(token: str, presented: str) -> bool:
+    """Tell whether a presented CSRF token belongs to a login's token."""
     return hmac.compare_digest(csrf_token(token).encode(), presented.encode())
 
 

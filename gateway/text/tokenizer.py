@@ -29,6 +29,13 @@ from gateway.text.tools.tool import Tool
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
+PAIR: list[Message] = [
+    {"role": "query", "content": "gale over the harbor"},
+    {"role": "document", "content": "a stiff breeze"},
+]
+"""A pair that tells whether a template shows both of its texts."""
+
+
 class Tokenizer:
     """One model's tokenizer. Encoding is thread-safe and lets other threads run."""
 
@@ -37,7 +44,11 @@ class Tokenizer:
         backend: BackendTokenizer,
         templates: Sources | None = None,
         special_tokens: Mapping[str, str] | None = None,
+        *,
+        has_segments: bool = True,
     ) -> None:
+        """Set up a tokenizer. has_segments: the model is told which of two texts a token is of, where ids differ."""
+        self.has_segments = has_segments
         self.backend = backend
         self._template = ChatTemplate(templates, special_tokens or {}) if templates else None
         # A tokenizer.json may ask for either; a prompt must be neither cut nor filled up in silence.
@@ -52,6 +63,8 @@ class Tokenizer:
         reads = self._template.reads if self._template is not None else ()
         self._template_arguments = frozenset(name for name in reads if not is_reserved(name))
         self._takes_late_system: bool | None = None
+        self._shows_pairs: bool | None = None
+        self._roles = [role for role in ("query", "document") if f"{role}" in str(templates or "")]
         source = _source_for_tools(templates)
         self.thinks = BEGIN in source
         """True if the chat template has thinking before an answer."""
@@ -62,7 +75,7 @@ class Tokenizer:
     def from_folder(cls, folder: str | Path) -> Tokenizer:
         """Load `tokenizer.json`, `tokenizer_config.json` and the chat template. Raises FileNotFoundError."""
         files = read_tokenizer(Path(folder))
-        return cls(files.backend, files.templates, files.special_tokens)
+        return cls(files.backend, files.templates, files.special_tokens, has_segments=files.has_segments)
 
     @property
     def vocab_size(self) -> int:
@@ -113,6 +126,18 @@ class Tokenizer:
                     shown = self._template.render(LATE_SYSTEM, add_generation_prompt=True)
             self._takes_late_system = LATE_SYSTEM[-2]["content"] in shown
         return self._takes_late_system
+
+    @property
+    def shows_pairs(self) -> bool:
+        """Tell whether the chat template shows a query and a document, as one of a model that ranks does."""
+        if self._shows_pairs is None:
+            shown = ""
+            if self._template is not None:
+                with suppress(jinja2.TemplateError, TypeError, ValueError, KeyError):
+                    shown = self._template.render(PAIR, add_generation_prompt=True)
+            roles = {"query", "document"} <= set(self._roles)
+            self._shows_pairs = roles and all(message["content"] in shown for message in PAIR)
+        return self._shows_pairs
 
     def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text, with the special tokens that the tokenizer adds around a prompt (BOS)."""

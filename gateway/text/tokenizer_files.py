@@ -29,6 +29,8 @@ class TokenizerFiles(msgspec.Struct, frozen=True):
     """The texts of special tokens by the name that templates have for them, such as `bos_token`."""
     templates: Sources | None
     """The chat templates. None if the model has none."""
+    has_segments: bool = True
+    """False if the model is never told which of two texts a token is of."""
 
 
 def read_tokenizer(folder: Path) -> TokenizerFiles:
@@ -54,7 +56,9 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
         _add_missing(backend, declared, config)
         backend.encode_special_tokens = bool(config.get("split_special_tokens", False))
     special_tokens = {name: _text(token) for name, token in _named_tokens(config)}
-    return TokenizerFiles(backend, special_tokens, _templates(folder, config))
+    names = config.get("model_input_names")
+    has_segments = not isinstance(names, list) or "token_type_ids" in names
+    return TokenizerFiles(backend, special_tokens, _templates(folder, config), has_segments)
 
 
 def _add_missing(backend: Tokenizer, declared: list[AddedToken], config: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Delivers what the database queued for webhooks: signed, at least once, with growing delays, to public addresses.
 
 Signed as Standard Webhooks says (standardwebhooks.com): `webhook-signature: v1,` and the base64 of HMAC-SHA256 over
-`id.timestamp.body`. The id is the same at every attempt. Knows nothing of what the messages say.
+`id.timestamp.body`. For a time after a rotation two signatures stand there, of the new secret and of the former one;
+one that fits is enough for a receiver. The id is the same at every attempt. Knows nothing of what the messages say.
 """
 
 from __future__ import annotations
@@ -145,14 +146,19 @@ class WebhookSender:
         Raises Undeliverable, ContentUnreadable, NotPublic, and what httpx and the resolver raise.
         """
         url = httpx.URL(delivery.url)
-        secret = self._secrets.open(
-            delivery.content_key, delivery.secret, "webhooks.secret", delivery.organization_id, delivery.webhook_id
-        )
+        place = delivery.organization_id, delivery.webhook_id
+        signing = [self._secrets.open(delivery.content_key, delivery.secret, "webhooks.secret", *place)]
+        if delivery.former_secret is not None:
+            former = self._secrets.open(
+                delivery.former_content_key, delivery.former_secret, "webhooks.former_secret", *place
+            )
+            signing.append(former)
+        signatures = [signature(secret, delivery.id, delivery.now_s, delivery.body) for secret in signing]
         headers = {
             "content-type": "application/json",
             "webhook-id": delivery.id,
             "webhook-timestamp": str(delivery.now_s),
-            "webhook-signature": signature(secret, delivery.id, delivery.now_s, delivery.body),
+            "webhook-signature": " ".join(signatures),
         }
         address = await self._guard.address_of(url)
         async with send_to(client, address, "POST", url, headers=headers, content=delivery.body.encode()) as response:
@@ -170,6 +176,7 @@ class WebhookSender:
 
 
 def signature(secret: bytes, message_id: str, timestamp_s: int, body: str) -> str:
+    """Return the signature of a message, in the form of Standard Webhooks."""
     digest = hmac.digest(secret, f"{message_id}.{timestamp_s}.{body}".encode(), hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}"
 

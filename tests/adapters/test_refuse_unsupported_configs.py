@@ -19,7 +19,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "activated_lora": ({"alora_invocation_tokens": [1]}, "activated LoRA"),
     "fan_in_fan_out": ({"fan_in_fan_out": True}, "fan_in_fan_out"),
     "trained_tokens": ({"trainable_token_indices": [3]}, "trainable_token_indices"),
-    "bare_parameters": ({"target_parameters": ["experts.gate_up_proj"]}, "target_parameters"),
+    "parameters_are_a_text": ({"target_parameters": "experts.gate_up_proj"}, "`$.target_parameters`"),
     "layer_replication": ({"layer_replication": [[0, 2], [1, 2]]}, "layer_replication"),
     "other_targets": ({"target_modules": ["bogus_proj"]}, "target_modules does not name it"),
     "targets_are_a_number": ({"target_modules": 5}, "`$.target_modules`"),

@@ -16,6 +16,7 @@ from gateway.db.pool import Database
 from gateway.db.pools.hosts import remove_host
 from gateway.db.pools.scaling import scale_pools
 from gateway.db.pools.scaling_rows import report_loads
+from gateway.domain.pools.capacity import Node
 from gateway.domain.pools.scaling import Load
 from tests.browser.acts import confirm, dialog, expect_message, row
 from tests.browser.conftest import Mode, Visit
@@ -107,6 +108,25 @@ async def test_a_host_is_labelled_drained_and_used_again(
         await page.get_by_role("link", name="on-rack").click()
         await expect(page.get_by_role("heading", level=1, name="on-rack")).to_be_visible()
         await watched.turn_to("account")  # away from the pool, which will be no more
+
+
+@pytest.mark.parametrize("mode", ["light", "phone"])
+async def test_a_cluster_is_shown_with_its_nodes(visit: Visit, agent: Agent, mode: Mode) -> None:
+    await agent.claim(placement="ray", force=True)
+    await agent.tell_nodes(
+        Node("10.0.0.7", "node-7", 4, 8 << 30, 1, {"zone": "west"}), Node("10.0.0.8", "node-8", 2, 4 << 30, 0)
+    )
+    watched = await visit(mode=mode)
+    page = watched.page
+    await watched.open(f"hosts/{agent.host_id}")
+    await expect(page.locator(".lead")).to_contain_text("2 nodes · 6 processors · 1 GPU · 0 replicas")
+    await expect(page.locator(".lead")).to_contain_text("Ray cluster")
+    nodes = page.get_by_role("table", name="Nodes")
+    await expect(nodes.locator("tbody tr", has_text="node-7")).to_contain_text("zone=west")
+    await expect(nodes.locator("tbody tr", has_text="node-8")).to_contain_text("10.0.0.8")
+    assert await watched.violations(contrast=mode != "phone") == []
+    assert await page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    await watched.screenshot(f"{mode}/cluster")
 
 
 @pytest.mark.parametrize("mode", ["light", "dark", "phone"])

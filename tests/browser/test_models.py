@@ -309,5 +309,6 @@ async def test_servers_elsewhere_are_connected_get_a_key_and_are_changed(
     await page.get_by_role("menuitem", name="Drain").click()
     await confirm(page, "Drain theirs?", "Drain")
     await expect(page.locator(".lead")).to_contain_text("Nobody answers")
+    await watched.open("models")  # the pool's own page would ask for it once it is gone
     with browser_house.operator() as operator:
         assert operator.delete(f"/pools/{pool_id}").status_code == 200

@@ -15,7 +15,18 @@ from pathlib import Path
 
 import msgspec
 
-from tests.drills import backups, clients, disks, distances, failover, neighbours, networks, processes, uploads
+from tests.drills import (
+    backups,
+    clients,
+    disks,
+    distances,
+    failover,
+    neighbours,
+    networks,
+    processes,
+    requests,
+    uploads,
+)
 from tests.drills.drill import CannotRun, Drill, Outcome
 
 DRILLS: tuple[Drill, ...] = (
@@ -28,6 +39,7 @@ DRILLS: tuple[Drill, ...] = (
     *uploads.DRILLS,
     *backups.DRILLS,
     *neighbours.DRILLS,
+    *requests.DRILLS,
 )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from engine.config import EngineConfig
-from engine.core import EngineCore, Step
-from engine.device import BuildDevice
+from engine.core import EngineCore
+from engine.device import BuildDevice, Step
 from engine.mailbox import Drain, Event, Mailbox
 from engine.protocol import Final, GenerateRequest, SamplingParams, StepOutputs, TokenLogprobs
 from engine.sequence import Plan

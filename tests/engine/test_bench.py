@@ -24,6 +24,7 @@ from engine.bench import (
     structured,
     throughput,
 )
+from engine.bench.bounds import experts
 from engine.bench.drive import BenchEngine, Source, run_closed
 from engine.bench.measures import auc
 from engine.bench.pairs import Bound, Pair, ratio_row, value_row
@@ -145,6 +146,14 @@ def test_llama_cpp_takes_turns_with_the_same_demo(tmp_path: Path) -> None:
     kinds = [(row["case"], row["streams"], row["adapters"], row["prompt"]) for row in rows]
     assert kinds == [("ms a token", 2, 0, 8), ("ms a token", 2, 2, 8), ("ms of a prompt", 1, 0, 8)]
     assert all(row["ours"] > 0 and row["llama.cpp"] > 0 and row["ratio"] > 0 for row in rows)
+
+
+def test_adapters_on_experts_take_turns_with_their_base(tmp_path: Path) -> None:
+    options = experts.Options(
+        hidden=64, inner=32, experts=8, chosen=2, layers=2, vocab=300, streams=(2,), adapters=2, new_tokens=4, repeat=1
+    )
+    (row,) = experts.measure(engine_config(tmp_path / "no-model", tmp_path / "store"), options)
+    assert row["ours"] > 0 and row["other"] > 0 and row["bound"] == ">= 0.8"
 
 
 def test_a_bound_is_held_by_the_median_of_what_took_turns() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +16,6 @@ import numpy as np
 import uvicorn
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import save_file
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from adapters.inspection import BaseShape, Bounds, inspect
 from adapters.store import AdapterStore
@@ -48,9 +48,10 @@ from gateway.experiments.keys import ProjectKeys
 from gateway.files.content import FileContent
 from gateway.files.pieces import FolderPieces
 from gateway.files.service import Files
-from gateway.http.disconnect import disconnect_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
+from gateway.http.protocol.cap import ConnectionCap
+from gateway.http.protocol.connection import Connection
 from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciler
 from gateway.observability.metrics import Metrics
@@ -312,7 +313,7 @@ async def serve_admin(
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
         app,
-        http=disconnect_protocol(HttpToolsProtocol),
+        http=functools.partial(Connection, ConnectionCap(0), ()),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
         proxy_headers=False,

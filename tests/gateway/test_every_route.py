@@ -115,6 +115,8 @@ async def test_another_tenants_key_opens_nothing_of_a_tenant(
             if "uploads" in path or "files" in path:
                 body = b'{"filename":"a.jsonl","purpose":"batch","bytes":1,"mime_type":"x/y"}'
                 body = b'{"part_ids":["x"]}' if path.endswith("complete") else body
+            if path == "/v1/rerank":
+                body = b'{"model":"%b","query":"x","documents":["x"]}' % model
             if path == "/v1/batches":
                 body = b'{"input_file_id":"file_x","endpoint":"/v1/embeddings","completion_window":"24h"}'
             reply = await client.send(route.method, path, headers, body if route.method == "POST" else b"")

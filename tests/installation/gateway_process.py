@@ -63,6 +63,11 @@ class GatewayProcess:
         self._process = context.Process(target=run, args=values, daemon=True)
         self._process.start()
 
+    def change(self, *, dsn: str | None = None, **fields: object) -> None:
+        """Have the gateway start with another connection string, or other settings, from its next start on."""
+        self._dsn = self._dsn if dsn is None else dsn
+        self._settings = msgspec.structs.replace(self._settings, **fields)
+
     @property
     def pid(self) -> int | None:
         """The pid of the process that runs, or None."""

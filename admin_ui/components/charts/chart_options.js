@@ -3,20 +3,32 @@
 import uPlot from "../../vendor/uPlot.esm.js";
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
-const toTheSecond = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const toTheSecond = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+});
 const date = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 
 /** Of the widest label of the time axis, whose last one stands on the right edge. */
 const HALF_LABEL_PX = 24;
 
 /** Steps between the labels of what has no halves. */
-const WHOLE = Array.from({ length: 16 }, (_, zeros) => [1, 2, 2.5, 5].map((step) => step * 10 ** zeros)).flat().filter(Number.isInteger);
+const WHOLE = Array.from({ length: 16 }, (_, zeros) => [1, 2, 2.5, 5].map((step) => step * 10 ** zeros))
+  .flat()
+  .filter(Number.isInteger);
 
 /** Steps between the labels of places that are no instants, such as days since something. */
 const PLACES = [1, 2, 5, 7, 14, 28, 56, 91, 182, 364];
 
 /** Seconds between the labels of a time axis; more than a day by whole days. */
-export const INSTANTS = [...[1, 2, 5, 10, 15, 30], ...[1, 2, 5, 10, 15, 30].map((minutes) => 60 * minutes), ...[1, 2, 3, 4, 6, 8, 12].map((hours) => 3600 * hours), ...PLACES.map((days) => 86_400 * days)];
+export const INSTANTS = [
+  ...[1, 2, 5, 10, 15, 30],
+  ...[1, 2, 5, 10, 15, 30].map((minutes) => 60 * minutes),
+  ...[1, 2, 3, 4, 6, 8, 12].map((hours) => 3600 * hours),
+  ...PLACES.map((days) => 86_400 * days),
+];
 
 /** What the time axis shows: the span, with room for half a bar; around a single time one step. */
 function axisOf([from, till], room, step) {
@@ -30,7 +42,7 @@ export function stacked(columns) {
   return columns.map((values) => values.map((value, place) => (below[place] += value ?? 0)));
 }
 
-export function timeLabels(plot, splits, _axis, _space, step) {
+export function timeLabels(_plot, splits, _axis, _space, step) {
   let day = null;
   return splits.map((at) => {
     const when = new Date(at * 1000);
@@ -42,19 +54,38 @@ export function timeLabels(plot, splits, _axis, _space, step) {
 }
 
 /**
- * step: seconds from one time to the next. span(): [from, till] of the axis, which has all times in it. colours: one per
- * series, resolved. ink: {text, line, font}. shown(value): as text. when(time): of the axis, where its places are no
- * instants. isWhole: values are whole numbers. bounds(): of a band's picture. onHover({index, left, width} | null),
+ * step: seconds from one time to the next. span(): [from, till] of the axis, which has all times in it. colours: one
+ * per series, resolved. ink: {text, line, font}. shown(value): as text. when(time): of the axis, where its places are
+ * no instants. isWhole: values are whole numbers. bounds(): of a band's picture. onHover({index, left, width} | null),
  * onZoom(from, to). A band has three columns for each series: its highs, its lows, its values.
  */
-export function options({ width, height, kind, shown, isWhole, zoom, when, step, span, colours, ink, bounds, onHover, onZoom }) {
+export function options({
+  width,
+  height,
+  kind,
+  shown,
+  isWhole,
+  zoom,
+  when,
+  step,
+  span,
+  colours,
+  ink,
+  bounds,
+  onHover,
+  onZoom,
+}) {
   const isBars = kind === "bars";
   const isBand = kind === "band";
   const axis = { stroke: ink.text, font: `11px ${ink.font}`, ticks: { show: false } };
   const drawn = colours.map((colour) => ({
     stroke: colour,
     width: isBars ? 0 : 1.75,
-    fill: isBars ? colour : kind === "area" || kind === "stacked" ? translucent(colour, kind === "area" ? 0.12 : 0.75) : undefined,
+    fill: isBars
+      ? colour
+      : kind === "area" || kind === "stacked"
+        ? translucent(colour, kind === "area" ? 0.12 : 0.75)
+        : undefined,
     paths: isBars ? uPlot.paths.bars({ size: [0.72, 28], align: 0, radius: 0 }) : undefined,
     points: { show: !isBars && isAlone, size: 7, fill: colour },
     spanGaps: false,
@@ -63,7 +94,9 @@ export function options({ width, height, kind, shown, isWhole, zoom, when, step,
   return {
     width,
     height,
-    bands: isBand ? colours.map((colour, place) => ({ series: [3 * place + 1, 3 * place + 2], fill: translucent(colour, 0.16) })) : undefined,
+    bands: isBand
+      ? colours.map((colour, place) => ({ series: [3 * place + 1, 3 * place + 2], fill: translucent(colour, 0.16) }))
+      : undefined,
     padding: [8, HALF_LABEL_PX, 0, 0],
     legend: { show: false },
     cursor: {
@@ -73,17 +106,31 @@ export function options({ width, height, kind, shown, isWhole, zoom, when, step,
     },
     scales: {
       x: { time: !when, range: () => axisOf(span(), isBars ? step / 2 : 0, step) },
-      y: { range: isBand ? bounds : (_, min, max) => [0, max > 0 ? max * 1.1 : 1] },
+      y: { range: isBand ? bounds : (_plot, _min, max) => [0, max > 0 ? max * 1.1 : 1] },
     },
     axes: [
-      { ...axis, grid: { show: false }, values: when ? (_, splits) => splits.map(when) : timeLabels, incrs: when ? PLACES.map((each) => each * step) : INSTANTS, space: 64, size: 28 },
-      { ...axis, grid: { stroke: ink.line, width: 1 }, values: (_, splits) => splits.map(shown), ...(isWhole && { incrs: WHOLE }), space: 36, size: widest },
+      {
+        ...axis,
+        grid: { show: false },
+        values: when ? (_, splits) => splits.map(when) : timeLabels,
+        incrs: when ? PLACES.map((each) => each * step) : INSTANTS,
+        space: 64,
+        size: 28,
+      },
+      {
+        ...axis,
+        grid: { stroke: ink.line, width: 1 },
+        values: (_, splits) => splits.map(shown),
+        ...(isWhole && { incrs: WHOLE }),
+        space: 36,
+        size: widest,
+      },
     ],
     series: [{}, ...(isBand ? drawn.flatMap((each) => [edge, edge, each]) : drawn)],
     drawOrder: ["axes", "series"],
     hooks: {
       drawAxes: isBand ? [(plot) => lineAtZero(plot, ink.text)] : [],
-      draw: isBand ? [(plot) => colours.forEach((colour, place) => loneInterval(plot, 3 * place + 1, colour))] : [],
+      draw: isBand ? [(plot) => loneIntervals(plot, colours)] : [],
       setCursor: [
         (plot) => {
           const { idx, left } = plot.cursor;
@@ -133,8 +180,13 @@ function loneInterval({ ctx, data, bbox, valToPos }, first, colour) {
   ctx.restore();
 }
 
+function loneIntervals(plot, colours) {
+  for (const [place, colour] of colours.entries()) loneInterval(plot, 3 * place + 1, colour);
+}
+
 /** A single value is no line. */
-const isAlone = (plot, series) => plot.data[series].filter((value) => value !== null && value !== undefined).length === 1;
+const isAlone = (plot, series) =>
+  plot.data[series].filter((value) => value !== null && value !== undefined).length === 1;
 
 function widest(plot, labels, axisIndex, cycle) {
   if (cycle > 1) return plot.axes[axisIndex]._size;

@@ -3,7 +3,7 @@
 const FORMULA = /^[=+\-@\t\r]/;
 
 export function csv(header, rows) {
-  return [header, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+  return [header, ...rows].map((row) => `${row.map(cell).join(",")}\r\n`).join("");
 }
 
 function cell(value) {

@@ -8,7 +8,8 @@ export function count(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
   if (size < 1000) return exact.format(Math.round(value * 100) / 100);
-  const [unit, name] = size < 999_500 ? [1e3, "k"] : size < 999_500_000 ? [1e6, "M"] : size < 999.5e9 ? [1e9, "B"] : [1e12, "T"];
+  const [unit, name] =
+    size < 999_500 ? [1e3, "k"] : size < 999_500_000 ? [1e6, "M"] : size < 999.5e9 ? [1e9, "B"] : [1e12, "T"];
   return `${significant(value / unit)}${name}`;
 }
 
@@ -30,7 +31,9 @@ export function money(nanos, currency = "USD") {
   const style = { style: "currency", currency: currency.toUpperCase(), currencyDisplay: "narrowSymbol" };
   if (size === 0) return new Intl.NumberFormat(LOCALE, { ...style, maximumFractionDigits: 0 }).format(0);
   if (size >= 10) return new Intl.NumberFormat(LOCALE, { ...style, maximumFractionDigits: 2 }).format(value);
-  return new Intl.NumberFormat(LOCALE, { ...style, minimumSignificantDigits: 3, maximumSignificantDigits: 3 }).format(value);
+  return new Intl.NumberFormat(LOCALE, { ...style, minimumSignificantDigits: 3, maximumSignificantDigits: 3 }).format(
+    value,
+  );
 }
 
 /** With its currency's code, to the last nano-unit. */
@@ -58,7 +61,12 @@ export function seconds(value) {
   return left ? `${whole} ${unit} ${left} ${restUnit}` : `${whole} ${unit}`;
 }
 
-const LENGTHS = [[86400, "day"], [3600, "hour"], [60, "minute"], [1, "second"]];
+const LENGTHS = [
+  [86400, "day"],
+  [3600, "hour"],
+  [60, "minute"],
+  [1, "second"],
+];
 
 /** A length of time that somebody chose, in whole seconds: 5 minutes, 2 hours, 7 days, 1 day and 12 hours. */
 export function duration(whole) {
@@ -70,7 +78,7 @@ export function duration(whole) {
     left -= number * size;
     if (number) parts.push(plural(number, unit));
   }
-  return parts.length < 2 ? parts[0] ?? "0 seconds" : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`;
+  return parts.length < 2 ? (parts[0] ?? "0 seconds") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`;
 }
 
 /** A share from 0 to 1: 0.42 %, 12.3 %, 99.99 %. What is less than all is never shown as 100 %. */

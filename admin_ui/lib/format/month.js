@@ -21,6 +21,7 @@ export function monthSpan(period) {
 /** The months from that of one instant to that of another, the latest first. */
 export function monthsBetween(from, till) {
   const months = [];
-  for (let month = monthOf(till); month >= monthOf(from); month = monthOf(monthSpan(month).start - 1)) months.push(month);
+  for (let month = monthOf(till); month >= monthOf(from); month = monthOf(monthSpan(month).start - 1))
+    months.push(month);
   return months;
 }

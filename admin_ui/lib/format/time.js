@@ -46,9 +46,21 @@ export function useRange() {
 export function rangeOf(query, at = now()) {
   const from = Number(query.get("from"));
   const till = Number(query.get("to"));
-  if (Number.isInteger(from) && Number.isInteger(till) && from > 0 && till > from && till <= LATEST && !isTooLong(from, till)) {
+  if (
+    Number.isInteger(from) &&
+    Number.isInteger(till) &&
+    from > 0 &&
+    till > from &&
+    till <= LATEST &&
+    !isTooLong(from, till)
+  ) {
     const bucket = bucketFor(till - from);
-    return { ...onBorders(from, till, borderOf(till - from, bucket)), bucket, name: "", label: `${short(from)} – ${short(till)}` };
+    return {
+      ...onBorders(from, till, borderOf(till - from, bucket)),
+      bucket,
+      name: "",
+      label: `${short(from)} – ${short(till)}`,
+    };
   }
   const name = query.get("range") in RANGES ? query.get("range") : DEFAULT_RANGE;
   const { seconds, label, bucket } = RANGES[name];
@@ -57,7 +69,9 @@ export function rangeOf(query, at = now()) {
   return { start, end: onBorders(start, at + 1, BUCKET_S[bucket]).end, bucket, name, label };
 }
 
-/** What a range begins at, so that what GET /traffic/top ranks, in fewer and wider buckets, is what the picture shows. */
+/**
+ * What a range begins at, so that what GET /traffic/top ranks, in fewer and wider buckets, is what the picture shows.
+ */
 function borderOf(seconds, bucket) {
   if (seconds <= MAX_RANKED_BUCKETS * BUCKET_S[bucket]) return BUCKET_S[bucket];
   return bucket === "1m" ? HOUR : DAY;
@@ -75,7 +89,10 @@ function onBorders(start, end, size) {
 
 /** A named range, or from and to. */
 export function setRange({ name = null, from = null, to = null }) {
-  setQuery({ range: name === DEFAULT_RANGE ? null : name, from: from && Math.floor(from), to: to && Math.ceil(to) }, { push: true });
+  setQuery(
+    { range: name === DEFAULT_RANGE ? null : name, from: from && Math.floor(from), to: to && Math.ceil(to) },
+    { push: true },
+  );
 }
 
 /** The query of links that should show the same range. */
@@ -88,8 +105,21 @@ export function rangeQuery() {
 }
 
 const formats = {
-  short: new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" }),
-  withYear: new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" }),
+  short: new Intl.DateTimeFormat(undefined, {
+    day: "numeric",
+    month: "short",
+    hour: "2-digit",
+    minute: "2-digit",
+    hourCycle: "h23",
+  }),
+  withYear: new Intl.DateTimeFormat(undefined, {
+    day: "numeric",
+    month: "short",
+    year: "numeric",
+    hour: "2-digit",
+    minute: "2-digit",
+    hourCycle: "h23",
+  }),
   long: new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" }),
   day: new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" }),
   utcDay: new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", timeZone: "UTC" }),
@@ -115,17 +145,24 @@ export function utcDay(at) {
 }
 
 export function utc(at) {
-  return `${new Date(at * 1000).toISOString().replace("T", " ").replace(/\.\d+Z/, "")} UTC`;
+  return `${new Date(at * 1000)
+    .toISOString()
+    .replace("T", " ")
+    .replace(/\.\d+Z/, "")} UTC`;
 }
 
 /** "3 min ago", "in 2 h". */
 export function ago(at, from = now()) {
   const seconds = Math.abs(from - at);
   const text =
-    seconds < 5 ? "" :
-    seconds < MINUTE ? `${Math.floor(seconds)} s` :
-    seconds < HOUR ? `${Math.floor(seconds / MINUTE)} min` :
-    seconds < 2 * DAY ? `${Math.floor(seconds / HOUR)} h` :
-    `${Math.floor(seconds / DAY)} d`;
+    seconds < 5
+      ? ""
+      : seconds < MINUTE
+        ? `${Math.floor(seconds)} s`
+        : seconds < HOUR
+          ? `${Math.floor(seconds / MINUTE)} min`
+          : seconds < 2 * DAY
+            ? `${Math.floor(seconds / HOUR)} h`
+            : `${Math.floor(seconds / DAY)} d`;
   return text === "" ? "now" : at <= from ? `${text} ago` : `in ${text}`;
 }

@@ -10,18 +10,27 @@ export const given = (text, sentence) => (String(text).trim() ? undefined : sent
 export const named = (text) => given(text, "Give it a name.");
 
 /** A text of at most so many characters: what is typed beyond them is not cut off in silence. */
-export const notLonger = (text, most) => ([...text.trim()].length > most ? `It has ${[...text.trim()].length} characters, and ${most} at most.` : undefined);
+export const notLonger = (text, most) =>
+  [...text.trim()].length > most ? `It has ${[...text.trim()].length} characters, and ${most} at most.` : undefined;
 
 /** What an adapter or an alias may be called. */
-export const modelName = (text) => named(text) ?? notLonger(text, MAX_NAME_CHARS) ?? (MODEL_NAME.test(text) ? undefined
-  : "The name begins with a letter or digit and goes on with lower-case letters, digits, dots, dashes and underlines, at most 64, such as support-bot.");
+export const modelName = (text) =>
+  named(text) ??
+  notLonger(text, MAX_NAME_CHARS) ??
+  (MODEL_NAME.test(text)
+    ? undefined
+    : "The name begins with a letter or digit and goes on with lower-case letters, digits, dots, dashes and underlines, at most 64, such as support-bot.");
 
-export const address = (text) => given(text, "Give an e-mail address.") ?? (EMAIL.test(text.trim()) ? undefined : "That is no e-mail address, such as ann@example.com.");
+export const address = (text) =>
+  given(text, "Give an e-mail address.") ??
+  (EMAIL.test(text.trim()) ? undefined : "That is no e-mail address, such as ann@example.com.");
 
 /** An address of the web, without a user's name in it. */
 export function webAddress(text) {
   const { protocol, username, password } = URL.canParse(text.trim()) ? new URL(text.trim()) : {};
-  return ["http:", "https:"].includes(protocol) && !username && !password ? undefined : "Give an address that begins with https:// or http://, such as https://example.com, without a user name.";
+  return ["http:", "https:"].includes(protocol) && !username && !password
+    ? undefined
+    : "Give an address that begins with https:// or http://, such as https://example.com, without a user name.";
 }
 
 /** A number of this range. Empty is none, which is right. */
@@ -36,7 +45,10 @@ export function number(text, { min, max }) {
 /** A whole number of this range. Empty is none: right where it is optional. */
 export function whole(text, { min = 0, max = Number.MAX_SAFE_INTEGER, optional = false } = {}) {
   if (String(text).trim() === "") return optional ? undefined : "Give a whole number.";
-  if (!/^[-+]?\d+$/.test(String(text).trim())) return Number.isFinite(Number(text)) ? "Only a whole number: it is not rounded." : "Give a whole number, such as 1000.";
+  if (!/^[-+]?\d+$/.test(String(text).trim()))
+    return Number.isFinite(Number(text))
+      ? "Only a whole number: it is not rounded."
+      : "Give a whole number, such as 1000.";
   const value = Number(text);
   if (value < min) return `It is at least ${min}.`;
   return value > max ? `It is at most ${max}.` : undefined;

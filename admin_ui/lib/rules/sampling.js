@@ -18,7 +18,10 @@ const CHECKS = {
   seed: (text) => whole(text, { min: Number.MIN_SAFE_INTEGER, optional: true }),
 };
 
-/** texts: by name, of which only the numbers above are looked at; empty is none. {name: sentence} of those that are wrong. */
+/**
+ * texts: by name, of which only the numbers above are looked at; empty is none. {name: sentence} of those that are
+ * wrong.
+ */
 export function checkSampling(texts) {
   const wrong = Object.entries(CHECKS).map(([name, check]) => [name, name in texts ? check(texts[name]) : undefined]);
   return Object.fromEntries(wrong.filter(([, sentence]) => sentence));

@@ -13,10 +13,19 @@ export function useAdapters(projectId) {
 const MAX_TOP = 100;
 const NONE = { num_requests: 0, num_errors: 0 };
 
-/** traffic(adapter id): its row of the most active ones in a range, null if others are so many; null while nobody knows. */
+/**
+ * traffic(adapter id): its row of the most active ones in a range, null if others are so many; null while nobody knows.
+ */
 export function useTraffic(range) {
   const may = canSomewhere("billing.read");
-  const top = useApi(may ? "/traffic/top" : null, { by: "adapter_id", order: "requests", start_time: range.start, end_time: range.end, limit: MAX_TOP, times: false });
+  const top = useApi(may ? "/traffic/top" : null, {
+    by: "adapter_id",
+    order: "requests",
+    start_time: range.start,
+    end_time: range.end,
+    limit: MAX_TOP,
+    times: false,
+  });
   const rows = top.data?.data;
   return rows ? (id) => rows.find((row) => row.id === id) ?? (rows.length < MAX_TOP ? NONE : null) : null;
 }
@@ -25,5 +34,7 @@ export function useTraffic(range) {
 export function useResidency() {
   const engines = useApi(can("organization.read") ? "/engines" : null, {}, { every: 10_000 });
   const list = engines.data?.data;
-  return list ? (id) => list.filter(({ resident_adapters: resident }) => resident.some(({ adapter_id: each }) => each === id)) : null;
+  return list
+    ? (id) => list.filter(({ resident_adapters: resident }) => resident.some(({ adapter_id: each }) => each === id))
+    : null;
 }

@@ -16,8 +16,22 @@ import { Rejection } from "./report.js";
 
 const AT_WORK = ["receiving", "fetching", "uploaded"];
 const EVERY_MS = 2000;
-const WORDS = { receiving: "receiving", fetching: "fetching", uploaded: "inspecting", done: "done", rejected: "refused", failed: "failed" };
-const TONES = { receiving: "info", fetching: "info", uploaded: "info", done: "good", rejected: "bad", failed: "warn" };
+const WORDS = {
+  receiving: "receiving",
+  fetching: "fetching",
+  uploaded: "inspecting",
+  done: "done",
+  rejected: "refused",
+  failed: "failed",
+};
+const TONES = {
+  receiving: "info",
+  fetching: "info",
+  uploaded: "info",
+  done: "good",
+  rejected: "bad",
+  failed: "warn",
+};
 
 export function Imports({ projectId }) {
   const base = `/projects/${encodeURIComponent(projectId)}/adapter_imports`;
@@ -32,24 +46,115 @@ export function Imports({ projectId }) {
   }, [isBusy]);
   if (!list.items?.length && !list.error) return null;
   const columns = [
-    { key: "name", title: "Adapter", render: (row) => (row.version ? html`<a href=${to("adapters", projectId, row.name)}>${row.name} v${row.version}</a>` : row.name || html`<span class="faint">not named yet</span>`) },
+    {
+      key: "name",
+      title: "Adapter",
+      render: (row) =>
+        row.version
+          ? html`
+            <a href=${to("adapters", projectId, row.name)}>
+              ${row.name} v${row.version}
+            </a>
+          `
+          : row.name || html`<span class="faint">not named yet</span>`,
+    },
     { key: "source", title: "From" },
-    { key: "state", title: "State", render: (row) => html`<${Badge} dot tone=${TONES[row.state]}>${WORDS[row.state]}<//>` },
-    { key: "received_bytes", title: "Received", align: "end", render: (row) => html`<span class="num">${bytes(row.received_bytes)}${row.size_bytes && row.state === "receiving" ? ` of ${bytes(row.size_bytes)}` : ""}</span>` },
+    {
+      key: "state",
+      title: "State",
+      render: (row) => html`
+        <${Badge} dot tone=${TONES[row.state]}>
+          ${WORDS[row.state]}
+        <//>
+      `,
+    },
+    {
+      key: "received_bytes",
+      title: "Received",
+      align: "end",
+      render: (row) => html`
+        <span class="num">
+          ${bytes(row.received_bytes)}
+          ${row.size_bytes && row.state === "receiving" ? ` of ${bytes(row.size_bytes)}` : ""}
+        </span>
+      `,
+    },
     { key: "updated_at", title: "Last change", format: "time" },
-    { key: "act", title: "", sort: false, csv: false, class: "shrink", render: (row) => html`
-      ${row.reason && html`<${Button} small onClick=${() => show(row)}>Why<//>`}
-      ${AT_WORK.includes(row.state) && can("adapters.write", projectId) && html`<${Button} small onClick=${() => cancel(row)}>Cancel<//>`}` },
+    {
+      key: "act",
+      title: "",
+      sort: false,
+      csv: false,
+      class: "shrink",
+      render: (row) => html`
+        ${
+          row.reason &&
+          html`
+            <${Button} small onClick=${() => show(row)}>
+              Why
+            <//>
+          `
+        }
+        ${
+          AT_WORK.includes(row.state) &&
+          can("adapters.write", projectId) &&
+          html`
+            <${Button} small onClick=${() => cancel(row)}>
+              Cancel
+            <//>
+          `
+        }
+      `,
+    },
   ];
-  return html`<${Section} title="Imports" hint="Uploads and fetches of the last month. One that stopped goes on when the same files are uploaded again.">
-    <${Table} name="imports" label="Imports" columns=${columns} rows=${list.items} error=${list.error} reload=${list.reload} hasMore=${list.hasMore} more=${list.more} what="load the imports" filter=${false} />
-    ${refused && html`<${Dialog} title=${`Import of ${refused.name || "an adapter"}`} onClose=${() => show(null)}>
-      <${Rejection} message=${refused.reason} title=${refused.state === "rejected" ? "The adapter was refused" : "The import ended early"} />
-    <//>`}
-    ${canceling && html`<${Confirm} title="Cancel this import?" verb="Cancel the import" onClose=${() => cancel(null)} act=${async () => {
-      await del(`${base}/${encodeURIComponent(canceling.id)}`);
-      list.reload();
-      toast("The import is canceled");
-    }}><p>What has come of ${canceling.name || "it"} so far (${bytes(canceling.received_bytes)}) is discarded. Versions that are served are not touched.</p><//>`}
-  <//>`;
+  return html`
+    <${Section}
+      title="Imports"
+      hint="Uploads and fetches of the last month. One that stopped goes on when the same files are uploaded again."
+    >
+      <${Table}
+        name="imports"
+        label="Imports"
+        columns=${columns}
+        rows=${list.items}
+        error=${list.error}
+        reload=${list.reload}
+        hasMore=${list.hasMore}
+        more=${list.more}
+        what="load the imports"
+        filter=${false}
+      />
+      ${
+        refused &&
+        html`
+          <${Dialog} title="Import of ${refused.name || "an adapter"}" onClose=${() => show(null)}>
+            <${Rejection}
+              message=${refused.reason}
+              title=${refused.state === "rejected" ? "The adapter was refused" : "The import ended early"}
+            />
+          <//>
+        `
+      }
+      ${
+        canceling &&
+        html`
+          <${Confirm}
+            title="Cancel this import?"
+            verb="Cancel the import"
+            onClose=${() => cancel(null)}
+            act=${async () => {
+              await del(`${base}/${encodeURIComponent(canceling.id)}`);
+              list.reload();
+              toast("The import is canceled");
+            }}
+          >
+            <p>
+              What has come of ${canceling.name || "it"} so far (${bytes(canceling.received_bytes)}) is discarded.
+              Versions that are served are not touched.
+            </p>
+          <//>
+        `
+      }
+    <//>
+  `;
 }

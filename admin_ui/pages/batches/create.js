@@ -22,7 +22,9 @@ const isUsable = ({ scopes, revoked_at: revoked, suspended_at: suspended, expire
 export function NewBatch({ projectId, file, onClose }) {
   const keys = useAll(pathOf(projectId, "/api_keys"));
   const usable = (keys.data ?? []).filter(isUsable);
-  const known = useApi(can("content.read", projectId) && !file ? pathOf(projectId, "/files") : null, { limit: MAX_FILES });
+  const known = useApi(can("content.read", projectId) && !file ? pathOf(projectId, "/files") : null, {
+    limit: MAX_FILES,
+  });
   const inputs = (known.data?.data ?? []).filter(({ purpose }) => purpose === "batch");
   const [sent, send] = useState(null);
   const form = useForm(
@@ -36,28 +38,95 @@ export function NewBatch({ projectId, file, onClose }) {
       onClose();
       navigate(to("tenants", projectId, "batches", made.id));
     },
-    ({ input_file_id: id, chosen }) => ({ chosen: id || chosen ? undefined : "Choose a file with a request on each line." }),
+    ({ input_file_id: id, chosen }) => ({
+      chosen: id || chosen ? undefined : "Choose a file with a request on each line.",
+    }),
   );
   if (keys.data && usable.length === 0) {
-    return html`<${Dialog} title="New batch" onClose=${onClose}><${Notice} tone="warn" title="No key may use models">The requests of a batch run as one of the tenant's keys. Make a key for inference first.<//><//>`;
+    return html`
+      <${Dialog} title="New batch" onClose=${onClose}>
+        <${Notice} tone="warn" title="No key may use models">
+          The requests of a batch run as one of the tenant's keys. Make a key for inference first.
+        <//>
+      <//>
+    `;
   }
-  return html`<${Dialog} title="New batch" onClose=${onClose}>
-    <${Form} form=${form} verb="Run the batch" what="run the batch" onCancel=${onClose}>
-      ${file ? html`<p>The requests of <b>${file.name}</b>, ${bytes(file.bytes)}.</p>` : html`<${Source} form=${form} inputs=${inputs} sent=${sent} />`}
-      <${Select} ...${form.bind("endpoint")} label="Endpoint" hint="Of all requests of the file." options=${ENDPOINTS.map((name) => [name, name])} />
-      <${Select} ...${form.bind("api_key_id")} value=${form.values.api_key_id || usable[0]?.id} label="Run as" hint="The requests may use the models that this key may use." options=${usable.map(({ id, name }) => [id, name || id])} />
+  return html`
+    <${Dialog} title="New batch" onClose=${onClose}>
+      <${Form} form=${form} verb="Run the batch" what="run the batch" onCancel=${onClose}>
+        ${
+          file
+            ? html`
+              <p>
+                The requests of <b>${file.name}</b>, ${bytes(file.bytes)}.
+              </p>
+            `
+            : html`<${Source} form=${form} inputs=${inputs} sent=${sent} />`
+        }
+        <${Select}
+          ...${form.bind("endpoint")}
+          label="Endpoint"
+          hint="Of all requests of the file."
+          options=${ENDPOINTS.map((name) => [name, name])}
+        />
+        <${Select}
+          ...${form.bind("api_key_id")}
+          value=${form.values.api_key_id || usable[0]?.id}
+          label="Run as"
+          hint="The requests may use the models that this key may use."
+          options=${usable.map(({ id, name }) => [id, name || id])}
+        />
+      <//>
     <//>
-  <//>`;
+  `;
 }
 
 function Source({ form, inputs, sent }) {
   const { chosen, input_file_id: id } = form.values;
   const choose = (value) => form.set("input_file_id", value);
-  return html`${inputs.length > 0 && html`<${Select} ...${form.bind("input_file_id")} onValue=${choose} label="File" options=${[["", "Upload a file"], ...inputs.map((each) => [each.id, `${each.name}, ${bytes(each.bytes)}`])]} />`}
-    ${!id && html`<${Field} label=${inputs.length ? "Upload" : "File"} hint="A .jsonl file: each line has custom_id, method, url and body." error=${form.bind("chosen").error}>
-      ${(props) => html`<input class="input" type="file" accept=".jsonl" ...${props} onChange=${(event) => form.set("chosen", event.target.files[0] ?? null)} />`}
-    <//>`}
-    ${form.busy && chosen && !id && html`<p class="hint num" role="status">${bytes(sent ?? 0)} of ${bytes(chosen.size)} sent</p>`}`;
+  return html`
+    ${
+      inputs.length > 0 &&
+      html`
+        <${Select}
+          ...${form.bind("input_file_id")}
+          onValue=${choose}
+          label="File"
+          options=${[["", "Upload a file"], ...inputs.map((each) => [each.id, `${each.name}, ${bytes(each.bytes)}`])]}
+        />
+      `
+    }
+    ${
+      !id &&
+      html`
+        <${Field}
+          label=${inputs.length ? "Upload" : "File"}
+          hint="A .jsonl file: each line has custom_id, method, url and body."
+          error=${form.bind("chosen").error}
+        >
+          ${(props) => html`
+            <input
+              class="input"
+              type="file"
+              accept=".jsonl"
+              ...${props}
+              onChange=${(event) => form.set("chosen", event.target.files[0] ?? null)}
+            />
+          `}
+        <//>
+      `
+    }
+    ${
+      form.busy &&
+      chosen &&
+      !id &&
+      html`
+        <p class="hint num" role="status">
+          ${bytes(sent ?? 0)} of ${bytes(chosen.size)} sent
+        </p>
+      `
+    }
+  `;
 }
 
 function sendFile(projectId, file, onProgress) {

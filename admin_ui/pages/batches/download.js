@@ -26,5 +26,16 @@ export function Download({ path, name, title, kind }) {
     setSize(null);
   };
   const busy = size !== null;
-  return html`<${Button} small=${!title} kind=${kind ?? "secondary"} icon="download" busy=${busy} label=${title ? undefined : `Download ${name}`} onClick=${start}>${title && (busy && size ? bytes(size) : title)}<//>`;
+  return html`
+    <${Button}
+      small=${!title}
+      kind=${kind ?? "secondary"}
+      icon="download"
+      busy=${busy}
+      label=${title ? undefined : `Download ${name}`}
+      onClick=${start}
+    >
+      ${title && (busy && size ? bytes(size) : title)}
+    <//>
+  `;
 }

@@ -21,22 +21,71 @@ export default function Batches({ params }) {
   const list = useList(pathOf(id, "/batches"), {}, { limit: 50 });
   const rows = useMoving(id, list.items);
   const [isMaking, make] = useState(null);
-  const button = (may) => may("keys.write") && html`<${Button} kind="primary" icon="plus" onClick=${() => make({})}>New batch<//>`;
+  const button = (may) =>
+    may("keys.write") &&
+    html`
+      <${Button} kind="primary" icon="plus" onClick=${() => make({})}>
+        New batch
+      <//>
+    `;
   const columns = [
     { key: "id", title: "Batch", class: "name-cell", render: ({ id: batch }) => html`<code>${batch}</code>` },
-    { key: "status", title: "State", class: "shrink", value: wordOf, render: (row) => html`<${Badge} dot tone=${toneOf(row)}>${wordOf(row)}<//>` },
-    { key: "progress", title: "Lines", value: ({ completed, failed }) => completed + failed, render: (row) => html`<${Progress} batch=${row} compact />` },
+    {
+      key: "status",
+      title: "State",
+      class: "shrink",
+      value: wordOf,
+      render: (row) => html`
+        <${Badge} dot tone=${toneOf(row)}>
+          ${wordOf(row)}
+        <//>
+      `,
+    },
+    {
+      key: "progress",
+      title: "Lines",
+      value: ({ completed, failed }) => completed + failed,
+      render: (row) => html`<${Progress} batch=${row} compact />`,
+    },
     { key: "lines_per_s", title: "Pace", align: "end", render: (row) => html`<span class="num">${paceOf(row)}</span>` },
     { key: "end", title: "End", sort: false, csv: false, render: (row) => html`<${End} batch=${row} />` },
     { key: "output_tokens", title: "Output", format: "tokens", total: true },
     { key: "created_at", title: "Made", format: "time", class: "shrink" },
   ];
-  return html`<${Tenant} params=${params} lead=${rows && html`<${Lead} rows=${rows} isAll=${!list.hasMore} />`} actions=${(_, may) => button(may)}>
-    ${(project, may) => html`<${Table} name="batches" label="Batches" columns=${columns} rows=${rows} href=${({ id: batch }) => to("tenants", id, "batches", batch)} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more} what="load the batches"
-      empty=${html`<${Empty} icon="batches" title="No batch yet" action=${button(may)} command="lorikeet batch create lines.jsonl --wait">A batch runs the requests of a file in what other requests leave free, at half the price, within 24 hours.<//>`} />
-      <${Files} projectId=${id} may=${may} onRun=${(file) => make({ file })} />
-      ${isMaking && html`<${NewBatch} projectId=${id} file=${isMaking.file} onClose=${() => make(null)} />`}`}
-  <//>`;
+  return html`
+    <${Tenant}
+      params=${params}
+      lead=${rows && html`<${Lead} rows=${rows} isAll=${!list.hasMore} />`}
+      actions=${(_, may) => button(may)}
+    >
+      ${(_project, may) => html`
+        <${Table}
+          name="batches"
+          label="Batches"
+          columns=${columns}
+          rows=${rows}
+          href=${({ id: batch }) => to("tenants", id, "batches", batch)}
+          error=${list.error}
+          reload=${list.reload}
+          loading=${list.loading}
+          hasMore=${list.hasMore}
+          more=${list.more}
+          what="load the batches"
+          empty=${html`<${Empty}
+              icon="batches"
+              title="No batch yet"
+              action=${button(may)}
+              command="lorikeet batch create lines.jsonl --wait"
+            >
+              A batch runs the requests of a file in what other requests leave free, at half the price, within 24
+              hours.
+            <//>`}
+        />
+        <${Files} projectId=${id} may=${may} onRun=${(file) => make({ file })} />
+        ${isMaking && html`<${NewBatch} projectId=${id} file=${isMaking.file} onClose=${() => make(null)} />`}
+      `}
+    <//>
+  `;
 }
 
 /** The rows, those that have not ended as they are now. */
@@ -47,12 +96,14 @@ function useMoving(projectId, rows) {
   useEffect(() => {
     if (data) keep((was) => ({ ...was, ...Object.fromEntries(data.data.map((row) => [row.id, row])) }));
   }, [data]);
-  return rows?.map((row) => (isOpen(row) ? fresh[row.id] ?? row : row));
+  return rows?.map((row) => (isOpen(row) ? (fresh[row.id] ?? row) : row));
 }
 
 function Lead({ rows, isAll }) {
   const open = rows.filter(isOpen).length;
   const all = `${isAll ? "" : "the latest "}${plural(rows.length, "batch", "batches")}`;
-  if (!open) return html`${rows.length ? `All of ${all} ended.` : "No batch was made, or those that ended are over 30 days old."}`;
+  if (!open)
+    return html`${rows.length ? `All of ${all} ended.` : "No batch was made, or those that ended are over 30 days old."}
+    `;
   return html`<b>${open}</b> of ${all} ${open === 1 ? "is" : "are"} under way.`;
 }

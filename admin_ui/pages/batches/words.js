@@ -7,7 +7,12 @@ import { Time } from "../../components/numbers.js";
 
 const OPEN = ["validating", "in_progress", "finalizing", "cancelling"];
 const TONES = { validating: "info", in_progress: "info", finalizing: "info", cancelling: "warn" };
-const WORDS = { validating: "checking the file", in_progress: "running", finalizing: "writing the files", cancelling: "being cancelled" };
+const WORDS = {
+  validating: "checking the file",
+  in_progress: "running",
+  finalizing: "writing the files",
+  cancelling: "being cancelled",
+};
 
 /** Whether a batch can still change. */
 export const isOpen = ({ status }) => OPEN.includes(status);
@@ -38,12 +43,14 @@ export function paceOf({ lines_per_s: pace }) {
   return pace * 60 >= 1 ? `${(pace * 60).toFixed(1)} lines/min` : `${(pace * 3600).toFixed(1)} lines/h`;
 }
 
-const roughly = (left) => format.seconds(left < 60 ? Math.ceil(left) : left < 3600 ? 60 * Math.ceil(left / 60) : 600 * Math.ceil(left / 600));
+const roughly = (left) =>
+  format.seconds(left < 60 ? Math.ceil(left) : left < 3600 ? 60 * Math.ceil(left / 60) : 600 * Math.ceil(left / 600));
 
 /** When it ended or is expected to. */
 export function End({ batch }) {
   if (batch.ended_at) return html`<${Time} at=${batch.ended_at} relative />`;
-  if (!batch.expected_at) return html`<span class="faint">${batch.status === "in_progress" ? "not known yet" : "soon"}</span>`;
+  if (!batch.expected_at)
+    return html`<span class="faint">${batch.status === "in_progress" ? "not known yet" : "soon"}</span>`;
   return html`<span class="num">in ${roughly(Math.max(1, batch.expected_at - now()))}</span>`;
 }
 
@@ -51,10 +58,29 @@ export function End({ batch }) {
 export function Progress({ batch, compact = false }) {
   const { total, completed, failed } = batch;
   const share = (number) => ({ width: `${total ? (100 * number) / total : 0}%` });
-  return html`<div class="batch-progress">
-    <div class="gauge-bar" role="progressbar" aria-label="Lines with a result" aria-valuemin="0" aria-valuemax=${total} aria-valuenow=${numDone(batch)}>
-      <i style=${share(completed)}></i><i class="failed" style=${share(failed)}></i>
+  return html`
+    <div class="batch-progress">
+      <div
+        class="gauge-bar"
+        role="progressbar"
+        aria-label="Lines with a result"
+        aria-valuemin="0"
+        aria-valuemax=${total}
+        aria-valuenow=${numDone(batch)}
+      >
+        <i style=${share(completed)}></i>
+        <i class="failed" style=${share(failed)}></i>
+      </div>
+      <span class="num ${compact ? "faint" : ""}">
+        ${
+          total
+            ? html`
+              ${format.exactly(numDone(batch))} of ${format.exactly(total)}
+              ${failed ? html`, <span class="batch-failed">${format.exactly(failed)} failed</span>` : ""}
+            `
+            : html`<span class="faint">no lines</span>`
+        }
+      </span>
     </div>
-    <span class="num ${compact ? "faint" : ""}">${total ? html`${format.exactly(numDone(batch))} of ${format.exactly(total)}${failed ? html`, <span class="batch-failed">${format.exactly(failed)} failed</span>` : ""}` : html`<span class="faint">no lines</span>`}</span>
-  </div>`;
+  `;
 }

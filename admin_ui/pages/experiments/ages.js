@@ -18,8 +18,8 @@ const EVERY_MS = 60_000;
 const dayName = (at) => `day ${at / DAY_S + 1}`;
 
 /**
- * Of one metric, each arm's difference from the control by days since exposure. Where an effect is proven, what is known of
- * whether it is for the novelty alone: nothing where outcome windows have less than two days.
+ * Of one metric, each arm's difference from the control by days since exposure. Where an effect is proven, what is
+ * known of whether it is for the novelty alone: nothing where outcome windows have less than two days.
  */
 export function ByAge({ projectId, experiment, look, own, currency }) {
   const { data } = useApi(experimentPath(projectId, experiment.id, "/ages"), {}, { every: EVERY_MS });
@@ -41,17 +41,48 @@ export function ByAge({ projectId, experiment, look, own, currency }) {
   });
   const shown = isRelative ? change : (value) => shownDifference(metric, value, currency, own);
   const trends = ofMetric.filter(({ trend }) => trend !== "unclear").map(({ text }) => text.replaceAll("`", ""));
-  return html`<${Fading} found=${found} experiment=${experiment} /><div class="over-time">
-    ${metrics.length > 1 && html`<${Select} label="Metric by days since exposure" value=${metric} options=${metrics.map((name) => [name, metricTitle(name)])} onValue=${(name) => ask(name)} />`}
-    <${Chart} title=${`${metricTitle(metric)} by days since a unit's first request`} hint=${trends.join(" ") || "The same units on each day: an effect that fades was for the novelty. Bands of all days hold together."}
-      times=${days.map((day) => day * DAY_S)} when=${dayName} whenTitle="Day" series=${series} kind="band" shown=${shown} zoom=${false} step=${DAY_S} height=${200} note="No interval yet: too few units have ended their windows" />
-  </div>`;
+  return html`
+    <${Fading} found=${found} experiment=${experiment} />
+    <div class="over-time">
+      ${
+        metrics.length > 1 &&
+        html`
+          <${Select}
+            label="Metric by days since exposure"
+            value=${metric}
+            options=${metrics.map((name) => [name, metricTitle(name)])}
+            onValue=${(name) => ask(name)}
+          />
+        `
+      }
+      <${Chart}
+        title="${metricTitle(metric)} by days since a unit's first request"
+        hint=${
+          trends.join(" ") ||
+          "The same units on each day: an effect that fades was for the novelty. Bands of all days hold together."
+        }
+        times=${days.map((day) => day * DAY_S)}
+        when=${dayName}
+        whenTitle="Day"
+        series=${series}
+        kind="band"
+        shown=${shown}
+        zoom=${false}
+        step=${DAY_S}
+        height=${200}
+        note="No interval yet: too few units have ended their windows"
+      />
+    </div>
+  `;
 }
 
 function NotKnown({ experiment: { analysis } }) {
-  return html`<${Notice} title="It may be for the novelty alone">
-    Users may try what is new and lose interest. Whether an effect fades with the days since a unit's first request is known where outcomes count for two days or more; here they count for ${windowInWords(analysis)}.
-  <//>`;
+  return html`
+    <${Notice} title="It may be for the novelty alone">
+      Users may try what is new and lose interest. Whether an effect fades with the days since a unit's first request
+      is known where outcomes count for two days or more; here they count for ${windowInWords(analysis)}.
+    <//>
+  `;
 }
 
 /** Of metrics that decide, since those are what somebody chooses an arm by. */
@@ -59,7 +90,10 @@ function Fading({ found, experiment: { metrics } }) {
   const deciding = metrics.primary.map(({ metric }) => metric);
   const fading = found.filter(({ metric, trend }) => trend === "fading" && deciding.includes(metric));
   if (fading.length === 0) return null;
-  return html`<${Notice} tone="warn" title="It may be for the novelty alone">
-    ${fading.map(({ text }) => text.replaceAll("`", "")).join(" ")} What stays is nearer to what the last day below shows than to the effect over the whole window.
-  <//>`;
+  return html`
+    <${Notice} tone="warn" title="It may be for the novelty alone">
+      ${fading.map(({ text }) => text.replaceAll("`", "")).join(" ")} What stays is nearer to what the last day below
+      shows than to the effect over the whole window.
+    <//>
+  `;
 }

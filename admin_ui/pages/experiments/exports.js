@@ -8,8 +8,14 @@ import { html, useState } from "../../lib/html.js";
 import { save } from "../../lib/save.js";
 import { experimentPath } from "./paths.js";
 
-const KINDS = [["exposures", "Exposures"], ["outcomes", "Outcomes"], ["feedback", "Feedback"], ["analysis", "Analysis"]];
-const HINT = "Exposures, outcomes and feedback are rows as CSV; the analysis has the sums, as JSON, that each number here can be computed from again. All are ZIP files, and name units by their digests alone.";
+const KINDS = [
+  ["exposures", "Exposures"],
+  ["outcomes", "Outcomes"],
+  ["feedback", "Feedback"],
+  ["analysis", "Analysis"],
+];
+const HINT =
+  "Exposures, outcomes and feedback are rows as CSV; the analysis has the sums, as JSON, that each number here can be computed from again. All are ZIP files, and name units by their digests alone.";
 
 export function Exports({ projectId, experiment: { id } }) {
   const [asked, ask] = useState({ busy: null, error: null });
@@ -23,8 +29,25 @@ export function Exports({ projectId, experiment: { id } }) {
       ask({ busy: null, error });
     }
   };
-  return html`<${Section} title="Download" hint=${HINT}>
-    <div class="row downloads">${KINDS.map(([kind, title]) => html`<${Button} key=${kind} small icon="download" busy=${asked.busy === kind} disabled=${asked.busy !== null} onClick=${() => fetched(kind)}>${title}<//>`)}</div>
-    <${ErrorBox} error=${asked.error} what="download it" />
-  <//>`;
+  return html`
+    <${Section} title="Download" hint=${HINT}>
+      <div class="row downloads">
+        ${KINDS.map(
+          ([kind, title]) => html`
+            <${Button}
+              key=${kind}
+              small
+              icon="download"
+              busy=${asked.busy === kind}
+              disabled=${asked.busy !== null}
+              onClick=${() => fetched(kind)}
+            >
+              ${title}
+            <//>
+          `,
+        )}
+      </div>
+      <${ErrorBox} error=${asked.error} what="download it" />
+    <//>
+  `;
 }

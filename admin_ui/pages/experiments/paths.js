@@ -2,4 +2,5 @@
 
 import { pathOf } from "../../lib/projects_api.js";
 
-export const experimentPath = (projectId, id, rest = "") => pathOf(projectId, `/experiments/${encodeURIComponent(id)}${rest}`);
+export const experimentPath = (projectId, id, rest = "") =>
+  pathOf(projectId, `/experiments/${encodeURIComponent(id)}${rest}`);

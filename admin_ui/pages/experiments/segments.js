@@ -18,36 +18,120 @@ const EVERY_MS = 60_000;
 export function Segments({ projectId, experiment, own, currency }) {
   const [kind, choose] = useQuery("segment", "");
   const wanted = SEGMENT_KINDS.some(([name]) => name === kind) ? kind : "";
-  const found = useApi(wanted && experimentPath(projectId, experiment.id, "/results"), { segment: wanted }, { every: EVERY_MS });
-  return html`<${Section} title="By segment" hint="A unit is in the segments of its first request. Many comparisons stand here, of which some look like effects by chance: those that are marked have stood that.">
-    <div class="over-time"><${Select} label="Show segments by" value=${wanted} options=${[["", "None"], ...SEGMENT_KINDS]} onValue=${choose} /></div>
-    ${wanted && html`<${Loaded} from=${found} what="load the segments">
-      ${({ segments }) => html`<${Splits} segments=${segments ?? []} experiment=${experiment} />
-        <${Effects} segments=${segments ?? []} experiment=${experiment} own=${own} currency=${currency} />`}
-    <//>`}
-  <//>`;
+  const found = useApi(
+    wanted && experimentPath(projectId, experiment.id, "/results"),
+    { segment: wanted },
+    { every: EVERY_MS },
+  );
+  return html`
+    <${Section}
+      title="By segment"
+      hint="A unit is in the segments of its first request. Many comparisons stand here, of which some look like effects by chance: those that are marked have stood that."
+    >
+      <div class="over-time">
+        <${Select}
+          label="Show segments by"
+          value=${wanted}
+          options=${[["", "None"], ...SEGMENT_KINDS]}
+          onValue=${choose}
+        />
+      </div>
+      ${
+        wanted &&
+        html`
+          <${Loaded} from=${found} what="load the segments">
+            ${({ segments }) => html`
+              <${Splits} segments=${segments ?? []} experiment=${experiment} />
+              <${Effects} segments=${segments ?? []} experiment=${experiment} own=${own} currency=${currency} />
+            `}
+          <//>
+        `
+      }
+    <//>
+  `;
 }
 
 function Splits({ segments, experiment }) {
   const columns = [
-    { key: "segment", title: "Segment", value: ({ split }) => segmentInWords(split), render: ({ split }) => html`<span>${segmentInWords(split)} ${split.is_srm && html`<${Badge} dot tone="bad">not split as declared<//>`}</span>` },
+    {
+      key: "segment",
+      title: "Segment",
+      value: ({ split }) => segmentInWords(split),
+      render: ({ split }) => html`
+        <span>
+          ${segmentInWords(split)}${" "}
+          ${
+            split.is_srm &&
+            html`
+              <${Badge} dot tone="bad">
+                not split as declared
+              <//>
+            `
+          }
+        </span>
+      `,
+    },
     ...experiment.arms.map(({ name }, place) => ({
-      key: `units ${name}`, title: name, align: "end", value: ({ split }) => split.arms[place].units,
-      render: ({ split: { arms } }) => html`<span class="num" title=${`${plural(Math.round(arms[place].expected_units), "unit")} declared`}>${count(arms[place].units)}</span>`,
+      key: `units ${name}`,
+      title: name,
+      align: "end",
+      value: ({ split }) => split.arms[place].units,
+      render: ({ split: { arms } }) => html`
+        <span class="num" title="${plural(Math.round(arms[place].expected_units), "unit")} declared">
+          ${count(arms[place].units)}
+        </span>
+      `,
     })),
   ];
-  return html`<${Table} name="segments" label="Units by segment" columns=${columns} rows=${segments} rowKey=${({ split }) => split.value} filter=${false} />`;
+  return html`
+    <${Table}
+      name="segments"
+      label="Units by segment"
+      columns=${columns}
+      rows=${segments}
+      rowKey=${({ split }) => split.value}
+      filter=${false}
+    />
+  `;
 }
 
 function Effects({ segments, experiment, own, currency }) {
-  const rows = segments.flatMap(({ split, comparisons }) => comparisons.map((each) => ({ ...each, segment: segmentInWords(split), value: split.value })));
+  const rows = segments.flatMap(({ split, comparisons }) =>
+    comparisons.map((each) => ({ ...each, segment: segmentInWords(split), value: split.value })),
+  );
   if (rows.length === 0) return null;
   const columns = [
     { key: "metric", title: "Metric", value: ({ metric }) => metricTitle(metric) },
     { key: "segment", title: "Segment" },
     { key: "arm", title: "Arm", hide: experiment.arms.length < 3 },
-    { key: "difference", title: "Difference", align: "end", sort: false, csv: false, render: (row) => html`<${Difference} row=${row} own=${own} currency=${currency} />` },
-    { key: "verdict", title: "", sort: false, class: "shrink", render: ({ verdict }) => html`<${Badge} dot tone=${WORD[verdict][1]}>${WORD[verdict][0]}<//>` },
+    {
+      key: "difference",
+      title: "Difference",
+      align: "end",
+      sort: false,
+      csv: false,
+      render: (row) => html`<${Difference} row=${row} own=${own} currency=${currency} />`,
+    },
+    {
+      key: "verdict",
+      title: "",
+      sort: false,
+      class: "shrink",
+      render: ({ verdict }) => html`
+        <${Badge} dot tone=${WORD[verdict][1]}>
+          ${WORD[verdict][0]}
+        <//>
+      `,
+    },
   ];
-  return html`<${Table} name="segment-effects" label="Metrics by segment" columns=${columns} rows=${rows} rowKey=${({ metric, value, arm }) => `${metric} ${value} ${arm}`} filter=${false} />`;
+  return html`
+    <${Table}
+      name="segment-effects"
+      label="Metrics by segment"
+      columns=${columns}
+      rows=${rows}
+      rowKey=${({ metric, value, arm }) => `${metric} ${value} ${arm}`}
+      filter=${false}
+    />
+  `;
 }

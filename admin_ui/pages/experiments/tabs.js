@@ -11,7 +11,16 @@ import { lookAt, useProjects } from "../../lib/projects.js";
 
 export function ExperimentTabs({ projectId }) {
   const of = (path) => `/admin/experiments${path}?project=${encodeURIComponent(projectId)}`;
-  return html`<${Tabs} label="Views of experiments" tabs=${[["Experiments", of("")], ["Metrics of feedback", of("/metrics")], ["Layers, holdouts, units", of("/units")]]} />`;
+  return html`
+    <${Tabs}
+      label="Views of experiments"
+      tabs=${[
+        ["Experiments", of("")],
+        ["Metrics of feedback", of("/metrics")],
+        ["Layers, holdouts, units", of("/units")],
+      ]}
+    />
+  `;
 }
 
 /** Behind the name of the first arm, unless that says it. */
@@ -19,8 +28,19 @@ export const IsControl = ({ name, place }) => place === 0 && name !== "control" 
 
 export function ChooseTenant() {
   const projects = (useProjects() ?? []).filter(({ status }) => status !== "archived");
-  const choice = html`<${Select} label="Tenant" value="" onValue=${(id) => id && lookAt(id)} options=${[["", "Choose a tenant"], ...projects.map(({ id, name }) => [id, name])]} />`;
-  return html`<${Page} title="Experiments" lead="A tenant compares its adapters on its own traffic.">
-    <${Empty} icon="experiments" title="Whose experiments?" action=${choice}>Each tenant has its own, and sees nobody else's.<//>
-  <//>`;
+  const choice = html`
+    <${Select}
+      label="Tenant"
+      value=""
+      onValue=${(id) => id && lookAt(id)}
+      options=${[["", "Choose a tenant"], ...projects.map(({ id, name }) => [id, name])]}
+    />
+  `;
+  return html`
+    <${Page} title="Experiments" lead="A tenant compares its adapters on its own traffic.">
+      <${Empty} icon="experiments" title="Whose experiments?" action=${choice}>
+        Each tenant has its own, and sees nobody else's.
+      <//>
+    <//>
+  `;
 }

@@ -7,7 +7,15 @@ import { absoluteOf, relativeOf } from "./look.js";
 import { shownDifference, spanShown } from "./words.js";
 
 /** By verdict: [word, tone]. */
-export const WORD = { better: ["better", "good"], worse: ["worse", "bad"], different: ["differs", "info"], unclear: ["open", ""], waits: ["waits", ""], harmed: ["harmed", "bad"], safe: ["safe", "good"] };
+export const WORD = {
+  better: ["better", "good"],
+  worse: ["worse", "bad"],
+  different: ["differs", "info"],
+  unclear: ["open", ""],
+  waits: ["waits", ""],
+  harmed: ["harmed", "bad"],
+  safe: ["safe", "good"],
+};
 
 /** The interval first: a difference without it says nothing. */
 export function Difference({ row, own, currency }) {
@@ -15,16 +23,32 @@ export function Difference({ row, own, currency }) {
   const { value, low, high } = relative ?? absoluteOf(row) ?? {};
   if (value === undefined || value === null) return html`<span class="faint">–</span>`;
   const shown = relative ? change : (each) => shownDifference(row.metric, each, currency, own);
-  return html`<span class="difference"><b class="num">${shown(value)}</b><small class="num faint">${low === null || high === null ? "not bounded yet" : spanShown(shown(low), shown(high))}</small></span>`;
+  return html`
+    <span class="difference">
+      <b class="num">${shown(value)}</b>
+      <small class="num faint">
+        ${low === null || high === null ? "not bounded yet" : spanShown(shown(low), shown(high))}
+      </small>
+    </span>
+  `;
 }
 
-const PROVEN = { better: "is better, which is proven", worse: "is worse, which is proven", different: "differs, which is proven" };
+const PROVEN = {
+  better: "is better, which is proven",
+  worse: "is worse, which is proven",
+  different: "differs, which is proven",
+};
 
 /** What a row says, where its difference stands beside it. firstAt: Unix seconds before which nothing can be known. */
 export function concludedOf({ arm, verdict, action }, { firstAt, windowText }) {
-  if (verdict === "waits") return firstAt > now() ? `The first unit's window of ${windowText} ends ${short(firstAt)} at the earliest.` : `Too few units have ended their window of ${windowText}.`;
-  if (verdict === "harmed") return `Harm in ${arm} is proven: it ${action === "pause" ? "pauses the experiment" : "raises an alert"}.`;
+  if (verdict === "waits")
+    return firstAt > now()
+      ? `The first unit's window of ${windowText} ends ${short(firstAt)} at the earliest.`
+      : `Too few units have ended their window of ${windowText}.`;
+  if (verdict === "harmed")
+    return `Harm in ${arm} is proven: it ${action === "pause" ? "pauses the experiment" : "raises an alert"}.`;
   if (verdict === "safe") return `No harm in ${arm} beyond what is tolerated, which is proven.`;
-  if (action) return `Neither harm in ${arm} nor its safety is proven yet. Proven harm ${action === "pause" ? "pauses the experiment" : "raises an alert"}.`;
+  if (action)
+    return `Neither harm in ${arm} nor its safety is proven yet. Proven harm ${action === "pause" ? "pauses the experiment" : "raises an alert"}.`;
   return verdict in PROVEN ? `${arm} ${PROVEN[verdict]}.` : "No difference is proven yet.";
 }

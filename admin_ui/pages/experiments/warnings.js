@@ -8,7 +8,11 @@ import { percentsSpaced } from "./words.js";
 /** experiment: as the API gives it by its id; lists have no warnings. */
 export function Warnings({ experiment: { state, warnings } }) {
   if (!warnings?.length) return null;
-  return html`<${Notice} tone="warn" title=${state === "draft" ? "Look at this before the start" : "Something deserves a look"}>
-    <span class="plan">${warnings.map(({ text }) => html`<span key=${text}>${percentsSpaced(text)}</span>`)}</span>
-  <//>`;
+  return html`
+    <${Notice} tone="warn" title=${state === "draft" ? "Look at this before the start" : "Something deserves a look"}>
+      <span class="plan">
+        ${warnings.map(({ text }) => html`<span key=${text}>${percentsSpaced(text)}</span>`)}
+      </span>
+    <//>
+  `;
 }

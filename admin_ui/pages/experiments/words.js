@@ -24,7 +24,9 @@ const QUANTILES = ["p50", "p90", "p95", "p99"];
 /** Of those that an experiment may have without feedback: [name, title]. */
 export const BUILT_IN_METRICS = [
   ...Object.entries(BUILT_IN).map(([name, [title]]) => [name, title]),
-  ...WITH_QUANTILES.flatMap((name) => QUANTILES.map((quantile) => [`${name}.${quantile}`, `${BUILT_IN[name][0]}, ${quantile}`])),
+  ...WITH_QUANTILES.flatMap((name) =>
+    QUANTILES.map((quantile) => [`${name}.${quantile}`, `${BUILT_IN[name][0]}, ${quantile}`]),
+  ),
 ];
 
 /** Units with any are counted and compared exactly: no margin is tolerated. */
@@ -66,12 +68,16 @@ export function shownValue(metric, value, currency, own = {}) {
   const [, unit] = BUILT_IN[metric.split(".")[0]] ?? [];
   if (unit === "money") return format.money(value, currency);
   if (unit === "ms") return format.ms(value);
-  if (unit === "percent" || (own[metric]?.type === "boolean" && own[metric].kind === "ratio")) return format.percent(value);
+  if (unit === "percent" || (own[metric]?.type === "boolean" && own[metric].kind === "ratio"))
+    return format.percent(value);
   if (unit === "tokens") return format.tokens(value);
   return format.count(value);
 }
 
-/** A difference of two values, with its sign and unit: one of percentages is in points, since a percentage would be a part of them. */
+/**
+ * A difference of two values, with its sign and unit: one of percentages is in points, since a percentage would be a
+ * part of them.
+ */
 export function shownDifference(metric, value, currency, own = {}) {
   const sign = value > 0 ? "+" : value < 0 ? "−" : "";
   const shown = shownValue(metric, value === null ? null : Math.abs(value), currency, own);
@@ -107,10 +113,16 @@ export const servedBy = ({ serves, target }) => serves?.model ?? target.model;
 export const hasResults = ({ state }) => state !== "draft";
 
 const SOURCES = {
-  safety_identifier: ["safety_identifier", "the field “safety_identifier” of a request: the end user, by a name of your own"],
+  safety_identifier: [
+    "safety_identifier",
+    "the field “safety_identifier” of a request: the end user, by a name of your own",
+  ],
   user: ["user", "the field “user” of a request, which older clients send for the end user"],
   prompt_cache_key: ["prompt_cache_key", "the field “prompt_cache_key” of a request: mostly a conversation"],
-  "x-lorikeet-unit": ["header x-lorikeet-unit", "the header “x-lorikeet-unit” of a request, whatever you want to keep together"],
+  "x-lorikeet-unit": [
+    "header x-lorikeet-unit",
+    "the header “x-lorikeet-unit” of a request, whatever you want to keep together",
+  ],
   api_key: ["API key", "the API key: all requests of one key get the same arm"],
 };
 
@@ -125,7 +137,8 @@ export function sourceInWords(source) {
 export const windowInWords = ({ outcome_window_seconds: seconds }) => format.duration(seconds);
 
 /** When there is anything to read: the window goes by units, and not by the start. */
-export const firstResults = (analysis) => `The first results come ${windowInWords(analysis)} after the first unit's first request; errors and refusals count at once.`;
+export const firstResults = (analysis) =>
+  `The first results come ${windowInWords(analysis)} after the first unit's first request; errors and refusals count at once.`;
 
 /** The declared days: "7 whole days since the start". */
 export const daysDeclared = (days) => `${format.count(days)} whole ${days === 1 ? "day" : "days"} since the start`;
@@ -137,7 +150,8 @@ export function spanInWords({ days, analysis: { min_days: least } }) {
 }
 
 /** What becomes of requests beside their replies. shadow: {name, target, share} with its share in 10,000 parts. */
-export const shadowInWords = ({ name, target, share }) => `Copies of ${coverageShown(share)} of the requests go to “${name}” (${targetInWords(target)}) once their replies are over. No end user sees anything of it, and it is not compared with the arms; each copy is billed to this tenant, in the service tier “shadow”.`;
+export const shadowInWords = ({ name, target, share }) =>
+  `Copies of ${coverageShown(share)} of the requests go to “${name}” (${targetInWords(target)}) once their replies are over. No end user sees anything of it, and it is not compared with the arms; each copy is billed to this tenant, in the service tier “shadow”.`;
 
 /** A sentence of the API with percentages and signs as the dashboard writes them: "−5.4 %" for "-5.4%". */
 export const percentsSpaced = (sentence) => sentence.replace(/(\d)%/g, "$1 %").replace(/(^|[\s(])-(?=\d)/g, "$1−");
@@ -151,7 +165,8 @@ export const MAX_UNIT_CHARS = 512;
 const SHOWN_CHARS = 160;
 
 const settingShown = (name, value) => {
-  if (name !== "system_prompt") return `${name.replaceAll("_", " ")} ${typeof value === "object" ? JSON.stringify(value) : value}`;
+  if (name !== "system_prompt")
+    return `${name.replaceAll("_", " ")} ${typeof value === "object" ? JSON.stringify(value) : value}`;
   return `the system prompt “${value.length > SHOWN_CHARS ? `${value.slice(0, SHOWN_CHARS).trimEnd()}…` : value}”`;
 };
 
@@ -174,7 +189,8 @@ export function sharesOf(arms) {
 /** How parts of arms are read. */
 export function partsInWords(parts) {
   const sum = Math.round(parts.reduce((total, part) => total + part, 0) * 100) / 100;
-  return sum === 100 ? "The parts add up to 100: they are percents of the units that take part."
+  return sum === 100
+    ? "The parts add up to 100: they are percents of the units that take part."
     : `The parts add up to ${sum}, not 100: each arm gets its share of that sum, which stands beside it.`;
 }
 
@@ -182,7 +198,13 @@ export function partsInWords(parts) {
 export const isProven = ({ role, verdict }) => role === "primary" && ["better", "worse"].includes(verdict);
 
 /** [kind, title] of the segments that results can be shown by. */
-export const SEGMENT_KINDS = [["stream", "Stream or not"], ["endpoint", "Endpoint"], ["api_key", "API key"], ["service_tier", "Service tier"], ["gateway", "Gateway"]];
+export const SEGMENT_KINDS = [
+  ["stream", "Stream or not"],
+  ["endpoint", "Endpoint"],
+  ["api_key", "API key"],
+  ["service_tier", "Service tier"],
+  ["gateway", "Gateway"],
+];
 
 /** The name of one segment, such as "Streams". */
 export function segmentInWords({ kind, value, name }) {

@@ -11,7 +11,10 @@ import { useProjects } from "../../lib/projects.js";
 import { useSession } from "../../lib/session.js";
 import { pathOf } from "./words.js";
 
-const ACCESS = [["all", "All tenants of the installation"], ["listed", "Only those chosen below"]];
+const ACCESS = [
+  ["all", "All tenants of the installation"],
+  ["listed", "Only those chosen below"],
+];
 const WHOLE_HINT = "Also those that are made later.";
 
 /** A grant as the value of a checkbox: "organization/project", or "organization/" for all of the organization. */
@@ -23,7 +26,8 @@ const grantOf = (key) => {
 
 export const bodyOfAccess = ({ access, grants }) => ({ access, grants: access === "all" ? [] : grants.map(grantOf) });
 
-export const wrongGrants = ({ access, grants }) => (access === "listed" && grants.length === 0 ? "Choose at least one tenant." : undefined);
+export const wrongGrants = ({ access, grants }) =>
+  access === "listed" && grants.length === 0 ? "Choose at least one tenant." : undefined;
 
 /** How many tenants grants are for, in words. */
 export function whoIsChosen({ access, grants }) {
@@ -36,24 +40,47 @@ export function whoIsChosen({ access, grants }) {
 export function AccessFields({ form, given = [] }) {
   const { id: own, name } = useSession().who.organization;
   const projects = (useProjects() ?? []).filter(({ status }) => status !== "archived");
-  const options = [[keyOf({ organization_id: own }), `All tenants of ${name}`, WHOLE_HINT], ...projects.map(({ id, name }) => [keyOf({ organization_id: own, project_id: id }), name])];
+  const options = [
+    [keyOf({ organization_id: own }), `All tenants of ${name}`, WHOLE_HINT],
+    ...projects.map(({ id, name }) => [keyOf({ organization_id: own, project_id: id }), name]),
+  ];
   const known = new Set(options.map(([key]) => key));
-  const others = given.filter((grant) => !known.has(keyOf(grant))).map((grant) => [keyOf(grant), grant.project_id ?? `All tenants of ${grant.organization_id}`]);
-  return html`<${Select} ...${form.bind("access")} label="Who may use it" options=${ACCESS} />
-    ${form.values.access === "listed" && html`<div class="choices-scroll"><${Choices} ...${form.bind("grants")} label="Tenants" options=${[...options, ...others]} /></div>`}`;
+  const others = given
+    .filter((grant) => !known.has(keyOf(grant)))
+    .map((grant) => [keyOf(grant), grant.project_id ?? `All tenants of ${grant.organization_id}`]);
+  return html`
+    <${Select} ...${form.bind("access")} label="Who may use it" options=${ACCESS} />
+    ${
+      form.values.access === "listed" &&
+      html`
+        <div class="choices-scroll">
+          <${Choices} ...${form.bind("grants")} label="Tenants" options=${[...options, ...others]} />
+        </div>
+      `
+    }
+  `;
 }
 
 export function SetAccess({ pool, onClose }) {
-  const form = useForm({ access: pool.access, grants: pool.grants.map(keyOf) }, async (values) => {
-    await post(pathOf(pool.id), bodyOfAccess(values));
-    invalidate("/pools", "/projects");
-    onClose();
-    toast(`Who may use ${pool.name} is set`);
-  }, (values) => ({ grants: wrongGrants(values) }));
-  return html`<${Dialog} title=${`Who may use ${pool.name}?`} onClose=${onClose}>
-    <${Form} form=${form} verb="Save" what="change who may use the pool" onCancel=${onClose}>
-      <${AccessFields} form=${form} given=${pool.grants} />
-      <p class="hint">For tenants that are left out, the model no longer exists: their requests for it and for its adapters are refused within a second. Requests that run finish.</p>
+  const form = useForm(
+    { access: pool.access, grants: pool.grants.map(keyOf) },
+    async (values) => {
+      await post(pathOf(pool.id), bodyOfAccess(values));
+      invalidate("/pools", "/projects");
+      onClose();
+      toast(`Who may use ${pool.name} is set`);
+    },
+    (values) => ({ grants: wrongGrants(values) }),
+  );
+  return html`
+    <${Dialog} title="Who may use ${pool.name}?" onClose=${onClose}>
+      <${Form} form=${form} verb="Save" what="change who may use the pool" onCancel=${onClose}>
+        <${AccessFields} form=${form} given=${pool.grants} />
+        <p class="hint">
+          For tenants that are left out, the model no longer exists: their requests for it and for its adapters are
+          refused within a second. Requests that run finish.
+        </p>
+      <//>
     <//>
-  <//>`;
+  `;
 }

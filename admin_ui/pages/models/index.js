@@ -17,7 +17,9 @@ import { ConnectServers } from "./servers.js";
 
 export default function Models() {
   const projectId = useProjectId();
-  return can("pools.read") ? html`<${OperatorsModels} projectId=${projectId} />` : html`<${OwnModels} projectId=${projectId} />`;
+  return can("pools.read")
+    ? html`<${OperatorsModels} projectId=${projectId} />`
+    : html`<${OwnModels} projectId=${projectId} />`;
 }
 
 function OperatorsModels({ projectId }) {
@@ -28,18 +30,50 @@ function OperatorsModels({ projectId }) {
   const open = () => setQuery({ new: 1 }, { push: true });
   useShortcut("n", "New pool", () => mayWrite && open());
   const connect = () => setQuery({ new: "servers" }, { push: true });
-  const add = mayWrite && html`<${Button} onClick=${connect}>Connect servers<//><${Button} kind="primary" icon="plus" onClick=${open}>New pool<//>`;
-  return html`<${Page} title="Models" lead=${pools.data && html`<${PoolsLead} pools=${pools.data} />`} actions=${add}>
-    <${Pools} pools=${pools} action=${add} />
-    ${projectId && html`<${Section} title=${`What ${names(projectId)} may use`}><${Bases} projectId=${projectId} /><//>`}
-    ${can("routes.read") && html`<${RoutesForAll} />`}
-    <${Section} title="Hosts" hint="Machines on which an agent starts engines. What replicas take is estimated when a model is prepared."><${Hosts} /><//>
-    ${making && mayWrite && html`<${making === "servers" ? ConnectServers : NewPool} onClose=${() => setQuery({ new: null })} />`}
-  <//>`;
+  const Making = making === "servers" ? ConnectServers : NewPool;
+  const add =
+    mayWrite &&
+    html`
+      <${Button} onClick=${connect}>Connect servers<//>
+      <${Button} kind="primary" icon="plus" onClick=${open}>
+        New pool
+      <//>
+    `;
+  return html`
+    <${Page} title="Models" lead=${pools.data && html`<${PoolsLead} pools=${pools.data} />`} actions=${add}>
+      <${Pools} pools=${pools} action=${add} />
+      ${
+        projectId &&
+        html`
+          <${Section} title="What ${names(projectId)} may use">
+            <${Bases} projectId=${projectId} />
+          <//>
+        `
+      }
+      ${can("routes.read") && html`<${RoutesForAll} />`}
+      <${Section}
+        title="Hosts"
+        hint="Machines on which an agent starts engines. What replicas take is estimated when a model is prepared."
+      >
+        <${Hosts} />
+      <//>
+      ${making && mayWrite && html`<${Making} onClose=${() => setQuery({ new: null })} />`}
+    <//>
+  `;
 }
 
 function OwnModels({ projectId }) {
-  return html`<${Page} title="Models" lead="The base models that your requests and adapters can use.">
-    ${projectId ? html`<${Bases} projectId=${projectId} />` : html`<${Empty} icon="models" title="Choose a tenant">The models that may be used depend on the tenant.<//>`}
-  <//>`;
+  return html`
+    <${Page} title="Models" lead="The base models that your requests and adapters can use.">
+      ${
+        projectId
+          ? html`<${Bases} projectId=${projectId} />`
+          : html`
+            <${Empty} icon="models" title="Choose a tenant">
+              The models that may be used depend on the tenant.
+            <//>
+          `
+      }
+    <//>
+  `;
 }

@@ -14,15 +14,40 @@ export function Alerts({ projectId }) {
   const shown = (data?.data ?? []).filter((alert) => !projectId || !alert.project_id || alert.project_id === projectId);
   if (shown.length === 0) return null;
   const ordered = [...shown].sort((a, b) => RANK[a.severity] - RANK[b.severity]);
-  return html`<section class="alerts" aria-label="Alerts">
-    ${ordered.map((alert) => {
-      const inside = html`<${Icon} name=${ICONS[alert.severity]} />
-        <div><strong><span class="visually-hidden">${alert.severity}: </span>${alert.title}</strong><p>${alert.detail}</p></div>
-        ${alert.since && html`<small class="faint"><${Time} at=${alert.since} relative /></small>`}`;
-      const key = `${alert.code} ${alert.href} ${alert.title}`;
-      return alert.href
-        ? html`<a key=${key} class="alert ${alert.severity}" href=${alert.href}>${inside}</a>`
-        : html`<div key=${key} class="alert ${alert.severity}">${inside}</div>`;
-    })}
-  </section>`;
+  return html`
+    <section class="alerts" aria-label="Alerts">
+      ${ordered.map((alert) => {
+        const inside = html`
+          <${Icon} name=${ICONS[alert.severity]} />
+          <div>
+            <strong>
+              <span class="visually-hidden">${alert.severity}: </span>
+              ${alert.title}
+            </strong>
+            <p>${alert.detail}</p>
+          </div>
+          ${
+            alert.since &&
+            html`
+              <small class="faint">
+                <${Time} at=${alert.since} relative />
+              </small>
+            `
+          }
+        `;
+        const key = `${alert.code} ${alert.href} ${alert.title}`;
+        return alert.href
+          ? html`
+            <a key=${key} class="alert ${alert.severity}" href=${alert.href}>
+              ${inside}
+            </a>
+          `
+          : html`
+            <div key=${key} class="alert ${alert.severity}">
+              ${inside}
+            </div>
+          `;
+      })}
+    </section>
+  `;
 }

@@ -3,8 +3,8 @@
 import { open } from "./client.js";
 
 /**
- * {finishReason, usage, storedId, requestId, ttftMs, totalMs, tokensPerS} once it is over; onText(text) as it comes. api:
- * of APIS; body: as its `body` makes it. Throws ApiError, and AbortError once the signal aborts.
+ * {finishReason, usage, storedId, requestId, ttftMs, totalMs, tokensPerS} once it is over; onText(text) as it comes.
+ * api: of APIS; body: as its `body` makes it. Throws ApiError, and AbortError once the signal aborts.
  */
 export async function complete({ api, key, body, signal, onText }) {
   const began = performance.now();

@@ -1,5 +1,5 @@
-// The two APIs that the playground speaks, each in the same terms: the request that goes on with what was said, and what
-// an event of its stream brings. Knows no page.
+// The two APIs that the playground speaks, each in the same terms: the request that goes on with what was said, and
+// what an event of its stream brings. Knows no page.
 
 /** Turns as messages: both APIs take them alike. */
 const messagesOf = (turns) => turns.map(({ role, content }) => ({ role, content }));
@@ -17,14 +17,17 @@ const chat = {
       messages: [...(system ? [{ role: "system", content: system }] : []), ...messagesOf(turns)],
       ...numbers,
       ...(stop && { stop }),
-      ...(schema && { response_format: { type: "json_schema", json_schema: { name: "answer", schema, strict: true } } }),
+      ...(schema && {
+        response_format: { type: "json_schema", json_schema: { name: "answer", schema, strict: true } },
+      }),
     };
   },
 
   /** {text, finishReason, usage}: of an event, as far as it has them. */
   read({ choices: [choice], usage }) {
     return {
-      text: choice?.delta.content, finishReason: choice?.finish_reason,
+      text: choice?.delta.content,
+      finishReason: choice?.finish_reason,
       usage: usage && { input: usage.prompt_tokens, output: usage.completion_tokens },
     };
   },
@@ -37,7 +40,17 @@ const responses = {
   python: { create: "client.responses.create", text: "answer.output_text", extra: ["seed", "stop"] },
 
   /** A stored answer is gone on from by its id; what follows it is sent. */
-  body({ model, turns, settings: { system, numbers: { max_tokens: maxTokens, ...numbers }, stop, schema, store } }) {
+  body({
+    model,
+    turns,
+    settings: {
+      system,
+      numbers: { max_tokens: maxTokens, ...numbers },
+      stop,
+      schema,
+      store,
+    },
+  }) {
     const last = store ? turns.findLastIndex(({ result }) => result?.storedId) : -1;
     return {
       model,
@@ -57,7 +70,8 @@ const responses = {
     if (!response?.usage) return {};
     const { id, status, usage, incomplete_details: cut, store } = response;
     return {
-      finishReason: cut?.reason ?? status, storedId: store ? id : undefined,
+      finishReason: cut?.reason ?? status,
+      storedId: store ? id : undefined,
       usage: { input: usage.input_tokens, output: usage.output_tokens },
     };
   },

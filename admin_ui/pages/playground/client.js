@@ -8,7 +8,10 @@ export async function listModels(key, signal) {
   return data.map(({ id }) => id);
 }
 
-/** {requestId, events}: of a request whose answer is streamed; events yields the data of each as an object. Throws ApiError, and AbortError once the signal aborts. */
+/**
+ * {requestId, events}: of a request whose answer is streamed; events yields the data of each as an object. Throws
+ * ApiError, and AbortError once the signal aborts.
+ */
 export async function open(path, { key, body, signal }) {
   const response = await request(path, key, { body, signal });
   const requestId = response.headers.get("x-request-id") ?? "";
@@ -32,8 +35,11 @@ async function request(path, key, { body, signal }) {
   if (response.ok) return response;
   const { error = {} } = await response.json().catch(() => ({}));
   throw new ApiError({
-    status: response.status, code: error.code ?? "", message: error.message ?? `The gateway answered with status ${response.status}.`,
-    param: error.param ?? null, requestId: response.headers.get("x-request-id") ?? "",
+    status: response.status,
+    code: error.code ?? "",
+    message: error.message ?? `The gateway answered with status ${response.status}.`,
+    param: error.param ?? null,
+    requestId: response.headers.get("x-request-id") ?? "",
   });
 }
 

@@ -28,7 +28,10 @@ ${fields.join("\n")}
 print(${text})`;
 }
 
-/** A Python literal. JSON's strings are Python's, but for the halves of characters beyond the basic plane, which it keeps. */
+/**
+ * A Python literal. JSON's strings are Python's, but for the halves of characters beyond the basic plane, which it
+ * keeps.
+ */
 function literal(value, indent) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";

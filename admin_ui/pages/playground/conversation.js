@@ -8,18 +8,28 @@ import { complete } from "./answer.js";
 const COST_TRIES = 6;
 const COST_PAUSE_MS = 1500;
 
-/** {turns, busy, error, send, stop, clear}. A turn: {role, content, model?, stopped?, failed?, result?, cost?}; failed: it had no answer. */
+/**
+ * {turns, busy, error, send, stop, clear}. A turn: {role, content, model?, stopped?, failed?, result?, cost?}; failed:
+ * it had no answer.
+ */
 export function useConversation() {
   const [turns, setTurns] = useState([]);
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(null);
   const open = useRef(null);
   const kept = useRef([]);
-  const show = (next) => setTurns((kept.current = next));
-  const change = (at, more) => show(kept.current.map((turn, place) => (place === at ? { ...turn, ...more(turn) } : turn)));
+  const show = (next) => {
+    kept.current = next;
+    setTurns(next);
+  };
+  const change = (at, more) =>
+    show(kept.current.map((turn, place) => (place === at ? { ...turn, ...more(turn) } : turn)));
   useEffect(() => () => open.current?.abort(), []);
 
-  /** Whether it was answered, or stopped. api: of APIS; key: of needKey; projectId: whose requests tell what the answer cost. */
+  /**
+   * Whether it was answered, or stopped. api: of APIS; key: of needKey; projectId: whose requests tell what the answer
+   * cost.
+   */
   const send = useCallback(async ({ text, api, key, model, settings, projectId }) => {
     const stopper = new AbortController();
     open.current = stopper;
@@ -31,15 +41,21 @@ export function useConversation() {
     setError(null);
     try {
       const result = await complete({
-        api, key: key.value, body: api.body({ model, turns: said, settings }), signal: stopper.signal,
+        api,
+        key: key.value,
+        body: api.body({ model, turns: said, settings }),
+        signal: stopper.signal,
         onText: (more) => change(at, ({ content }) => ({ content: content + more })),
       });
       change(at, () => ({ result }));
-      costOf(result.requestId, key.projectId ?? projectId, stopper.signal).then((cost) => cost && kept.current[at]?.result === result && change(at, () => ({ cost })));
+      costOf(result.requestId, key.projectId ?? projectId, stopper.signal).then(
+        (cost) => cost && kept.current[at]?.result === result && change(at, () => ({ cost })),
+      );
     } catch (failure) {
       if (failure.name === "AbortError") change(at, () => ({ stopped: true }));
       else setError(failure);
-      if (!kept.current[at]?.content) show(failure.name === "AbortError" ? before : [...before, { role: "user", content: text, failed: true }]);
+      if (!kept.current[at]?.content)
+        show(failure.name === "AbortError" ? before : [...before, { role: "user", content: text, failed: true }]);
       return failure.name === "AbortError";
     } finally {
       setBusy(false);
@@ -57,7 +73,11 @@ async function costOf(requestId, projectId, signal) {
   try {
     for (let tries = 0; tries < COST_TRIES && !signal.aborted; tries += 1) {
       await new Promise((resolve) => setTimeout(resolve, COST_PAUSE_MS));
-      const { data } = await get(`/projects/${encodeURIComponent(projectId)}/requests`, { request_id: requestId }, { signal });
+      const { data } = await get(
+        `/projects/${encodeURIComponent(projectId)}/requests`,
+        { request_id: requestId },
+        { signal },
+      );
       if (data.length) return { nanos: data[0].cost_nanos, currency: data[0].currency };
     }
   } catch {

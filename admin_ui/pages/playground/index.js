@@ -41,38 +41,90 @@ export default function Playground() {
     try {
       const key = await needKey(projectId);
       setText("");
-      const answered = await Promise.all(shown.map((chat, side) => chat.send({ text: said, api, key, model: chosen[side] || models.base, settings: settings.asked, projectId })));
+      const answered = await Promise.all(
+        shown.map((chat, side) =>
+          chat.send({ text: said, api, key, model: chosen[side] || models.base, settings: settings.asked, projectId }),
+        ),
+      );
       if (!answered.some(Boolean)) setText((now) => now || said);
     } catch (failure) {
       setError(failure);
     }
   };
-  const stop = () => shown.forEach((chat) => chat.stop());
-  const clear = () => sides.forEach((chat) => chat.clear());
+  const stop = () => {
+    for (const chat of shown) chat.stop();
+  };
+  const clear = () => {
+    for (const chat of sides) chat.clear();
+  };
   const request = (side) => {
     const said = sides[side].turns.filter(({ content, failed }) => content && !failed);
     const next = { role: "user", content: text.trim() || "Hello" };
     return api.body({ model: chosen[side] || models.base, turns: [...said, next], settings: settings.asked });
   };
   const choose = (side, model) => setQuery(side === 0 ? { model } : { with: model || models.base });
-  const compare = () => setQuery({ with: models.ids.find((id) => id !== (chosen[0] || models.base)) ?? chosen[0] ?? models.base }, { push: true });
+  const compare = () =>
+    setQuery(
+      { with: models.ids.find((id) => id !== (chosen[0] || models.base)) ?? chosen[0] ?? models.base },
+      { push: true },
+    );
   const keep = () => (sides[1].clear(), setQuery({ with: null }));
-  return html`<${Page} wide title="Playground" lead="Each answer is a real request: it is metered, limited and charged as one."
-    actions=${html`${sides.some(({ turns }) => turns.length > 0) && html`<${Button} onClick=${clear}>Clear<//>`}
-      ${!isTwo && html`<${Button} icon="plus" onClick=${compare}>Compare<//>`}`}>
-    <div class="play ${mayCall ? "" : "unset"}">
-      <div class="play-main">
-        <div class="panes ${isTwo ? "two" : ""}">
-          ${shown.map((chat, side) => html`<${Pane} key=${side} label=${isTwo ? `Side ${side + 1}` : "Model"} chat=${chat} model=${chosen[side]} models=${models} projectId=${projectId}
-            onModel=${(model) => choose(side, model)} onRemove=${side === 1 && keep} api=${api} request=${request(side)} />`)}
+  return html`
+    <${Page}
+      wide
+      title="Playground"
+      lead="Each answer is a real request: it is metered, limited and charged as one."
+      actions=${html`
+        ${sides.some(({ turns }) => turns.length > 0) && html`<${Button} onClick=${clear}>Clear<//>`}
+        ${
+          !isTwo &&
+          html`
+            <${Button} icon="plus" onClick=${compare}>
+              Compare
+            <//>
+          `
+        }
+      `}
+    >
+      <div class="play ${mayCall ? "" : "unset"}">
+        <div class="play-main">
+          <div class="panes ${isTwo ? "two" : ""}">
+            ${shown.map(
+              (chat, side) => html`
+                <${Pane}
+                  key=${side}
+                  label=${isTwo ? `Side ${side + 1}` : "Model"}
+                  chat=${chat}
+                  model=${chosen[side]}
+                  models=${models}
+                  projectId=${projectId}
+                  onModel=${(model) => choose(side, model)}
+                  onRemove=${side === 1 && keep}
+                  api=${api}
+                  request=${request(side)}
+                />
+              `,
+            )}
+          </div>
+          <${ErrorBox} error=${error} what="make a key" />
+          <${Composer}
+            text=${text}
+            onText=${setText}
+            busy=${busy}
+            onSend=${send}
+            onStop=${stop}
+            hint=${hintOf(mayCall, projectId, isWrong)}
+          />
         </div>
-        <${ErrorBox} error=${error} what="make a key" />
-        <${Composer} text=${text} onText=${setText} busy=${busy} onSend=${send} onStop=${stop} hint=${hintOf(mayCall, projectId, isWrong)} />
+        <${Access}
+          projectId=${projectId}
+          access=${access}
+          onProject=${(id) => (clear(), setQuery({ project: id, model: null, with: null }))}
+        />
+        <${Settings} settings=${settings} error=${problem} />
       </div>
-      <${Access} projectId=${projectId} access=${access} onProject=${(id) => (clear(), setQuery({ project: id, model: null, with: null }))} />
-      <${Settings} settings=${settings} error=${problem} />
-    </div>
-  <//>`;
+    <//>
+  `;
 }
 
 function hintOf(mayCall, projectId, isWrong) {
@@ -86,9 +138,33 @@ function Composer({ text, onText, busy, onSend, onStop, hint }) {
     event.preventDefault();
     onSend();
   };
-  return html`<form class="composer" onSubmit=${(event) => (event.preventDefault(), onSend())}>
-    <textarea class="input" rows="2" aria-label="Message" placeholder="Say something" value=${text} onInput=${(event) => onText(event.target.value)} onKeyDown=${onKeyDown}></textarea>
-    <div class="spread"><span class="hint">${hint}</span>
-      ${busy ? html`<${Button} kind="primary" icon="pause" onClick=${onStop}>Stop<//>` : html`<${Button} kind="primary" type="submit" disabled=${!text.trim()}>Send<//>`}</div>
-  </form>`;
+  return html`
+    <form class="composer" onSubmit=${(event) => (event.preventDefault(), onSend())}>
+      <textarea
+        class="input"
+        rows="2"
+        aria-label="Message"
+        placeholder="Say something"
+        value=${text}
+        onInput=${(event) => onText(event.target.value)}
+        onKeyDown=${onKeyDown}
+      ></textarea>
+      <div class="spread">
+        <span class="hint">${hint}</span>
+        ${
+          busy
+            ? html`
+              <${Button} kind="primary" icon="pause" onClick=${onStop}>
+                Stop
+              <//>
+            `
+            : html`
+              <${Button} kind="primary" type="submit" disabled=${!text.trim()}>
+                Send
+              <//>
+            `
+        }
+      </div>
+    </form>
+  `;
 }

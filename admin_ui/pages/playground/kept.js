@@ -1,5 +1,5 @@
-// What the playground was set to, for coming back to it within this tab: models and numbers, as its URL has them. Nothing
-// that was said.
+// What the playground was set to, for coming back to it within this tab: models and numbers, as its URL has them.
+// Nothing that was said.
 
 import { useLayoutEffect } from "../../lib/html.js";
 import { setQuery, useLocation } from "../../lib/router.js";

@@ -1,5 +1,5 @@
-// The key that the playground calls with: made for an hour, or pasted. It is in this page's memory and nowhere else; what
-// was made ends with the page and with the login.
+// The key that the playground calls with: made for an hour, or pasted. It is in this page's memory and nowhere else;
+// what was made ends with the page and with the login.
 
 import { del, post } from "../../lib/api.js";
 import { beforeSignOut, session$ } from "../../lib/session.js";
@@ -33,12 +33,20 @@ function current(keys, projectId) {
 export async function needKey(projectId) {
   const found = current(keys$.value, projectId);
   if (found) return found;
-  if (!making.has(projectId)) making.set(projectId, make(projectId).finally(() => making.delete(projectId)));
+  if (!making.has(projectId))
+    making.set(
+      projectId,
+      make(projectId).finally(() => making.delete(projectId)),
+    );
   return making.get(projectId);
 }
 
 async function make(projectId) {
-  const made = await post(`/projects/${encodeURIComponent(projectId)}/api_keys`, { name: "playground", scopes: ["inference"], expires_at: now() + LIFETIME_S });
+  const made = await post(`/projects/${encodeURIComponent(projectId)}/api_keys`, {
+    name: "playground",
+    scopes: ["inference"],
+    expires_at: now() + LIFETIME_S,
+  });
   const key = { value: made.value, shown: made.redacted_value, id: made.id, projectId, expiresAt: made.expires_at };
   const before = keys$.value[projectId];
   keys$.set({ ...keys$.value, [projectId]: key });
@@ -47,7 +55,10 @@ async function make(projectId) {
 }
 
 export function paste(value) {
-  keys$.set({ ...keys$.value, "": { value, shown: `${value.slice(0, 6)}…${value.slice(-4)}`, id: null, projectId: null, expiresAt: null } });
+  keys$.set({
+    ...keys$.value,
+    "": { value, shown: `${value.slice(0, 6)}…${value.slice(-4)}`, id: null, projectId: null, expiresAt: null },
+  });
 }
 
 /** What was pasted is forgotten, what was made here is revoked as well. Throws ApiError. */

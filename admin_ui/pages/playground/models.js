@@ -32,18 +32,48 @@ export function ModelPicker({ label, model, models, projectId, onModel }) {
   const [typed, type] = useState("");
   const { base } = models;
   const adapter = model.startsWith(`${base}:`) ? model.slice(base.length + 1).split("@")[0] : null;
-  const versions = useApi(adapter && projectId && can("adapters.read", projectId) ? `/projects/${encodeURIComponent(projectId)}/adapters/${encodeURIComponent(adapter)}/versions` : null, { limit: 20 });
-  const ofAdapter = (versions.error ? [] : (versions.data?.data ?? [])).filter(({ state, adapter: name }) => state === "ready" && name === adapter);
+  const versions = useApi(
+    adapter && projectId && can("adapters.read", projectId)
+      ? `/projects/${encodeURIComponent(projectId)}/adapters/${encodeURIComponent(adapter)}/versions`
+      : null,
+    { limit: 20 },
+  );
+  const ofAdapter = (versions.error ? [] : (versions.data?.data ?? [])).filter(
+    ({ state, adapter: name }) => state === "ready" && name === adapter,
+  );
   const choose = (id) => (type(""), onModel(id === base ? "" : id));
   const item = (id, hint) => ({ title: id, hint, checked: id === (model || base), onClick: () => choose(id) });
   const found = models.ids.filter((id) => id.toLowerCase().includes(typed.toLowerCase())).slice(0, MAX_SHOWN);
   const items = [
     ...found.map((id) => item(id, id === base ? "Base model, without an adapter" : undefined)),
-    ...(ofAdapter.length && !typed ? [null, ...ofAdapter.map(({ model, version, current }) => item(model, `Version ${version}${current ? ", current" : ""}`))] : []),
+    ...(ofAdapter.length && !typed
+      ? [
+          null,
+          ...ofAdapter.map(({ model, version, current }) =>
+            item(model, `Version ${version}${current ? ", current" : ""}`),
+          ),
+        ]
+      : []),
     ...(typed && !models.ids.includes(typed) ? [null, item(typed, "Another model id, as typed")] : []),
   ];
-  return html`<${Menu} label="${label}: ${model || base}" look="button secondary model-picker" items=${items}
-    button=${html`<span>${model || base}</span><${Icon} name="down" />`}>
-    <input class="input menu-filter" type="search" placeholder="Find, or type base:adapter@version" aria-label="Find a model" value=${typed} onInput=${(event) => type(event.target.value)} />
-  <//>`;
+  return html`
+    <${Menu}
+      label="${label}: ${model || base}"
+      look="button secondary model-picker"
+      items=${items}
+      button=${html`
+        <span>${model || base}</span>
+        <${Icon} name="down" />
+      `}
+    >
+      <input
+        class="input menu-filter"
+        type="search"
+        placeholder="Find, or type base:adapter@version"
+        aria-label="Find a model"
+        value=${typed}
+        onInput=${(event) => type(event.target.value)}
+      />
+    <//>
+  `;
 }

@@ -15,7 +15,10 @@ import { APIS } from "./apis.js";
 import { forget, paste } from "./key.js";
 
 const NUMBERS = [
-  ["temperature", "Temperature", "0 to 2"], ["top_p", "Top p", "0 to 1"], ["max_tokens", "Max tokens", "Of the answer"], ["seed", "Seed", "The same one, the same answer"],
+  ["temperature", "Temperature", "0 to 2"],
+  ["top_p", "Top p", "0 to 1"],
+  ["max_tokens", "Max tokens", "Of the answer"],
+  ["seed", "Seed", "The same one, the same answer"],
 ];
 
 /** Names of settings in Responses, where they differ. */
@@ -24,22 +27,34 @@ const API_NAMES = { system: "instructions", max_tokens: "max_output_tokens", sch
 const MAX_STOPS = 4;
 const MAX_STOP_CHARS = 1024;
 
-/** {values, set, problem, asked}: asked is what a request is made with, in the terms of APIS; problem: by the name of what is wrong. */
+/**
+ * {values, set, problem, asked}: asked is what a request is made with, in the terms of APIS; problem: by the name of
+ * what is wrong.
+ */
 export function useSettings() {
   const { query } = useLocation();
   const [texts, setTexts] = useState({ system: "", schema: "" });
-  const values = { ...texts, ...Object.fromEntries([...NUMBERS.map(([name]) => name), "stop", "api", "store"].map((name) => [name, query.get(name) ?? ""])) };
-  const set = (name, value) => (name in texts ? setTexts((was) => ({ ...was, [name]: value })) : setQuery({ [name]: value }));
+  const values = {
+    ...texts,
+    ...Object.fromEntries(
+      [...NUMBERS.map(([name]) => name), "stop", "api", "store"].map((name) => [name, query.get(name) ?? ""]),
+    ),
+  };
+  const set = (name, value) =>
+    name in texts ? setTexts((was) => ({ ...was, [name]: value })) : setQuery({ [name]: value });
   const problem = checkSampling(values);
   const asked = {
     system: values.system,
-    numbers: Object.fromEntries(NUMBERS.filter(([name]) => values[name].trim() !== "").map(([name]) => [name, Number(values[name])])),
+    numbers: Object.fromEntries(
+      NUMBERS.filter(([name]) => values[name].trim() !== "").map(([name]) => [name, Number(values[name])]),
+    ),
     store: values.store !== "",
   };
   const stop = values.stop.split("\n").filter(Boolean);
   if (stop.length) asked.stop = stop;
   if (stop.length > MAX_STOPS) problem.stop = `At most ${MAX_STOPS} texts, one a line.`;
-  else if (stop.some((text) => [...text].length > MAX_STOP_CHARS)) problem.stop = `Each is at most ${exactly(MAX_STOP_CHARS)} characters long.`;
+  else if (stop.some((text) => [...text].length > MAX_STOP_CHARS))
+    problem.stop = `Each is at most ${exactly(MAX_STOP_CHARS)} characters long.`;
   if (values.schema.trim()) {
     try {
       asked.schema = JSON.parse(values.schema);
@@ -55,18 +70,67 @@ export const apiOf = ({ api }) => (Object.hasOwn(APIS, api) ? api : "chat");
 
 export function Settings({ settings: { values, set, problem }, error }) {
   const names = (name) => error && (error.param === name || error.param === API_NAMES[name]);
-  const bind = (name) => ({ name, value: values[name], onValue: (value) => set(name, value), error: problem[name] ?? (names(name) ? error.message : undefined) });
-  return html`<aside class="play-settings stack" aria-label="Settings">
-    <${Choice} label="API" value=${apiOf(values)} onValue=${(name) => set("api", name === "chat" ? null : name)} options=${Object.entries(APIS).map(([name, { title }]) => [name, title])} />
-    ${apiOf(values) === "responses" && html`<${Checkbox} label="Store the answers" value=${values.store !== ""} onValue=${(on) => set("store", on ? "yes" : null)} hint="Each goes on from the one before by its id, where the tenant's settings allow that." />`}
-    <${TextArea} ...${bind("system")} label="System prompt" rows=${3} placeholder="The model's own" />
-    <div class="field-grid">${NUMBERS.map(([name, label, hint]) => html`<${TextField} key=${name} ...${bind(name)} label=${label} hint=${hint} inputmode="decimal" autocomplete="off" placeholder="default" />`)}</div>
-    <${TextArea} ...${bind("stop")} label="Stop at" hint="One text a line, at most four." rows=${1} placeholder="nothing" />
-    <details open=${values.schema !== ""}>
-      <summary>JSON schema</summary>
-      <${TextArea} ...${bind("schema")} label="Schema" hint="The answer is held to it, token by token." rows=${6} spellcheck=${false} placeholder=${'{"type": "object", "properties": {…}}'} />
-    </details>
-  </aside>`;
+  const bind = (name) => ({
+    name,
+    value: values[name],
+    onValue: (value) => set(name, value),
+    error: problem[name] ?? (names(name) ? error.message : undefined),
+  });
+  return html`
+    <aside class="play-settings stack" aria-label="Settings">
+      <${Choice}
+        label="API"
+        value=${apiOf(values)}
+        onValue=${(name) => set("api", name === "chat" ? null : name)}
+        options=${Object.entries(APIS).map(([name, { title }]) => [name, title])}
+      />
+      ${
+        apiOf(values) === "responses" &&
+        html`
+          <${Checkbox}
+            label="Store the answers"
+            value=${values.store !== ""}
+            onValue=${(on) => set("store", on ? "yes" : null)}
+            hint="Each goes on from the one before by its id, where the tenant's settings allow that."
+          />
+        `
+      }
+      <${TextArea} ...${bind("system")} label="System prompt" rows=${3} placeholder="The model's own" />
+      <div class="field-grid">
+        ${NUMBERS.map(
+          ([name, label, hint]) => html`
+            <${TextField}
+              key=${name}
+              ...${bind(name)}
+              label=${label}
+              hint=${hint}
+              inputmode="decimal"
+              autocomplete="off"
+              placeholder="default"
+            />
+          `,
+        )}
+      </div>
+      <${TextArea}
+        ...${bind("stop")}
+        label="Stop at"
+        hint="One text a line, at most four."
+        rows=${1}
+        placeholder="nothing"
+      />
+      <details open=${values.schema !== ""}>
+        <summary>JSON schema</summary>
+        <${TextArea}
+          ...${bind("schema")}
+          label="Schema"
+          hint="The answer is held to it, token by token."
+          rows=${6}
+          spellcheck=${false}
+          placeholder=${'{"type": "object", "properties": {…}}'}
+        />
+      </details>
+    </aside>
+  `;
 }
 
 /** Which tenant is called, and with which key. */
@@ -84,15 +148,74 @@ export function Access({ projectId, access, onProject }) {
     setPasting(false);
   };
   const showPaste = !access && (pasting || (!mayMake && (projectId !== null || isMember())));
-  return html`<section class="stack play-access" aria-label="Tenant and key">
-    ${!isMember() && html`<${Select} label="Tenant" hint="Its adapters can be called, and it is charged." value=${projectId ?? ""} onValue=${onProject} options=${[["", "Choose a tenant"], ...projects.map(({ id, name }) => [id, name])]} />`}
-    ${access
-      ? html`<p class="hint">Calls with ${access.id ? "a key made for this page" : "the key you pasted"}, <code>${access.shown}</code>${access.expiresAt ? html`, until <${Time} at=${access.expiresAt} />` : ""}, which is kept in memory only. <button type="button" class="link" onClick=${() => forget(access).then(() => setError(null), setError)}>${access.id ? "Revoke it" : "Forget it"}</button></p>`
-      : mayMake && !pasting && html`<p class="hint">The first message makes a key for an hour, which is kept in this page's memory only. <button type="button" class="link" onClick=${() => setPasting(true)}>Paste a key instead</button></p>`}
-    <${ErrorBox} error=${error} what="revoke the key" />
-    ${showPaste && html`<form class="stack" onSubmit=${use}>
-      <${TextField} label="API key" type="password" value=${typed} onValue=${type} autocomplete="off" hint=${mayMake ? "It is kept in this page's memory only." : "Your role makes no keys here: paste one. It is kept in this page's memory only."} />
-      <div class="row"><${Button} type="submit">Use this key<//>${mayMake && html`<${Button} kind="quiet" onClick=${() => setPasting(false)}>Make one<//>`}</div>
-    </form>`}
-  </section>`;
+  return html`
+    <section class="stack play-access" aria-label="Tenant and key">
+      ${
+        !isMember() &&
+        html`
+          <${Select}
+            label="Tenant"
+            hint="Its adapters can be called, and it is charged."
+            value=${projectId ?? ""}
+            onValue=${onProject}
+            options=${[["", "Choose a tenant"], ...projects.map(({ id, name }) => [id, name])]}
+          />
+        `
+      }
+      ${
+        access
+          ? html`
+            <p class="hint">
+              Calls with ${access.id ? "a key made for this page" : "the key you pasted"}, <code>${access.shown}</code>
+              ${access.expiresAt ? html`, until <${Time} at=${access.expiresAt} />` : ""}
+              , which is kept in memory only.${" "}
+              <button type="button" class="link" onClick=${() => forget(access).then(() => setError(null), setError)}>
+                ${access.id ? "Revoke it" : "Forget it"}
+              </button>
+            </p>
+          `
+          : mayMake &&
+            !pasting &&
+            html`
+              <p class="hint">
+                The first message makes a key for an hour, which is kept in this page's memory only.${" "}
+                <button type="button" class="link" onClick=${() => setPasting(true)}>
+                  Paste a key instead
+                </button>
+              </p>
+            `
+      }
+      <${ErrorBox} error=${error} what="revoke the key" />
+      ${
+        showPaste &&
+        html`
+          <form class="stack" onSubmit=${use}>
+            <${TextField}
+              label="API key"
+              type="password"
+              value=${typed}
+              onValue=${type}
+              autocomplete="off"
+              hint=${
+                mayMake
+                  ? "It is kept in this page's memory only."
+                  : "Your role makes no keys here: paste one. It is kept in this page's memory only."
+              }
+            />
+            <div class="row">
+              <${Button} type="submit">Use this key<//>
+              ${
+                mayMake &&
+                html`
+                  <${Button} kind="quiet" onClick=${() => setPasting(false)}>
+                    Make one
+                  <//>
+                `
+              }
+            </div>
+          </form>
+        `
+      }
+    </section>
+  `;
 }

@@ -7,7 +7,12 @@ import { html } from "../../lib/html.js";
 import { setQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
 
-const STATUSES = [["", "Any result"], ["completed", "Completed"], ["cancelled", "Cancelled"], ["error", "Failed"]];
+const STATUSES = [
+  ["", "Any result"],
+  ["completed", "Completed"],
+  ["cancelled", "Cancelled"],
+  ["error", "Failed"],
+];
 
 /** models: that are known, to choose from. */
 export function Filters({ filters, models }) {
@@ -19,29 +24,75 @@ export function Filters({ filters, models }) {
   const keyId = filters.key;
   return html`
     <${Choose} label="Result" value=${filters.status} options=${STATUSES} onValue=${(status) => setQuery({ status })} />
-    <${Choose} label="Model" value=${filters.model} options=${[["", "Any model"], ...choices.map((model) => [model, model])]} onValue=${(model) => setQuery({ model })} />
-    <form class="filter" onSubmit=${find} role="search"><${Icon} name="search" />
-      <input name="id" type="search" key=${filters.id} defaultValue=${filters.id} placeholder="Request id" aria-label="Request id" spellcheck="false" />
+    <${Choose}
+      label="Model"
+      value=${filters.model}
+      options=${[["", "Any model"], ...choices.map((model) => [model, model])]}
+      onValue=${(model) => setQuery({ model })}
+    />
+    <form class="filter" onSubmit=${find} role="search">
+      <${Icon} name="search" />
+      <input
+        name="id"
+        type="search"
+        key=${filters.id}
+        defaultValue=${filters.id}
+        placeholder="Request id"
+        aria-label="Request id"
+        spellcheck="false"
+      />
     </form>
-    ${keyId && html`<${Mark} name="key"><${KeyName} id=${keyId} projectId=${filters.project} /><//>`}
+    ${
+      keyId &&
+      html`
+        <${Mark} name="key">
+          <${KeyName} id=${keyId} projectId=${filters.project} />
+        <//>
+      `
+    }
     ${filters.adapter && html`<${Mark} name="adapter">Adapter ${filters.adapter}<//>`}
-    ${filters.id && html`<${Mark} name="id">Request ${filters.id}<//>`}`;
+    ${filters.id && html`<${Mark} name="id">Request ${filters.id}<//>`}
+  `;
 }
 
 function Choose({ label, value, options, onValue }) {
-  return html`<span class="select small-select"><select class="input" aria-label=${label} value=${value} onChange=${(event) => onValue(event.target.value)}>
-    ${options.map(([key, title]) => html`<option key=${key} value=${key} selected=${key === value}>${title}</option>`)}
-  </select><${Icon} name="down" /></span>`;
+  return html`
+    <span class="select small-select">
+      <select class="input" aria-label=${label} value=${value} onChange=${(event) => onValue(event.target.value)}>
+        ${options.map(
+          ([key, title]) => html`
+            <option key=${key} value=${key} selected=${key === value}>
+              ${title}
+            </option>
+          `,
+        )}
+      </select>
+      <${Icon} name="down" />
+    </span>
+  `;
 }
 
 /** A filter that is on, with a cross. */
 function Mark({ name, children }) {
-  return html`<span class="mark">${children}<${Button} kind="quiet" small icon="close" label="No longer by ${name}" onClick=${() => setQuery({ [name]: null })} /></span>`;
+  return html`
+    <span class="mark">
+      ${children}
+      <${Button}
+        kind="quiet"
+        small
+        icon="close"
+        label="No longer by ${name}"
+        onClick=${() => setQuery({ [name]: null })}
+      />
+    </span>
+  `;
 }
 
 /** Of a project that is known and whose keys may be read, by name. */
 export function KeyName({ id, projectId }) {
   const isKnown = projectId && can("keys.read", projectId);
-  const { data } = useApi(isKnown ? `/projects/${encodeURIComponent(projectId)}/api_keys/${encodeURIComponent(id)}` : null);
+  const { data } = useApi(
+    isKnown ? `/projects/${encodeURIComponent(projectId)}/api_keys/${encodeURIComponent(id)}` : null,
+  );
   return html`<span title=${id}>Key ${data?.name ?? id}</span>`;
 }

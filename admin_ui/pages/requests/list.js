@@ -3,7 +3,6 @@
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";
 import { Empty } from "../../components/feedback.js";
-import { Num, Time } from "../../components/numbers.js";
 import { Page } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { useApi } from "../../lib/data.js";
@@ -27,8 +26,37 @@ export default function Requests() {
   const columns = [
     { key: "created_at", title: "Time", format: "time", sort: false, class: "shrink" },
     { key: "status", title: "Result", class: "shrink", render: (row) => html`<${Result} row=${row} />` },
-    { key: "project_id", title: "Tenant", class: "shrink", hide: projectId !== null, value: ({ project_id: id }) => names(id) },
-    { key: "model", title: "Model", class: "name-cell", render: (row) => html`<span>${row.model}${row.adapter_version !== null && html` <span class="faint">v${row.adapter_version}</span>`}${row.service_tier === "shadow" && html` <${Badge} title="A copy for a shadow arm of an experiment: nobody got its answer">shadow<//>`}</span>` },
+    {
+      key: "project_id",
+      title: "Tenant",
+      class: "shrink",
+      hide: projectId !== null,
+      value: ({ project_id: id }) => names(id),
+    },
+    {
+      key: "model",
+      title: "Model",
+      class: "name-cell",
+      render: (row) => html`
+        <span>
+          ${row.model}
+          ${
+            row.adapter_version !== null &&
+            html`
+              ${" "}
+              <span class="faint">v${row.adapter_version}</span>
+            `
+          }
+          ${
+            row.service_tier === "shadow" &&
+            html`
+              ${" "}
+              <${Badge} title="A copy for a shadow arm of an experiment: nobody got its answer">shadow<//>
+            `
+          }
+        </span>
+      `,
+    },
     { key: "input_tokens", title: "Input", format: "tokens", total: true },
     { key: "cached_tokens", title: "Cached", format: "tokens", total: true },
     { key: "output_tokens", title: "Output", format: "tokens", total: true },
@@ -38,28 +66,79 @@ export default function Requests() {
   ];
   const models = useModels(projectId, range);
   const isNarrow = Object.entries(filters).some(([name, value]) => value && name !== "project");
-  return html`<${Page} title="Requests" wide lead=${rows && html`<${Lead} rows=${rows} isAll=${!list.hasMore && (state === "live" || state === "fixed")} isNarrow=${isNarrow} range=${range} />`} tabs=${html`<${RequestTabs} />`}
-    actions=${html`<${State} state=${state} back=${back} />`}>
-    <div ...${hold}>
-      <${Table} name="requests" label="Requests" columns=${columns} rows=${rows} rowKey=${({ id }) => id} href=${({ id }) => to("requests", id)} filter=${false}
-        tools=${html`<${Filters} filters=${filters} models=${models} />`}
-        error=${list.error} reload=${list.reload} loading=${list.loading && list.hasMore} hasMore=${list.hasMore} more=${list.more} what="load the requests"
-        empty=${html`<${None} isNarrow=${isNarrow} filters=${filters} models=${models} range=${range} hasMore=${list.hasMore} more=${list.more} />`} />
-    </div>
-  <//>`;
+  return html`
+    <${Page}
+      title="Requests"
+      wide
+      lead=${
+        rows &&
+        html`
+          <${Lead}
+            rows=${rows}
+            isAll=${!list.hasMore && (state === "live" || state === "fixed")}
+            isNarrow=${isNarrow}
+            range=${range}
+          />
+        `
+      }
+      tabs=${html`<${RequestTabs} />`}
+      actions=${html`<${State} state=${state} back=${back} />`}
+    >
+      <div ...${hold}>
+        <${Table}
+          name="requests"
+          label="Requests"
+          columns=${columns}
+          rows=${rows}
+          rowKey=${({ id }) => id}
+          href=${({ id }) => to("requests", id)}
+          filter=${false}
+          tools=${html`<${Filters} filters=${filters} models=${models} />`}
+          error=${list.error}
+          reload=${list.reload}
+          loading=${list.loading && list.hasMore}
+          hasMore=${list.hasMore}
+          more=${list.more}
+          what="load the requests"
+          empty=${html`<${None}
+              isNarrow=${isNarrow}
+              filters=${filters}
+              models=${models}
+              range=${range}
+              hasMore=${list.hasMore}
+              more=${list.more}
+            />`}
+        />
+      </div>
+    <//>
+  `;
 }
 
 /** Those that were asked for in the range, the busiest first. */
 function useModels(projectId, range) {
-  const asked = { by: "model", start_time: range.start, end_time: range.end, limit: MAX_MODELS, times: false, project_ids: projectId ? [projectId] : [] };
+  const asked = {
+    by: "model",
+    start_time: range.start,
+    end_time: range.end,
+    limit: MAX_MODELS,
+    times: false,
+    project_ids: projectId ? [projectId] : [],
+  };
   return (useApi("/traffic/top", asked).data?.data ?? []).map(({ id }) => id);
 }
 
 /** isAll: nothing has come meanwhile, nor is there another page. */
 function Lead({ rows, isAll, isNarrow, range }) {
   const failed = rows.filter(({ status }) => status === "error").length;
-  if (rows.length === 0) return `No request ${isNarrow ? "matches " : ""}in ${range.name ? `the ${range.label.toLowerCase()}` : range.label}.`;
-  return html`The latest <b>${rows.length}</b>${isAll ? ` and all ${isNarrow ? "that match" : "there are"}` : ""} of ${range.name ? `the ${range.label.toLowerCase()}` : range.label}${failed ? html`; <b>${failed}</b> of them failed` : "; none of them failed"}.`;
+  if (rows.length === 0)
+    return `No request ${isNarrow ? "matches " : ""}in ${range.name ? `the ${range.label.toLowerCase()}` : range.label}.`;
+  return html`
+    The latest <b>${rows.length}</b>
+    ${isAll ? ` and all ${isNarrow ? "that match" : "there are"}` : ""} of${" "}
+    ${range.name ? `the ${range.label.toLowerCase()}` : range.label}
+    ${failed ? html`; <b>${failed}</b> of them failed` : "; none of them failed"}
+    .
+  `;
 }
 
 const STATES = {
@@ -72,13 +151,35 @@ const STATES = {
 
 function State({ state, back }) {
   const [tone, word, why] = STATES[state];
-  return html`<span class="row">${state === "pages" && html`<${Button} small onClick=${back}>Back to the latest<//>`}<${Badge} dot tone=${tone} title=${why}>${word}<//></span>`;
+  return html`
+    <span class="row">
+      ${
+        state === "pages" &&
+        html`
+          <${Button} small onClick=${back}>
+            Back to the latest
+          <//>
+        `
+      }
+      <${Badge} dot tone=${tone} title=${why}>
+        ${word}
+      <//>
+    </span>
+  `;
 }
 
 function Result({ row }) {
   const why = explained(row);
-  if (row.status === "completed") return row.finish_reason === "length" ? html`<${Badge} title=${why.text}>length<//>` : html`<${Badge} tone="good">completed<//>`;
-  return html`<span><${Badge} title=${why.text}>${row.status}<//><span class="row-why">${why.title}</span></span>`;
+  if (row.status === "completed")
+    return row.finish_reason === "length"
+      ? html`<${Badge} title=${why.text}>length<//>`
+      : html`<${Badge} tone="good">completed<//>`;
+  return html`
+    <span>
+      <${Badge} title=${why.text}>${row.status}<//>
+      <span class="row-why">${why.title}</span>
+    </span>
+  `;
 }
 
 function None({ isNarrow, filters, models, range, hasMore, more }) {
@@ -87,8 +188,25 @@ function None({ isNarrow, filters, models, range, hasMore, more }) {
   -H "Authorization: Bearer $LORIKEET_API_KEY" -H "Content-Type: application/json" \\
   -d '{"model": "MODEL", "messages": [{"role": "user", "content": "Hello"}]}'`;
   const all = { status: null, model: null, key: null, adapter: null, id: null };
-  if (!isNarrow) return html`<${Empty} icon="requests" title="No request in ${where}" command=${command}>Each one shows here a second after its end.<//>`;
-  return html`<div class="table-box"><div class="table-tools"><${Filters} filters=${filters} models=${models} /></div>
-    <${Empty} icon="filter" title="No request matches in ${where}" action=${html`<span class="row">${hasMore && html`<${Button} onClick=${more}>Look further back<//>`}<${Button} onClick=${() => setQuery(all)}>Show all requests<//></span>`} />
-  </div>`;
+  if (!isNarrow)
+    return html`
+      <${Empty} icon="requests" title="No request in ${where}" command=${command}>
+        Each one shows here a second after its end.
+      <//>
+    `;
+  return html`
+    <div class="table-box">
+      <div class="table-tools">
+        <${Filters} filters=${filters} models=${models} />
+      </div>
+      <${Empty}
+        icon="filter"
+        title="No request matches in ${where}"
+        action=${html`<span class="row">
+            ${hasMore && html`<${Button} onClick=${more}>Look further back<//>`}
+            <${Button} onClick=${() => setQuery(all)}>Show all requests<//>
+          </span>`}
+      />
+    </div>
+  `;
 }

@@ -16,10 +16,13 @@ export function apiQuery(filters) {
   return query;
 }
 
-/** The list of requests with these: {project, model, key, adapter, status, from, to}; null and undefined say nothing. */
+/**
+ * The list of requests with these: {project, model, key, adapter, status, from, to}; null and undefined say nothing.
+ */
 export function requestsHref(filters) {
   const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(filters)) if (value !== null && value !== undefined && value !== "") query.set(name, value);
+  for (const [name, value] of Object.entries(filters))
+    if (value !== null && value !== undefined && value !== "") query.set(name, value);
   const text = query.toString();
   return `/admin/requests${text && `?${text}`}`;
 }

@@ -9,7 +9,9 @@ import { RefusalLead, Refusals } from "./refused.js";
 export default function AllRefusals() {
   const projectId = useProjectId();
   const path = projectId ? pathOf(projectId, "/refusals") : "/refusals";
-  return html`<${Page} title="Refusals" crumbs=${[["Requests", "/admin/requests"]]} lead=${html`<${RefusalLead} path=${path} />`}>
-    <${Refusals} path=${path} projectId=${projectId} />
-  <//>`;
+  return html`
+    <${Page} title="Refusals" crumbs=${[["Requests", "/admin/requests"]]} lead=${html`<${RefusalLead} path=${path} />`}>
+      <${Refusals} path=${path} projectId=${projectId} />
+    <//>
+  `;
 }

@@ -6,5 +6,10 @@ import { canSomewhere } from "../../lib/session.js";
 
 export function RequestTabs() {
   if (!canSomewhere("limits.read")) return null;
-  return html`<${Tabs} label="Requests" tabs=${[["Recent", "/admin/requests"], ["Refused", "/admin/refusals"]]} />`;
+  return html`
+    <${Tabs}
+      label="Requests"
+      tabs=${[["Recent", "/admin/requests"], ["Refused", "/admin/refusals"]]}
+    />
+  `;
 }

@@ -7,9 +7,17 @@ import { html } from "../../lib/html.js";
 /** [[key, title, ms], …], those that took any time. */
 function phasesOf({ queue_ms: queue, ttft_ms: first, latency_ms: latency }) {
   const end = latency ?? first ?? queue;
-  const phases = first === null
-    ? [["queue", "Queue", Math.min(queue, end)], ["decode", "No token came", end - queue]]
-    : [["queue", "Queue", Math.min(queue, first)], ["prefill", "Prompt to first token", first - queue], ["decode", "First token to end", end - first]];
+  const phases =
+    first === null
+      ? [
+          ["queue", "Queue", Math.min(queue, end)],
+          ["decode", "No token came", end - queue],
+        ]
+      : [
+          ["queue", "Queue", Math.min(queue, first)],
+          ["prefill", "Prompt to first token", first - queue],
+          ["decode", "First token to end", end - first],
+        ];
   return phases.filter(([, , took]) => took > 0);
 }
 
@@ -18,13 +26,35 @@ export function Timeline({ request }) {
   const all = phases.reduce((sum, [, , took]) => sum + took, 0);
   if (all === 0) return html`<p class="faint">No times are known.</p>`;
   const text = phases.map(([, title, took]) => `${title} ${ms(took)}`).join(", ");
-  return html`<div class="timeline">
-    <div class="timeline-bar" role="img" aria-label=${text}>
-      ${phases.map(([key, title, took]) => html`<i key=${key} class=${key} style=${{ flexGrow: took }} title="${title}: ${ms(took)}"></i>`)}
+  return html`
+    <div class="timeline">
+      <div class="timeline-bar" role="img" aria-label=${text}>
+        ${phases.map(
+          ([key, title, took]) => html`
+            <i key=${key} class=${key} style=${{ flexGrow: took }} title="${title}: ${ms(took)}"></i>
+          `,
+        )}
+      </div>
+      <ul class="timeline-legend">
+        ${phases.map(
+          ([key, title, took]) => html`
+            <li key=${key}>
+              <i class=${key}></i>
+              <span>${title}</span>
+              <b>
+                <${Num} value=${took} kind="ms" />
+              </b>
+              <span class="faint">${percent(took / all)}</span>
+            </li>
+          `,
+        )}
+        <li>
+          <span>In all</span>
+          <b>
+            <${Num} value=${all} kind="ms" />
+          </b>
+        </li>
+      </ul>
     </div>
-    <ul class="timeline-legend">
-      ${phases.map(([key, title, took]) => html`<li key=${key}><i class=${key}></i><span>${title}</span><b><${Num} value=${took} kind="ms" /></b><span class="faint">${percent(took / all)}</span></li>`)}
-      <li><span>In all</span><b><${Num} value=${all} kind="ms" /></b></li>
-    </ul>
-  </div>`;
+  `;
 }

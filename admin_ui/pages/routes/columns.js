@@ -8,6 +8,11 @@ export const COLUMNS = [
   { key: "name", title: "Route" },
   { key: "kind", title: "Begins with", value: ({ document }) => kindOf(document.root) },
   { key: "targets", title: "Targets", value: ({ document }) => targetsOf(document).join(", ") },
-  { key: "version", title: "Version", align: "end", render: ({ version }) => html`<${Badge} tone="info">v${version}<//>` },
+  {
+    key: "version",
+    title: "Version",
+    align: "end",
+    render: ({ version }) => html`<${Badge} tone="info">v${version}<//>`,
+  },
   { key: "changed_at", title: "Changed", format: "time" },
 ];

@@ -18,13 +18,47 @@ export default function Routes({ params }) {
   const id = params.project;
   const list = useList(pathOf(id, "/routes"), {}, { limit: 100 });
   const [isMaking, make] = useState(false);
-  const button = (may) => may("routes.write") && html`<${Button} kind="primary" icon="plus" onClick=${() => make(true)}>New route<//>`;
-  return html`<${Tenant} params=${params} lead=${list.items && html`<b>${plural(list.items.length, "route")}</b>, each a model id of its own that leads to one of several models.`} actions=${(_, may) => button(may)}>
-    ${(project, may) => html`<${Table} name="routes" label="Routes" columns=${COLUMNS} rows=${list.items} href=${({ name }) => to("tenants", id, "routes", name)} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}
-      empty=${html`<${Empty} icon="models" title="No route yet" action=${button(may)} command=${command(id)}>A route falls back to another model when one is down, shares requests out by weight, or picks a model by what a request is like.<//>`} />
-      ${isMaking && html`<${NewRoute} owner=${ofTenant(id)} onClose=${() => make(false)} />`}
-      <${SharedWith} projectId=${id} />`}
-  <//>`;
+  const button = (may) =>
+    may("routes.write") &&
+    html`
+      <${Button} kind="primary" icon="plus" onClick=${() => make(true)}>
+        New route
+      <//>
+    `;
+  return html`
+    <${Tenant}
+      params=${params}
+      lead=${
+        list.items &&
+        html`
+          <b>${plural(list.items.length, "route")}</b>, each a model id of its own that leads to one of several
+          models.
+        `
+      }
+      actions=${(_, may) => button(may)}
+    >
+      ${(_project, may) => html`
+        <${Table}
+          name="routes"
+          label="Routes"
+          columns=${COLUMNS}
+          rows=${list.items}
+          href=${({ name }) => to("tenants", id, "routes", name)}
+          error=${list.error}
+          reload=${list.reload}
+          loading=${list.loading}
+          hasMore=${list.hasMore}
+          more=${list.more}
+          empty=${html`<${Empty} icon="models" title="No route yet" action=${button(may)} command=${command(id)}>
+              A route falls back to another model when one is down, shares requests out by weight, or picks a model
+              by what a request is like.
+            <//>`}
+        />
+        ${isMaking && html`<${NewRoute} owner=${ofTenant(id)} onClose=${() => make(false)} />`}
+        <${SharedWith} projectId=${id} />
+      `}
+    <//>
+  `;
 }
 
 function command(id) {

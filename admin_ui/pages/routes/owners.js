@@ -4,7 +4,10 @@ import { pathOf } from "../../lib/projects_api.js";
 import { to } from "../../lib/router.js";
 
 export const ofTenant = (id) => ({
-  projectId: id, base: pathOf(id, "/routes"), list: to("tenants", id, "routes"), href: (name) => to("tenants", id, "routes", name),
+  projectId: id,
+  base: pathOf(id, "/routes"),
+  list: to("tenants", id, "routes"),
+  href: (name) => to("tenants", id, "routes", name),
 });
 
 export const OF_ALL = { projectId: null, base: "/routes", list: "/admin/models", href: (name) => to("routes", name) };

@@ -31,33 +31,105 @@ export default function Route({ params: { project: id, name } }) {
   const [told, tell] = useState(null);
   const close = () => ask(null);
   const may = id === undefined ? can : mayIn(id, project.data);
-  const crumbs = id === undefined ? [["Models", "/admin/models"]] : [["Tenants", "/admin/tenants"], [names(id), to("tenants", id)], ["Routes", owner.list]];
+  const crumbs =
+    id === undefined
+      ? [["Models", "/admin/models"]]
+      : [
+          ["Tenants", "/admin/tenants"],
+          [names(id), to("tenants", id)],
+          ["Routes", owner.list],
+        ];
   if (route.error?.isMissing) {
-    return html`<${Page} title=${name} crumbs=${crumbs}><${Empty} icon="models" title="There is no route of this name" action=${html`<${Button} href=${owner.list}>All routes<//>`}>It may have been deleted.<//><//>`;
+    return html`
+      <${Page} title=${name} crumbs=${crumbs}>
+        <${Empty}
+          icon="models"
+          title="There is no route of this name"
+          action=${html`<${Button} href=${owner.list}>All routes<//>`}
+        >
+          It may have been deleted.
+        <//>
+      <//>
+    `;
   }
-  const actions = may("routes.write") && html`<${Button} kind="primary" onClick=${() => ask({ edit: true })}>Change<//>
-    <${Button} icon="trash" label=${`Delete ${name}`} onClick=${() => ask({ remove: true })} />`;
-  return html`<${Page} title=${name} crumbs=${crumbs} lead=${route.data && html`<${Badge} tone="info">v${route.data.version}<//> answers requests for the model <code>${name}</code>.`} actions=${route.data && actions}>
-    <${Loaded} from=${route} what="load the route">
-      ${(data) => html`
-        <${Section} title="Policy" card><${Tree} document=${data.document} taken=${told?.version === data.version ? pathsOf(told) : undefined} /><//>
-        <${Explain} projectId=${id} route=${data} told=${told} tell=${tell} />
-        <${Versions} path=${path} route=${data} may=${may} ask=${ask} />
-        ${asking?.edit && html`<${EditRoute} owner=${owner} route=${data} onClose=${close} />`}
-        ${asking?.show && html`<${Dialog} title=${`Version ${asking.show.version} of ${name}`} onClose=${close} wide><${Tree} document=${asking.show.document} /><//>`}
-        ${asking?.back && html`<${Confirm} title=${`Let version ${asking.back.version} answer again?`} verb="Roll back" onClose=${close} act=${async () => {
-          await post(`${path}/rollback`, { version: asking.back.version });
-          invalidate(base);
-          toast(`Version ${asking.back.version} of ${name} answers`);
-        }}><p>It answers as it was. Targets that are gone since are passed over. Version ${data.version} stays in the list.</p><//>`}
-        ${asking?.remove && html`<${Confirm} title=${`Delete the route ${name}?`} verb="Delete the route" onClose=${close} act=${async () => {
-          await del(path);
-          navigate(owner.list);
-          invalidate(base);
-          toast(`The route ${name} is deleted`);
-        }}><p>Programs that call <code>${name}</code> are refused with “model not found”. All its versions go.</p><//>`}`}
+  const actions =
+    may("routes.write") &&
+    html`
+      <${Button} kind="primary" onClick=${() => ask({ edit: true })}>
+        Change
+      <//>
+      <${Button} icon="trash" label="Delete ${name}" onClick=${() => ask({ remove: true })} />
+    `;
+  return html`
+    <${Page}
+      title=${name}
+      crumbs=${crumbs}
+      lead=${
+        route.data &&
+        html`<${Badge} tone="info">v${route.data.version}<//> answers requests for the model <code>${name}</code>.`
+      }
+      actions=${route.data && actions}
+    >
+      <${Loaded} from=${route} what="load the route">
+        ${(data) => html`
+          <${Section} title="Policy" card>
+            <${Tree} document=${data.document} taken=${told?.version === data.version ? pathsOf(told) : undefined} />
+          <//>
+          <${Explain} projectId=${id} route=${data} told=${told} tell=${tell} />
+          <${Versions} path=${path} route=${data} may=${may} ask=${ask} />
+          ${asking?.edit && html`<${EditRoute} owner=${owner} route=${data} onClose=${close} />`}
+          ${
+            asking?.show &&
+            html`
+              <${Dialog} title="Version ${asking.show.version} of ${name}" onClose=${close} wide>
+                <${Tree} document=${asking.show.document} />
+              <//>
+            `
+          }
+          ${
+            asking?.back &&
+            html`
+              <${Confirm}
+                title="Let version ${asking.back.version} answer again?"
+                verb="Roll back"
+                onClose=${close}
+                act=${async () => {
+                  await post(`${path}/rollback`, { version: asking.back.version });
+                  invalidate(base);
+                  toast(`Version ${asking.back.version} of ${name} answers`);
+                }}
+              >
+                <p>
+                  It answers as it was. Targets that are gone since are passed over. Version ${data.version} stays in
+                  the list.
+                </p>
+              <//>
+            `
+          }
+          ${
+            asking?.remove &&
+            html`
+              <${Confirm}
+                title="Delete the route ${name}?"
+                verb="Delete the route"
+                onClose=${close}
+                act=${async () => {
+                  await del(path);
+                  navigate(owner.list);
+                  invalidate(base);
+                  toast(`The route ${name} is deleted`);
+                }}
+              >
+                <p>
+                  Programs that call <code>${name}</code> are refused with “model not found”. All its versions go.
+                </p>
+              <//>
+            `
+          }
+        `}
+      <//>
     <//>
-  <//>`;
+  `;
 }
 
 const pathsOf = ({ steps }) => new Set(steps.slice(0, 1).map(({ path }) => path));
@@ -66,11 +138,54 @@ function Versions({ path, route, may, ask }) {
   const list = useList(`${path}/versions`, {}, { limit: 100 });
   const answers = ({ version }) => version === route.version;
   const columns = [
-    { key: "version", title: "Version", render: (row) => html`<${Badge} tone=${answers(row) ? "good" : "info"}>v${row.version}<//> ${answers(row) && html`<span class="faint">answers</span>`}` },
+    {
+      key: "version",
+      title: "Version",
+      render: (row) => html`
+        <${Badge} tone=${answers(row) ? "good" : "info"}>v${row.version}<//>${" "}
+        ${answers(row) && html`<span class="faint">answers</span>`}
+      `,
+    },
     { key: "created_at", title: "Made", format: "time" },
-    { key: "act", title: "", sort: false, csv: false, class: "shrink", render: (row) => html`<span class="row"><${Button} small label=${`Show version ${row.version}`} onClick=${() => ask({ show: row })}>Show<//>${may("routes.write") && !answers(row) && html`<${Button} small label=${`Roll back to version ${row.version}`} onClick=${() => ask({ back: row })}>Roll back<//>`}</span>` },
+    {
+      key: "act",
+      title: "",
+      sort: false,
+      csv: false,
+      class: "shrink",
+      render: (row) => html`
+        <span class="row">
+          <${Button} small label="Show version ${row.version}" onClick=${() => ask({ show: row })}>
+            Show
+          <//>
+          ${
+            may("routes.write") &&
+            !answers(row) &&
+            html`
+              <${Button} small label="Roll back to version ${row.version}" onClick=${() => ask({ back: row })}>
+                Roll back
+              <//>
+            `
+          }
+        </span>
+      `,
+    },
   ];
-  return html`<${Section} title="Versions" hint="Each change is a version. The last hundred are kept.">
-    <${Table} name="route-versions" label="Versions" columns=${columns} rows=${list.items} rowKey=${({ version }) => version} error=${list.error} reload=${list.reload} hasMore=${list.hasMore} more=${list.more} what="load the versions" filter=${false} />
-  <//>`;
+  return html`
+    <${Section} title="Versions" hint="Each change is a version. The last hundred are kept.">
+      <${Table}
+        name="route-versions"
+        label="Versions"
+        columns=${columns}
+        rows=${list.items}
+        rowKey=${({ version }) => version}
+        error=${list.error}
+        reload=${list.reload}
+        hasMore=${list.hasMore}
+        more=${list.more}
+        what="load the versions"
+        filter=${false}
+      />
+    <//>
+  `;
 }

@@ -16,12 +16,44 @@ import { OF_ALL } from "./owners.js";
 export function RoutesForAll() {
   const list = useList(OF_ALL.base, {}, { limit: 100 });
   const [isMaking, make] = useState(false);
-  const button = can("routes.write") && html`<${Button} icon="plus" onClick=${() => make(true)}>New route<//>`;
-  return html`<${Section} title="Routes for all tenants" hint="Models by whose name each tenant's requests go to one of several others." actions=${button}>
-    <${Table} name="shared-routes" label="Routes for all tenants" columns=${COLUMNS} rows=${list.items} rowKey=${({ id }) => id} href=${({ name }) => OF_ALL.href(name)} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more} what="load the routes" filter=${false}
-      empty=${html`<${Empty} icon="models" title="No route for all tenants yet" command="lorikeet route create NAME policy.json --all-tenants">A route falls back to another model when one is down, or picks one by what a request is like.<//>`} />
-    ${isMaking && html`<${NewRoute} owner=${OF_ALL} onClose=${() => make(false)} />`}
-  <//>`;
+  const button =
+    can("routes.write") &&
+    html`
+      <${Button} icon="plus" onClick=${() => make(true)}>
+        New route
+      <//>
+    `;
+  return html`
+    <${Section}
+      title="Routes for all tenants"
+      hint="Models by whose name each tenant's requests go to one of several others."
+      actions=${button}
+    >
+      <${Table}
+        name="shared-routes"
+        label="Routes for all tenants"
+        columns=${COLUMNS}
+        rows=${list.items}
+        rowKey=${({ id }) => id}
+        href=${({ name }) => OF_ALL.href(name)}
+        error=${list.error}
+        reload=${list.reload}
+        loading=${list.loading}
+        hasMore=${list.hasMore}
+        more=${list.more}
+        what="load the routes"
+        filter=${false}
+        empty=${html`<${Empty}
+            icon="models"
+            title="No route for all tenants yet"
+            command="lorikeet route create NAME policy.json --all-tenants"
+          >
+            A route falls back to another model when one is down, or picks one by what a request is like.
+          <//>`}
+      />
+      ${isMaking && html`<${NewRoute} owner=${OF_ALL} onClose=${() => make(false)} />`}
+    <//>
+  `;
 }
 
 /** What a tenant finds of them; nothing where there are none. */
@@ -29,10 +61,34 @@ export function SharedWith({ projectId }) {
   const { data: routes = [] } = useAll(pathOf(projectId, "/shared_routes"));
   const columns = [
     { key: "name", title: "Route", render: ({ name }) => html`<code>${name}</code>` },
-    { key: "version", title: "Version", align: "end", render: ({ version }) => html`<${Badge} tone="info">v${version}<//>` },
-    { key: "is_hidden", title: "Answers here", value: ({ is_hidden: hidden }) => (hidden ? "no: the tenant has a name of its own like it" : "yes") },
+    {
+      key: "version",
+      title: "Version",
+      align: "end",
+      render: ({ version }) => html`<${Badge} tone="info">v${version}<//>`,
+    },
+    {
+      key: "is_hidden",
+      title: "Answers here",
+      value: ({ is_hidden: hidden }) => (hidden ? "no: the tenant has a name of its own like it" : "yes"),
+    },
   ];
-  return routes.length > 0 && html`<${Section} title="Routes of the operator" hint="They answer in every tenant that has no name of its own like theirs.">
-    <${Table} name="shared-with" label="Routes of the operator" columns=${columns} rows=${routes} rowKey=${({ id }) => id} filter=${false} />
-  <//>`;
+  return (
+    routes.length > 0 &&
+    html`
+      <${Section}
+        title="Routes of the operator"
+        hint="They answer in every tenant that has no name of its own like theirs."
+      >
+        <${Table}
+          name="shared-with"
+          label="Routes of the operator"
+          columns=${columns}
+          rows=${routes}
+          rowKey=${({ id }) => id}
+          filter=${false}
+        />
+      <//>
+    `
+  );
 }

@@ -25,19 +25,63 @@ export default function OrganizationLimits() {
   const mayWrite = can("limits.write");
   const limits = list.data;
   const close = () => (change(null), setQuery({ new: null }));
-  const add = mayWrite && html`<${Button} kind="primary" icon="plus" onClick=${() => setQuery({ new: 1 })}>New limit<//>`;
-  return html`<${Page} title="System" tabs=${html`<${SystemTabs} />`} lead=${limits && html`<${Lead} limits=${limits} />`} actions=${add}>
-    <${Loaded} from=${list} what="load the limits">
-      ${() => limits.length
-        ? html`<${LimitGauges} limits=${limits} base=${BASE} currency=${currency} keyName=${(id) => id} mayChange=${() => mayWrite} onChange=${change} />`
-        : html`<${Empty} icon="limits" title="The organization has no limit" action=${add}>One bounds all tenants together; each tenant's own are on its page.<//>`}
+  const add =
+    mayWrite &&
+    html`
+      <${Button} kind="primary" icon="plus" onClick=${() => setQuery({ new: 1 })}>
+        New limit
+      <//>
+    `;
+  return html`
+    <${Page}
+      title="System"
+      tabs=${html`<${SystemTabs} />`}
+      lead=${limits && html`<${Lead} limits=${limits} />`}
+      actions=${add}
+    >
+      <${Loaded} from=${list} what="load the limits">
+        ${() =>
+          limits.length
+            ? html`
+              <${LimitGauges}
+                limits=${limits}
+                base=${BASE}
+                currency=${currency}
+                keyName=${(id) => id}
+                mayChange=${() => mayWrite}
+                onChange=${change}
+              />
+            `
+            : html`
+              <${Empty} icon="limits" title="The organization has no limit" action=${add}>
+                One bounds all tenants together; each tenant's own are on its page.
+              <//>
+            `}
+      <//>
+      ${
+        (making || changing) &&
+        mayWrite &&
+        html`
+          <${SetLimit}
+            key=${changing?.id ?? "new"}
+            base=${BASE}
+            projectId=${null}
+            limit=${changing}
+            currency=${currency}
+            onChange=${change}
+            onClose=${close}
+          />
+        `
+      }
     <//>
-    ${(making || changing) && mayWrite && html`<${SetLimit} key=${changing?.id ?? "new"} base=${BASE} projectId=${null} limit=${changing} currency=${currency} onChange=${change} onClose=${close} />`}
-  <//>`;
+  `;
 }
 
 function Lead({ limits }) {
   if (limits.length === 0) return "All tenants together may use all there is.";
   const fullest = limits.reduce((a, b) => (shareOf(b) > shareOf(a) ? b : a));
-  return html`<b>${plural(limits.length, "limit")}</b> on all tenants together; the fullest, ${titleOf(fullest).toLowerCase()}, is at <b>${percent(shareOf(fullest))}</b>.`;
+  return html`
+    <b>${plural(limits.length, "limit")}</b> on all tenants together; the fullest,${" "}
+    ${titleOf(fullest).toLowerCase()}, is at <b>${percent(shareOf(fullest))}</b>.
+  `;
 }

@@ -15,23 +15,46 @@ export default function Status() {
   const status = useApi("/status", {}, { every: EVERY_MS });
   const organization = useApi("/");
   const backend = status.data?.backend;
-  const lead = backend && (backend.ready ? "Everything answers." : html`<b>The engine is not ready.</b> ${backend.detail}`);
-  return html`<${Page} title="System" lead=${lead} tabs=${html`<${SystemTabs} />`}>
-    <${Alerts} />
-    <${Loaded} from=${status} what="load the status">
-      ${(data) => html`
-        ${!data.backend.ready && html`<${Notice} tone="bad" title="Requests are refused">${data.backend.detail || "No engine answers."} It is restarted by itself where it was started by lorikeet serve.<//>`}
-        <${Section} title="Installation" card>
-          <${Facts} rows=${[
-            ["Version", data.version],
-            ["Base model", html`<code>${data.model}</code>`],
-            ["Backend", html`<${Badge} dot tone=${data.backend.ready ? "good" : "bad"}>${data.backend.ready ? "Ready" : "Not ready"}<//>`],
-            ["Organization", organization.data?.name],
-            ["Installation", html`<${Code} text=${data.installation} what="installation id" />`],
-            ["API", html`<a href="/docs" target="_blank" rel="noopener">Reference</a>`],
-          ]} />
-        <//>
-      `}
+  const lead =
+    backend && (backend.ready ? "Everything answers." : html`<b>The engine is not ready.</b> ${backend.detail}`);
+  return html`
+    <${Page} title="System" lead=${lead} tabs=${html`<${SystemTabs} />`}>
+      <${Alerts} />
+      <${Loaded} from=${status} what="load the status">
+        ${(data) => html`
+          ${
+            !data.backend.ready &&
+            html`
+              <${Notice} tone="bad" title="Requests are refused">
+                ${data.backend.detail || "No engine answers."} It is restarted by itself where it was started by
+                lorikeet serve.
+              <//>
+            `
+          }
+          <${Section} title="Installation" card>
+            <${Facts}
+              rows=${[
+                ["Version", data.version],
+                ["Base model", html`<code>${data.model}</code>`],
+                [
+                  "Backend",
+                  html`<${Badge} dot tone=${data.backend.ready ? "good" : "bad"}>
+                    ${data.backend.ready ? "Ready" : "Not ready"}
+                  <//>`,
+                ],
+                ["Organization", organization.data?.name],
+                ["Installation", html`<${Code} text=${data.installation} what="installation id" />`],
+                [
+                  "API",
+                  html`<a href="/docs" target="_blank" rel="noopener">
+                    Reference
+                  </a>`,
+                ],
+              ]}
+            />
+          <//>
+        `}
+      <//>
     <//>
-  <//>`;
+  `;
 }

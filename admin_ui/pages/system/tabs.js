@@ -15,5 +15,10 @@ export function SystemTabs() {
     ["Webhooks", "/admin/system/webhooks", "organization.read"],
     ["Audit log", "/admin/system/audit", "audit.read"],
   ];
-  return html`<${Tabs} label="System" tabs=${tabs.filter(([, , permission]) => can(permission)).map(([title, href]) => [title, href])} />`;
+  return html`
+    <${Tabs}
+      label="System"
+      tabs=${tabs.filter(([, , permission]) => can(permission)).map(([title, href]) => [title, href])}
+    />
+  `;
 }

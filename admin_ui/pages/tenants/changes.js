@@ -10,5 +10,8 @@ export default function TenantChanges({ params }) {
 
 function Changes({ projectId }) {
   const { lead, view } = useChanges(projectId);
-  return html`<p>${lead}</p>${view}`;
+  return html`
+    <p>${lead}</p>
+    ${view}
+  `;
 }

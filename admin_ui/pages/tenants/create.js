@@ -15,28 +15,48 @@ import { KeyShownOnce } from "./keys/shown_once.js";
 
 export function CreateTenant({ onClose }) {
   const [made, setMade] = useState(null);
-  const form = useForm({ name: "" }, async ({ name }) => {
-    const project = await post("/projects", { name: name.trim() });
-    invalidate("/projects");
-    readProjects();
-    try {
-      setMade({ project, key: await firstKey(project.id) });
-    } catch (error) {
-      toast(`${project.name} is there, but it has no key yet: ${error.message}`, { tone: "bad" });
-      navigate(to("tenants", project.id, "keys"));
-    }
-  }, ({ name }) => ({ name: named(name) }));
+  const form = useForm(
+    { name: "" },
+    async ({ name }) => {
+      const project = await post("/projects", { name: name.trim() });
+      invalidate("/projects");
+      readProjects();
+      try {
+        setMade({ project, key: await firstKey(project.id) });
+      } catch (error) {
+        toast(`${project.name} is there, but it has no key yet: ${error.message}`, { tone: "bad" });
+        navigate(to("tenants", project.id, "keys"));
+      }
+    },
+    ({ name }) => ({ name: named(name) }),
+  );
   if (made) {
-    return html`<${KeyShownOnce} apiKey=${made.key} title="${made.project.name} is ready" onClose=${onClose} href=${to("tenants", made.project.id)}>
-      <p>With this first key the tenant's programs can use the models. It has no limit yet.</p>
-    <//>`;
+    return html`
+      <${KeyShownOnce}
+        apiKey=${made.key}
+        title="${made.project.name} is ready"
+        onClose=${onClose}
+        href=${to("tenants", made.project.id)}
+      >
+        <p>With this first key the tenant's programs can use the models. It has no limit yet.</p>
+      <//>
+    `;
   }
-  return html`<${Dialog} title="New tenant" onClose=${onClose}>
-    <${Form} form=${form} verb="Create tenant" what="create the tenant" onCancel=${onClose}>
-      <${TextField} ...${form.bind("name")} label="Name" hint="Of the customer, team or product. It can be changed later." maxlength="64" autofocus autocomplete="off" />
-      <${Notice}>A tenant has keys, adapters, limits and a bill of its own. Nothing of it is seen by others.<//>
+  return html`
+    <${Dialog} title="New tenant" onClose=${onClose}>
+      <${Form} form=${form} verb="Create tenant" what="create the tenant" onCancel=${onClose}>
+        <${TextField}
+          ...${form.bind("name")}
+          label="Name"
+          hint="Of the customer, team or product. It can be changed later."
+          maxlength="64"
+          autofocus
+          autocomplete="off"
+        />
+        <${Notice}>A tenant has keys, adapters, limits and a bill of its own. Nothing of it is seen by others.<//>
+      <//>
     <//>
-  <//>`;
+  `;
 }
 
 /** Of a service account, as it is the tenant's: it goes on when whoever made the tenant leaves. */

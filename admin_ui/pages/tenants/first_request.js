@@ -7,16 +7,20 @@ import { useSession } from "../../lib/session.js";
 
 const SHOWN_LETTERS = 8;
 
-/** apiKey: as it was made, with its value. What is shown masks the key, what is copied has it; nothing is asked with it. */
+/**
+ * apiKey: as it was made, with its value. What is shown masks the key, what is copied has it; nothing is asked with it.
+ */
 export function FirstRequest({ apiKey }) {
   const { who } = useSession();
   const model = apiKey.models?.[0] ?? who.model;
   const masked = `${apiKey.value.slice(0, SHOWN_LETTERS)}••••••••`;
-  return html`<div class="field">
-    <span class="label">Try it in a terminal</span>
-    <${Command} label="curl line" text=${curl(apiKey, masked, model)} copied=${curl(apiKey, apiKey.value, model)} />
-    <p class="hint">What is copied has the key in it.</p>
-  </div>`;
+  return html`
+    <div class="field">
+      <span class="label">Try it in a terminal</span>
+      <${Command} label="curl line" text=${curl(apiKey, masked, model)} copied=${curl(apiKey, apiKey.value, model)} />
+      <p class="hint">What is copied has the key in it.</p>
+    </div>
+  `;
 }
 
 function curl({ scopes, project_id: project }, secret, model) {
@@ -31,6 +35,7 @@ function curl({ scopes, project_id: project }, secret, model) {
     return `curl ${base}/v1/feedback \\\n  ${bearer} \\\n  -H "Content-Type: application/json" \\\n  -d '${vote}'`;
   }
   if (scopes.includes("adapters")) return `curl ${base}/v1/organization${pathOf(project, "/adapters")} \\\n  ${bearer}`;
-  if (scopes.includes("experiments")) return `curl ${base}/v1/organization${pathOf(project, "/experiments")} \\\n  ${bearer}`;
+  if (scopes.includes("experiments"))
+    return `curl ${base}/v1/organization${pathOf(project, "/experiments")} \\\n  ${bearer}`;
   return `curl "${base}/v1/organization/usage/completions?start_time=$(($(date +%s) - 86400))" \\\n  ${bearer}`;
 }

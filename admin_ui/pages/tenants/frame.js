@@ -34,25 +34,41 @@ export function Tenant({ params, lead, actions, children }) {
   const id = params.project;
   const project = useApi(pathOf(id));
   const may = mayIn(id, project.data);
-  const tabs = VIEWS.filter(([, , permission]) => permission === "content.write" ? mayIn(id, { status: "active" })(permission) : may(permission));
+  const tabs = VIEWS.filter(([, , permission]) =>
+    permission === "content.write" ? mayIn(id, { status: "active" })(permission) : may(permission),
+  );
   const shown = (part) => (typeof part === "function" ? project.data && part(project.data, may) : part);
-  return html`<${Page}
-    title=${project.data?.name ?? "Tenant"}
-    crumbs=${isMember() ? [] : [["Tenants", "/admin/tenants"]]}
-    lead=${shown(lead)}
-    actions=${shown(actions)}
-    tabs=${html`<${Tabs} label="Views of this tenant" tabs=${tabs.map(([title, view]) => [title, view ? to("tenants", id, view) : to("tenants", id)])} />`}
-  >
-    <${Loaded} from=${project} what="load this tenant">
-      ${(data) => html`<${State} project=${data} may=${may} />${children(data, may)}`}
+  return html`
+    <${Page}
+      title=${project.data?.name ?? "Tenant"}
+      crumbs=${isMember() ? [] : [["Tenants", "/admin/tenants"]]}
+      lead=${shown(lead)}
+      actions=${shown(actions)}
+      tabs=${html`<${Tabs}
+          label="Views of this tenant"
+          tabs=${tabs.map(([title, view]) => [title, view ? to("tenants", id, view) : to("tenants", id)])}
+        />`}
+    >
+      <${Loaded} from=${project} what="load this tenant">
+        ${(data) => html`
+          <${State} project=${data} may=${may} />
+          ${children(data, may)}
+        `}
+      <//>
     <//>
-  <//>`;
+  `;
 }
 
 function State({ project, may }) {
   if (project.status === "archived") {
-    const gone = project.purge_after ? ` Its adapters and stored content go for good after ${day(project.purge_after)}.` : "";
-    return html`<${Notice} tone="warn" title="This tenant was archived on ${day(project.archived_at)}">Its keys are dead and nothing in it can be changed.${gone}<//>`;
+    const gone = project.purge_after
+      ? ` Its adapters and stored content go for good after ${day(project.purge_after)}.`
+      : "";
+    return html`
+      <${Notice} tone="warn" title="This tenant was archived on ${day(project.archived_at)}">
+        Its keys are dead and nothing in it can be changed.${gone}
+      <//>
+    `;
   }
   if (project.status !== "suspended") return null;
   const resume = async () => {
@@ -60,7 +76,20 @@ function State({ project, may }) {
     invalidate("/projects");
     toast(`${project.name} is resumed: its keys work again`);
   };
-  return html`<${Notice} tone="warn" title="This tenant is suspended" action=${may("projects.write") && html`<${Button} small onClick=${resume}>Resume<//>`}>
-    Every gateway refuses its keys until it is resumed.
-  <//>`;
+  return html`
+    <${Notice}
+      tone="warn"
+      title="This tenant is suspended"
+      action=${
+        may("projects.write") &&
+        html`
+          <${Button} small onClick=${resume}>
+            Resume
+          <//>
+        `
+      }
+    >
+      Every gateway refuses its keys until it is resumed.
+    <//>
+  `;
 }

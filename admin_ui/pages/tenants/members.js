@@ -28,21 +28,59 @@ export default function Members({ params }) {
   const [act, setAct] = useState(null);
   const close = () => setAct(null);
   useShortcut("n", "Add member", () => mayIn(id, { status: "active" })("members.write") && setAct({ add: true }));
-  const add = (may) => may("members.write") && html`<${Button} kind="primary" icon="plus" onClick=${() => setAct({ add: true })}>Add member<//>`;
-  return html`<${Tenant} params=${params} lead=${list.items && html`<${Lead} members=${list.items} />`} actions=${(_, may) => add(may)}>
-    ${(project, may) => html`
-      <${Table} label="Members" columns=${columnsFor(id, may, setAct)} rows=${list.items} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}
-        empty=${html`<${Empty} icon="user" title="No member yet" action=${add(may)}>Members see this tenant alone. The organization's own people see it without being one.<//>`} />
-      ${act?.add && html`<${AddMember} project=${project} onMade=${(made) => setAct({ made })} onClose=${close} />`}
-      ${act?.role && html`<${ChangeRole} projectId=${id} member=${act.role} onClose=${close} />`}
-      ${act?.made && html`<${PasswordOnce} ...${act.made} title="${act.made.email} is a member" onClose=${close} />`}
-      ${act?.remove && html`<${Confirm} title="Remove ${act.remove.name || act.remove.email}?" verb="Remove member" onClose=${close} act=${async () => {
-        await del(`${base}/${act.remove.id}`);
-        invalidate(pathOf(id));
-        toast(`${act.remove.email} is no member any more`);
-      }}><p>${act.remove.email} no longer sees ${project.name}.</p><${MembersKeys} projectId=${id} member=${act.remove} /><//>`}
-    `}
-  <//>`;
+  const add = (may) =>
+    may("members.write") &&
+    html`
+      <${Button} kind="primary" icon="plus" onClick=${() => setAct({ add: true })}>
+        Add member
+      <//>
+    `;
+  return html`
+    <${Tenant}
+      params=${params}
+      lead=${list.items && html`<${Lead} members=${list.items} />`}
+      actions=${(_, may) => add(may)}
+    >
+      ${(project, may) => html`
+        <${Table}
+          label="Members"
+          columns=${columnsFor(id, may, setAct)}
+          rows=${list.items}
+          error=${list.error}
+          reload=${list.reload}
+          loading=${list.loading}
+          hasMore=${list.hasMore}
+          more=${list.more}
+          empty=${html`<${Empty} icon="user" title="No member yet" action=${add(may)}>
+              Members see this tenant alone. The organization's own people see it without being one.
+            <//>`}
+        />
+        ${act?.add && html`<${AddMember} project=${project} onMade=${(made) => setAct({ made })} onClose=${close} />`}
+        ${act?.role && html`<${ChangeRole} projectId=${id} member=${act.role} onClose=${close} />`}
+        ${act?.made && html`<${PasswordOnce} ...${act.made} title="${act.made.email} is a member" onClose=${close} />`}
+        ${
+          act?.remove &&
+          html`
+            <${Confirm}
+              title="Remove ${act.remove.name || act.remove.email}?"
+              verb="Remove member"
+              onClose=${close}
+              act=${async () => {
+                await del(`${base}/${act.remove.id}`);
+                invalidate(pathOf(id));
+                toast(`${act.remove.email} is no member any more`);
+              }}
+            >
+              <p>
+                ${act.remove.email} no longer sees ${project.name}.
+              </p>
+              <${MembersKeys} projectId=${id} member=${act.remove} />
+            <//>
+          `
+        }
+      `}
+    <//>
+  `;
 }
 
 function Lead({ members }) {
@@ -53,21 +91,66 @@ function Lead({ members }) {
 /** Which keys of the tenant end with a member. */
 function MembersKeys({ projectId, member }) {
   const keys = useAll(can("keys.read", projectId) ? pathOf(projectId, "/api_keys") : null);
-  return html`<${EndingKeys} where=" here" list=${{ ...keys, data: keys.data?.filter(({ owner }) => owner?.user?.id === member.id) }} />`;
+  return html`
+    <${EndingKeys}
+      where=" here"
+      list=${{ ...keys, data: keys.data?.filter(({ owner }) => owner?.user?.id === member.id) }}
+    />
+  `;
 }
 
 function columnsFor(projectId, may, setAct) {
   const { who } = useSession();
-  const buttons = (member) => may("members.write") && mayTouch(member.role, projectId) && html`<span class="row">
-    <${Button} small onClick=${() => setAct({ role: member })} aria-label="Change the role of ${member.email}">Role<//>
-    <${Button} kind="quiet" small icon="trash" label="Remove ${member.email}" onClick=${() => setAct({ remove: member })} />
-  </span>`;
+  const buttons = (member) =>
+    may("members.write") &&
+    mayTouch(member.role, projectId) &&
+    html`
+      <span class="row">
+        <${Button}
+          small
+          onClick=${() => setAct({ role: member })}
+          aria-label="Change the role of ${member.email}"
+        >
+          Role
+        <//>
+        <${Button}
+          kind="quiet"
+          small
+          icon="trash"
+          label="Remove ${member.email}"
+          onClick=${() => setAct({ remove: member })}
+        />
+      </span>
+    `;
   return [
-    { key: "name", title: "Name", value: ({ name, email }) => name || email, render: (member) => html`${member.name || member.email} ${member.id === who.user_id && html`<${Badge} tone="info">you<//>`}` },
+    {
+      key: "name",
+      title: "Name",
+      value: ({ name, email }) => name || email,
+      render: (member) => html`
+        ${member.name || member.email} ${member.id === who.user_id && html`<${Badge} tone="info">you<//>`}
+      `,
+    },
     { key: "email", title: "E-mail" },
-    { key: "role", title: "Role", render: ({ role }) => html`<span title=${PROJECT_ROLES[role]}><${Badge}>${roleName(role)}<//></span>` },
+    {
+      key: "role",
+      title: "Role",
+      render: ({ role }) => html`
+        <span title=${PROJECT_ROLES[role]}>
+          <${Badge}>${roleName(role)}<//>
+        </span>
+      `,
+    },
     { key: "added_at", title: "Added", format: "time" },
-    { key: "act", title: "", sort: false, csv: false, class: "shrink", hide: !may("members.write"), render: buttons },
+    {
+      key: "act",
+      title: "",
+      sort: false,
+      csv: false,
+      class: "shrink",
+      hide: !may("members.write"),
+      render: buttons,
+    },
   ];
 }
 
@@ -76,31 +159,76 @@ function AddMember({ project, onMade, onClose }) {
   const byEmail = can("users.read");
   const mayMake = can("users.write");
   const people = useList(byEmail ? "/users" : null, {}, { limit: 100 });
-  const form = useForm(byEmail ? { email: "", role: "viewer" } : { user_id: "", role: "viewer" }, async (values) => {
-    const { user, password } = byEmail ? await person(values.email.trim(), mayMake) : { user: { id: values.user_id.trim() } };
-    const member = await post(pathOf(project.id, "/users"), { user_id: user.id, role: values.role });
-    invalidate(pathOf(project.id), "/users");
-    toast(`${member.email} is ${roleName(values.role).toLowerCase()} of ${project.name}`);
-    if (password) onMade({ email: member.email, password });
-    else onClose();
-  }, (values) => (byEmail ? { email: address(values.email) } : { user_id: given(values.user_id, "Give the id of a user.") }));
-  return html`<${Dialog} title="Add a member to ${project.name}" onClose=${onClose}>
-    <${Form} form=${form} verb="Add member" what="add the member" onCancel=${onClose}>
-      ${byEmail
-        ? html`<${TextField} ...${form.bind("email")} label="E-mail" type="email" list="people" autocomplete="off" autofocus
-              hint=${mayMake ? "Whoever has no account yet gets one, with a password that you pass on." : "Of somebody who has an account."} />
-            <datalist id="people">${(people.items ?? []).map(({ id, email, name }) => html`<option key=${id} value=${email}>${name}</option>`)}</datalist>`
-        : html`<${TextField} ...${form.bind("user_id")} label="User id" autocomplete="off" autofocus hint="They find it on their account page; your operator makes accounts." />`}
-      <${Select} ...${form.bind("role")} label="Role" options=${roleOptions(PROJECT_ROLES, project.id)} />
+  const form = useForm(
+    byEmail ? { email: "", role: "viewer" } : { user_id: "", role: "viewer" },
+    async (values) => {
+      const { user, password } = byEmail
+        ? await person(values.email.trim(), mayMake)
+        : { user: { id: values.user_id.trim() } };
+      const member = await post(pathOf(project.id, "/users"), { user_id: user.id, role: values.role });
+      invalidate(pathOf(project.id), "/users");
+      toast(`${member.email} is ${roleName(values.role).toLowerCase()} of ${project.name}`);
+      if (password) onMade({ email: member.email, password });
+      else onClose();
+    },
+    (values) =>
+      byEmail ? { email: address(values.email) } : { user_id: given(values.user_id, "Give the id of a user.") },
+  );
+  return html`
+    <${Dialog} title="Add a member to ${project.name}" onClose=${onClose}>
+      <${Form} form=${form} verb="Add member" what="add the member" onCancel=${onClose}>
+        ${
+          byEmail
+            ? html`
+              <${TextField}
+                ...${form.bind("email")}
+                label="E-mail"
+                type="email"
+                list="people"
+                autocomplete="off"
+                autofocus
+                hint=${
+                  mayMake
+                    ? "Whoever has no account yet gets one, with a password that you pass on."
+                    : "Of somebody who has an account."
+                }
+              />
+              <datalist id="people">
+                ${(people.items ?? []).map(
+                  ({ id, email, name }) => html`
+                    <option key=${id} value=${email}>
+                      ${name}
+                    </option>
+                  `,
+                )}
+              </datalist>
+            `
+            : html`
+              <${TextField}
+                ...${form.bind("user_id")}
+                label="User id"
+                autocomplete="off"
+                autofocus
+                hint="They find it on their account page; your operator makes accounts."
+              />
+            `
+        }
+        <${Select} ...${form.bind("role")} label="Role" options=${roleOptions(PROJECT_ROLES, project.id)} />
+      <//>
     <//>
-  <//>`;
+  `;
 }
 
 /** Who has this address; a new user with a password where nobody has and the reader may make one. */
 async function person(email, mayMake) {
   const found = (await get("/users", { email })).data[0];
   if (found) return { user: found };
-  if (!mayMake) throw new ApiError({ status: 400, param: "email", message: "Nobody here has this address: an owner or an admin of the organization makes accounts." });
+  if (!mayMake)
+    throw new ApiError({
+      status: 400,
+      param: "email",
+      message: "Nobody here has this address: an owner or an admin of the organization makes accounts.",
+    });
   const password = newPassword();
   return { user: await post("/users", { email, password }), password };
 }
@@ -112,9 +240,11 @@ function ChangeRole({ projectId, member, onClose }) {
     toast(`${member.email} is ${roleName(role).toLowerCase()} now`);
     onClose();
   });
-  return html`<${Dialog} title="Role of ${member.name || member.email}" onClose=${onClose}>
-    <${Form} form=${form} verb="Save" what="change the role" onCancel=${onClose}>
-      <${Select} ...${form.bind("role")} label="Role" options=${roleOptions(PROJECT_ROLES, projectId)} />
+  return html`
+    <${Dialog} title="Role of ${member.name || member.email}" onClose=${onClose}>
+      <${Form} form=${form} verb="Save" what="change the role" onCancel=${onClose}>
+        <${Select} ...${form.bind("role")} label="Role" options=${roleOptions(PROJECT_ROLES, projectId)} />
+      <//>
     <//>
-  <//>`;
+  `;
 }

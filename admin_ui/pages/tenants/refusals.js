@@ -7,7 +7,9 @@ import { Refusals, RefusalLead } from "../requests/refused.js";
 
 export default function TenantRefusals({ params }) {
   const path = pathOf(params.project, "/refusals");
-  return html`<${Tenant} params=${params} lead=${html`<${RefusalLead} path=${path} />`}>
-    ${() => html`<${Refusals} path=${path} projectId=${params.project} />`}
-  <//>`;
+  return html`
+    <${Tenant} params=${params} lead=${html`<${RefusalLead} path=${path} />`}>
+      ${() => html`<${Refusals} path=${path} projectId=${params.project} />`}
+    <//>
+  `;
 }

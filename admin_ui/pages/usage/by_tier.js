@@ -13,29 +13,66 @@ const SUMS = ["num_model_requests", "input_tokens", "input_cached_tokens", "outp
 /** filters: of useFilters. Usage of an adapter is not told apart by tier. */
 export function ByTier({ filters, range, currency }) {
   const lists = { project_ids: filters.project, models: filters.model, api_key_ids: filters.key };
-  const narrowed = Object.fromEntries(Object.entries(lists).filter(([, id]) => id).map(([name, id]) => [name, [id]]));
-  const { data } = useBuckets(filters.adapter ? null : "/usage/completions", range, { ...narrowed, group_by: ["service_tier"] });
+  const narrowed = Object.fromEntries(
+    Object.entries(lists)
+      .filter(([, id]) => id)
+      .map(([name, id]) => [name, [id]]),
+  );
+  const { data } = useBuckets(filters.adapter ? null : "/usage/completions", range, {
+    ...narrowed,
+    group_by: ["service_tier"],
+  });
   const rows = byTier(data ?? []).map((row) => ({ ...row, currency }));
   if (rows.every(({ tier }) => tier === "default")) return null;
   const hasShadow = rows.some(({ tier }) => tier === SHADOW);
   const columns = [
-    { key: "tier", title: "Service tier", render: ({ tier }) => (tier === SHADOW ? html`<span>${tier} <${Badge}>copies<//></span>` : tier) },
+    {
+      key: "tier",
+      title: "Service tier",
+      render: ({ tier }) =>
+        tier === SHADOW
+          ? html`
+            <span>
+              ${tier} <${Badge}>copies<//>
+            </span>
+          `
+          : tier,
+    },
     { key: "num_model_requests", title: "Requests", format: "count", total: true },
     { key: "input_tokens", title: "Input", format: "tokens", total: true },
     { key: "input_cached_tokens", title: "of which cached", format: "tokens", total: true },
     { key: "output_tokens", title: "Output", format: "tokens", total: true },
     { key: "cost_nanos", title: "Cost", format: "money", total: true },
   ];
-  return html`<${Section} title="By service tier" hint=${hasShadow ? "The tier “shadow” is of copies for shadow arms of experiments: nobody got their answers, and each is billed. They are in the numbers above." : undefined}>
-    <${Table} name="tiers" label="Usage by service tier" columns=${columns} rows=${rows} rowKey=${({ tier }) => tier} filter=${false} />
-  <//>`;
+  return html`
+    <${Section}
+      title="By service tier"
+      hint=${
+        hasShadow
+          ? "The tier “shadow” is of copies for shadow arms of experiments: nobody got their answers, and each is billed. They are in the numbers above."
+          : undefined
+      }
+    >
+      <${Table}
+        name="tiers"
+        label="Usage by service tier"
+        columns=${columns}
+        rows=${rows}
+        rowKey=${({ tier }) => tier}
+        filter=${false}
+      />
+    <//>
+  `;
 }
 
 /** Sums of all buckets by tier, the tier with most requests first. */
 function byTier(buckets) {
   const found = new Map();
   for (const result of buckets.flatMap(({ results }) => results)) {
-    const row = found.get(result.service_tier) ?? { tier: result.service_tier, ...Object.fromEntries(SUMS.map((name) => [name, 0])) };
+    const row = found.get(result.service_tier) ?? {
+      tier: result.service_tier,
+      ...Object.fromEntries(SUMS.map((name) => [name, 0])),
+    };
     for (const name of SUMS) row[name] += result[name];
     found.set(result.service_tier, row);
   }

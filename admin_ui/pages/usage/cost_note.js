@@ -10,5 +10,16 @@ export function useCostNote(rows) {
   const last = rows?.findLast(({ num_requests: requests }) => requests > 0);
   if (!last) return undefined;
   if (!versions?.every(({ effective_at: from }) => from > last.at)) return "These requests cost nothing";
-  return html`<span>There were no prices when these requests ran.${can("billing.write") && html` <a href="/admin/usage/prices">Open the price book</a>`}</span>`;
+  return html`
+    <span>
+      There were no prices when these requests ran.
+      ${
+        can("billing.write") &&
+        html`
+          ${" "}
+          <a href="/admin/usage/prices">Open the price book</a>
+        `
+      }
+    </span>
+  `;
 }

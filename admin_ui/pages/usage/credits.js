@@ -22,13 +22,43 @@ function All() {
   const columns = [
     { key: "name", title: "Tenant" },
     { key: "mode", title: "Pays", sort: false, csv: false, render: ({ id }) => html`<${Mode} id=${id} />` },
-    { key: "balance", title: "Balance", align: "end", sort: false, csv: false, render: ({ id }) => html`<${Balance} id=${id} />` },
-    { key: "customer", title: "Stripe customer", sort: false, csv: false, render: ({ id }) => html`<${Customer} id=${id} />` },
+    {
+      key: "balance",
+      title: "Balance",
+      align: "end",
+      sort: false,
+      csv: false,
+      render: ({ id }) => html`<${Balance} id=${id} />`,
+    },
+    {
+      key: "customer",
+      title: "Stripe customer",
+      sort: false,
+      csv: false,
+      render: ({ id }) => html`<${Customer} id=${id} />`,
+    },
   ];
-  return html`<${Page} title="Usage" lead="Credits come before money: a closing month draws them, oldest first. Who pays in advance is refused when the balance is used up." tabs=${html`<${UsageTabs} />`}>
-    <${Table} name="balances" label="Balances" columns=${columns} rows=${rows} href=${({ id }) => `/admin/usage/credits?project=${id}`} error=${list.error} reload=${list.reload}
-      loading=${list.loading} hasMore=${list.hasMore} more=${list.more} empty=${html`<${Empty} icon="tenants" title="No tenant yet" />`} />
-  <//>`;
+  return html`
+    <${Page}
+      title="Usage"
+      lead="Credits come before money: a closing month draws them, oldest first. Who pays in advance is refused when the balance is used up."
+      tabs=${html`<${UsageTabs} />`}
+    >
+      <${Table}
+        name="balances"
+        label="Balances"
+        columns=${columns}
+        rows=${rows}
+        href=${({ id }) => `/admin/usage/credits?project=${id}`}
+        error=${list.error}
+        reload=${list.reload}
+        loading=${list.loading}
+        hasMore=${list.hasMore}
+        more=${list.more}
+        empty=${html`<${Empty} icon="tenants" title="No tenant yet" />`}
+      />
+    <//>
+  `;
 }
 
 const useBilling = (id) => useApi(`/projects/${id}/billing`);
@@ -56,8 +86,26 @@ function One({ projectId }) {
   const names = useProjectNames();
   const billing = useBilling(projectId);
   const data = billing.data;
-  const lead = data && html`${names(projectId)} pays ${data.mode === "prepaid" ? "in advance" : "by invoice"}; its balance is <b><${Money} nanos=${data.balance_nanos} currency=${data.currency} /></b>.${data.mode === "prepaid" && data.balance_nanos <= 0 && html` <b>Its requests are refused.</b>`}`;
-  return html`<${Page} title="Usage" lead=${lead} tabs=${html`<${UsageTabs} />`}>
-    <${Account} projectId=${projectId} name=${names(projectId)} billing=${billing} />
-  <//>`;
+  const lead =
+    data &&
+    html`
+      ${names(projectId)} pays ${data.mode === "prepaid" ? "in advance" : "by invoice"}; its balance is${" "}
+      <b>
+        <${Money} nanos=${data.balance_nanos} currency=${data.currency} />
+      </b>
+      .
+      ${
+        data.mode === "prepaid" &&
+        data.balance_nanos <= 0 &&
+        html`
+          ${" "}
+          <b>Its requests are refused.</b>
+        `
+      }
+    `;
+  return html`
+    <${Page} title="Usage" lead=${lead} tabs=${html`<${UsageTabs} />`}>
+      <${Account} projectId=${projectId} name=${names(projectId)} billing=${billing} />
+    <//>
+  `;
 }

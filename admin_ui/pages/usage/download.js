@@ -32,28 +32,61 @@ export function Download() {
     event.preventDefault();
     start(path, query);
   };
-  return html`<${Section} title="Download" hint="Of ${projectId ? names(projectId) : "all tenants"}; the switch above changes that." card>
-    <form class="export-form" onSubmit=${submit} novalidate>
-      <${Select} label="What" value=${kind} onValue=${setKind} options=${KINDS} />
-      <${TextField} label="Period" value=${period} onValue=${setPeriod} hint=${kind === "invoice" ? "A month, such as 2026-10." : "A month 2026-10, or a day 2026-10-05, in UTC."}
-        error=${state.error?.param === "period" ? state.error.message : ""} spellcheck="false" />
-      <${Select} label="Format" value=${format} onValue=${setFormat} options=${FORMATS[kind]} />
-      <div class="export-act"><${Button} kind="primary" icon="download" type="submit" busy=${state.running}>Download<//>${state.running && html`<${Button} onClick=${stop}>Stop<//>`}</div>
-    </form>
-    <${Progress} state=${state} />
-    ${state.error?.param !== "period" && html`<${ErrorBox} error=${state.error} what="export it" retry=${() => start(path, query)} />`}
-    <details><summary>From a script</summary><${Command} text=${command} label="Command that downloads it" /></details>
-  <//>`;
+  return html`
+    <${Section}
+      title="Download"
+      hint="Of ${projectId ? names(projectId) : "all tenants"}; the switch above changes that."
+      card
+    >
+      <form class="export-form" onSubmit=${submit} novalidate>
+        <${Select} label="What" value=${kind} onValue=${setKind} options=${KINDS} />
+        <${TextField}
+          label="Period"
+          value=${period}
+          onValue=${setPeriod}
+          hint=${kind === "invoice" ? "A month, such as 2026-10." : "A month 2026-10, or a day 2026-10-05, in UTC."}
+          error=${state.error?.param === "period" ? state.error.message : ""}
+          spellcheck="false"
+        />
+        <${Select} label="Format" value=${format} onValue=${setFormat} options=${FORMATS[kind]} />
+        <div class="export-act">
+          <${Button} kind="primary" icon="download" type="submit" busy=${state.running}>
+            Download
+          <//>
+          ${state.running && html`<${Button} onClick=${stop}>Stop<//>`}
+        </div>
+      </form>
+      <${Progress} state=${state} />
+      ${
+        state.error?.param !== "period" &&
+        html`<${ErrorBox} error=${state.error} what="export it" retry=${() => start(path, query)} />`
+      }
+      <details>
+        <summary>From a script</summary>
+        <${Command} text=${command} label="Command that downloads it" />
+      </details>
+    <//>
+  `;
 }
 
 function Progress({ state }) {
   if (!state.running && !state.name) return null;
-  return html`<div class="export-progress" role="status">
-    <div class="progress ${state.running ? "running" : ""}"><i></i></div>
-    <span class="num">${state.running
-      ? state.size ? `${bytes(state.size)} so far, ${bytes(state.size / Math.max(0.1, state.took))}/s` : "The rows are being read"
-      : `${state.name}: ${bytes(state.size)} in ${seconds(state.took)}`}</span>
-  </div>`;
+  return html`
+    <div class="export-progress" role="status">
+      <div class="progress ${state.running ? "running" : ""}">
+        <i></i>
+      </div>
+      <span class="num">
+        ${
+          state.running
+            ? state.size
+              ? `${bytes(state.size)} so far, ${bytes(state.size / Math.max(0.1, state.took))}/s`
+              : "The rows are being read"
+            : `${state.name}: ${bytes(state.size)} in ${seconds(state.took)}`
+        }
+      </span>
+    </div>
+  `;
 }
 
 const IDLE = { running: false, size: 0, took: 0, name: "", error: null };

@@ -35,11 +35,19 @@ export function useFilters(projectId) {
   return { ...filters, project: projectId ?? "" };
 }
 
-const lists = (filters) => Object.fromEntries(GROUPS.filter(([, , name]) => filters[name]).map(([, , name, list]) => [list, [filters[name]]]));
+const lists = (filters) =>
+  Object.fromEntries(GROUPS.filter(([, , name]) => filters[name]).map(([, , name, list]) => [list, [filters[name]]]));
 
 /** Name of an adapter, a key or a model, as traffic has it. */
 export function useNameOf([group, , , list], id, range) {
-  const { data } = useApi("/traffic/top", { by: group, start_time: range.start, end_time: range.end, limit: 1, times: false, [list]: [id] });
+  const { data } = useApi("/traffic/top", {
+    by: group,
+    start_time: range.start,
+    end_time: range.end,
+    limit: 1,
+    times: false,
+    [list]: [id],
+  });
   return data?.data[0]?.name ?? id;
 }
 
@@ -48,13 +56,29 @@ export function useExplored({ group, measure, filters, range }) {
   const narrowed = lists(filters);
   const [name, , , value] = measureOf(measure);
   const [, , , list] = groupOf(group);
-  const top = useApi("/traffic/top", { by: group, order: name, start_time: range.start, end_time: range.end, limit: MAX_ROWS, times: false, ...narrowed });
+  const top = useApi("/traffic/top", {
+    by: group,
+    order: name,
+    start_time: range.start,
+    end_time: range.end,
+    limit: MAX_ROWS,
+    times: false,
+    ...narrowed,
+  });
   const rows = top.data?.data;
   const first = useMemo(() => (rows ?? []).filter(({ id }) => id !== "").slice(0, NUM_SERIES), [rows]);
   const all = useBuckets("/traffic", range, { ...narrowed, times: false });
-  const each = useBuckets(first.length ? "/traffic" : null, range, { ...narrowed, [list]: first.map(({ id }) => id), group_by: [group], times: false });
+  const each = useBuckets(first.length ? "/traffic" : null, range, {
+    ...narrowed,
+    [list]: first.map(({ id }) => id),
+    group_by: [group],
+    times: false,
+  });
   const drawn = useMemo(
-    () => (all.data && (each.data || !first.length) && rows ? seriesOf(all.data, each.data ?? [], first, group, value, rows.length > first.length) : null),
+    () =>
+      all.data && (each.data || !first.length) && rows
+        ? seriesOf(all.data, each.data ?? [], first, group, value, rows.length > first.length)
+        : null,
     [all.data, each.data, first, measure],
   );
   return { top, rows, error: top.error ?? all.error ?? each.error, sums: all.data && summed(all.data), ...drawn };
@@ -68,7 +92,9 @@ function seriesOf(all, each, first, group, value, hasOthers) {
     key: id,
     label: name,
     color: colours[place],
-    values: totals.map(({ at }) => (found.get(at) ?? []).filter((result) => result[group] === id).reduce((sum, result) => sum + value(result), 0)),
+    values: totals.map(({ at }) =>
+      (found.get(at) ?? []).filter((result) => result[group] === id).reduce((sum, result) => sum + value(result), 0),
+    ),
   }));
   const known = totals.map((_, place) => series.reduce((sum, { values }) => sum + values[place], 0));
   const rest = totals.map((row, place) => Math.max(0, row.value - known[place]));

@@ -1,14 +1,34 @@
 // What can be exported, and in which formats: as the API has it, in words.
 
-export const KINDS = [["usage", "Usage: every request"], ["costs", "Costs: by day, model and price"], ["invoice", "Invoice lines"]];
+export const KINDS = [
+  ["usage", "Usage: every request"],
+  ["costs", "Costs: by day, model and price"],
+  ["invoice", "Invoice lines"],
+];
 
 export const FORMATS = {
-  usage: [["csv", "CSV"], ["jsonl", "JSON Lines"], ["parquet", "Parquet"], ["stripe", "Stripe meter events"], ["cloudevents", "CloudEvents"]],
-  costs: [["csv", "CSV"], ["jsonl", "JSON Lines"], ["parquet", "Parquet"], ["focus", "FOCUS 1.2 (FinOps)"]],
-  invoice: [["csv", "CSV"], ["jsonl", "JSON Lines"], ["parquet", "Parquet"]],
+  usage: [
+    ["csv", "CSV"],
+    ["jsonl", "JSON Lines"],
+    ["parquet", "Parquet"],
+    ["stripe", "Stripe meter events"],
+    ["cloudevents", "CloudEvents"],
+  ],
+  costs: [
+    ["csv", "CSV"],
+    ["jsonl", "JSON Lines"],
+    ["parquet", "Parquet"],
+    ["focus", "FOCUS 1.2 (FinOps)"],
+  ],
+  invoice: [
+    ["csv", "CSV"],
+    ["jsonl", "JSON Lines"],
+    ["parquet", "Parquet"],
+  ],
 };
 
 /** The format itself, or the kind's first one where it has no such. */
-export const formatOf = (kind, format) => (FORMATS[kind].some(([name]) => name === format) ? format : FORMATS[kind][0][0]);
+export const formatOf = (kind, format) =>
+  FORMATS[kind].some(([name]) => name === format) ? format : FORMATS[kind][0][0];
 
 export const titleOf = (options, key) => options.find(([name]) => name === key)?.[1] ?? key;

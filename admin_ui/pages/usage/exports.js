@@ -8,8 +8,14 @@ import { Download } from "./download.js";
 import { UsageTabs } from "./tabs.js";
 
 export default function Exports() {
-  return html`<${Page} title="Usage" lead="Every row of a month or a day as a ZIP file, with a manifest that its sums can be checked against." tabs=${html`<${UsageTabs} />`}>
-    <${Download} />
-    ${can("billing.read") && html`<${Deliveries} />`}
-  <//>`;
+  return html`
+    <${Page}
+      title="Usage"
+      lead="Every row of a month or a day as a ZIP file, with a manifest that its sums can be checked against."
+      tabs=${html`<${UsageTabs} />`}
+    >
+      <${Download} />
+      ${can("billing.read") && html`<${Deliveries} />`}
+    <//>
+  `;
 }

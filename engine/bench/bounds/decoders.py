@@ -24,6 +24,8 @@ LARGEST_RATIO = 1.3
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench decoders`."""
+
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
     adapters: Annotated[tuple[int, ...], about("distinct adapters of these requests, 0 for the base")] = (0, 8)
     rank: Annotated[int, about("rank of the adapters")] = 16
@@ -34,6 +36,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each number of streams and of adapters."""
     config = msgspec.structs.replace(config, quantization="none")
     digests = random_adapters(config, max(options.adapters, default=0), options.rank)
     workload = Workload(load_model_config(config.model_dir, config.decoder).vocab_size)

@@ -143,6 +143,7 @@ def _answer(config: EngineConfig, most_bytes: int, connection: Connection) -> No
 
 
 def main() -> int:
+    """Measure a large model from the command line; return the exit status, 1 beyond the bound."""
     parser = argparse.ArgumentParser(prog="python -m engine.bench.bounds.large", description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("build/large"))
     parser.add_argument("--format", choices=("gguf", "int4"), default="gguf")

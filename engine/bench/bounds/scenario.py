@@ -42,6 +42,8 @@ LARGEST_MB = 600.0
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench bounds`."""
+
     blocks: Annotated[str, about("blocks of llama.cpp's file: Q4_1, Q8_0")] = "Q4_1"
     threads: Annotated[int, about("threads of each side, 0 for one for each processor")] = 0
     rank: Annotated[int, about("rank of the adapters")] = 16
@@ -67,6 +69,7 @@ class _Rig(NamedTuple):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each bound."""
     if "linears" in options.parts:
         yield from _linears(options)
     digests = random_adapters(config, options.many, options.rank)

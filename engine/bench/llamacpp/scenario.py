@@ -28,6 +28,8 @@ from engine.hardware import num_threads
 
 
 class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench llamacpp`."""
+
     formats: Annotated[tuple[str, ...], about("blocks of llama.cpp's file: Q4_1, Q8_0")] = FORMATS
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8)
     prompts: Annotated[tuple[int, ...], about("tokens of lone prompts")] = (32, 64, 128, 256, 512)
@@ -39,6 +41,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield a row for each format and load, with llama.cpp's time beside the engine's."""
     workload = Workload(load_model_config(config.model_dir).vocab_size)
     digests = random_adapters(config, max(options.streams, default=0), options.rank)
     threads = num_threads(options.threads)

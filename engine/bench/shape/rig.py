@@ -15,11 +15,10 @@ from engine.bench.shape.floors import adapter_elements
 from engine.bench.shape.sizes import Sizes
 from engine.bench.shape.weights import RandomAdapters, RandomTensors
 from engine.config import EngineConfig, ModelConfig
-from engine.core import Step
 from engine.cuda.accelerator import Accelerator
 from engine.cuda.norm import TritonNorm
 from engine.cuda.setup import build_around, check_model
-from engine.device import kv_token_bytes
+from engine.device import Step, kv_token_bytes
 from engine.lora.loader import loading_executor
 from engine.lora.pool import AdapterPool
 from engine.model_runner import ModelRunner

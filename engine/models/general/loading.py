@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -20,13 +20,27 @@ from engine.config import ModelConfig, UnsupportedModel
 from engine.config.general import tensors_of
 from engine.models.general.interface import STEPS
 
+
+class Kind(NamedTuple):
+    """A kind of models of transformers.
+
+    auto: the class that makes such models. unused: the beginnings of names of weights that may be missing, since
+    nothing is computed by them. beside: those of tensors that files may have, such as a head for training.
+    """
+
+    auto: Any
+    unused: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+
+
+DECODERS = Kind(AutoModelForCausalLM)
 MOST_BUFFERS = 1 << 26
 """Numbers beside weights, such as masks of all positions, that a small model may have."""
 SHOWN = 5
 """The most names that a refusal lists."""
 
 
-def read_config(folder: Path, kind: str) -> PreTrainedConfig:
+def read_config(folder: Path, family: str, kind: Kind = DECODERS) -> PreTrainedConfig:
     """Return transformers' configuration of a model of text, of this model_type, that it has a class for.
 
     Raises UnsupportedModel: where the installed transformers has none, or the class attends in a way of its own.
@@ -37,35 +51,37 @@ def read_config(folder: Path, kind: str) -> PreTrainedConfig:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # whatever transformers raises for a config that it cannot read
         raise UnsupportedModel(
-            f"config.json: model_type is {kind!r}; transformers {transformers.__version__} says: {_brief(error)}"
+            f"config.json: model_type is {family!r}; transformers {transformers.__version__} says: {_brief(error)}"
         ) from None
-    model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    model_class = kind.auto._model_mapping.get(type(config), None)
     if model_class is None:
         raise UnsupportedModel(
-            f"config.json: model_type is {kind!r}, for which transformers {transformers.__version__} has no decoder of "
-            "text (code that comes with a model is never run)"
+            f"config.json: model_type is {family!r}, for which transformers {transformers.__version__} has no class "
+            f"of {kind.auto.__name__} (code that comes with a model is never run)"
         )
     model_class = model_class[0] if isinstance(model_class, tuple) else model_class
     if not hasattr(sys.modules[model_class.__module__], "ALL_ATTENTION_FUNCTIONS"):
         raise UnsupportedModel(
-            f"config.json: model_type is {kind!r}: {model_class.__name__} of transformers {transformers.__version__} "
+            f"config.json: model_type is {family!r}: {model_class.__name__} of transformers {transformers.__version__} "
             "does not attend through its attention interface"
         )
     return config
 
 
-def load_model(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+def load_model(
+    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, kind: Kind = DECODERS
+) -> PreTrainedModel:
     """Return the model with the weights of a folder, for steps over a cache.
 
     Raises UnsupportedModel: when a tensor is missing, misshapen or unknown.
     """
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # what its reports tell is looked at below
-    _check_memory(folder, config)
+    _check_memory(folder, config, kind)
     # Experts one after the other on a CPU: other ways copy the weights of an expert for each token.
     experts: dict[str, Any] = {"experts_implementation": "eager"} if device.type == "cpu" else {}
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        model, found = kind.auto.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
@@ -79,7 +95,7 @@ def load_model(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, devic
         )
     except Exception as error:  # whatever transformers raises for weights that it cannot read
         raise UnsupportedModel(f"{folder}: transformers {transformers.__version__}: {_brief(error)}") from None
-    _check_found(found)
+    _check_found(found, kind)
     model = model.to(device).eval()
     for name, value in (("use_cache", False), ("output_router_logits", False), ("output_attentions", False)):
         if getattr(model.config, name, value) != value:
@@ -87,7 +103,7 @@ def load_model(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, devic
     return model
 
 
-def _check_memory(folder: Path, config: PreTrainedConfig) -> None:
+def _check_memory(folder: Path, config: PreTrainedConfig, kind: Kind) -> None:
     """Check that a config asks for no more memory than the files of weights announce.
 
     Nothing is taken for that: the model is made without numbers.
@@ -96,17 +112,18 @@ def _check_memory(folder: Path, config: PreTrainedConfig) -> None:
     """
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = kind.auto.from_config(config)
     except Exception as error:  # whatever a model's code raises for sizes that do not go together
         raise UnsupportedModel(
             f"config.json: transformers {transformers.__version__} makes no model of it: {_brief(error)}"
         ) from None
-    asked = sum(parameter.numel() for parameter in model.parameters())
+    wanted = [(name, each) for name, each in model.named_parameters() if not name.startswith(kind.unused)]
+    asked = sum(parameter.numel() for _, parameter in wanted)
     tensors = dict(tensors_of(folder))
     stored = sum(map(math.prod, tensors.values()))
     buffers = sum(buffer.numel() for buffer in model.buffers())
     if asked > stored:
-        lacking = [name for name, _ in model.named_parameters() if name not in tensors and "experts" not in name]
+        lacking = [name for name, _ in wanted if name not in tensors and "experts" not in name]
         which = f": the checkpoint lacks {', '.join(lacking[:SHOWN])}" if lacking else ""
         raise UnsupportedModel(f"config.json asks for {asked} weights, but the files have {stored}{which}")
     if buffers > max(stored, MOST_BUFFERS):
@@ -130,8 +147,9 @@ def check_sizes(config: PreTrainedConfig, model: ModelConfig) -> None:
             raise UnsupportedModel(f"config.json: {key} is {value}, but transformers computes with {theirs}")
 
 
-def _check_found(found: dict[str, Any]) -> None:
-    missing, unknown = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
+def _check_found(found: dict[str, Any], kind: Kind) -> None:
+    missing = sorted(name for name in found["missing_keys"] if not name.startswith(kind.unused))
+    unknown = sorted(name for name in found["unexpected_keys"] if not name.startswith(kind.beside))
     mismatched = sorted(str(each[0]) for each in found["mismatched_keys"])
     if missing:
         raise UnsupportedModel(f"the checkpoint lacks {', '.join(missing[:SHOWN])}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import secrets
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,8 @@ from gateway.support.outbound import names_private_address
 from gateway.webhooks.sender import shown_secret
 
 SECRET_BYTES = 32
+DAY_S = 86400
+MAX_GRACE_S = 30 * DAY_S
 MAX_WEBHOOKS = 20
 
 
@@ -74,6 +77,20 @@ class CreatedWebhook(Webhook, frozen=True, kw_only=True):
 
     secret: str
     """The secret that signs the messages. It is shown this once."""
+
+
+class RotateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The order to give a webhook a new secret."""
+
+    grace_seconds: Annotated[int, Meta(ge=0, le=MAX_GRACE_S)] = DAY_S
+    """Seconds for which messages are signed with the former secret as well."""
+
+
+class RotatedWebhook(CreatedWebhook, frozen=True, kw_only=True):
+    """A webhook with a new secret."""
+
+    previous_secret_expires_at: int | None = None
+    """The Unix time in seconds at which the former secret no longer signs; null where it does not any more."""
 
 
 class DeletedWebhook(msgspec.Struct, frozen=True):
@@ -128,6 +145,41 @@ class WebhookController(Controller):
             )
             await audit.record(conn, author(caller), "webhook.created", row.id, after=Webhook(**_fields(row)))
         return CreatedWebhook(**_fields(row), secret=shown_secret(secret))
+
+    @post("/{webhook_id:str}/rotate", status_code=200, opt=needs("limits.write", body=RotateWebhook))
+    async def rotate_webhook(
+        self, webhook_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> RotatedWebhook:
+        """Give a webhook a new secret. The reply shows the secret this once.
+
+        Messages are signed with the former secret as well for the grace period, a day unless the body says otherwise.
+        """
+        wanted = await read_body(request, RotateWebhook)
+        secret, organization_id = secrets.token_bytes(SECRET_BYTES), caller.organization_id
+        async with services.database.transaction() as conn:
+            present = await webhooks.lock_secret(conn, organization_id, webhook_id)
+            if present is None:
+                raise NotFound(f"There is no webhook with the id '{webhook_id}'.", param="webhook_id")
+            former = None
+            if wanted.grace_seconds:
+                clear = services.secrets.open(
+                    present.content_key, present.secret, "webhooks.secret", organization_id, webhook_id
+                )
+                former = services.secrets.seal(clear, "webhooks.former_secret", organization_id, webhook_id)
+            sealed = services.secrets.seal(secret, "webhooks.secret", organization_id, webhook_id)
+            row, until = await webhooks.rotate_secret(
+                conn,
+                organization_id,
+                webhook_id,
+                webhooks.SealedSecret(sealed.key_id, sealed.data),
+                webhooks.SealedSecret(former.key_id, former.data) if former else None,
+                datetime.timedelta(seconds=wanted.grace_seconds),
+            )
+            shown = Webhook(**_fields(row))
+            await audit.record(conn, author(caller), "webhook.rotated", row.id, before=shown, after=shown)
+        return RotatedWebhook(
+            **_fields(row), secret=shown_secret(secret), previous_secret_expires_at=seconds_or_none(until)
+        )
 
     @delete("/{webhook_id:str}", status_code=200, opt=needs("limits.write"))
     async def remove_webhook(self, webhook_id: FromPath[str], services: Services, caller: Caller) -> DeletedWebhook:

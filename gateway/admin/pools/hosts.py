@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -17,7 +18,7 @@ from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit
 from gateway.db.pools import host_failures, hosts
 from gateway.db.pools.host_failures import list_failures
-from gateway.db.pools.managed import TakenMemory, list_taken
+from gateway.db.pools.managed import TakenMemory, count_at_addresses, list_taken
 from gateway.db.pools.replicas import lose_replicas_of
 from gateway.domain.errors import Conflict, NotFound
 
@@ -47,6 +48,23 @@ class HostFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Unix seconds of the next attempt."""
 
 
+class HostNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine of a Ray cluster."""
+
+    name: str
+    address: str
+    """The address at which its engines listen."""
+    num_processors: int
+    """Processors that Ray has there for engines."""
+    memory_bytes: int
+    """Memory that Ray has there for engines."""
+    num_gpus: int
+    num_replicas: int
+    """Number of replicas of all organizations."""
+    labels: dict[str, str]
+    """Labels that the node was started with."""
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """A machine on which an agent starts engines."""
 
@@ -73,7 +91,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """Models that the host could not prepare, so that no replica of them starts there."""
     placement: Literal["local", "ray"]
     """`local`: engines run on the host itself. `ray`: the host stands for a Ray cluster, which chooses the machine of
-    each engine; the numbers of processors and bytes are 0 then."""
+    each engine; the numbers of processors and bytes are 0 then, and `nodes` has its machines."""
+    nodes: list[HostNode]
+    """Machines of a Ray cluster, as the agent saw them last; none for a host that runs engines itself."""
     is_joined: bool
     """True if the host has keys, with which it reaches engines on other hosts."""
     version: str | None
@@ -179,17 +199,24 @@ async def _existing(conn: Connection, host_id: str) -> Host:
 
 async def _hosts(conn: Connection) -> list[Host]:
     rows, taken, failures = await hosts.list_hosts(conn), await list_taken(conn), await list_failures(conn)
+    at_addresses = await count_at_addresses(conn) if any(row.nodes for row in rows) else Counter()
     return [
         _wire(
             row,
             [each for each in taken if each.host_id == row.id],
             [each for each in failures if each.host_id == row.id],
+            at_addresses,
         )
         for row in rows
     ]
 
 
-def _wire(host: hosts.HostRow, taken: list[TakenMemory], failures: list[host_failures.HostFailure]) -> Host:
+def _wire(
+    host: hosts.HostRow,
+    taken: list[TakenMemory],
+    failures: list[host_failures.HostFailure],
+    at_addresses: Counter[tuple[str, str]],
+) -> Host:
     by_gpu = {each.gpu: each for each in taken}
     own = by_gpu.get(None)
     return Host(
@@ -219,6 +246,18 @@ def _wire(host: hosts.HostRow, taken: list[TakenMemory], failures: list[host_fai
             for each in failures
         ],
         placement=host.placement,
+        nodes=[
+            HostNode(
+                name=node.name,
+                address=node.address,
+                num_processors=node.num_processors,
+                memory_bytes=node.memory_bytes,
+                num_gpus=node.num_gpus,
+                num_replicas=at_addresses[host.id, node.address],
+                labels=dict(node.labels),
+            )
+            for node in host.nodes
+        ],
         is_joined=host.is_joined,
         version=host.version,
         away_seconds=None if host.is_alive or math.isinf(host.away_s) else round(host.away_s, 1),

@@ -146,6 +146,9 @@ def check_placement(placement: Mapping[str, str], exclusion: Mapping[str, Sequen
     for field, labels in (("placement", placement), ("exclusion", exclusion)):
         if labels and not is_managed:
             raise wrong_value(field, "agents start no servers of this pool")
+    for name, value in placement.items():
+        if value in exclusion.get(name, ()):
+            raise wrong_value("exclusion", f"'placement' asks for {name}={value}, so that no host would do")
 
 
 def check_within(bounds: Bounds, num_replicas: int) -> None:

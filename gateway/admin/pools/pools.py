@@ -336,8 +336,8 @@ async def _scale(conn: Connection, before: ServedPool, wanted: UpdatePool) -> No
 async def _place(conn: Connection, before: ServedPool, wanted: UpdatePool) -> None:
     """Change on which hosts replicas start. Raises InvalidRequest."""
     is_managed = before.revisions[before.row.wanted_revision].is_managed
-    placement = {} if wanted.placement is UNSET else wanted.placement
-    exclusion = {} if wanted.exclusion is UNSET else wanted.exclusion
+    placement = before.row.placement if wanted.placement is UNSET else wanted.placement
+    exclusion = before.row.exclusion if wanted.exclusion is UNSET else wanted.exclusion
     check_placement(placement, exclusion, is_managed=is_managed)
     if wanted.placement is not UNSET:
         await pools.place_pool(conn, before.row.id, placement)

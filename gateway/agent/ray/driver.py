@@ -36,7 +36,18 @@ from gateway.agent.ray.messages import (
     Stop,
     Waits,
 )
-from gateway.agent.ray.resources import CPU, GPU, MEMORY, Node, demand, needs_gpu, nodes_of, why_waiting
+from gateway.agent.ray.resources import (
+    CPU,
+    GPU,
+    MEMORY,
+    RayNode,
+    demand,
+    label_selector,
+    needs_gpu,
+    nodes_for,
+    nodes_of,
+    why_waiting,
+)
 
 try:
     import ray
@@ -58,7 +69,7 @@ STOP_EXTRA_S = 10.0
 MAX_LINE_BYTES = 16 << 20
 
 _Takes = tuple[dict[str, float], dict[str, str]]
-"""Resources, and labels of the node."""
+"""Resources, and what is asked of the node's labels."""
 _SEAT, _LOOKOUT = "replica:", "node:"
 
 
@@ -86,7 +97,7 @@ class Driver:
         self._only_one_looks = asyncio.Lock()
         self._asked: dict[Any, asyncio.Future[Sight]] = {}
         """The question to each supervisor that has not been answered yet."""
-        self._nodes: list[Node] = []
+        self._nodes: list[RayNode] = []
         self._supervisor = ray.remote(Supervisor)
 
     def connect(self) -> int:
@@ -163,7 +174,8 @@ class Driver:
         engines = self._engines.values()
         ended = {each.replica_id: each for sight in lookouts.values() for each in sight.ended}
         ended |= {each.replica_id: each for id, sight in seats.items() for each in sight.ended if each.replica_id == id}
-        return Picture(sorted(engines, key=lambda each: each.generation), list(ended.values()))
+        nodes = sorted((each.shown() for each in self._nodes), key=lambda each: each.address)
+        return Picture(sorted(engines, key=lambda each: each.generation), list(ended.values()), nodes)
 
     async def _sight(self, supervisor: Any, public_keys: list[str], seconds: float) -> Sight:
         """Return what a supervisor sees now. One that owes an answer is not asked again before that is there.
@@ -255,7 +267,9 @@ class Driver:
         try:
             sight = await self._sight(seat, public_keys, PLACE_S)
         except (TimeoutError, ActorUnavailableError):
-            return Waits(why_waiting(ask, self._nodes, on_gpu=needs_gpu(ask, self._nodes)))
+            on_gpu = needs_gpu(ask, self._nodes)
+            is_full = bool(nodes_for(ask, self._nodes, on_gpu=on_gpu))
+            return Waits(why_waiting(ask, self._nodes, on_gpu=on_gpu), is_full=is_full)
         except ActorDiedError as error:
             self._seats.pop(ask.replica_id, None)
             return Refused(f"its supervisor could not be made: {in_a_line(error)}")
@@ -271,7 +285,7 @@ class Driver:
         return Done()
 
     def _takes_of(self, ask: Ask) -> _Takes:
-        return demand(ask, on_gpu=needs_gpu(ask, self._nodes)), dict(ask.labels)
+        return demand(ask, on_gpu=needs_gpu(ask, self._nodes)), label_selector(ask)
 
     def _is_outdated(self, ask: Ask) -> bool:
         """Tell whether a seat without an engine was made for other resources or labels."""
@@ -281,7 +295,7 @@ class Driver:
 
     def _make_seat(self, ask: Ask, node_id: str | None = None) -> Any:
         """Return the seat of a replica. node_id: where it is put, if it can be."""
-        wanted, _ = self._seat_takes[ask.replica_id] = self._takes_of(ask)
+        wanted, labels = self._seat_takes[ask.replica_id] = self._takes_of(ask)
         affinity = NodeAffinitySchedulingStrategy(node_id, soft=True) if node_id is not None else "SPREAD"
         return self._supervisor.options(
             name=f"{_SEAT}{ask.replica_id}",
@@ -292,7 +306,7 @@ class Driver:
             num_gpus=wanted.get(GPU, 0),
             memory=wanted.get(MEMORY),
             scheduling_strategy=affinity,
-            **({"label_selector": dict(ask.labels)} if ask.labels and node_id is None else {}),
+            **({"label_selector": labels} if labels and node_id is None else {}),
         ).remote(self._setup, ask.replica_id)
 
     def _make_lookout(self, node_id: str) -> Any:
@@ -349,6 +363,7 @@ async def serve(setup: Setup, answers: int) -> int:
 
 
 def main() -> None:
+    """Serve the agent until its end of the pipe closes."""
     setup = msgspec.json.decode(sys.argv[1], type=Setup)
     answers = os.dup(1)
     os.dup2(2, 1)  # Ray prints

@@ -27,6 +27,7 @@ from gateway.agent.ray.messages import (
     Stop,
     Waits,
 )
+from gateway.domain.pools.capacity import Node
 from gateway.settings import Settings
 from gateway.support.host import host_id
 
@@ -61,6 +62,7 @@ class RayLauncher:
         self._tried: set[str] = set()
         """Replicas whose start came to its end since the last picture was asked for, which may show them at it."""
         self._is_sighted = False
+        self._nodes: list[Node] = []
         self._told: set[tuple[str, int]] = set()
         self._ended: Callable[[Ended], None] = lambda ended: None
         self._looking: asyncio.Task[None] | None = None
@@ -90,7 +92,7 @@ class RayLauncher:
             self._kept = [*self._kept, ask.replica_id]
         answer = await self._bridge.call(Offer(ask, self._public_keys), START_S)
         if isinstance(answer, Waits):
-            raise NotYet(answer.why)
+            raise NotYet(answer.why, is_full=answer.is_full)
         if isinstance(answer, Refused):
             raise CannotStart(answer.why)
         assert isinstance(answer, Offered)
@@ -126,6 +128,10 @@ class RayLauncher:
     def running(self) -> dict[str, Engine]:
         """Return the engines of the last look; while the cluster is away, of the last one before."""
         return dict(self._engines)
+
+    def nodes(self) -> list[Node] | None:
+        """Return the nodes of the last look; None while the cluster is away."""
+        return self._nodes if self._is_sighted else None
 
     def watch(self, ended: Callable[[Ended], None]) -> None:
         """Call `ended` for each engine that ends from now on, as `Launcher.watch`."""
@@ -187,7 +193,7 @@ class RayLauncher:
         for replica_id, engine in self._engines.items():
             if before.get(replica_id) != engine:  # it was started meanwhile, maybe after its node was looked at
                 engines.setdefault(replica_id, engine)
-        self._engines = engines
+        self._engines, self._nodes = engines, picture.nodes
         self._is_sighted = True
         for ended in picture.ended:
             if (ended.replica_id, ended.generation) not in self._told:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.agent.launcher import Ask, Ended, Engine, Spec, Spot
+from gateway.domain.pools.capacity import Node
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -74,6 +75,8 @@ class Picture(msgspec.Struct, frozen=True, tag=True):
     """Engines that live on nodes, the earlier start of a replica first."""
     ended: list[Ended]
     """The last end of the engine of each replica."""
+    nodes: list[Node]
+    """The nodes that live, by address."""
 
 
 class Offered(msgspec.Struct, frozen=True, tag=True):
@@ -93,9 +96,10 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class Waits(msgspec.Struct, frozen=True, tag=True):
-    """No node has room now."""
+    """No node has room now. is_full: True if there are nodes that would do, and have no room now."""
 
     why: str
+    is_full: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):

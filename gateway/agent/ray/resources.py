@@ -8,28 +8,51 @@ from typing import Any
 import msgspec
 
 from gateway.agent.launcher import Ask
-from gateway.domain.pools.capacity import GPU_HOST_BYTES, gib
+from gateway.domain.pools.capacity import GPU_HOST_BYTES, Node, gib
 
 CPU, GPU, MEMORY = "CPU", "GPU", "memory"
+_RAYS_OWN = "ray.io/"
+"""The beginning of the names of labels that Ray itself gives to each node."""
 
 
-class Node(msgspec.Struct, frozen=True):
+class RayNode(msgspec.Struct, frozen=True):
     """A node of the cluster that lives."""
 
     id: str
     resources: Mapping[str, float]
     """All that it has, by Ray's names."""
     labels: Mapping[str, str] = {}
+    address: str = ""
+    name: str = ""
+
+    def shown(self) -> Node:
+        """Return the node as operators see it, with the labels that they gave it."""
+        return Node(
+            address=self.address,
+            name=self.name,
+            num_processors=int(self.resources.get(CPU, 0)),
+            memory_bytes=int(self.resources.get(MEMORY, 0)),
+            num_gpus=int(self.resources.get(GPU, 0)),
+            labels={name: value for name, value in self.labels.items() if not name.startswith(_RAYS_OWN)},
+        )
 
 
-def nodes_of(told: Sequence[Mapping[str, Any]]) -> list[Node]:
+def nodes_of(told: Sequence[Mapping[str, Any]]) -> list[RayNode]:
     """Return the nodes that live. told: what `ray.nodes()` returns."""
     return [
-        Node(each["NodeID"], each.get("Resources") or {}, each.get("Labels") or {}) for each in told if each["Alive"]
+        RayNode(
+            each["NodeID"],
+            each.get("Resources") or {},
+            each.get("Labels") or {},
+            each.get("NodeManagerAddress") or "",
+            each.get("NodeManagerHostname") or "",
+        )
+        for each in told
+        if each["Alive"]
     ]
 
 
-def needs_gpu(ask: Ask, nodes: Sequence[Node]) -> bool:
+def needs_gpu(ask: Ask, nodes: Sequence[RayNode]) -> bool:
     """Tell whether an engine gets a GPU: where the settings leave that open, as soon as any node has one."""
     return ask.device == "cuda" or (ask.device == "auto" and any(node.resources.get(GPU) for node in nodes))
 
@@ -43,17 +66,40 @@ def demand(ask: Ask, *, on_gpu: bool) -> dict[str, float]:
     return wanted | ({GPU: 1.0} if on_gpu else {})
 
 
-def why_waiting(ask: Ask, nodes: Sequence[Node], *, on_gpu: bool) -> str:
+def label_selector(ask: Ask) -> dict[str, str]:
+    """Return what an engine asks of a node's labels, as Ray has it: one condition for each label.
+
+    A label that must have one value has none of the excluded ones: no pool may want both. No node has a value with a
+    slash, which Ray refuses.
+    """
+    able = {name: sorted(each for each in values if "/" not in each) for name, values in ask.excluded.items()}
+    return {name: f"!in({','.join(values)})" for name, values in able.items() if values} | dict(ask.labels)
+
+
+def _is_fit(ask: Ask, node: RayNode) -> bool:
+    has_all = all(node.labels.get(name) == value for name, value in ask.labels.items())
+    return has_all and not any(node.labels.get(name) in values for name, values in ask.excluded.items())
+
+
+def nodes_for(ask: Ask, nodes: Sequence[RayNode], *, on_gpu: bool) -> list[RayNode]:
+    """Return the nodes that have what an engine needs while nothing else runs there."""
+    wanted = demand(ask, on_gpu=on_gpu)
+    fit = [each for each in nodes if _is_fit(ask, each)]
+    return [each for each in fit if all(each.resources.get(name, 0) >= least for name, least in wanted.items())]
+
+
+def why_waiting(ask: Ask, nodes: Sequence[RayNode], *, on_gpu: bool) -> str:
     """Return a sentence that says why an engine has no node."""
     wanted = demand(ask, on_gpu=on_gpu)
     needs = f"it needs {_in_words(wanted)}"
     if not nodes:
         return f"waits for a node of the Ray cluster: none is there, and {needs}"
-    labelled = [each for each in nodes if all(each.labels.get(name) == value for name, value in ask.labels.items())]
+    labelled = [each for each in nodes if _is_fit(ask, each)]
     if not labelled:
-        asked = " ".join(f"{name}={value}" for name, value in ask.labels.items())
-        return f"waits for a node of the Ray cluster with the label {asked}: none of {len(nodes)} has it"
-    able = [each for each in labelled if all(each.resources.get(name, 0) >= least for name, least in wanted.items())]
+        asked = [f"with the label {name}={value}" for name, value in ask.labels.items()]
+        asked += [f"without the label {name}={value}" for name, values in ask.excluded.items() for value in values]
+        return f"waits for a node of the Ray cluster {' and '.join(asked)}: none of {len(nodes)} is one"
+    able = nodes_for(ask, nodes, on_gpu=on_gpu)
     if not able:
         most = {name: max(each.resources.get(name, 0.0) for each in labelled) for name in wanted}
         return f"no node of the Ray cluster has room for it even when empty: {needs}, and the most is {_in_words(most)}"

@@ -38,6 +38,7 @@ class EngineModel:
             max_in_flight=MAX_IN_FLIGHT,
             embedding_size=config.hidden_size,
             embedding_sizes=config.embedding_sizes,
+            task=config.task,
             longest_token_bytes=tokenizer.longest_token_bytes,
         )
         """The bounds while no engine of the model is connected."""

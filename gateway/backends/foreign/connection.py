@@ -81,6 +81,8 @@ class Connection(asyncio.Protocol):
         """The proof that the server behind the connection has given; None where nobody has asked for one."""
         self.has_left_over = False
         """True if a part of what came was read, and the rest waits."""
+        self.is_inside = False
+        """True if the internet does not reach the server's address."""
         self.num_requests = 0
         """Requests that were sent over the connection."""
         self._lost = lost

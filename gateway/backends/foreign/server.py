@@ -74,6 +74,7 @@ class Server:
         *,
         connect_s: float,
         unread_s: float = UNREAD_FOR_S,
+        is_outside: Callable[[str], bool] = lambda address: True,
     ) -> None:
         """Prepare without connections.
 
@@ -81,6 +82,7 @@ class Server:
         tls: returns the authorities that are trusted.
         connect_s: the most seconds for connecting.
         unread_s: as UNREAD_FOR_S.
+        is_outside: tells whether the internet reaches an address. Without it, that is assumed of each.
         """
         self._socket = socket_of(url)
         parts = urllib.parse.urlsplit(url if self._socket is None else "http://localhost")
@@ -98,6 +100,7 @@ class Server:
         self._tls = tls
         self._connect_s = connect_s
         self._unread_s = unread_s
+        self._is_outside = is_outside
         self._idle: list[Connection] = []
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -109,6 +112,7 @@ class Server:
         *,
         request_id: str = "",
         trace: str = "",
+        is_traced_outside: bool = False,
         until_s: float,
         sent: Callable[[Connection], None] | None = None,
         proof: Proof | None = None,
@@ -120,6 +124,7 @@ class Server:
         sent: called with each connection over which the request is sent, before the head is there; there are two where
         the first had been closed while it was idle.
         trace: the header `traceparent`; "" sends none.
+        is_traced_outside: True if servers get the header whose addresses the internet reaches.
         proof: asked over a connection that was not proved yet.
         key: sent in place of the key that the server usually gets.
         Raises ServerGone: where the server cannot be reached, or does not answer in time.
@@ -132,10 +137,10 @@ class Server:
             headers["content-type"] = "application/json"
         if request_id:
             headers["x-request-id"] = request_id
-        if trace:
-            headers["traceparent"] = trace
 
         async def asked(connection: Connection) -> Connection:
+            if trace and (is_traced_outside or connection.is_inside):
+                headers["traceparent"] = trace
             try:
                 if sent is not None:
                     sent(connection)
@@ -239,14 +244,17 @@ class Server:
             async with asyncio.timeout(min(self._connect_s, until_s - _now_s())):
                 if self._socket is not None:
                     _, connection = await loop.create_unix_connection(self._new, self._socket)
+                    connection.is_inside = True
                     return connection
+                address = await self._address_of(self.url)
                 _, connection = await loop.create_connection(
                     self._new,
-                    await self._address_of(self.url),
+                    address,
                     self._port,
                     ssl=self._tls() if self._is_tls else None,
                     server_hostname=self._name if self._is_tls else None,
                 )
+                connection.is_inside = not self._is_outside(address)
         except TimeoutError:
             with_tls = " with TLS, as the URL's https:// asks for," if self._is_tls else ""
             raise ServerGone(f"it does not accept a connection{with_tls} in time") from None

@@ -33,6 +33,7 @@ def rows(world: World) -> Iterator[Row | tuple[str, float]]:
 
 
 def table_line(row: Row | tuple[str, float]) -> str:
+    """Return a row as a line of text."""
     if isinstance(row, tuple):
         return f"{row[0]:<30} {row[1]:>8.3f}"
     return (
@@ -43,6 +44,7 @@ def table_line(row: Row | tuple[str, float]) -> str:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.balance", description=__doc__)
     default = World()
     for name, what in (
@@ -67,6 +69,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Print the rows of all policies; return the exit status."""
     args = vars(parse_arguments(argv))
     as_json = args.pop("json")
     if not as_json:

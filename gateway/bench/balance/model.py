@@ -59,6 +59,8 @@ class World(msgspec.Struct, frozen=True):
 
 
 class Arrival(msgspec.Struct, frozen=True):
+    """A request of a simulated load before a gateway takes it."""
+
     at_s: float
     adapter: str
     tokens: float
@@ -84,13 +86,17 @@ def adapter_name(number: int) -> str:
 class Policy(Protocol):
     """The way in which one gateway chooses."""
 
-    def update(self, picture: Picture, now_s: float) -> None: ...
+    def update(self, picture: Picture, now_s: float) -> None:
+        """Take in what the gateway now sees of the replicas."""
 
-    def pick(self, asked: Asked) -> str: ...
+    def pick(self, asked: Asked) -> str:
+        """Return the id of the replica that a request goes to."""
 
-    def taken(self, replica_id: str, asked: Asked) -> None: ...
+    def taken(self, replica_id: str, asked: Asked) -> None:
+        """Count a request that a replica was sent."""
 
-    def given(self, replica_id: str, asked: Asked) -> None: ...
+    def given(self, replica_id: str, asked: Asked) -> None:
+        """Count a request that a replica has ended."""
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -104,6 +110,8 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, eq=False):
+    """An arrival that a gateway has sent to a replica."""
+
     arrival: Arrival
     gateway: int
     asked: Asked

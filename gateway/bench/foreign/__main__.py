@@ -97,6 +97,7 @@ def _print(line: str) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.foreign", description=__doc__)
     parser.add_argument("--model-dir", type=Path, required=True, help="folder of any prepared model")
     parser.add_argument("--requests", type=int, default=1000, help="requests of one chunk each way")
@@ -129,6 +130,7 @@ def _compare(args: argparse.Namespace, folder: Path, installation: Installation,
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Print what a gateway adds to a call of a server; return the exit status."""
     args = parse_arguments(argv)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)

@@ -54,6 +54,7 @@ examples:
 
 
 def register(actions: Verbs) -> None:
+    """Add `lorikeet adapter add` to the command line."""
     add = actions.add_parser(
         "add",
         help="add an adapter, or a new version of it",

@@ -18,6 +18,7 @@ NUM_SHOWN = 100
 
 
 def register(actions: Verbs) -> None:
+    """Add `lorikeet adapter imports | cancel-import` to the command line."""
     imports = actions.add_parser(
         "imports",
         help="list imports of adapters and the outcome of each",

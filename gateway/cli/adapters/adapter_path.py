@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_tenant(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that names the tenant."""
     parser.add_argument("--tenant", required=True, metavar="NAME", help="the tenant that owns the adapter")
 
 

@@ -40,6 +40,7 @@ DEFAULTS: tuple[tuple[str, Callable[[str], Any]], ...] = (
 
 
 def register(actions: Verbs) -> None:
+    """Add `lorikeet adapter set` to the command line."""
     setting = actions.add_parser(
         "set",
         help="set the defaults of an adapter, or pin an adapter",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def register(actions: Verbs) -> None:
+    """Add `lorikeet adapter share | unshare` to the command line."""
     share = actions.add_parser(
         "share",
         help="let another tenant call an adapter",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(actions: Verbs) -> None:
+    """Add `lorikeet adapter versions | promote | rollback | retire | delete-version` to the command line."""
     versions = actions.add_parser(
         "versions", help="list an adapter's versions", description="List an adapter's versions, newest first."
     )

@@ -32,6 +32,7 @@ examples:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet adapter` to the command line."""
     adapter = verbs.add_parser(
         "adapter",
         help="add adapters, and switch between versions of an adapter",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet alias` to the command line."""
     alias = verbs.add_parser(
         "alias",
         help="set, list and remove aliases",

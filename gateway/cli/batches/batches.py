@@ -23,6 +23,7 @@ ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/r
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet batch` to the command line."""
     batch = verbs.add_parser(
         "batch",
         help="begin, watch, list and cancel batches, and read their results",

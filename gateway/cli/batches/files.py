@@ -18,6 +18,7 @@ SECONDS_OF_DAY = 86400
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet file` to the command line."""
     file = verbs.add_parser(
         "file",
         help="store, list, download and delete files",

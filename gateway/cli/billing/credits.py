@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet credit` and `lorikeet adjustment` to the command line."""
     credit = verbs.add_parser(
         "credit", help="grant and list credits", description="Manage the prepaid credits of a tenant."
     )

@@ -19,6 +19,7 @@ SECRET_VARIABLE = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - the name of a variable
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet delivery` and `lorikeet stripe-customer` to the command line."""
     delivery = verbs.add_parser(
         "delivery",
         help="deliver exports regularly",

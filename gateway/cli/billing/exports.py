@@ -30,6 +30,7 @@ PROGRESS_INTERVAL_S = 5.0
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet export` to the command line."""
     formats: list[Format] = sorted({name for names in FORMATS_OF.values() for name in names})
     export = verbs.add_parser(
         "export",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet period` and `lorikeet invoice` to the command line."""
     period = verbs.add_parser(
         "period", help="list and close billing periods", description="Manage billing periods, which are months."
     )

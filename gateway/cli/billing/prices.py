@@ -27,6 +27,7 @@ NANOS_PER_BASIS_POINT = 10**7
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet price` to the command line."""
     prices = verbs.add_parser(
         "price", help="set, list and withdraw prices", description="Manage the price book: the prices of tokens."
     )

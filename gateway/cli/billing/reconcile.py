@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet reconcile` to the command line."""
     reconcile = verbs.add_parser(
         "reconcile",
         help="compare the ledger with the engines' counts",

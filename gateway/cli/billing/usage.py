@@ -21,6 +21,7 @@ DEFAULT_DAYS = 30
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet usage` and `lorikeet costs` to the command line."""
     usage = verbs.add_parser(
         "usage",
         help="show used tokens and requests",

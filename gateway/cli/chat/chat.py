@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet chat` to the command line."""
     chat = verbs.add_parser(
         "chat",
         help="talk to a model",

@@ -31,6 +31,8 @@ _ADVICE = {
 
 
 class Access(msgspec.Struct, frozen=True):
+    """The address of a server, and the key for it."""
+
     url: str
     key: str
 
@@ -50,10 +52,14 @@ class _Models(msgspec.Struct, frozen=True):
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
+    """The part of a prompt that the engine found in its cache."""
+
     cached_tokens: int = 0
 
 
 class Usage(msgspec.Struct, frozen=True):
+    """The tokens of one request, as the server counts them."""
+
     prompt_tokens: int
     completion_tokens: int
     prompt_tokens_details: PromptDetails = PromptDetails()
@@ -74,6 +80,8 @@ class _Error(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
+    """An event of a streamed chat completion."""
+
     choices: list[_Choice] = []
     usage: Usage | None = None
     error: _Error | None = None

@@ -36,6 +36,7 @@ PROGRESS_EVERY = 20
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet demo traffic` to the command line."""
     demo = verbs.add_parser("demo", help="try the demo", description="Try what the demo of `lorikeet serve` has.")
     actions = demo.add_subparsers(metavar="ACTION", required=True)
     traffic = actions.add_parser(

@@ -22,6 +22,7 @@ UNTIL = {"paused": "it is started again", "stopped": "you `decide` for an arm"}
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet experiment` to the command line."""
     experiment = verbs.add_parser(
         "experiment",
         help="run A/B tests of a tenant: create, start, read and decide",

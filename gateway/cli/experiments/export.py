@@ -24,6 +24,7 @@ FORMATS = ("csv", "jsonl", "parquet", "json")
 
 
 def register(actions: Verbs) -> None:
+    """Add `lorikeet experiment export` to the command line."""
     export = actions.add_parser(
         "export",
         help="export exposures, outcomes, feedback or the analysis",

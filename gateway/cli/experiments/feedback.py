@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet feedback` to the command line."""
     feedback = verbs.add_parser(
         "feedback",
         help="say how good a reply was",

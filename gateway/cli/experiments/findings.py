@@ -21,6 +21,7 @@ KINDS = ("api_key", "endpoint", "stream", "service_tier", "gateway")
 
 
 def register(actions: Verbs) -> None:
+    """Add the verbs of `lorikeet experiment` that read findings to the command line."""
     results = actions.add_parser(
         "results",
         help="show what an experiment found",

@@ -23,6 +23,7 @@ COLUMNS = {
 
 
 def register(actions: Verbs) -> None:
+    """Add `lorikeet experiment metric`, `layer` and `holdout` to the command line."""
     texts = {
         "metric": ("metrics that come as feedback", "Manage a tenant's metrics that come as feedback."),
         "layer": ("layers", "Manage a tenant's layers: experiments of one layer have no unit in common."),

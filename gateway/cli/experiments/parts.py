@@ -17,10 +17,12 @@ AGE_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def add_tenant(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that names the tenant."""
     parser.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
 
 
 def add_name(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names the experiment."""
     parser.add_argument("name", metavar="NAME", help="name of the experiment")
 
 

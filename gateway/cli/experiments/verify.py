@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(actions: Verbs) -> None:
+    """Add `lorikeet experiment verify` to the command line."""
     verify = actions.add_parser(
         "verify",
         help="recount an experiment from its rows, for the operator",

@@ -36,6 +36,7 @@ MAX_NUMBER = 2**62
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet limit` to the command line."""
     limit = verbs.add_parser(
         "limit", help="set, list and remove limits", description="Manage the limits of a tenant or of the organization."
     )

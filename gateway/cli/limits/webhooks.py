@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 from gateway.cli.parts import id_part
@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
 
+DAY_S = 86400
+
+
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet webhook` to the command line."""
     webhook = verbs.add_parser(
         "webhook",
-        help="add, list and remove webhooks",
+        help="add, list, rotate and remove webhooks",
         description="Manage webhooks: URLs that are called for limits, experiments and background responses.",
     )
     actions = webhook.add_subparsers(metavar="ACTION", required=True)
@@ -41,12 +45,23 @@ def register(verbs: Verbs) -> None:
         "list", help="list webhooks", description="List webhooks with the state of the latest deliveries."
     )
     listing.set_defaults(run=_list)
+    rotate = actions.add_parser(
+        "rotate",
+        help="give a webhook a new secret",
+        description="Give a webhook a new secret and print the secret. For the grace period each message is signed "
+        "with the former secret as well, so that the receiver can be changed meanwhile.",
+    )
+    rotate.add_argument("webhook_id", metavar="WEBHOOK_ID", help="id of the webhook, as `webhook list` shows it")
+    rotate.add_argument(
+        "--grace", type=int, default=DAY_S, metavar="SECONDS", help="grace period in seconds (default: a day)"
+    )
+    rotate.set_defaults(run=_rotate)
     remove = actions.add_parser(
         "remove", help="remove a webhook", description="Remove a webhook and all messages that wait to be sent."
     )
     remove.add_argument("webhook_id", metavar="WEBHOOK_ID", help="id of the webhook, as `webhook list` shows it")
     remove.set_defaults(run=_remove)
-    for parser in (add, listing, remove):
+    for parser in (add, listing, rotate, remove):
         add_json_flag(parser)
 
 
@@ -55,6 +70,19 @@ def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     with AdminClient.of(environ) as client:
         webhook = client.post("/webhooks", json={"url": arguments.url, "events": arguments.events})
+    return _print_secret(arguments, webhook)
+
+
+def _rotate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    path = f"/webhooks/{id_part(arguments.webhook_id)}/rotate"
+    with AdminClient.of(environ) as client:
+        rotated = client.post(path, json={"grace_seconds": arguments.grace})
+    return _print_secret(arguments, rotated)
+
+
+def _print_secret(arguments: argparse.Namespace, webhook: Mapping[str, Any]) -> int:
     if arguments.json:
         print_json(webhook)
     else:

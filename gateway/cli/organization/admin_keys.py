@@ -18,6 +18,7 @@ DAY_S = 86_400
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet admin-key` to the command line."""
     key = verbs.add_parser(
         "admin-key",
         help="create, list, revoke and generate operators' keys",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet audit` to the command line."""
     audit = verbs.add_parser(
         "audit",
         help="list and verify the audit log",

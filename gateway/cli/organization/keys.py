@@ -17,6 +17,7 @@ DAY_S = 86_400
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet key` to the command line."""
     key = verbs.add_parser(
         "key", help="create, list, rotate, suspend and revoke API keys", description="Manage the API keys of a tenant."
     )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def register(actions: Verbs) -> None:
+    """Add `lorikeet user logins` to the command line."""
     logins = actions.add_parser(
         "logins", help="list and revoke a user's logins", description="Manage the logins of a user."
     )

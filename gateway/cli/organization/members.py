@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet member` to the command line."""
     member = verbs.add_parser(
         "member",
         help="add, list and remove members of a tenant",

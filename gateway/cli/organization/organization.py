@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet organization` to the command line."""
     organization = verbs.add_parser(
         "organization",
         help="show, suspend and resume the organization",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet service-account` to the command line."""
     account = verbs.add_parser(
         "service-account",
         help="create, list and remove service accounts",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet tenant` to the command line."""
     tenant = verbs.add_parser(
         "tenant",
         help="create, list, suspend and delete tenants",

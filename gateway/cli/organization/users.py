@@ -18,6 +18,7 @@ ROLES = ("owner", "admin", "billing", "viewer")
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet user` to the command line."""
     user = verbs.add_parser(
         "user",
         help="create, list, change and remove users",

@@ -98,7 +98,7 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
-    from gateway.cli.pools.shown import print_hosts
+    from gateway.cli.pools.shown import print_hosts, print_nodes
 
     with AdminClient.of(environ) as client:
         host = _found(client, arguments.host)
@@ -108,6 +108,9 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         print_hosts([host])
         print("labels:", " ".join(f"{name}={value}" for name, value in sorted(host["labels"].items())) or "none")
         print("version:", host["version"] or "no agent yet")
+        if host["nodes"]:
+            print()
+            print_nodes(host["nodes"])
         for each in host["failures"]:
             print(
                 f"cannot prepare revision {each['revision']} of {each['pool_id']}, tried {each['num_failures']} times, "

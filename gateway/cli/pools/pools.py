@@ -50,6 +50,7 @@ examples:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet pool` to the command line."""
     pool = verbs.add_parser(
         "pool",
         help="create, change, scale and remove pools",
@@ -265,7 +266,10 @@ def _place(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with AdminClient.of(environ) as client:
         pool = find_pool(client, arguments.name)
         changed = client.post(f"/pools/{pool['id']}", json=wanted)
-    return print_result(arguments, changed, f"pool {pool['name']} runs on hosts: {hosts_in_words(changed)}")
+    text = f"pool {pool['name']} runs on hosts: {hosts_in_words(changed)}"
+    if changed["replicas"] and (changed["placement"] or changed["exclusion"]):
+        text += f"\nreplicas on other hosts go once others are ready: `lorikeet pool show {pool['name']}` tells how far"
+    return print_result(arguments, changed, text)
 
 
 def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

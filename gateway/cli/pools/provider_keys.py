@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet provider-key` to the command line."""
     key = verbs.add_parser(
         "provider-key",
         help="set, list and remove a tenant's own keys for other makers' servers",

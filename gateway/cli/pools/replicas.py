@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet replica` to the command line."""
     replica = verbs.add_parser(
         "replica",
         help="list, drain and restart replicas",

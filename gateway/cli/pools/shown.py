@@ -68,6 +68,7 @@ def _scaling(pool: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def print_replicas(replicas: Sequence[dict[str, Any]]) -> None:
+    """Print replicas as a table."""
     rows = [
         (
             each["id"],
@@ -113,16 +114,15 @@ def _adapters(server: dict[str, Any]) -> str:
 
 
 def print_hosts(hosts: Sequence[dict[str, Any]]) -> None:
+    """Print hosts as a table."""
     rows = [
         (
             each["name"],
             ("alive" if each["is_alive"] else "no agent")
             + (", drained" if each["is_drained"] else "")
             + (", Ray cluster" if each["placement"] == "ray" else ""),
-            each["num_processors"],
-            size(each["taken_bytes"])
-            if each["placement"] == "ray"
-            else f"{size(each['taken_bytes'])} of {size(each['memory_bytes'])}",
+            each["num_processors"] + sum(node["num_processors"] for node in each["nodes"]),
+            f"{size(each['taken_bytes'])} of {size(each['memory_bytes'] + _memory_of_nodes(each))}",
             ", ".join(f"{size(gpu['taken_bytes'])} of {size(gpu['memory_bytes'])}" for gpu in each["gpus"]),
             each["num_replicas"],
             " ".join(each["programs"]),
@@ -131,6 +131,27 @@ def print_hosts(hosts: Sequence[dict[str, Any]]) -> None:
         for each in hosts
     ]
     print_table(("HOST", "STATE", "PROCESSORS", "MEMORY TAKEN", "GPU MEMORY TAKEN", "REPLICAS", "STARTS", "ID"), rows)
+
+
+def _memory_of_nodes(host: dict[str, Any]) -> int:
+    return sum(node["memory_bytes"] for node in host["nodes"])
+
+
+def print_nodes(nodes: Sequence[dict[str, Any]]) -> None:
+    """Print the machines of a cluster."""
+    rows = [
+        (
+            each["name"],
+            each["address"],
+            each["num_processors"],
+            size(each["memory_bytes"]),
+            each["num_gpus"],
+            each["num_replicas"],
+            " ".join(f"{name}={value}" for name, value in sorted(each["labels"].items())),
+        )
+        for each in nodes
+    ]
+    print_table(("NODE", "ADDRESS", "PROCESSORS", "MEMORY", "GPUS", "REPLICAS", "LABELS"), rows)
 
 
 def _grantee(grant: dict[str, Any], names: Mapping[str, str]) -> str:

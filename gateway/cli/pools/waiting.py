@@ -25,6 +25,7 @@ class WaitingEnded(CommandFailed):
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of waiting."""
     parser.add_argument(
         "--wait", action="store_true", help="show progress until the pool is as wanted, or the change has failed"
     )

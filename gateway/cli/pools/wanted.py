@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that names the base model."""
     parser.add_argument(
         "--model",
         metavar="MODEL",
@@ -24,6 +25,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_engine_settings(parser: argparse.ArgumentParser, *, can_unset: bool) -> None:
+    """Add the flags that set engine settings and, where `can_unset`, take them back."""
     parser.add_argument(
         "--set",
         action="append",
@@ -43,6 +45,7 @@ def add_engine_settings(parser: argparse.ArgumentParser, *, can_unset: bool) -> 
 
 
 def add_servers(parser: argparse.ArgumentParser, *, can_choose: bool) -> None:
+    """Add the flags about servers of other makers. can_choose: whether the driver may be named."""
     if can_choose:
         parser.add_argument(
             "--engine",
@@ -61,6 +64,7 @@ def add_servers(parser: argparse.ArgumentParser, *, can_choose: bool) -> None:
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name the tenants of the pool."""
     who = parser.add_mutually_exclusive_group()
     who.add_argument(
         "--tenant",

@@ -20,6 +20,7 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet route` to the command line."""
     route = verbs.add_parser(
         "route",
         help="create, change and explain routes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet backup` and `lorikeet restore` to the command line."""
     backup = verbs.add_parser(
         "backup",
         help="back up database, journals and adapters",
@@ -46,13 +48,20 @@ def register(verbs: Verbs) -> None:
     backup.set_defaults(run=_backup)
     restore = verbs.add_parser(
         "restore",
-        help="restore a backup",
-        description="Restore a backup into the data folder, and into DATABASE_URL if that is set. The server "
-        "and all gateways must be stopped. Usage in restored journals, and in journals that are "
-        "already in the data folder, is billed at the next start.",
+        help="restore a backup, or an archive to a moment",
+        description="Restore a backup into the data folder, and into DATABASE_URL if that is set; or an archive, to a "
+        "moment, into the data folder. The server and all gateways must be stopped. Usage in restored journals, "
+        "and in journals that are already in the data folder, is billed at the next start, or at once where an archive "
+        "is restored.",
     )
-    restore.add_argument("folder", type=Path, metavar="FOLDER", help="folder of a complete backup")
+    restore.add_argument("folder", type=Path, metavar="FOLDER", help="folder of a complete backup, or of an archive")
     restore.add_argument("--force", action="store_true", help="replace the existing database and keys")
+    restore.add_argument(
+        "--at",
+        type=moment,
+        metavar="TIME",
+        help="moment to restore from an archive, e.g. 2026-11-28T16:04:05Z (default: the last one that it has)",
+    )
     add_json_flag(restore)
     restore.set_defaults(run=_restore)
 
@@ -65,8 +74,8 @@ def _backup(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     settings = load_settings(environ)
     dsn = both_dsns(settings).owner
-    with _failures():
-        backup = take_backup(_installation(settings), dsn, arguments.folder, version=VERSION, report=_report)
+    with failures():
+        backup = take_backup(installation_of(settings), dsn, arguments.folder, version=VERSION, report=report)
         manifest = asyncio.run(backup)
     missing = "".join(f"\nmissing in the store: adapter {digest}" for digest in manifest.missing_digests)
     text = f"backed up {_summary(manifest)} to {arguments.folder}{missing}"
@@ -76,7 +85,7 @@ def _backup(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from gateway.backup.restore import check_backup
 
-    with _failures():
+    with failures():
         manifest = check_backup(arguments.folder)
     return print_result(arguments, _shown(manifest), f"{arguments.folder} is whole: {_summary(manifest)}")
 
@@ -85,15 +94,20 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.backup.restore import check_backup, marked, restore_backup
     from gateway.cli.server.processes import both_dsns
     from gateway.db.roles import Dsns
+    from gateway.postgres.archive import is_archive
     from gateway.postgres.embedded import EmbeddedPostgres
     from gateway.serve.lock import data_folder_lock
 
     settings = load_settings(environ)
+    if is_archive(arguments.folder):
+        return _rewind(arguments, settings)
+    if arguments.at is not None:
+        raise CommandFailed(f"{arguments.folder} is no archive: only an archive can be restored to a moment")
     folder, lock = arguments.folder, data_folder_lock(settings.data_dir, settings.base_url)
-    with _failures(), lock, marked(settings.data_dir, _key_files(settings), folder) as mark:
+    with failures(), lock, marked(settings.data_dir, key_files(settings), folder) as mark:
         manifest = check_backup(folder)
-        installation = _installation(settings)
-        postgres = EmbeddedPostgres(settings.data_dir, report=_report) if settings.database_url is None else None
+        installation = installation_of(settings)
+        postgres = EmbeddedPostgres(settings.data_dir, report=report) if settings.database_url is None else None
         try:
             if postgres is None:
                 dsns = both_dsns(settings)
@@ -101,7 +115,7 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 owner = _started(postgres)
                 dsns = Dsns(owner, owner)  # the gateways' role is made, with its rights, by the server's next start
             asyncio.run(
-                restore_backup(folder, manifest, installation, dsns, mark, force=arguments.force, report=_report)
+                restore_backup(folder, manifest, installation, dsns, mark, force=arguments.force, report=report)
             )
         finally:
             if postgres is not None:
@@ -109,12 +123,49 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, _shown(manifest), f"restored {_summary(manifest)} to {settings.data_dir}")
 
 
+def _rewind(arguments: argparse.Namespace, settings: Settings) -> int:
+    import msgspec
+
+    from gateway.backup.restore import marked
+    from gateway.backup.rewind import rewind
+    from gateway.serve.lock import data_folder_lock
+
+    if settings.database_url is not None:
+        raise CommandFailed(
+            "an archive is restored into the embedded database: restore that of DATABASE_URL with PostgreSQL's own "
+            "tools, then run `lorikeet journal replay`"
+        )
+    folder, lock = arguments.folder, data_folder_lock(settings.data_dir, settings.base_url)
+    with failures(), lock, marked(settings.data_dir, key_files(settings), folder) as mark:
+        rewound = asyncio.run(
+            rewind(folder, arguments.at, installation_of(settings), mark, force=arguments.force, report=report)
+        )
+    aside = "" if rewound.set_aside is None else f"\nthe database that was there is in {rewound.set_aside}"
+    refused = "".join(f"\nrefused: {line}" for line in rewound.refused)
+    text = (
+        f"restored the database as of {rewound.restored_to}; {rewound.num_attempts} requests in the journals, "
+        f"{rewound.num_billed_again} of them billed now; the ledger differs from the journals by "
+        f"{rewound.difference_tokens} tokens{refused}{aside}"
+    )
+    return print_result(arguments, msgspec.to_builtins(rewound), text)
+
+
+def moment(text: str) -> datetime.datetime:
+    """Return a moment in the format of RFC 3339; without a zone it is in UTC."""
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a time such as 2026-11-28T16:04:05Z, not {text!r}") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)
+
+
 @contextmanager
-def _failures() -> Iterator[None]:
+def failures() -> Iterator[None]:
     """Turn what can go wrong into one line."""
     from adapters.errors import StoreFailure
     from gateway.backup.manifest import BackupError
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
+    from gateway.postgres.archive import ArchiveError
     from gateway.postgres.embedded import EmbeddedPostgresError
     from gateway.postgres.placement import PlacementError
     from gateway.serve.lock import DataFolderInUse, DataFolderUnusable
@@ -122,6 +173,7 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except (
+        ArchiveError,
         BackupError,
         DataFolderInUse,
         DataFolderUnusable,
@@ -140,7 +192,8 @@ def _failures() -> Iterator[None]:
         raise ServerUnreachable(in_words(error)) from None
 
 
-def _installation(settings: Settings) -> Installation:
+def installation_of(settings: Settings) -> Installation:
+    """Return what a backup of this installation is taken of."""
     from adapters.stores import open_store
     from gateway.backup.take import Installation
     from gateway.files.stores import open_pieces
@@ -152,11 +205,12 @@ def _installation(settings: Settings) -> Installation:
         ),
         pieces=open_pieces(settings.file_store),
         journal_dir=settings.journal_dir,
-        key_files=_key_files(settings),
+        key_files=key_files(settings),
     )
 
 
-def _key_files(settings: Settings) -> tuple[Path, ...]:
+def key_files(settings: Settings) -> tuple[Path, ...]:
+    """Return the files of the installation's keys."""
     return (
         settings.operator_key_path,
         settings.demo_env_path,
@@ -185,5 +239,6 @@ def _summary(manifest: BackupManifest) -> str:
     )
 
 
-def _report(line: str) -> None:
+def report(line: str) -> None:
+    """Write a line of progress to standard error."""
     print(f"lorikeet: {line}", file=sys.stderr)

@@ -34,6 +34,7 @@ GIB = 1 << 30
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet doctor` to the command line."""
     doctor = verbs.add_parser(
         "doctor",
         help="show what this machine offers to an engine, and measure it",

@@ -27,6 +27,7 @@ MAX_GATEWAYS = 64
 
 
 def register(verbs: Verbs) -> None:
+    """Add the verbs of this module to the command line."""
     serve = verbs.add_parser(
         "serve",
         help="run everything on this machine",
@@ -158,7 +159,7 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     try:
         run_gateway(
             settings,
-            model_dir=_prepared(settings),
+            model_dir=_of_first_pool(settings),
             dsn=database_dsn(settings),
             sockets=sockets,
             metrics_socket=metrics_socket,
@@ -293,6 +294,30 @@ def _prepared(settings: Settings) -> Path:
         return prepare_model(settings, lambda line: print(line, file=sys.stderr))
     except (DataFolderUnusable, ModelNotPrepared) as error:
         raise CommandFailed(str(error)) from None
+
+
+def _of_first_pool(settings: Settings) -> Path | None:
+    """Prepare the base model of the first pool; None where the installation has had one, which needs none of it.
+
+    Raises one of `gateway.db.pool.UNUSABLE`.
+    """
+    import asyncio
+
+    from gateway.db.pool import UNAVAILABLE, UNUSABLE
+    from gateway.pools.first_pool import had_first_pool
+    from gateway.serve.lock import DataFolderUnusable, make_data_folder
+
+    try:
+        make_data_folder(settings.data_dir)
+        if asyncio.run(had_first_pool(database_dsn(settings))):
+            return None
+    except DataFolderUnusable as error:
+        raise CommandFailed(str(error)) from None
+    except UNUSABLE:
+        raise
+    except UNAVAILABLE:  # which the start waits for
+        pass
+    return _prepared(settings)
 
 
 def _refuse_half_restored(settings: Settings) -> None:

@@ -29,6 +29,7 @@ HOW = {
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet upgrade` to the command line."""
     upgrade = verbs.add_parser(
         "upgrade",
         help="show what stands in the way of an upgrade to this version",

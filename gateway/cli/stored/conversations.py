@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet conversation` to the command line."""
     conversation = verbs.add_parser(
         "conversation",
         help="show and delete conversations",

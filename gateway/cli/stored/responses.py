@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
+    """Add `lorikeet response` to the command line."""
     response = verbs.add_parser(
         "response",
         help="show, cancel and delete stored responses",

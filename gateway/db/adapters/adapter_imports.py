@@ -112,6 +112,7 @@ _FIND = """
 
 
 async def find_import(conn: Connection, project_id: str, import_id: str) -> ImportRow | None:
+    """Return an import of a project; None where there is none."""
     row = await conn.fetchrow(_FIND, project_id, import_id)
     return _import(row) if row else None
 

@@ -16,6 +16,8 @@ _DEFAULTS = msgspec.json.Decoder(Defaults)
 
 
 class SettingsRow(msgspec.Struct, frozen=True):
+    """The settings of one adapter."""
+
     adapter_id: str
     defaults: Defaults
     pinned: bool
@@ -27,6 +29,7 @@ _FIND = """
 
 
 async def find_settings(conn: Connection, project_id: str, name: str) -> SettingsRow | None:
+    """Return the settings of a project's adapter; None where there is no such adapter."""
     row = await conn.fetchrow(_FIND, project_id, name)
     return SettingsRow(row["id"], _DEFAULTS.decode(row["defaults"]), row["pinned"]) if row else None
 
@@ -35,6 +38,7 @@ _SET = "UPDATE adapters SET defaults = $2, pinned = $3 WHERE id = $1"
 
 
 async def set_settings(conn: Connection, settings: SettingsRow) -> None:
+    """Store the settings of an adapter."""
     defaults = msgspec.json.encode(settings.defaults).decode()
     await conn.execute(_SET, settings.adapter_id, defaults, settings.pinned)
 

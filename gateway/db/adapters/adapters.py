@@ -53,6 +53,7 @@ _FIND = """
 
 
 async def find_adapter(conn: Connection, project_id: str, name: str) -> AdapterRow | None:
+    """Return a project's adapter by its name; None where there is none."""
     row = await conn.fetchrow(_FIND, project_id, name)
     return _adapter(row) if row else None
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class AliasRow(msgspec.Struct, frozen=True):
+    """A project's own name of a model, and the model that it means."""
+
     id: str
     name: str
     target_kind: Literal["version", "pool", "experiment", "route"]
@@ -41,6 +43,7 @@ _HAS_ADAPTER = "SELECT EXISTS (SELECT FROM adapters WHERE project_id = $1 AND na
 
 
 async def has_adapter(conn: Connection, project_id: str, name: str) -> bool:
+    """Tell whether a project has an adapter of this name."""
     return bool(await conn.fetchval(_HAS_ADAPTER, project_id, name))
 
 
@@ -69,6 +72,7 @@ _FIND = """
 
 
 async def find_alias(conn: Connection, project_id: str, name: str) -> AliasRow | None:
+    """Return a project's alias by its name; None where there is none."""
     row = await conn.fetchrow(_FIND, project_id, name)
     return AliasRow(**row) if row else None
 
@@ -106,4 +110,5 @@ _REMOVE = "DELETE FROM model_aliases WHERE project_id = $1 AND name = $2"
 
 
 async def remove_alias(conn: Connection, project_id: str, name: str) -> None:
+    """Delete a project's alias."""
     await conn.execute(_REMOVE, project_id, name)

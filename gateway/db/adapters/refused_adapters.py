@@ -43,6 +43,7 @@ _IN_A_ROW = """
 
 
 async def refusals_in_a_row(conn: Connection, project_id: str) -> Refusals:
+    """Return how many adapters of a project were refused in a row, and how long ago the last one was."""
     num, last_s = await conn.fetchrow(_IN_A_ROW, project_id) or (0, 0.0)
     return Refusals(num, max(0.0, last_s))
 

@@ -38,6 +38,7 @@ _FIND = "SELECT id, project_id, created_at FROM adapter_shares WHERE adapter_id 
 
 
 async def find_share(conn: Connection, adapter_id: str, project_id: str) -> ShareRow | None:
+    """Return the share of an adapter with a project; None where there is none."""
     row = await conn.fetchrow(_FIND, adapter_id, project_id)
     return ShareRow(**row) if row else None
 
@@ -75,4 +76,5 @@ _REMOVE = "DELETE FROM adapter_shares WHERE adapter_id = $1 AND project_id = $2"
 
 
 async def remove_share(conn: Connection, adapter_id: str, project_id: str) -> None:
+    """End the share of an adapter with a project."""
     await conn.execute(_REMOVE, adapter_id, project_id)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 
 class Tenant(msgspec.Struct, frozen=True):
+    """The project that a watched folder belongs to."""
+
     project_id: str
     organization_id: str
 
@@ -62,4 +64,5 @@ _NOTE = """
 
 
 async def note_taken(conn: Connection, project_id: str, name: str, fingerprint: str) -> None:
+    """Note which files of an adapter were taken in last. fingerprint: the names, sizes and times of the files."""
     await conn.execute(_NOTE, project_id, name, fingerprint)

@@ -109,6 +109,7 @@ async def insert_batch(conn: Connection, batch: NewBatch, *, max_open: int) -> b
 
 
 async def get_batch(conn: Connection, project_id: str, batch_id: str) -> BatchRow | None:
+    """Return a batch of a project; None where there is none."""
     row = await conn.fetchrow(_GET, project_id, batch_id)
     return BatchRow(**row) if row else None
 

@@ -72,6 +72,7 @@ _OPEN_FROM = "SELECT open_from($1)"
 
 
 async def is_closed(conn: Connection, organization_id: str, period: datetime.date) -> bool:
+    """Tell whether a period of an organization is closed."""
     return bool(period < await conn.fetchval(_OPEN_FROM, organization_id))
 
 

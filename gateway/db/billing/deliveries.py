@@ -74,6 +74,8 @@ class DueRun(msgspec.Struct, frozen=True):
 
 
 class RunRow(msgspec.Struct, frozen=True):
+    """A period of a delivery, and the attempts to deliver the export of that period."""
+
     delivery_id: str
     period: str
     attempts: int
@@ -188,6 +190,7 @@ _QUEUE_MONTHS = """
 
 
 async def queue_due_periods(conn: Connection) -> None:
+    """Queue the periods of all deliveries that have ended, and days whose sums have changed since."""
     await conn.execute(_QUEUE_DAYS)
     await conn.execute(_QUEUE_DAYS_AGAIN, WATCHED_DAYS)
     await conn.execute(_QUEUE_MONTHS)
@@ -205,6 +208,7 @@ _NEXT = """
 
 
 async def next_due_run(conn: Connection) -> DueRun | None:
+    """Return the delivery of a period that is due; None where nothing is."""
     row = await conn.fetchrow(_NEXT)
     return DueRun(_delivery(row), row["period"], row["attempts"], row["sums"]) if row else None
 
@@ -224,6 +228,7 @@ _FAILED = """
 
 
 async def note_delivered(conn: Connection, run: DueRun) -> None:
+    """Note that the export of a period was delivered."""
     await conn.execute(_DELIVERED, run.delivery.id, run.period, run.sums)
 
 
@@ -254,6 +259,7 @@ _CUSTOMER = "SELECT customer_id FROM stripe_customers WHERE organization_id = $1
 
 
 async def stripe_customer(conn: Connection, organization_id: str, project_id: str) -> str | None:
+    """Return the Stripe customer of a project; None where there is none."""
     customer_id: str | None = await conn.fetchval(_CUSTOMER, organization_id, project_id)
     return customer_id
 

@@ -140,6 +140,7 @@ _LEDGER_SUMS = """
 
 
 async def ledger_sums(conn: Connection, scope: Scope) -> LedgerSums:
+    """Return the sums of the ledger's rows in a scope."""
     row = await conn.fetchrow(_LEDGER_SUMS, *msgspec.structs.astuple(scope)[:-1])
     assert row is not None
     return LedgerSums(**row)
@@ -169,6 +170,7 @@ _SETTING = """
 
 
 async def read_setting(conn: Connection, organization_id: str, month: datetime.date) -> Setting:
+    """Return the facts that an export of a month states beside its rows."""
     row = await conn.fetchrow(_SETTING, organization_id, month)
     assert row is not None
     return Setting(**row)
@@ -187,6 +189,7 @@ _ADAPTER_NAMES = """
 
 
 async def project_names(conn: Connection, organization_id: str, month: datetime.date) -> dict[str, str]:
+    """Return the names of an organization's projects in a month, by their ids."""
     return _names(await conn.fetch(_PROJECT_NAMES, organization_id, month))
 
 

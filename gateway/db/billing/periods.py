@@ -65,6 +65,7 @@ async def list_periods(conn: Connection, organization_id: str) -> list[PeriodRow
 
 
 async def get_period(conn: Connection, organization_id: str, start: datetime.date) -> PeriodRow | None:
+    """Return a period of an organization; None where there is none."""
     row = await conn.fetchrow(_LIST, organization_id, start)
     return PeriodRow(*row) if row else None
 
@@ -126,4 +127,5 @@ _INVOICED = """
 
 
 async def mark_invoiced(conn: Connection, organization_id: str, start: datetime.date) -> None:
+    """Note that the invoices of a period were issued."""
     await conn.execute(_INVOICED, organization_id, start)

@@ -28,6 +28,8 @@ Every gateway knows the prices by then: one that does not hear of the database f
 
 
 class StoredVersion(msgspec.Struct, frozen=True):
+    """A version of the price book as it was stored."""
+
     id: str
     created_at: datetime.datetime
     version: Version
@@ -69,6 +71,7 @@ _EXISTS = "SELECT EXISTS (SELECT FROM price_versions WHERE organization_id = $1 
 
 
 async def version_exists(conn: Connection, organization_id: str, version_id: str) -> bool:
+    """Tell whether an organization's price book has a version."""
     return bool(await conn.fetchval(_EXISTS, organization_id, version_id))
 
 
@@ -200,6 +203,7 @@ _FIND_ADAPTER = """
 
 
 async def find_priced_adapter(conn: Connection, project_id: str, name: str) -> PricedAdapter | None:
+    """Return a project's adapter with its price class; None where there is none."""
     row = await conn.fetchrow(_FIND_ADAPTER, project_id, name)
     return PricedAdapter(**row) if row else None
 
@@ -208,6 +212,7 @@ _SET_CLASS = "UPDATE adapters SET price_class = $2 WHERE id = $1"
 
 
 async def set_price_class(conn: Connection, adapter_id: str, price_class: str) -> None:
+    """Set the price class of an adapter."""
     await conn.execute(_SET_CLASS, adapter_id, price_class)
 
 

@@ -28,6 +28,8 @@ Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "
 
 
 class NewBackground(msgspec.Struct, frozen=True, kw_only=True):
+    """A background response that is about to be stored."""
+
     project_id: str
     id: str
     model: str
@@ -82,6 +84,8 @@ class BackgroundRow(msgspec.Struct, frozen=True):
 
 
 class HeldRow(msgspec.Struct, frozen=True):
+    """A background response that a gateway holds the lease of."""
+
     project_id: str
     id: str
     fence: int
@@ -246,6 +250,7 @@ _GET = """
 async def get_background(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> BackgroundRow | None:
+    """Return a background response of a project; None where there is none. allowed: models; None: all."""
     row = await conn.fetchrow(_GET, project_id, response_id, _listed(allowed))
     return BackgroundRow(**row) if row else None
 

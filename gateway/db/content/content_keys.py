@@ -84,6 +84,7 @@ _UNREADABLE = """
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM users WHERE totp_content_key = k.id
               UNION ALL SELECT FROM webhooks WHERE content_key = k.id
+              UNION ALL SELECT FROM webhooks WHERE former_content_key = k.id
               UNION ALL SELECT FROM deliveries WHERE content_key = k.id
               UNION ALL SELECT FROM backend_keys WHERE content_key = k.id
               UNION ALL SELECT FROM provider_keys WHERE content_key = k.id LIMIT $2) some_secrets) secrets

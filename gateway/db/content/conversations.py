@@ -20,6 +20,8 @@ DROP_AT_ONCE = 200
 
 
 class ConversationRow(msgspec.Struct, frozen=True):
+    """A conversation, encrypted, without the items."""
+
     id: str
     created_at: datetime.datetime
     content_key: str
@@ -35,6 +37,8 @@ class ItemRow(msgspec.Struct, frozen=True):
 
 
 class NewItem(msgspec.Struct, frozen=True):
+    """An item that is about to be added to a conversation."""
+
     id: str
     num_bytes: int
     """The size that counts for the conversation's bound."""
@@ -72,6 +76,7 @@ _GET = """
 async def get_conversation(
     conn: Connection, project_id: str, conversation_id: str, allowed: Collection[str] | None
 ) -> ConversationRow | None:
+    """Return a conversation of a project; None where there is none. allowed: models; None: all."""
     row = await conn.fetchrow(_GET, project_id, conversation_id, _listed(allowed))
     return ConversationRow(**row) if row else None
 

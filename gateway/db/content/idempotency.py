@@ -42,6 +42,8 @@ class SlotRow(msgspec.Struct, frozen=True):
 
 
 class ReplyRow(msgspec.Struct, frozen=True):
+    """The encrypted reply to a request with an Idempotency-Key."""
+
     content_key: str
     sealed: bytes
 
@@ -79,6 +81,7 @@ _FIND = """
 
 
 async def find_slot(conn: Connection, slot: Slot) -> SlotRow | None:
+    """Return the state of a key; None where the key is new."""
     row = await conn.fetchrow(_FIND, slot.project_id, slot.key_sha256)
     return SlotRow(**row) if row else None
 

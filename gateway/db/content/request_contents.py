@@ -19,6 +19,8 @@ DROP_AT_ONCE = 1000
 
 
 class ContentRow(msgspec.Struct, frozen=True):
+    """The encrypted content of one request, and when it is deleted."""
+
     created_at: datetime.datetime
     expires_at: datetime.datetime
     content_key: str

@@ -33,6 +33,9 @@ _OF_OTHER_KEYS = """
     SELECT 'webhooks.secret', id, organization_id, id, content_key, secret
     FROM webhooks WHERE content_key IS DISTINCT FROM $1
     UNION ALL
+    SELECT 'webhooks.former_secret', id, organization_id, id, former_content_key, former_secret
+    FROM webhooks WHERE former_secret IS NOT NULL AND former_content_key IS DISTINCT FROM $1
+    UNION ALL
     SELECT 'deliveries.secret', id, organization_id, name, content_key, secret
     FROM deliveries WHERE secret IS NOT NULL AND content_key IS DISTINCT FROM $1
 """
@@ -47,6 +50,7 @@ _REPLACE_SEED = """
     UPDATE users SET totp_secret = $3, totp_content_key = $4 WHERE id = $1 AND totp_secret = $2
 """
 _REPLACE_OF_WEBHOOK = "UPDATE webhooks SET secret = $3, content_key = $4 WHERE id = $1 AND secret = $2"
+_REPLACE_FORMER = "UPDATE webhooks SET former_secret = $3, former_content_key = $4 WHERE id = $1 AND former_secret = $2"
 _REPLACE_OF_DELIVERY = "UPDATE deliveries SET secret = $3, content_key = $4 WHERE id = $1 AND secret = $2"
 
 
@@ -57,5 +61,7 @@ async def replace_secret(conn: Connection, row: SecretRow, content_key: str, sec
             await conn.execute(_REPLACE_SEED, row.id, row.secret, secret, content_key)
         case "webhooks.secret":
             await conn.execute(_REPLACE_OF_WEBHOOK, row.id, row.secret, secret, content_key)
+        case "webhooks.former_secret":
+            await conn.execute(_REPLACE_FORMER, row.id, row.secret, secret, content_key)
         case "deliveries.secret":
             await conn.execute(_REPLACE_OF_DELIVERY, row.id, row.secret, secret, content_key)

@@ -36,11 +36,15 @@ class ChatRow(msgspec.Struct, frozen=True):
 
 
 class MessagesRow(msgspec.Struct, frozen=True):
+    """The encrypted messages of a stored chat completion."""
+
     content_key: str
     sealed_messages: bytes
 
 
 class NewChat(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat completion that is about to be stored."""
+
     project_id: str
     id: str
     model: str
@@ -78,6 +82,7 @@ _GET = """
 async def get_chat(
     conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None
 ) -> ChatRow | None:
+    """Return a stored chat completion of a project; None where there is none. allowed: models; None: all."""
     row = await conn.fetchrow(_GET, project_id, chat_id, _listed(allowed))
     return ChatRow(**row) if row else None
 
@@ -94,6 +99,7 @@ _GET_MESSAGES = """
 async def get_messages(
     conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None
 ) -> MessagesRow | None:
+    """Return the messages of a stored chat completion; None where there is none. allowed: models; None: all."""
     row = await conn.fetchrow(_GET_MESSAGES, project_id, chat_id, _listed(allowed))
     return MessagesRow(**row) if row else None
 

@@ -20,6 +20,8 @@ DROP_AT_ONCE = 1000
 
 
 class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A response that is about to be stored."""
+
     project_id: str
     id: str
     model: str
@@ -101,6 +103,7 @@ _GET = """
 async def get_response(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> ResponseRow | None:
+    """Return a stored response of a project; None where there is none. allowed: models; None: all."""
     row = await conn.fetchrow(_GET, project_id, response_id, _listed(allowed))
     return ResponseRow(**row) if row else None
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 
 class HoldoutRow(msgspec.Struct, frozen=True):
+    """A holdout of a project."""
+
     name: str
     size: int
     """The part of the units, in parts of 10,000."""

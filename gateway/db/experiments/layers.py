@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 class LayerRow(msgspec.Struct, frozen=True):
+    """A layer of a project."""
+
     name: str
     created_at: datetime.datetime
     owners: list[Owner]

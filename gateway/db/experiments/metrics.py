@@ -22,6 +22,8 @@ MetricType = Literal["boolean", "number", "label"]
 
 
 class MetricRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric of a project."""
+
     name: str
     type: MetricType
     goal: Goal

@@ -322,6 +322,8 @@ async def digests_with_events(conn: Connection, experiment_id: str) -> set[bytes
 
 
 class BusyUnit(msgspec.Struct, frozen=True):
+    """A unit of an experiment with many requests."""
+
     digest: bytes
     num_requests: int
 

@@ -76,6 +76,7 @@ _GET = """
 
 
 async def get_file(conn: Connection, project_id: str, file_id: str) -> FileRow | None:
+    """Return a file of a project; None where there is none."""
     row = await conn.fetchrow(_GET, project_id, file_id)
     return FileRow(**row) if row else None
 

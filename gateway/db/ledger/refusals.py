@@ -109,6 +109,7 @@ async def write_refusals(conn: Connection, refusals: Sequence[NewRefusal]) -> No
 
 
 async def drop_old_refusals(conn: Connection) -> None:
+    """Delete some of the refusals that are older than RETENTION."""
     await conn.execute(_DROP_OLD, RETENTION)
 
 
@@ -158,6 +159,7 @@ _FIND = """
 
 
 async def find_refusal(conn: Connection, organization_id: str, request_id: str) -> RefusalRow | None:
+    """Return the refusal of a request of an organization; None where there is none."""
     row = await conn.fetchrow(_FIND, organization_id, request_id, RETENTION)
     return None if row is None else _row(row)
 

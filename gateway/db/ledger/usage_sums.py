@@ -35,6 +35,8 @@ class SumQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True, gc=False):
+    """The sums of one bucket of time and one group; None for what the sums are not grouped by."""
+
     bucket: datetime.datetime
     project_id: str | None
     user_id: str | None
@@ -69,13 +71,13 @@ _USAGE = """
       AND ($7::text[] = '{}' OR r.api_key_id IN (SELECT id FROM api_keys WHERE owner_user_id = ANY ($7)))
       AND ($8::text[] = '{}' OR r.model = ANY ($8))
       AND ($9::boolean IS NULL OR (r.service_tier = 'batch') = $9)
-      AND r.endpoint <> '' AND (r.endpoint = '/v1/embeddings') = $11
+      AND r.endpoint <> '' AND (r.endpoint IN ('/v1/embeddings', '/v1/rerank')) = $11
     GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
 """
 
 
 async def usage_sums(conn: Connection, query: SumQuery, *, embeddings: bool) -> list[UsageSum]:
-    """Return sums of the usage of embeddings, or of everything else, by bucket; buckets without usage are left out."""
+    """Return sums of the usage of embeddings and reranking, or of all else, by bucket; empty ones are left out."""
     rows = await conn.fetch(_USAGE, *_filters(query), embeddings)
     return [UsageSum(*row) for row in rows]
 

@@ -79,6 +79,8 @@ async def full_limits(conn: Connection, organization_id: str, project_ids: Seque
 
 
 class EndingKey(msgspec.Struct, frozen=True):
+    """A key that expires soon."""
+
     id: str
     name: str
     project_id: str

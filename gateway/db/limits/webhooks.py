@@ -55,6 +55,9 @@ class Delivery(msgspec.Struct, frozen=True):
     content_key: str | None
     """The id of the content key that the secret is encrypted with; None: it is in clear."""
     secret: bytes
+    former_content_key: str | None
+    former_secret: bytes | None
+    """The secret before the last rotation, while it signs as well; None: it does not."""
     body: str
     attempts: int
     now_s: int
@@ -68,6 +71,7 @@ _CREATE = """
 
 
 def new_webhook_id() -> str:
+    """Return the id of a new webhook."""
     return new_id("wh")
 
 
@@ -118,6 +122,61 @@ async def remove_webhook(conn: Connection, organization_id: str, webhook_id: str
     return WebhookRow(**row) if row else None
 
 
+class SealedSecret(msgspec.Struct, frozen=True):
+    """The secret of a webhook as it lies in the table."""
+
+    content_key: str | None
+    """The id of the content key that it is encrypted with; None: it is in clear."""
+    secret: bytes
+
+
+_LOCK_SECRET = "SELECT content_key, secret FROM webhooks WHERE organization_id = $1 AND id = $2 FOR UPDATE"  # noqa: S105
+
+
+async def lock_secret(conn: Connection, organization_id: str, webhook_id: str) -> SealedSecret | None:
+    """Return the secret of a webhook, None if there is no such webhook. Nobody changes it in this transaction."""
+    row = await conn.fetchrow(_LOCK_SECRET, organization_id, webhook_id)
+    return SealedSecret(**row) if row else None
+
+
+_ROTATE = """
+    UPDATE webhooks SET content_key = $3, secret = $4, former_content_key = $5, former_secret = $6,
+        former_until = CASE WHEN $6::bytea IS NOT NULL THEN clock_timestamp() + $7::interval END
+    WHERE organization_id = $1 AND id = $2
+    RETURNING id, organization_id, url, created_at, last_delivered_at, last_failed_at, last_error, events, former_until
+"""
+
+
+async def rotate_secret(
+    conn: Connection,
+    organization_id: str,
+    webhook_id: str,
+    secret: SealedSecret,
+    former: SealedSecret | None,
+    grace: datetime.timedelta,
+) -> tuple[WebhookRow, datetime.datetime | None]:
+    """Put a secret in place of that of a webhook, which has to exist.
+
+    former: the secret that signs as well for the time `grace`; None: none does.
+
+    Return the webhook, and the instant at which the former secret no longer signs.
+    """
+    row = await conn.fetchrow(
+        _ROTATE,
+        organization_id,
+        webhook_id,
+        secret.content_key,
+        secret.secret,
+        former.content_key if former else None,
+        former.secret if former else None,
+        grace,
+    )
+    assert row is not None
+    fields = dict(row)
+    until = fields.pop("former_until")
+    return WebhookRow(**fields), until
+
+
 # An event is claimed by moving its time into the future: should this gateway die, another one sends it then. One event
 # of each webhook is claimed, so that a slow receiver gets no second one. The conditions are there twice: an event that
 # another gateway claimed meanwhile is checked again, and is not due any more.
@@ -132,8 +191,9 @@ _CLAIM = """
             WHERE delivered_at IS NULL AND attempts < 46 AND due_at <= clock_timestamp() AND webhook_id <> ALL ($4)
             ORDER BY webhook_id, due_at)
         ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)
-    RETURNING d.id, d.webhook_id, w.organization_id, w.url, w.content_key, w.secret, d.body, d.attempts,
-              extract(epoch FROM clock_timestamp())::bigint AS now_s
+    RETURNING d.id, d.webhook_id, w.organization_id, w.url, w.content_key, w.secret, w.former_content_key,
+              CASE WHEN w.former_until > clock_timestamp() THEN w.former_secret END AS former_secret,
+              d.body, d.attempts, extract(epoch FROM clock_timestamp())::bigint AS now_s
 """
 
 
@@ -162,10 +222,12 @@ _FAILED = """
 
 
 async def note_delivered(conn: Connection, delivery_id: str) -> None:
+    """Note that a message was delivered."""
     await conn.execute(_DELIVERED, delivery_id)
 
 
 async def note_failed(conn: Connection, delivery_id: str, error: str) -> None:
+    """Note why a message could not be delivered."""
     await conn.execute(_FAILED, delivery_id, error)
 
 
@@ -173,6 +235,10 @@ _FORGET_DELIVERIES = """
     DELETE FROM webhook_deliveries
     WHERE delivered_at < clock_timestamp() - $1::interval
        OR (attempts >= 46 AND due_at < clock_timestamp() - $1::interval)
+"""
+_FORGET_SECRETS = """
+    UPDATE webhooks SET former_secret = NULL, former_content_key = NULL, former_until = NULL
+    WHERE former_until < clock_timestamp()
 """
 # Usage may yet come to a window that is over, and must not be announced twice.
 _FORGET_ALERTS = """
@@ -183,6 +249,10 @@ _FORGET_ALERTS = """
 
 
 async def clean_up(conn: Connection) -> None:
-    """Forget messages that were delivered or given up long ago, and what was told of windows that are long over."""
+    """Forget messages that were delivered or given up long ago, and what was told of windows that are long over.
+
+    Secrets that no longer sign are forgotten as well.
+    """
     await conn.execute(_FORGET_DELIVERIES, RETENTION)
+    await conn.execute(_FORGET_SECRETS)
     await conn.execute(_FORGET_ALERTS)

@@ -169,6 +169,7 @@ _GET = "SELECT * FROM shown_api_keys WHERE project_id = $1 AND id = $2"
 
 
 async def get_key(conn: Connection, project_id: str, key_id: str) -> KeyRow | None:
+    """Return a key of a project; None where there is none."""
     row = await conn.fetchrow(_GET, project_id, key_id)
     return KeyRow(**row) if row else None
 
@@ -177,6 +178,7 @@ _GET_ADMIN = "SELECT * FROM shown_api_keys WHERE organization_id = $1 AND id = $
 
 
 async def get_admin_key(conn: Connection, organization_id: str, key_id: str) -> KeyRow | None:
+    """Return an admin key of an organization; None where there is none."""
     row = await conn.fetchrow(_GET_ADMIN, organization_id, key_id)
     return KeyRow(**row) if row else None
 
@@ -229,6 +231,7 @@ _GET_OWNED = """
 async def get_owned_key(
     conn: Connection, organization_id: str, owner_user_id: str, key_id: str, *, with_admin: bool
 ) -> KeyRow | None:
+    """Return a key that a person owns; None where there is none. with_admin: whether admin keys count."""
     row = await conn.fetchrow(_GET_OWNED, organization_id, owner_user_id, key_id, with_admin)
     return KeyRow(**row) if row else None
 
@@ -274,6 +277,7 @@ _SUSPEND = "UPDATE api_keys SET suspended_at = CASE WHEN $3 THEN now() END WHERE
 
 
 async def set_key_suspended(conn: Connection, project_id: str, key_id: str, suspended: bool) -> None:
+    """Suspend a key of a project, or resume it."""
     await conn.execute(_SUSPEND, project_id, key_id, suspended)
 
 
@@ -309,6 +313,7 @@ _REVOKE_ADMIN = """
 
 
 async def revoke_admin_key(conn: Connection, organization_id: str, key_id: str) -> None:
+    """Revoke an admin key of an organization."""
     await conn.execute(_REVOKE_ADMIN, organization_id, key_id)
 
 

@@ -39,6 +39,8 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class LoginRow(msgspec.Struct, frozen=True):
+    """A valid login of a person, and the browser and address that it was made from."""
+
     id: str
     user_id: str
     created_at: datetime.datetime
@@ -87,6 +89,7 @@ _BY_ID = """
 
 
 async def get_credentials(conn: Connection, user_id: str) -> Credentials | None:
+    """Return the proofs of a person's identity; None where there is no such person."""
     row = await conn.fetchrow(_BY_ID, user_id)
     return Credentials(**row) if row else None
 
@@ -100,6 +103,7 @@ _SET_PASSWORD = "UPDATE users SET password_hash = $2 WHERE id = $1"  # noqa: S10
 
 
 async def set_password_hash(conn: Connection, user_id: str, password_hash: str) -> None:
+    """Set the hash of a person's password."""
     await conn.execute(_SET_PASSWORD, user_id, password_hash)
 
 
@@ -186,6 +190,7 @@ async def count_failure(conn: Connection, identity: bytes, person: bytes) -> int
 
 
 async def lock_identity(conn: Connection, identity: bytes, delay_s: float) -> None:
+    """Refuse attempts to log in under an identity for a time."""
     await conn.execute(_LOCK, identity, delay_s)
 
 
@@ -243,6 +248,7 @@ async def create_login(
     user_agent: str,
     device_sha256: bytes,
 ) -> LoginRow:
+    """Store a new login of a person."""
     await conn.execute(_DELETE_OLD, user_id)
     row = await conn.fetchrow(
         _INSERT, new_id("login"), user_id, token_sha256, lifetime, address, user_agent, device_sha256

@@ -45,6 +45,7 @@ _GET = """
 
 
 async def get_member(conn: Connection, project_id: str, user_id: str) -> MemberRow | None:
+    """Return a member of a project; None where the user is none."""
     row = await conn.fetchrow(_GET, project_id, user_id)
     return MemberRow(**row) if row else None
 

@@ -27,6 +27,7 @@ _ADAPTERS = """
 
 
 async def adapter_names(conn: Connection, organization_id: str, ids: Collection[str]) -> dict[str, str]:
+    """Return the names of an organization's adapters by their ids."""
     return {row["id"]: row["name"] for row in await conn.fetch(_ADAPTERS, organization_id, list(ids))}
 
 
@@ -34,6 +35,7 @@ _KEYS = "SELECT id, name FROM api_keys WHERE organization_id = $1 AND id = ANY (
 
 
 async def key_names(conn: Connection, organization_id: str, ids: Collection[str]) -> dict[str, str]:
+    """Return the names of an organization's keys by their ids."""
     return {row["id"]: row["name"] for row in await conn.fetch(_KEYS, organization_id, list(ids))}
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 class OrganizationRow(msgspec.Struct, frozen=True):
+    """An organization, and since when it is suspended, if it is."""
+
     id: str
     name: str
     created_at: datetime.datetime
@@ -38,6 +40,7 @@ _FIND = "SELECT id, name, created_at, suspended_at FROM organizations WHERE name
 
 
 async def find_organization(conn: Connection, name: str) -> OrganizationRow | None:
+    """Return an organization by its name; None where there is none."""
     row = await conn.fetchrow(_FIND, name)
     return OrganizationRow(**row) if row else None
 
@@ -55,6 +58,7 @@ _GET = "SELECT id, name, created_at, suspended_at FROM organizations WHERE id = 
 
 
 async def get_organization(conn: Connection, organization_id: str) -> OrganizationRow:
+    """Return an organization, which exists."""
     row = await conn.fetchrow(_GET, organization_id)
     assert row is not None, "organizations are never deleted"
     return OrganizationRow(**row)
@@ -77,6 +81,7 @@ _SUSPEND = """
 
 
 async def set_organization_suspended(conn: Connection, organization_id: str, suspended: bool) -> OrganizationRow:
+    """Suspend an organization, or resume it."""
     row = await conn.fetchrow(_SUSPEND, organization_id, suspended)
     assert row is not None
     return OrganizationRow(**row)

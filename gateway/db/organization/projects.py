@@ -62,6 +62,7 @@ _GET = """
 
 
 async def get_project(conn: Connection, organization_id: str, project_id: str) -> ProjectRow | None:
+    """Return a project of an organization; None where there is none."""
     row = await conn.fetchrow(_GET, organization_id, project_id)
     return ProjectRow(**row) if row else None
 
@@ -87,6 +88,7 @@ _FIND = """
 
 
 async def find_project(conn: Connection, organization_id: str, name: str) -> ProjectRow | None:
+    """Return an organization's project by its name; None where there is none."""
     row = await conn.fetchrow(_FIND, organization_id, name)
     return ProjectRow(**row) if row else None
 
@@ -183,6 +185,7 @@ _SUSPEND = """
 
 
 async def set_project_suspended(conn: Connection, organization_id: str, project_id: str, suspended: bool) -> None:
+    """Suspend a project, or resume it."""
     await conn.execute(_SUSPEND, organization_id, project_id, suspended)
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 class ServiceAccountRow(msgspec.Struct, frozen=True):
+    """A service account of a project."""
+
     id: str
     project_id: str
     name: str
@@ -35,6 +37,7 @@ _INSERT = """
 
 
 async def create_service_account(conn: Connection, project_id: str, name: str) -> ServiceAccountRow:
+    """Store a new service account of a project."""
     row = await conn.fetchrow(_INSERT, new_id("svc"), project_id, name)
     assert row is not None
     return ServiceAccountRow(**row)
@@ -47,6 +50,7 @@ _GET = """
 
 
 async def get_service_account(conn: Connection, project_id: str, account_id: str) -> ServiceAccountRow | None:
+    """Return a service account of a project; None where there is none."""
     row = await conn.fetchrow(_GET, project_id, account_id)
     return ServiceAccountRow(**row) if row else None
 

@@ -65,6 +65,7 @@ _GET = """
 
 
 async def get_user(conn: Connection, organization_id: str, user_id: str) -> UserRow | None:
+    """Return a user of an organization; None where there is none."""
     row = await conn.fetchrow(_GET, organization_id, user_id)
     return UserRow(**row) if row else None
 
@@ -116,6 +117,7 @@ _MODIFY = "UPDATE users SET name = $3, role = $4 WHERE organization_id = $1 AND 
 
 
 async def modify_user(conn: Connection, organization_id: str, user_id: str, name: str, role: Role | None) -> None:
+    """Set the name and the role of a user."""
     await conn.execute(_MODIFY, organization_id, user_id, name, role)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from engine.protocol import protocol_text
 from engine.version import VERSION
 from gateway.db.pools.host_failures import clear_failures
-from gateway.domain.pools.capacity import Placement
+from gateway.domain.pools.capacity import Node, Placement
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -48,6 +48,8 @@ class HostRow(msgspec.Struct, frozen=True):
     """Whether its engines and gateways have keys for TCP."""
     version: str | None
     """The version of Lorikeet of the agent that claimed the host last; None before the first."""
+    nodes: list[Node]
+    """The machines of a cluster, as its agent saw them last; none for a host that is none."""
 
 
 _CLAIM = """
@@ -140,15 +142,26 @@ _LIST = """
            lease_until > clock_timestamp() AS is_alive,
            CASE WHEN lease_until = '-infinity' THEN 'infinity'::float8
                ELSE greatest(0, extract(epoch FROM clock_timestamp() - lease_until)) END::float8 AS away_s,
-           programs, labels, is_drained, placement, public_keys <> '{}' AS is_joined, version
+           programs, labels, is_drained, placement, public_keys <> '{}' AS is_joined, version, nodes
     FROM hosts WHERE removed_at IS NULL ORDER BY created_at, id
 """
-_LABELS = msgspec.json.Decoder(dict[str, str])
+_LABELS, _NODES = msgspec.json.Decoder(dict[str, str]), msgspec.json.Decoder(list[Node])
 
 
 async def list_hosts(conn: Connection) -> list[HostRow]:
     """Return all hosts of the installation, oldest first."""
-    return [HostRow(**dict(row) | {"labels": _LABELS.decode(row["labels"])}) for row in await conn.fetch(_LIST)]
+    return [
+        HostRow(**dict(row) | {"labels": _LABELS.decode(row["labels"]), "nodes": _NODES.decode(row["nodes"])})
+        for row in await conn.fetch(_LIST)
+    ]
+
+
+_TELL_NODES = "UPDATE hosts SET nodes = $3::jsonb WHERE id = $1 AND generation = $2 AND nodes <> $3::jsonb"
+
+
+async def tell_nodes(conn: Connection, host_id: str, generation: int, nodes: Sequence[Node]) -> None:
+    """Note the machines of a cluster, unless another agent has its host."""
+    await conn.execute(_TELL_NODES, host_id, generation, msgspec.json.encode(nodes).decode())
 
 
 _IS_REMOVED = "SELECT EXISTS (SELECT FROM hosts WHERE id = $1 AND removed_at IS NOT NULL)"

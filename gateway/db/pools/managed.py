@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,17 @@ _TAKEN = """
 async def list_taken(conn: Connection) -> list[TakenMemory]:
     """Return the memory that the replicas of all organizations take on each host."""
     return [TakenMemory(**row) for row in await conn.fetch(_TAKEN)]
+
+
+_ADDRESSES = """
+    SELECT host_id, address FROM replicas WHERE host_id IS NOT NULL AND state <> 'stopped' AND address LIKE 'tcp://%'
+"""
+
+
+async def count_at_addresses(conn: Connection) -> Counter[tuple[str, str]]:
+    """Return the number of replicas of all organizations by host and by the address at which they listen on TCP."""
+    rows = await conn.fetch(_ADDRESSES)
+    return Counter((row["host_id"], row["address"].removeprefix("tcp://").rpartition(":")[0]) for row in rows)
 
 
 _UNKNOWN_GRANTS = """

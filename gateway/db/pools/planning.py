@@ -6,6 +6,7 @@ transaction, and with it its decisions: a planner that wakes up later changes no
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -127,12 +128,16 @@ async def read_world(conn: Connection) -> tuple[list[Pool], list[Host]]:
 def pool_of(served: ServedPool, hosts: Mapping[str, Host], failures: Sequence[HostFailure] = ()) -> Pool:
     """Return a pool as the planner sees it.
 
-    Replicas go from hosts that are drained, lack a label that the pool asks for, or have one that it excludes.
-    hosts: by id. failures: of hosts at which no replica starts.
+    Replicas go from hosts that are drained, and from hosts and nodes that lack a label which the pool asks for, or have
+    one that it excludes. hosts: by id. failures: of hosts at which no replica starts.
     """
     row = served.row
-    there = (host for each in served.replicas if (host := hosts.get(each.host_id or "")) is not None)
-    left = {each.id for each in there if each.is_drained or each.lacks(row.placement) or each.has_any(row.exclusion)}
+    asked = Needs(0, labels=row.placement, excluded=row.exclusion)
+    left = {
+        each.id
+        for each in served.replicas
+        if (host := hosts.get(each.host_id or "")) is not None and host.is_left_by(each.address or "", asked)
+    }
 
     def revision_of(each: RevisionRow) -> Revision:
         of = [failed for failed in failures if (failed.pool_id, failed.revision) == (row.id, each.revision)]
@@ -169,20 +174,31 @@ def host_of(row: HostRow) -> Host:
         is_drained=row.is_drained,
         labels=row.labels,
         is_cluster=row.placement != "local",
+        nodes=row.nodes,
     )
 
 
 def needs_of(row: RevisionRow) -> Needs:
     """Return the needs of a replica of a revision; its memory is not known before the revision was prepared."""
     device = _DEVICES.get(row.settings.get("device", ""), "auto")
-    return Needs(row.num_bytes or 0, device, "" if row.is_ours else row.driver)
+    num_threads = int(row.settings.get("num_threads", 0))
+    return Needs(row.num_bytes or 0, device, "" if row.is_ours else row.driver, num_threads=num_threads)
 
 
 def _replica_of(row: ReplicaRow, left: Set[str]) -> Replica:
     place = None if row.host_id is None else Place(row.host_id, row.gpu)
-    is_evicted = row.host_id in left
+    is_evicted = row.id in left
+    now = datetime.datetime.now(datetime.UTC)
     return Replica(
-        row.id, row.revision, row.state, place, row.num_failures, row.replace or is_evicted, row.why, is_evicted
+        row.id,
+        row.revision,
+        row.state,
+        place,
+        row.num_failures,
+        row.replace or is_evicted,
+        row.why,
+        is_evicted,
+        full_s=0.0 if row.full_since is None else (now - row.full_since).total_seconds(),
     )
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 class PoolRow(msgspec.Struct, frozen=True):
+    """A pool as operators set it, and the revisions that it serves and is to serve."""
+
     id: str
     organization_id: str
     """The organization whose operators manage the pool."""

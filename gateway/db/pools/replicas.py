@@ -50,6 +50,8 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     created_at: datetime.datetime
     public_key: str | None = None
     """The key that the engine proves where its address is on TCP."""
+    full_since: datetime.datetime | None = None
+    """The time from which on it waits for room on the machines of a cluster; None where it does not."""
 
 
 _fields = itemgetter(*ReplicaRow.__struct_fields__)
@@ -106,7 +108,7 @@ async def list_all_replicas(conn: Connection, pool_ids: Sequence[str] | None = N
 
 _BEGIN = """
     UPDATE replicas r SET generation = r.generation + 1, address = $3, state = 'loading', why = $4, retry_at = NULL,
-        public_key = $5, version = NULL, protocol = NULL
+        public_key = $5, full_since = NULL, version = NULL, protocol = NULL
     FROM hosts h WHERE r.id = $1 AND h.id = r.host_id AND h.generation = $2 AND h.lease_until > clock_timestamp()
         AND r.state IN ('starting', 'failed') RETURNING r.generation
 """
@@ -183,19 +185,24 @@ async def note_software(
 
 
 _AWAIT_START = """
-    UPDATE replicas r SET state = 'starting', why = $4, retry_at = NULL
+    UPDATE replicas r SET state = 'starting', why = $4, retry_at = NULL,
+        full_since = CASE WHEN $5 THEN coalesce(r.full_since, clock_timestamp()) END
     FROM hosts h WHERE r.id = $1 AND h.id = r.host_id AND h.generation = $2 AND r.generation = $3
         AND r.state IN ('starting', 'loading', 'ready', 'failed')
-        AND (r.state, r.why) IS DISTINCT FROM ('starting', $4)
+        AND (r.state, r.why, r.full_since IS NOT NULL) IS DISTINCT FROM ('starting', $4, $5)
 """
 
 
-async def await_start(conn: Connection, replica_id: str, host_generation: int, generation: int, why: str) -> bool:
+async def await_start(
+    conn: Connection, replica_id: str, host_generation: int, generation: int, why: str, *, is_full: bool = False
+) -> bool:
     """Note that the host's agent has to start a replica; return whether that changed the replica's row.
 
     The replica's process was ended, or could not be started yet, which is no failure of the replica.
+    is_full: True if the machines of a cluster would do, and have no room now.
     """
-    return await conn.execute(_AWAIT_START, replica_id, host_generation, generation, why) == "UPDATE 1"
+    done = await conn.execute(_AWAIT_START, replica_id, host_generation, generation, why, is_full)
+    return done == "UPDATE 1"
 
 
 _DRAIN = """

@@ -63,7 +63,11 @@ CREATE TABLE webhooks (
     last_error         text,
     content_key        text,
     -- The events that the webhook is called for.
-    events             text[] NOT NULL DEFAULT '{limit.threshold_reached,experiment.paused}'
+    events             text[] NOT NULL DEFAULT '{limit.threshold_reached,experiment.paused}',
+    -- The secret before the last rotation, encrypted like the present one: it signs as well until former_until.
+    former_secret      bytea,
+    former_content_key text,
+    former_until       timestamptz
 );
 
 CREATE INDEX webhooks_by_organization ON webhooks (organization_id, created_at, id);

@@ -154,7 +154,9 @@ CREATE TABLE hosts (
     -- What chooses the machines of its engines; not 'local' for a host that stands for a whole cluster.
     placement        text NOT NULL DEFAULT 'local' CHECK (placement IN ('local', 'ray')),
     -- The protocol between gateways and engines that the agent speaks, such as 3.1.
-    protocol         text
+    protocol         text,
+    -- The machines of such a cluster, as its agent saw them last.
+    nodes            jsonb NOT NULL DEFAULT '[]'
 );
 
 -- Hosts that could not prepare the model of a revision, and when each is tried again.
@@ -215,6 +217,8 @@ CREATE TABLE replicas (
     -- The version of the engine and the protocol that it speaks, as it told its agent; NULL where it did not.
     version       text,
     protocol      text,
+    -- Since when it waits for room on the machines of a cluster, which others have.
+    full_since    timestamptz,
     FOREIGN KEY (pool_id, revision) REFERENCES pool_revisions (pool_id, revision)
 );
 

@@ -39,6 +39,7 @@ def seed_of(name: str) -> int:
 
 
 def bucket_of(key: str | bytes) -> int:
+    """Return the bucket of a key."""
     return crc32(key.encode() if isinstance(key, str) else key) % NUM_BUCKETS
 
 

@@ -26,6 +26,8 @@ class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
     """The time at which the line was begun first, in Unix nanoseconds, which all its rows in the ledger have."""
     slack_s: float | None = None
     """Seconds that the batch can rest and meet its deadline all the same."""
+    batch_id: str = ""
+    """The id of the batch."""
 
     @property
     def first_attempt(self) -> int:

@@ -41,6 +41,7 @@ def objection(start: datetime.date, next_open: datetime.date, now: datetime.date
 
 
 def next_month(start: datetime.date) -> datetime.date:
+    """Return the first day of the month after the one that begins at `start`."""
     return (start + datetime.timedelta(days=31)).replace(day=1)
 
 

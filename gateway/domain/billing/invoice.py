@@ -54,6 +54,8 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class AdjustmentLine(msgspec.Struct, frozen=True):
+    """An adjustment that an invoice carries: a sum for usage of an earlier period."""
+
     id: str
     reason: str
     corrects_period: str | None
@@ -62,6 +64,8 @@ class AdjustmentLine(msgspec.Struct, frozen=True):
 
 
 class Party(msgspec.Struct, frozen=True):
+    """The tenant or the organization that an invoice is made out to."""
+
     id: str
     name: str
 

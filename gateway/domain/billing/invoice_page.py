@@ -40,6 +40,7 @@ class _AdjustmentText(msgspec.Struct, frozen=True):
 
 
 def invoice_page(invoice: Invoice) -> str:
+    """Return an invoice as an HTML document."""
     first = datetime.datetime.fromtimestamp(invoice.period_start, datetime.UTC)
     last = datetime.datetime.fromtimestamp(invoice.period_end, datetime.UTC) - datetime.timedelta(days=1)
     sums = [("Usage", invoice.usage_nanos)]

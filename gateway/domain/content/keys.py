@@ -11,7 +11,7 @@ import msgspec
 
 KEY_BYTES = 32
 
-SecretColumn = Literal["users.totp_secret", "webhooks.secret", "deliveries.secret"]
+SecretColumn = Literal["users.totp_secret", "webhooks.secret", "webhooks.former_secret", "deliveries.secret"]
 """A column of secrets that gateways need in the clear. Its values are stored encrypted."""
 
 

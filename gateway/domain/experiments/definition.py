@@ -94,12 +94,16 @@ class Guardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The metrics of an experiment, by what they are for."""
+
     primary: tuple[Primary, ...]
     guardrails: tuple[Guardrail, ...] = ()
     secondary: tuple[str, ...] = ()
 
 
 class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The rules by which an experiment is analysed. They are fixed before the start."""
+
     alpha: float = 0.05
     """How often an experiment without effects may ever call a primary metric significant, at any of its looks."""
     tightest_at: int = 5_000

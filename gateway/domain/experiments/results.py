@@ -72,6 +72,8 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class ArmResult(msgspec.Struct, frozen=True):
+    """The units of one arm."""
+
     name: str
     units: int
     compliance: float | None
@@ -101,6 +103,8 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class QuantileComparison(msgspec.Struct, frozen=True):
+    """A quantile of one metric in an arm beside that of the control."""
+
     metric: str
     role: Role
     arm: int
@@ -111,6 +115,8 @@ class QuantileComparison(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
+    """All results of an experiment at one look."""
+
     arms: tuple[ArmResult, ...]
     comparisons: tuple[Comparison, ...]
     quantiles: tuple[QuantileComparison, ...]

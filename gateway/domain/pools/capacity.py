@@ -51,7 +51,7 @@ class Weights(msgspec.Struct, frozen=True):
     num_in_heads: int = 0
     """Elements of the head and the embedding."""
     formats: Mapping[str, int] = {}
-    """Elements by the format of their blocks in a GGUF file; none where the weights are safetensors."""
+    """Elements by the format of the blocks that the engine holds them in unasked; none where it is left open."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -84,6 +84,7 @@ def estimate(
     cache is left open, the engine takes the fraction of it that they say.
     """
     on_gpu = bool(gpu_bytes) and config.device != "cpu"
+    weights = weights if model.quantized is None else _dequantized(model)
     item_bytes = _ITEM_BYTES.get(config.dtype) or (2 if on_gpu or has_bf16 else 4)
     if not on_gpu:
         held = _held_bytes(weights, config, item_bytes)
@@ -100,11 +101,19 @@ def estimate(
     return Estimate(held, kv_cache, adapters, GPU_STEP_BYTES, on_gpu=True)
 
 
+def _dequantized(model: ModelConfig) -> Weights:
+    """Return the elements of a model whose files hold several of them in one number, by its sizes."""
+    layers = model.num_layers * sum(inputs * outputs for inputs, outputs in model.projection_shapes().values())
+    heads = model.vocab_size * model.hidden_size * (1 if model.tie_word_embeddings else 2)
+    keeps = model.quantized is not None and model.quantized.keeps_integers
+    return Weights(layers + heads, heads, {"Q4_1": layers, "Q8_0": heads} if keeps else {})
+
+
 def _held_bytes(weights: Weights, config: EngineConfig, item_bytes: int) -> int:
     """Return the bytes of the weights on processors, in the format that the settings ask for.
 
-    `auto` takes the blocks of a GGUF file. Whether it takes 8-bit integers in place of safetensors is found by the
-    first start: until then the weights count as numbers of the engine's format.
+    `auto` takes the blocks of a GGUF file, and the 4-bit integers of other files. Whether it takes 8-bit integers in
+    place of safetensors is found by the first start: until then the weights count as numbers of the engine's format.
     """
     asked, count = config.quantization, weights.num_parameters
     if asked == "int8":
@@ -139,10 +148,33 @@ class Needs(msgspec.Struct, frozen=True):
     hopeful: Set[str] = frozenset()
     """The avoided hosts that failed so few times that they may well prepare the model soon."""
 
+    num_threads: int = 0
+    """Threads of the replica where it computes on processors; 0: as the settings of its host say."""
+
+    def covers(self, needs: Needs) -> bool:
+        """Tell whether what a replica with these needs takes of a machine is enough for one with those."""
+        is_alike = (self.device, self.program) == (needs.device, needs.program)
+        has_threads = self.num_threads == needs.num_threads or self.num_threads > needs.num_threads > 0
+        return is_alike and has_threads and self.num_bytes >= needs.num_bytes
+
     def later(self) -> Needs:
         """Return the needs once the hopeful hosts have prepared the model."""
         avoided = {host_id: why for host_id, why in self.avoided.items() if host_id not in self.hopeful}
         return msgspec.structs.replace(self, avoided=avoided, hopeful=frozenset())
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A machine of a cluster that stands as one host."""
+
+    address: str
+    """The address at which its engines listen."""
+    name: str
+    num_processors: int
+    """Processors that the cluster has there for engines."""
+    memory_bytes: int
+    """Memory that the cluster has there for engines."""
+    num_gpus: int
+    labels: Mapping[str, str] = {}
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -165,6 +197,8 @@ class Host(msgspec.Struct, frozen=True):
     """What operators say of it."""
     is_cluster: bool = False
     """Whether it stands for a cluster, in which something else finds a machine for each replica, or waits for one."""
+    nodes: Sequence[Node] = ()
+    """The machines of the cluster."""
 
     def lacks(self, labels: Mapping[str, str]) -> str:
         """Return the first of these labels that the host does not have, as NAME=VALUE; "" where it has all.
@@ -173,15 +207,23 @@ class Host(msgspec.Struct, frozen=True):
         """
         if self.is_cluster:
             return ""
-        return next((f"{name}={value}" for name, value in labels.items() if self.labels.get(name) != value), "")
+        return _lacking(self.labels, labels)
 
     def has_any(self, excluded: Mapping[str, Sequence[str]]) -> str:
         """Return the first of these labels that the host has, as NAME=VALUE; "" where it has none.
 
         excluded: values by the labels' names.
         """
-        found = (f"{name}={self.labels[name]}" for name, values in excluded.items() if self.labels.get(name) in values)
-        return next(found, "")
+        return _excluded(self.labels, excluded)
+
+    def is_left_by(self, address: str, needs: Needs) -> bool:
+        """Tell whether a replica that listens at an address has to go, as far as labels and drains are concerned.
+
+        A node that is not known any more is waited for.
+        """
+        node = next((each for each in self.nodes if address.startswith(f"tcp://{each.address}:")), None)
+        has_wrong = node is not None and (_lacking(node.labels, needs.labels) or _excluded(node.labels, needs.excluded))
+        return bool(self.is_drained or self.lacks(needs.labels) or self.has_any(needs.excluded) or has_wrong)
 
     def takes(self, needs: Needs) -> bool:
         """Tell whether a replica may start on the host, if there is room."""
@@ -197,6 +239,14 @@ class Host(msgspec.Struct, frozen=True):
     def can_start(self, needs: Needs) -> bool:
         """Tell whether the host has the program of a replica."""
         return not needs.program or (needs.program in self.programs and not self.is_cluster)
+
+
+def _lacking(has: Mapping[str, str], labels: Mapping[str, str]) -> str:
+    return next((f"{name}={value}" for name, value in labels.items() if has.get(name) != value), "")
+
+
+def _excluded(has: Mapping[str, str], excluded: Mapping[str, Sequence[str]]) -> str:
+    return next((f"{name}={has[name]}" for name, values in excluded.items() if has.get(name) in values), "")
 
 
 class Place(msgspec.Struct, frozen=True):

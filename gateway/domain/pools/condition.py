@@ -29,6 +29,8 @@ class ReplicaStanding(msgspec.Struct, frozen=True):
 
 
 class Condition(msgspec.Struct, frozen=True):
+    """The condition of a pool, in one word and one sentence."""
+
     state: PoolState
     why: str
     """A sentence with the numbers or the reason; "" where the state says all."""

@@ -29,6 +29,13 @@ allowed: a project without one is served with the pool's key, and charged. requi
 """
 
 
+TraceContext = Literal["inside", "always", "never"]
+"""The servers that get the header `traceparent`, which shows what requests belong together, and may be the client's.
+
+inside: those alone that the internet does not reach.
+"""
+
+
 class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a driver for the servers of a pool."""
 
@@ -101,6 +108,13 @@ class ForeignSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "no tokens, or have to."
         ),
     ] = "none"
+    trace_context: Annotated[
+        TraceContext,
+        Meta(
+            description="Whether servers get the trace of a request, in the header traceparent: always, never, or "
+            "those inside, which are at private addresses or started by agents."
+        ),
+    ] = "inside"
     allow_private: Annotated[
         bool, Meta(description="Whether servers may be at private addresses, such as 127.0.0.1 or 10.0.0.1.")
     ] = False

@@ -27,6 +27,10 @@ MAX_PREPARATIONS = 5
 GONE_S = 30.0
 """Seconds without an agent after which a host is not waited for: its replicas are replaced, and serve until then."""
 
+FULL_S = 300.0
+"""Seconds for which a replica waits for room in a cluster, whose autoscaler may bring a machine, before one that it
+shall take the place of makes room for it."""
+
 LOST_S = 600.0
 """Seconds without an agent after which a host's replicas are taken for ended. An agent that comes back ends them."""
 
@@ -52,6 +56,8 @@ class Replica(msgspec.Struct, frozen=True):
     is_evicted: bool = False
     """True if the replica is replaced since its host is drained: it stays, in whatever state, until another one is
     ready."""
+    full_s: float = 0.0
+    """Seconds for which it has waited for room in a cluster that others have."""
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -249,6 +255,8 @@ class _Plan:
         is_changing = number != self._pool.wanted_revision  # which replaces all of them anyway
         if missing > 0 and bridging and not (is_under_way or is_changing or self._will_fit(revision.needs)):
             self._make_room(bridging, revision.needs)
+        if not is_changing and num_ready + len(bridging) >= self._pool.num_replicas:
+            self._make_room_in_cluster(bridging, staying)
 
     def _drain_excess(self, number: int) -> None:
         """Drain the replicas beyond the number that shall run: first those that do not serve, then the youngest."""
@@ -291,10 +299,15 @@ class _Plan:
         missing = pool.num_replicas - len(self._managed(wanted.revision))
         num_created = self._create(wanted, missing)
         num_ready = sum(each.state == "ready" for each in live)
-        is_full = missing > num_created == 0 and not self._will_fit(wanted.needs)
-        is_ready = bool(live) and num_ready == len(live)
+        waiting = [each for each in live if each.full_s > FULL_S]
+        is_full = bool(waiting) or (missing > num_created == 0 and not self._will_fit(wanted.needs))
+        is_ready = num_ready > 0 and num_ready == len(live) - len(waiting)
         if num_ready >= self._num_required() or (is_ready and is_full):
             self._actions.append(Switch(pool.id, wanted.revision, pool.revision))
+        elif waiting and pool.revision is not None:
+            old = [each for each in self._live(pool.revision) if each.state == "ready"]
+            if num_ready + len(old) >= pool.num_replicas:
+                self._make_room_in_cluster(old, live)
         elif not live and is_full:
             old = [] if pool.revision is None else self._managed(pool.revision)
             if self._make_room(old, wanted.needs) or not self._room.has_hosts:
@@ -341,6 +354,20 @@ class _Plan:
         for replica in leaving or ():
             self._drain(replica, "it makes room for a new replica")
         return bool(leaving)
+
+    def _make_room_in_cluster(self, candidates: Sequence[Replica], starting: Sequence[Replica]) -> None:
+        """Drain one of these replicas whose room one of those takes that have waited for some in a cluster.
+
+        The cluster alone knows what its machines have left. What a replica leaves is enough for one with no more needs.
+        """
+        waiting = [each for each in starting if each.full_s > FULL_S]
+        for replica in _worst_first(candidates):
+            freed = needs_of_replica(self._pool, replica)
+            if any(
+                replica.place == each.place and freed.covers(needs_of_replica(self._pool, each)) for each in waiting
+            ):
+                self._drain(replica, "it makes room for a new replica")
+                return
 
     # replicas
 

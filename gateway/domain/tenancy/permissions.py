@@ -80,6 +80,7 @@ def of_project_role(role: Role | None) -> frozenset[Permission]:
 
 
 def of_scopes(scopes: Iterable[Scope]) -> frozenset[Permission]:
+    """Return the permissions that scopes give together."""
     return frozenset[Permission]().union(*(OF_SCOPE[scope] for scope in scopes))
 
 

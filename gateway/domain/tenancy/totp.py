@@ -18,6 +18,7 @@ DRIFT_STEPS = 1
 
 
 def new_secret() -> bytes:
+    """Return a new random secret."""
     return secrets.token_bytes(SECRET_BYTES)
 
 

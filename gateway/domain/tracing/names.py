@@ -55,6 +55,7 @@ CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
 CHAT: Final = "chat"
 TEXT_COMPLETION: Final = "text_completion"
 EMBEDDINGS: Final = "embeddings"
+RERANK: Final = "rerank"
 
 # experiments and votes: the attributes are those of the log line, which have these names by themselves
 
@@ -71,6 +72,8 @@ REQUEST_ID: Final = "lorikeet.request.id"
 ROUTE: Final = "lorikeet.route"
 TARGET: Final = "lorikeet.route.target"
 ATTEMPTS: Final = "lorikeet.route.attempts"
+BATCH: Final = "lorikeet.batch.id"
+OUTCOME: Final = "lorikeet.outcome"
 POOL: Final = "lorikeet.pool"
 REPLICA: Final = "lorikeet.replica"
 ATTEMPT: Final = "lorikeet.attempt"
@@ -81,6 +84,11 @@ DECODE_MS: Final = "lorikeet.engine.decode_ms"
 TIMED_BY: Final = "lorikeet.engine.timed_by"
 """`engine` where the span's times are the engine's own, `gateway` where the engine told none."""
 SPANS_LEFT_OUT: Final = "lorikeet.spans_left_out"
+
+BATCH_LINE: Final = "batch line"
+BACKGROUND_RESPONSE: Final = "background response"
+SHADOW: Final = "shadow"
+"""The names of spans of what runs apart from a request."""
 
 PREFILL_EVENT: Final = "prefill"
 FIRST_TOKEN_EVENT: Final = "first_token"  # noqa: S105 - the name of an event

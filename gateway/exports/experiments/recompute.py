@@ -181,6 +181,7 @@ def judged_epoch(pair: list[tuple[Sums, ...]], one: int) -> tuple[int, list[Mean
 
 
 def effect_of(control: Mean, treatment: Mean, n: int, degrees: int, u: float, alpha: float) -> dict[str, Any]:
+    """Return the difference of two means, with its interval and its evidence."""
     effect, se = treatment["mean"] - control["mean"], math.sqrt(control["variance"] + treatment["variance"])
     low, high, log_e = -math.inf, math.inf, 0.0
     if se:
@@ -243,6 +244,7 @@ def tally_of_age(export: dict[str, Any], metric: str, age: int, *, fills: bool) 
 
 
 def trend_of(first: dict[str, float], last: dict[str, float]) -> str:
+    """Return whether an effect fades or grows from its first interval to its last one."""
     is_lower, is_higher = last["high"] < first["low"], last["low"] > first["high"]
     if not (is_lower or is_higher):
         return "unclear"
@@ -278,11 +280,13 @@ def segments_of(export: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def covariance(sums: Sums, product: str, a: str, b: str) -> float:
+    """Return the covariance of two values from the sums of their products and of themselves."""
     spread = (sums["n"] * sums[product] - sums[a] * sums[b]) / (sums["n"] * (sums["n"] - 1))
     return max(0.0, spread) if a == b else spread
 
 
 def mean_of(sums: Sums, theta: float, x_mean: float) -> Mean:
+    """Return a mean, adjusted by what was known of the units before, and the variance of the mean."""
     variance = covariance(sums, "yy", "y", "y")
     variance += theta**2 * covariance(sums, "xx", "x", "x") - 2 * theta * covariance(sums, "xy", "x", "y")
     mean = sums["y"] / sums["n"] - theta * (sums["x"] / sums["n"] - x_mean)
@@ -290,6 +294,7 @@ def mean_of(sums: Sums, theta: float, x_mean: float) -> Mean:
 
 
 def ratio_of(sums: Sums) -> Mean:
+    """Return the ratio of two means and its variance, by the delta method."""
     ratio = sums["y"] / sums["d"]
     spread = covariance(sums, "yy", "y", "y") - 2 * ratio * covariance(sums, "yd", "y", "d")
     spread += ratio**2 * covariance(sums, "dd", "d", "d")
@@ -298,6 +303,7 @@ def ratio_of(sums: Sums) -> Mean:
 
 
 def stratified(strata: list[tuple[int, Mean]]) -> Mean:
+    """Return the mean over strata, each weighted by its units."""
     total = sum(units for units, _ in strata)
     return {
         "n": sum(each["n"] for _, each in strata),
@@ -307,6 +313,7 @@ def stratified(strata: list[tuple[int, Mean]]) -> Mean:
 
 
 def theta_of(pairs: list[tuple[Sums, Sums]]) -> float:
+    """Return the coefficient of what was known of the units before."""
     both = [{field: a[field] + b[field] for field in FIELDS} for a, b in pairs]
     spread = math.fsum((each["n"] - 1) * covariance(each, "xx", "x", "x") for each in both)
     shared = math.fsum((each["n"] - 1) * covariance(each, "xy", "x", "y") for each in both)
@@ -316,6 +323,7 @@ def theta_of(pairs: list[tuple[Sums, Sums]]) -> float:
 def comparison(
     tally: Tally, metric: str, is_ratio: bool, goal: str | None, arm: int, alpha: float
 ) -> dict[str, Any] | None:
+    """Return how an arm compares with the control in one metric; None without units in both."""
     first, second = (tally.sums.get((metric, one), {}) for one in (0, arm))
     pairs = [(first[epoch], second[epoch]) for epoch in sorted(first.keys() & second.keys())]
     full = [pair for pair in pairs if all(each["n"] >= 2 and (each["d"] or not is_ratio) for each in pair)]
@@ -345,11 +353,13 @@ def comparison(
 
 
 def is_better(effect: dict[str, Any], goal: str | None, alpha: float) -> bool | None:
+    """Tell whether a proven effect is in the direction of the goal; None where nothing is proven."""
     is_proven = effect["log_e"] >= -math.log(alpha)
     return (effect["effect"] > 0) == (goal == "increase") if goal is not None and is_proven else None
 
 
 def tightest_u(alpha: float) -> float:
+    """Return the u for which an interval of level alpha is tightest."""
     u = 1.0
     for _ in range(200):
         u = -2 * math.log(alpha) + math.log1p(u)
@@ -357,6 +367,7 @@ def tightest_u(alpha: float) -> float:
 
 
 def t_radius(degrees: int, u: float, alpha: float) -> float:
+    """Return the half width of an interval in standard errors, which holds at any number of looks."""
     if degrees < 1 or u <= 0:
         return math.inf
     r = 1 / (1 + u)
@@ -366,6 +377,7 @@ def t_radius(degrees: int, u: float, alpha: float) -> float:
 
 
 def t_log_e(t: float, degrees: int, u: float) -> float:
+    """Return the logarithm of the evidence that a t statistic is against no effect."""
     if degrees < 1:
         return 0.0
     r, ratio = 1 / (1 + u), t * t / degrees
@@ -373,6 +385,7 @@ def t_log_e(t: float, degrees: int, u: float) -> float:
 
 
 def relative_interval(control: Mean, treatment: Mean, radius: float) -> dict[str, float] | None:
+    """Return the interval of a difference as a part of the control's mean; None where the mean may be 0."""
     a = control["mean"] ** 2 - radius**2 * control["variance"]
     if not math.isfinite(radius) or a <= 0 or control["mean"] < 0:
         return None
@@ -383,6 +396,7 @@ def relative_interval(control: Mean, treatment: Mean, radius: float) -> dict[str
 
 
 def log_e(counts: list[int], shares: list[float], k: float) -> float:
+    """Return the logarithm of the evidence that counts are against their shares."""
     if any(count for count, share in zip(counts, shares, strict=True) if share <= 0):
         return math.inf
     both = [(count, share) for count, share in zip(counts, shares, strict=True) if share > 0]
@@ -391,6 +405,7 @@ def log_e(counts: list[int], shares: list[float], k: float) -> float:
 
 
 def srm_log_e(epochs: list[tuple[list[int], list[float]]]) -> float:
+    """Return the logarithm of the evidence against the declared split of units."""
     logs = [math.fsum(log_e(counts, shares, k) for counts, shares in epochs) for k in (100.0, 1_000.0, 10_000.0)]
     highest = max(logs)
     if math.isinf(highest):
@@ -399,6 +414,7 @@ def srm_log_e(epochs: list[tuple[list[int], list[float]]]) -> float:
 
 
 def errors_verdict(tally: Tally, metric: str, arm: int) -> tuple[str, float]:
+    """Return whether an arm has more errors than the control, and the evidence."""
     pairs = []
     for epoch, shares in tally.shares.items():
         a, b = shares[0], shares[arm]
@@ -411,12 +427,14 @@ def errors_verdict(tally: Tally, metric: str, arm: int) -> tuple[str, float]:
 
 
 def of_equal_weights(export: dict[str, Any], arm: int) -> dict[str, Any]:
+    """Return the export without the epochs in which the arm and the control have different shares."""
     shares = {epoch: each for epoch, each in export["shares"].items() if math.isclose(each[0], each[arm])}
     rows = {name: [row for row in export[name] if str(row[1]) in shares] for name in ("units", "sums", "times")}
     return {**export, "shares": shares, **rows}
 
 
 def interval_verdict(relative: dict[str, float] | None, goal: str, margin: float) -> str:
+    """Return whether a relative interval proves harm beyond the margin, or safety within."""
     if relative is None:
         return "unclear"
     low, high = relative["low"], relative["high"]
@@ -425,6 +443,7 @@ def interval_verdict(relative: dict[str, float] | None, goal: str, margin: float
 
 
 def e_bh(log_es: list[float], alpha: float) -> list[int]:
+    """Return the indexes that the e-Benjamini-Hochberg procedure keeps."""
     order, rejected = sorted(range(len(log_es)), key=lambda index: -log_es[index]), 0
     for k, index in enumerate(order, 1):
         if log_es[index] + math.log(k / len(order)) >= -math.log(alpha) - 1e-12:
@@ -433,6 +452,7 @@ def e_bh(log_es: list[float], alpha: float) -> list[int]:
 
 
 def quantiles_of(tally: Tally, about: dict[str, Any], arm: int, alpha: float) -> dict[str, Any]:
+    """Return a quantile of an arm beside that of the control, with intervals."""
     both = {epoch: each for epoch, each in tally.shares.items() if each[0] and each[arm]}
     newest = both[max(both)] if both else []
     alike = {epoch for epoch, each in both.items() if math.isclose(each[0] * newest[arm], each[arm] * newest[0])}
@@ -450,6 +470,7 @@ def quantiles_of(tally: Tally, about: dict[str, Any], arm: int, alpha: float) ->
 
 
 def quantile_interval(counts: list[int], p: float, k: float, alpha: float) -> dict[str, float]:
+    """Return the interval of a quantile of counts by bucket."""
     total = sum(counts)
     if not total:
         return {"low": 0.0, "high": math.inf, "estimate": math.nan}
@@ -474,6 +495,7 @@ def quantile_interval(counts: list[int], p: float, k: float, alpha: float) -> di
 
 
 def quantile_verdict(found: dict[str, Any], margin: float) -> str:
+    """Return whether the intervals of two quantiles prove harm beyond the margin, or safety within."""
     if found["treatment"]["low"] > found["control"]["high"] * (1 + margin):
         return "harmed"
     return "safe" if found["treatment"]["high"] < found["control"]["low"] * (1 + margin) else "unclear"

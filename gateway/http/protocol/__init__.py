@@ -1,4 +1,4 @@
-"""Bounds on connections and clients before and while a request is handled: layers over uvicorn's protocol.
+"""Connections of clients: uvicorn's protocol, subclassed once, and the bounds on what a client may do with one.
 
 Knows no route and no tenant.
 """

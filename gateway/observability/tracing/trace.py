@@ -1,5 +1,8 @@
 """The spans of one request, which it hands to the exporter one by one as they end.
 
+What runs apart from any request is a part of a trace as well: a line of a batch, a response in the background, a copy
+for a shadow arm. Its first span is one of kind `internal`.
+
 Knows neither HTTP nor models.
 """
 
@@ -7,13 +10,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from typing import Protocol
 
-from gateway.domain.tracing.names import SPANS_LEFT_OUT
+from gateway.domain.tracing.names import ERROR_TYPE, SPANS_LEFT_OUT
 from gateway.domain.tracing.parent import read_parent, write_parent
 from gateway.domain.tracing.sampler import Sampler
-from gateway.domain.tracing.span import Kind, Service, Span
+from gateway.domain.tracing.span import Attributes, Kind, Service, Span
 
 MAX_SPANS = 64
 """The most spans of one request, which may have thousands of prompts; further ones are counted in its first span."""
@@ -29,13 +31,13 @@ class SpanSink(Protocol):
 class Trace:
     """The part of a trace that one request of this gateway is. Its first span is the one of the request itself."""
 
-    def __init__(self, trace_id: str, parent_id: str, sink: SpanSink) -> None:
-        """parent_id: the caller's span; "" for none."""
+    def __init__(self, trace_id: str, parent_id: str, sink: SpanSink, kind: Kind = "server") -> None:
+        """parent_id: the caller's span; "" for none. kind: of the first span."""
         self.id = trace_id
-        self._sink = sink
+        self.sink = sink
         self._num_left = MAX_SPANS
         self._num_left_out = 0
-        self.first = self._begin("", "server", parent_id)
+        self.first = self._begin("", kind, parent_id)
 
     def begin(self, name: str, kind: Kind, parent: Span | None = None, service: Service = "gateway") -> Span | None:
         """Begin a span now; None where the request has as many as it may have. parent: None stands for the first."""
@@ -44,12 +46,23 @@ class Trace:
             return None
         return self._begin(name, kind, (parent or self.first).span_id, service)
 
+    def finish(self, name: str, attributes: Attributes, error: str = "", *, is_our_fault: bool = True) -> None:
+        """End the first span of what runs apart from a request.
+
+        error: the type of the error that ended it; "" for none. is_our_fault: False where the error is the caller's.
+        """
+        self.first.name, self.first.attributes = name, attributes
+        if error:
+            attributes[ERROR_TYPE] = error
+            self.first.is_error = is_our_fault
+        self.end(self.first)
+
     def end(self, span: Span, at_ns: int | None = None) -> None:
         """End a span, now or at another time; it must not change any more."""
         span.end_ns = time.time_ns() if at_ns is None else at_ns
         if span is self.first and self._num_left_out:
             span.attributes[SPANS_LEFT_OUT] = self._num_left_out
-        self._sink.add(span)
+        self.sink.add(span)
 
     def header(self, span: Span) -> str:
         """Return the header `traceparent` of what a span causes elsewhere."""
@@ -73,6 +86,13 @@ class Traced:
         self.trace = trace
         """None where the request is not traced."""
 
+    def part(self) -> Traced:
+        """Return what runs apart from the request, and is caused by it, knows of the trace."""
+        if self.trace is None:
+            return self
+        part = Trace(self.id, self.trace.first.span_id, self.trace.sink, "internal")
+        return Traced(self.id, part.header(part.first), part)
+
 
 UNTRACED = Traced()
 
@@ -84,18 +104,21 @@ class Tracer:
         self._sampler = sampler
         self._sink = sink
 
-    def begin(self, header: str) -> Traced:
-        """Begin a request's trace, or go on with the client's. header: the client's `traceparent`; "" for none."""
+    def begin(self, header: str, kind: Kind = "server") -> Traced:
+        """Begin a request's trace, or go on with the client's.
+
+        header: the client's `traceparent`; "" for none. kind: of the first span.
+        """
         parent = read_parent(header) if header else None
         trace_id = new_trace_id() if parent is None else parent.trace_id
         if self._sampler.takes(trace_id, parent):
-            trace = Trace(trace_id, "" if parent is None else parent.span_id, self._sink)
+            trace = Trace(trace_id, "" if parent is None else parent.span_id, self._sink, kind)
             return Traced(trace_id, trace.header(trace.first), trace)
         own = write_parent(trace_id, new_span_id(), is_sampled=False)
         return Traced("" if parent is None else trace_id, own)
 
 
-def passed_on(header: str) -> Traced:
+def passed_on(header: str, kind: Kind = "server") -> Traced:
     """Return what a request knows of its trace where this gateway makes no spans: the client's span is passed on."""
     parent = read_parent(header) if header else None
     if parent is None:
@@ -103,8 +126,11 @@ def passed_on(header: str) -> Traced:
     return Traced(parent.trace_id, write_parent(parent.trace_id, parent.span_id, is_sampled=parent.is_sampled))
 
 
-BeginTrace = Callable[[str], Traced]
-"""Begins the trace of a request, given the client's header: `Tracer.begin` or `passed_on`."""
+class BeginTrace(Protocol):
+    """Begins the trace of a request: `Tracer.begin` or `passed_on`."""
+
+    def __call__(self, header: str, kind: Kind = "server") -> Traced:
+        """Return the trace. header: the client's; "" for none. kind: of the first span."""
 
 
 def new_trace_id() -> str:

@@ -20,16 +20,20 @@ from gateway.content.idempotency import Idempotency
 from gateway.content.stored_chats import StoredChats
 from gateway.content.stored_responses import StoredResponses
 from gateway.domain.batches.line import ATTEMPTS_PER_BEGIN, BatchLine
-from gateway.domain.errors import InvalidRequest
+from gateway.domain.errors import GatewayError, InvalidRequest
 from gateway.domain.tenancy.principal import Principal
+from gateway.domain.tracing import names
+from gateway.domain.tracing.span import Attributes
 from gateway.http.bodies import Bodies
 from gateway.http.envelope import Call
+from gateway.observability.tracing.trace import BeginTrace, passed_on
 from gateway.openai.chat import handler as chat
 from gateway.openai.completions import handler as completions
 from gateway.openai.embeddings import handler as embeddings
 from gateway.openai.responses import handler as responses
 from gateway.openai.responses.background.follow import Followers
 from gateway.openai.responses.state import Earlier
+from gateway.pipeline.model_call import CANCELLED
 from gateway.pipeline.pipeline import Pipeline
 
 Answer = Callable[..., Awaitable[ASGIResponse]]
@@ -83,9 +87,12 @@ class Lines:
         stored: StoredResponses,
         earlier: Earlier,
         background: BackgroundResponses,
+        begin_trace: BeginTrace = passed_on,
     ) -> None:
+        """Keep what lines need. begin_trace: begins the trace of each line."""
         bodies = _Unpaced()
         self._pipeline = pipeline
+        self._begin_trace = begin_trace
         self._answers: dict[str, Answer] = {
             chat.ENDPOINT: chat.chat_completions(pipeline, bodies, idempotency, chats).fn,
             completions.ENDPOINT: completions.completions(pipeline, bodies, idempotency).fn,
@@ -100,15 +107,28 @@ class Lines:
     ) -> LineReply:
         """Answer a line, as `LineRunner.run`."""
         _check_alone(body)
-        call = Call(request_id, time.perf_counter_ns(), batch=line)
+        call = Call(request_id, time.perf_counter_ns(), batch=line, trace=self._begin_trace("", "internal"))
+        error, is_our_fault = "", True
         try:
             response = await self._answers[endpoint](_LineRequest(body, endpoint, call), principal)
         except asyncio.CancelledError:
+            error = CANCELLED
             self.disown(request_id, line)
+            raise
+        except GatewayError as refusal:
+            error, is_our_fault = refusal.code or str(refusal.status), refusal.status >= 500
             raise
         finally:
             if call.on_end is not None:
                 call.on_end()
+            if call.trace.trace is not None:
+                attributes: Attributes = {
+                    names.REQUEST_ID: request_id,
+                    names.TENANT: principal.project_id,
+                    names.API_KEY_ID: principal.api_key_id,
+                    names.BATCH: line.batch_id,
+                }
+                call.trace.trace.finish(names.BATCH_LINE, attributes, error, is_our_fault=is_our_fault)
         reply = bytes(response.body)
         usage = _REPLY.decode(reply).usage or _Usage()
         details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()

@@ -28,6 +28,8 @@ class CreateBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """The reasons why a batch failed as a whole."""
+
     object: Literal["list"] = "list"
     data: list[BatchError]
 
@@ -41,10 +43,14 @@ class BatchCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchInputDetails(msgspec.Struct, frozen=True):
+    """The part of a batch's prompt tokens that engines found in their caches."""
+
     cached_tokens: int
 
 
 class BatchOutputDetails(msgspec.Struct, frozen=True):
+    """The part of a batch's completion tokens that were thinking."""
+
     reasoning_tokens: int
 
 
@@ -88,6 +94,8 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of batches."""
+
     object: Literal["list"] = "list"
     data: list[BatchObject]
     first_id: str | None

@@ -72,6 +72,8 @@ _DECODER = msgspec.json.Decoder(ChatCompletionRequest)
 def chat_completions(
     pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, chats: StoredChats
 ) -> HTTPRouteHandler:
+    """Return the handler of POST /v1/chat/completions."""
+
     @post("/chat/completions", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_chat_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:

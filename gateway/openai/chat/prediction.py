@@ -11,6 +11,8 @@ from gateway.domain.errors import InvalidRequest
 
 
 class PredictedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of the expected answer."""
+
     type: Literal["text"]
     text: str
 

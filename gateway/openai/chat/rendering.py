@@ -29,16 +29,20 @@ class TemplateFields(Protocol):
     """The fields that requests with messages have in common, beside the messages."""
 
     @property
-    def add_generation_prompt(self) -> bool | None: ...
+    def add_generation_prompt(self) -> bool | None:
+        """True to end the prompt with the beginning of an answer; None: as is usual."""
 
     @property
-    def continue_final_message(self) -> bool | None: ...
+    def continue_final_message(self) -> bool | None:
+        """True to let the answer continue the last message; None: it does not."""
 
     @property
-    def add_special_tokens(self) -> bool | None: ...
+    def add_special_tokens(self) -> bool | None:
+        """True to add the tokenizer's special tokens to the rendered text; None: they are not added."""
 
     @property
-    def chat_template_kwargs(self) -> TemplateArguments | None: ...
+    def chat_template_kwargs(self) -> TemplateArguments | None:
+        """Further arguments of the chat template; None: there are none."""
 
 
 def rendering(

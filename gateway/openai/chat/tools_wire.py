@@ -15,6 +15,8 @@ CallId = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class FunctionName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The function of a choice."""
+
     name: Name
 
 
@@ -47,11 +49,15 @@ class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AllowedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool that the model may call."""
+
     type: Literal["function"]
     function: FunctionName
 
 
 class AllowedTools(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tools that the model may call, and whether it has to call one of them."""
+
     mode: Literal["auto", "required"]
     tools: Annotated[list[AllowedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
 
@@ -80,6 +86,8 @@ class FunctionCallParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class ToolCallParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call of an earlier turn, as the client sends it back."""
+
     id: CallId
     type: Literal["function", "custom"]
     function: FunctionCallParam | None = None
@@ -95,6 +103,8 @@ class FunctionCall(msgspec.Struct, frozen=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True):
+    """A call that the model makes."""
+
     id: str
     function: FunctionCall
     type: Literal["function"] = "function"

@@ -43,6 +43,8 @@ class ContentPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message of the conversation, as the client sends it."""
+
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
     content: str | list[ContentPart] | None = None
     name: str | None = None
@@ -157,6 +159,8 @@ class ChatDelta(msgspec.Struct, frozen=True):
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):
+    """The next part of one choice."""
+
     index: int
     delta: ChatDelta
     finish_reason: str | None = None

@@ -66,6 +66,8 @@ _DECODER = msgspec.json.Decoder(CompletionRequest)
 
 
 def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> HTTPRouteHandler:
+    """Return the handler of POST /v1/completions."""
+
     @post("/completions", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:

@@ -38,6 +38,8 @@ class AddItems(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConversationObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation, without the items."""
+
     id: str
     object: Literal["conversation"] = "conversation"
     created_at: int
@@ -45,6 +47,8 @@ class ConversationObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConversationDeleted(msgspec.Struct, frozen=True):
+    """The reply to a deletion of a conversation."""
+
     id: str
     deleted: bool = True
     object: Literal["conversation.deleted"] = "conversation.deleted"

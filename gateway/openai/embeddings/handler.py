@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -45,10 +45,19 @@ from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, FieldNa
 ENDPOINT = "/v1/embeddings"
 
 SHAPE = shape(body=EmbeddingsRequest, reply=EmbeddingList, is_billed=True, example=examples.EMBEDDING)
+_INPUT_TYPES: dict[str, Literal["query", "document"]] = {
+    "query": "query",
+    "search_query": "query",
+    "document": "document",
+    "passage": "document",
+    "search_document": "document",
+}
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
 def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> HTTPRouteHandler:
+    """Return the handler of POST /v1/embeddings."""
+
     @post("/embeddings", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_embeddings(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
@@ -65,7 +74,11 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
         attach(call, run)
         results = await unless_disconnected(call, run.embed())
         show_cost(call, run, [usage for _, usage in results])
-        data = await encoded(EmbeddingOut(index, _shown(wire, vector)) for index, (vector, _) in enumerate(results))
+        is_normalized = run.generations[0].request.is_normalized
+        data = await encoded(
+            EmbeddingOut(index, _shown(wire, vector, is_normalized=is_normalized))
+            for index, (vector, _) in enumerate(results)
+        )
         num_tokens = sum(map(len, run.prompts))
         return json_response(EmbeddingList(data, wire.model, EmbeddingUsage(num_tokens, num_tokens)))
 
@@ -82,7 +95,9 @@ def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int]) -> Embed
     return EmbeddingRequest(
         prompt=prompt,
         names=FieldNames(prompt="input"),
-        pooling=wire.pooling or "mean",
+        pooling=wire.pooling,
+        prompt_name=wire.prompt_name,
+        input_type=_INPUT_TYPES.get(wire.input_type or ""),
         dimensions=wire.dimensions,
         add_special_tokens=wire.add_special_tokens is not False,
         max_prompt_tokens=wire.truncate_prompt_tokens,
@@ -105,10 +120,10 @@ def _check_lengths(inputs: Sequence[str | list[int]]) -> None:
     )
 
 
-def _shown(wire: EmbeddingsRequest, vector: bytes) -> list[float] | str:
+def _shown(wire: EmbeddingsRequest, vector: bytes, *, is_normalized: bool) -> list[float] | str:
     values: NDArray[np.float32] = np.frombuffer(vector, dtype="<f4")
     if wire.dimensions is not None:
-        values = _cut(values, wire.dimensions)
+        values = _cut(values, wire.dimensions) if is_normalized else values[: wire.dimensions]
     if wire.encoding_format == "base64":
         return base64.b64encode(values.tobytes()).decode()
     numbers: list[float] = values.tolist()

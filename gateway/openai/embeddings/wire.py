@@ -27,9 +27,15 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     user: str | None = None
     metadata: Metadata | None = None
-    pooling: Literal["mean", "last"] | None = None
-    """An addition to OpenAI's API: `mean` embeds with the mean of the final hidden states, which serves models that
-    were not trained to embed; `last` with the last token's, which models trained to embed may expect."""
+    pooling: Literal["mean", "last", "cls"] | None = None
+    """An addition to OpenAI's API: `mean` embeds with the mean of the final hidden states, `last` with the last
+    token's, `cls` with the first token's. Left out, it is what the model was trained for, or else `mean`."""
+    prompt_name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    """An addition to OpenAI's API: the name of the text that goes before each input, among those that the model's
+    makers give in `config_sentence_transformers.json`."""
+    input_type: Literal["query", "document", "passage", "search_query", "search_document"] | None = None
+    """An addition to OpenAI's API: what the inputs are in a search. The model's prompt for it goes before each text, if
+    it has one."""
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: NumTokens | None = None
     truncation_side: TruncationSide | None = None
@@ -50,11 +56,15 @@ class EmbeddingOut(msgspec.Struct, frozen=True):
 
 
 class EmbeddingUsage(msgspec.Struct, frozen=True):
+    """The tokens of the inputs."""
+
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingList(msgspec.Struct, frozen=True):
+    """The embeddings of all inputs of a request, in the order of the inputs."""
+
     data: list[EmbeddingOut]
     model: str
     usage: EmbeddingUsage

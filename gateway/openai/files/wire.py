@@ -36,6 +36,8 @@ class FileObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of files."""
+
     object: Literal["list"] = "list"
     data: list[FileObject]
     first_id: str | None
@@ -44,6 +46,8 @@ class FileList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileDeleted(msgspec.Struct, frozen=True):
+    """The reply to a deletion of a file."""
+
     id: str
     deleted: bool = True
     object: Literal["file"] = "file"

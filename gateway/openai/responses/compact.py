@@ -43,6 +43,8 @@ _DECODER = msgspec.json.Decoder(CompactResponse)
 
 
 def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlier: Earlier) -> HTTPRouteHandler:
+    """Return the handler of POST /v1/responses/compact."""
+
     @post(
         "/responses/compact",
         status_code=200,

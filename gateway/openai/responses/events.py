@@ -22,7 +22,7 @@ class _OfResponse(Event, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Created(_OfResponse, frozen=True, kw_only=True, tag="response.created"):
-    pass
+    """The first event of a stream: the response exists."""
 
 
 class Queued(_OfResponse, frozen=True, kw_only=True, tag="response.queued"):
@@ -30,7 +30,7 @@ class Queued(_OfResponse, frozen=True, kw_only=True, tag="response.queued"):
 
 
 class InProgress(_OfResponse, frozen=True, kw_only=True, tag="response.in_progress"):
-    pass
+    """The response is being generated."""
 
 
 class Completed(_OfResponse, frozen=True, kw_only=True, tag="response.completed"):
@@ -51,10 +51,14 @@ class _OfItem(Event, frozen=True, kw_only=True, tag_field="type"):
 
 
 class ItemAdded(_OfItem, frozen=True, kw_only=True, tag="response.output_item.added"):
+    """The beginning of one item of the output."""
+
     item: OutputItem
 
 
 class ItemDone(_OfItem, frozen=True, kw_only=True, tag="response.output_item.done"):
+    """The end of one item of the output, with the whole item."""
+
     item: OutputItem
 
 
@@ -64,48 +68,68 @@ class _OfPart(_OfItem, frozen=True, kw_only=True, tag_field="type"):
 
 
 class PartAdded(_OfPart, frozen=True, kw_only=True, tag="response.content_part.added"):
+    """The beginning of one part of an item's content."""
+
     part: OutputText | ReasoningText
 
 
 class PartDone(_OfPart, frozen=True, kw_only=True, tag="response.content_part.done"):
+    """The end of one part of an item's content, with the whole part."""
+
     part: OutputText | ReasoningText
 
 
 class TextDelta(_OfPart, frozen=True, kw_only=True, tag="response.output_text.delta"):
+    """The next part of the answer's text."""
+
     delta: str
     logprobs: list[ChatTokenLogprob] = []
 
 
 class TextDone(_OfPart, frozen=True, kw_only=True, tag="response.output_text.done"):
+    """The end of the answer's text, with the whole text."""
+
     text: str
     logprobs: list[ChatTokenLogprob] = []
 
 
 class ReasoningDelta(_OfPart, frozen=True, kw_only=True, tag="response.reasoning_text.delta"):
+    """The next part of the model's thinking."""
+
     delta: str
 
 
 class ReasoningDone(_OfPart, frozen=True, kw_only=True, tag="response.reasoning_text.done"):
+    """The end of the model's thinking, with all of it."""
+
     text: str
 
 
 class ArgumentsDelta(_OfItem, frozen=True, kw_only=True, tag="response.function_call_arguments.delta"):
+    """The next part of the arguments of a function call."""
+
     item_id: str
     delta: str
 
 
 class ArgumentsDone(_OfItem, frozen=True, kw_only=True, tag="response.function_call_arguments.done"):
+    """The end of the arguments of a function call, with all of them."""
+
     item_id: str
     name: str
     arguments: str
 
 
 class InputDelta(_OfItem, frozen=True, kw_only=True, tag="response.custom_tool_call_input.delta"):
+    """The next part of the input of a custom tool call."""
+
     item_id: str
     delta: str
 
 
 class InputDone(_OfItem, frozen=True, kw_only=True, tag="response.custom_tool_call_input.done"):
+    """The end of the input of a custom tool call, with all of it."""
+
     item_id: str
     input: str
 

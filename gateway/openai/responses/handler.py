@@ -48,6 +48,8 @@ def responses(
     background: BackgroundResponses,
     followers: Followers,
 ) -> HTTPRouteHandler:
+    """Return the handler of POST /v1/responses."""
+
     @post("/responses", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_response(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:

@@ -85,10 +85,14 @@ class InputItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InputText(msgspec.Struct, frozen=True, tag_field="type", tag="input_text"):
+    """Text of a prompt."""
+
     text: str
 
 
 class OutputText(msgspec.Struct, frozen=True, tag_field="type", tag="output_text"):
+    """Text of an answer."""
+
     text: str
     annotations: list[dict[str, Any]] = []
     logprobs: list[ChatTokenLogprob] = []
@@ -96,14 +100,20 @@ class OutputText(msgspec.Struct, frozen=True, tag_field="type", tag="output_text
 
 
 class Refusal(msgspec.Struct, frozen=True, tag_field="type", tag="refusal"):
+    """A refusal of an earlier turn, as the client sends it back."""
+
     refusal: str
 
 
 class SummaryText(msgspec.Struct, frozen=True, tag_field="type", tag="summary_text"):
+    """A summary of thinking. This server makes none; the client may send one back."""
+
     text: str
 
 
 class ReasoningText(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning_text"):
+    """Text of the model's thinking."""
+
     text: str
 
 
@@ -144,6 +154,8 @@ class CustomToolCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="cus
 
 
 class FunctionCallOutputItem(msgspec.Struct, frozen=True, tag_field="type", tag="function_call_output"):
+    """The result of a function call, which the client sent."""
+
     id: str
     status: ItemStatus
     call_id: str
@@ -151,6 +163,8 @@ class FunctionCallOutputItem(msgspec.Struct, frozen=True, tag_field="type", tag=
 
 
 class CustomToolCallOutputItem(msgspec.Struct, frozen=True, tag_field="type", tag="custom_tool_call_output"):
+    """The result of a custom tool call, which the client sent."""
+
     id: str
     status: ItemStatus
     call_id: str
@@ -158,6 +172,8 @@ class CustomToolCallOutputItem(msgspec.Struct, frozen=True, tag_field="type", ta
 
 
 class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning"):
+    """The model's thinking before its answer."""
+
     id: str
     status: ItemStatus
     summary: list[SummaryText] = []

@@ -47,9 +47,11 @@ Seal = Callable[[str], str]
 class OpenItem(Protocol):
     """An item that is under way."""
 
-    def begin(self) -> list[ResponseEvent]: ...
+    def begin(self) -> list[ResponseEvent]:
+        """Return the events with which the item begins."""
 
-    def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]: ...
+    def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
+        """Return the events with which the item ends, and the whole item."""
 
 
 class OpenReasoning:

@@ -43,6 +43,8 @@ class ResponseTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChosenTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The one tool that the model has to call."""
+
     type: Literal["function", "custom"]
     name: Name
 
@@ -82,14 +84,20 @@ class NamespaceShown(msgspec.Struct, frozen=True, tag_field="type", tag="namespa
 
 
 class FunctionChosen(msgspec.Struct, frozen=True, tag_field="type", tag="function"):
+    """A function that was chosen, as a reply shows it."""
+
     name: str
 
 
 class CustomChosen(msgspec.Struct, frozen=True, tag_field="type", tag="custom"):
+    """A custom tool that was chosen, as a reply shows it."""
+
     name: str
 
 
 class AllowedToolsChosen(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_tools"):
+    """The tools that the model may call, as a reply shows them."""
+
     mode: Literal["auto", "required"]
     tools: list[FunctionChosen | CustomChosen]
 

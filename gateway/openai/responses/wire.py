@@ -47,11 +47,15 @@ class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TextOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The form and the length of the answer that the client asks for."""
+
     format: TextFormat | None = None
     verbosity: Verbosity | None = None
 
 
 class ReasoningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The thinking that the client asks for."""
+
     effort: ReasoningEffort | None = None
     """The effort that the chat template is told, where it reads one."""
     summary: Summary | None = None
@@ -63,6 +67,8 @@ class ReasoningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConversationRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The conversation that a response continues."""
+
     id: Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -70,6 +76,8 @@ ConversationParam = Annotated[str, Meta(min_length=1, max_length=256)] | Convers
 
 
 class ResponseStreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The options of a stream."""
+
     include_obfuscation: bool | None = None
     """True to pad the events of text, so that their sizes do not tell how long each token is."""
 
@@ -152,6 +160,8 @@ class CountInputTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class InputTokens(msgspec.Struct, frozen=True):
+    """The reply to a count of the tokens of an input."""
+
     input_tokens: int
     """The number that a response to this input would be billed."""
     object: Literal["response.input_tokens"] = "response.input_tokens"
@@ -175,15 +185,21 @@ class ReplyError(msgspec.Struct, frozen=True):
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True):
+    """The reason why a response ended early."""
+
     reason: Literal["max_output_tokens"]
 
 
 class InputTokensDetails(msgspec.Struct, frozen=True):
+    """The part of the input tokens that the engine found in its cache."""
+
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True):
+    """The part of the output tokens that were thinking."""
+
     reasoning_tokens: int = 0
 
 
@@ -198,15 +214,21 @@ class ResponseUsage(msgspec.Struct, frozen=True):
 
 
 class TextShown(msgspec.Struct, frozen=True):
+    """The form of the answer, as a reply shows it."""
+
     format: dict[str, Any]
     verbosity: Verbosity
 
 
 class ConversationShown(msgspec.Struct, frozen=True):
+    """The conversation of a response, as a reply shows it."""
+
     id: str
 
 
 class ReasoningShown(msgspec.Struct, frozen=True):
+    """The thinking that was asked for, as a reply shows it."""
+
     effort: ReasoningEffort | None
     summary: Summary | None
 
@@ -278,6 +300,8 @@ class ItemList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseDeleted(msgspec.Struct, frozen=True):
+    """The reply to a deletion of a response."""
+
     id: str
     deleted: bool = True
     object: Literal["response"] = "response"

@@ -168,4 +168,25 @@ EMBEDDING = Example(
     client_method="embeddings.create",
 )
 
+RERANK = Example(
+    body={
+        "model": "bge-reranker-v2-m3",
+        "query": "Which bird is asleep?",
+        "documents": ["The parrot sleeps.", {"text": "A ship sails."}],
+        "top_n": 1,
+        "return_documents": True,
+    },
+    reply={
+        "id": "req_3f9c1a7e5b2d48f0",
+        "object": "list",
+        "model": "bge-reranker-v2-m3",
+        "results": [{"index": 0, "relevance_score": 0.9731, "document": {"text": "The parrot sleeps."}}],
+        "usage": {"prompt_tokens": 24, "total_tokens": 24},
+        "meta": {
+            "billed_units": {"input_tokens": 24, "output_tokens": 0},
+            "tokens": {"input_tokens": 24, "output_tokens": 0},
+        },
+    },
+)
+
 MODELS = Example(client_method="models.list")

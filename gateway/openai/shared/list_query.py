@@ -21,6 +21,8 @@ _METADATA = re.compile(r"metadata\[(?P<key>.{1,64})\]", re.DOTALL)
 
 
 class Listing(msgspec.Struct, kw_only=True):
+    """The query of a list: the page that is asked for, and the filters."""
+
     after: str | None = None
     limit: int = DEFAULT_LIMIT
     order: Literal["asc", "desc"] = "asc"

@@ -30,6 +30,8 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
 
 class ChatTokenLogprob(msgspec.Struct, frozen=True):
+    """A generated token with its log-probability, and the likeliest tokens of the same place."""
+
     token: str
     logprob: float
     bytes: list[int]
@@ -37,6 +39,8 @@ class ChatTokenLogprob(msgspec.Struct, frozen=True):
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True):
+    """The log-probabilities of the tokens of an answer."""
+
     content: list[ChatTokenLogprob]
     refusal: None = None
 
@@ -97,6 +101,7 @@ async def prompt_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> Prom
 
 
 def chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs:
+    """Return the log-probabilities of tokens as chat completions show them."""
     return ChatLogprobs([_chat_token(token, to_bytes) for token in tokens])
 
 

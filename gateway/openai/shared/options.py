@@ -53,10 +53,12 @@ def given_options(request: SamplingFields) -> frozenset[str]:
 
 
 def stop_strings(request: SamplingFields) -> tuple[str, ...]:
+    """Return the stop strings of a request."""
     return (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
 
 
 def text_style(request: CommonFields, *, follows_prompt: bool) -> TextStyle:
+    """Return how the text of an answer is written. follows_prompt: whether the answer continues the prompt."""
     return TextStyle(
         include_stop=bool(request.include_stop_str_in_output),
         with_special=request.skip_special_tokens is False,

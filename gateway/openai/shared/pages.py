@@ -13,7 +13,8 @@ class Listed(Protocol):
     """An object of a list."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The object's id."""
 
 
 T = TypeVar("T", bound=Listed)

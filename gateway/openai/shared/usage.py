@@ -11,6 +11,8 @@ from gateway.backends.generation import Piece
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """The part of the prompt tokens that the engine found in its cache."""
+
     cached_tokens: int
     audio_tokens: int = 0
 

@@ -31,6 +31,8 @@ class StoredChatCompletion(ChatCompletion, frozen=True, kw_only=True):
 
 
 class StoredChatList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of stored chat completions."""
+
     object: Literal["list"] = "list"
     data: list[StoredChatCompletion]
     first_id: str | None
@@ -55,6 +57,8 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredMessageList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the messages of a stored chat completion."""
+
     object: Literal["list"] = "list"
     data: list[StoredMessage]
     first_id: str | None
@@ -70,6 +74,8 @@ class UpdateChatCompletion(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 
 class ChatCompletionDeleted(msgspec.Struct, frozen=True):
+    """The reply to a deletion of a stored chat completion."""
+
     id: str
     deleted: bool = True
     object: Literal["chat.completion.deleted"] = "chat.completion.deleted"

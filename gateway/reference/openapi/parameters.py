@@ -22,6 +22,7 @@ DESCRIPTIONS = {
 
 
 def parameters(each: Operation) -> list[dict[str, Any]]:
+    """Return the parameters of an operation."""
     return [*_of_path(each), *_of_query(each), *_of_headers(each)]
 
 

@@ -90,6 +90,7 @@ def replies(each: Operation, schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
 
 
 def failure_statuses(each: Operation) -> list[int]:
+    """Return the statuses with which an operation may refuse or fail."""
     found = {400, 429, 431, 500}
     if each.is_guarded or each.takes_body:  # an open route takes a body to let somebody in
         found |= {401, 403, 503}
@@ -107,6 +108,7 @@ def failure_statuses(each: Operation) -> list[int]:
 
 
 def as_json(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema as the content of a JSON body."""
     return {"application/json": {"schema": schema}}
 
 

@@ -12,6 +12,8 @@ _WORDS = {"api": "API", "totp": "TOTP", "id": "id"}
 
 
 class Tag(msgspec.Struct, frozen=True, order=True):
+    """A part of the document, and the group that it stands in."""
+
     group: str
     name: str
 

@@ -29,11 +29,14 @@ HOST = re.compile(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::\
 
 
 class Made(msgspec.Struct, frozen=True):
+    """The document and the page, made once."""
+
     document: bytes
     page: str
 
 
 def documentation() -> list[HTTPRouteHandler]:
+    """Return the handlers of the document, the page and its style."""
     made_of = once(_make)
 
     @route("/openapi.json", http_method=["GET", "HEAD"], opt=shape(reply=dict[str, Any]))

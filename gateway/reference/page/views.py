@@ -60,17 +60,23 @@ class OperationView(msgspec.Struct, frozen=True):
 
 
 class TagView(msgspec.Struct, frozen=True):
+    """The operations of one part of the document."""
+
     id: str
     name: str
     operations: list[OperationView]
 
 
 class GroupView(msgspec.Struct, frozen=True):
+    """The parts of one group."""
+
     name: str
     tags: list[TagView]
 
 
 class SchemaView(msgspec.Struct, frozen=True):
+    """A schema, and the fields that it has."""
+
     id: str
     name: str
     description: str
@@ -90,6 +96,7 @@ def failures(document: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def groups(document: Mapping[str, Any]) -> list[GroupView]:
+    """Return the operations of the document by group and tag."""
     by_tag: dict[str, list[OperationView]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

@@ -80,7 +80,7 @@ Matrix* filled(Matrix* matrix, const Source& source, int64_t groups_per_unit,
   std::atomic<bool> failed{false};
   const FillTask<Source> task = {source, matrix->parts, groups_per_unit, fill, &failed};
   static_assert(sizeof task <= kTaskBytes, "a job has room for the task");
-  Job job = {nothing, fill_unit<Source>, {}};
+  Job job = {nothing, nullptr, fill_unit<Source>, 0, {}};
   memcpy(job.task, &task, sizeof task);
   constexpr int64_t outputs = kBlocksPerUnit * kBlock;
   run(job, (matrix->num_outputs + outputs - 1) / outputs, num_threads);

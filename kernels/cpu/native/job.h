@@ -23,14 +23,33 @@ void run_job(const T& task, int64_t num_units, int64_t num_threads) {
           const Part& mine = *static_cast<const Part*>(argument);
           compute(mine.task, mine.first + unit, buffer);
         },
+        nullptr,
         [](const void* argument, int64_t unit, const float* buffer) {
           const Part& mine = *static_cast<const Part*>(argument);
           store(mine.task, mine.first + unit, buffer);
         },
+        0,
         {}};
     memcpy(job.task, &part, sizeof part);
     run(job, num_units - first < kMaxUnits ? num_units - first : kMaxUnits, int(num_threads));
   }
+}
+
+// The same of a task with first units, at most kMaxUnits in all.
+template <typename T, void (*compute)(const T&, int64_t, float*), void (*amend)(const T&, int64_t, float*),
+          void (*store)(const T&, int64_t, const float*)>
+void run_amended_job(const T& task, int64_t num_first, int64_t num_units, int64_t num_threads) {
+  static_assert(sizeof(T) <= kTaskBytes && std::is_trivially_copyable<T>::value, "a job has room for the task");
+  Job job = {
+      [](const void* argument, int64_t unit, float* buffer) { compute(*static_cast<const T*>(argument), unit, buffer); },
+      [](const void* argument, int64_t unit, float* buffer) { amend(*static_cast<const T*>(argument), unit, buffer); },
+      [](const void* argument, int64_t unit, const float* buffer) {
+        store(*static_cast<const T*>(argument), unit, buffer);
+      },
+      num_first,
+      {}};
+  memcpy(job.task, &task, sizeof task);
+  run(job, num_units, int(num_threads));
 }
 
 }  // namespace

@@ -136,7 +136,7 @@ bool multiply(const Product& product, const Path& path, int num_threads) {
                        panels,
                        product.dtype,
                        product.add};
-    Job job = {compute, store, {}};
+    Job job = {compute, nullptr, store, 0, {}};
     memcpy(job.task, &task, sizeof task);
     run(job, ceiling(blocks, blocks_per_unit) * panels, num_threads);
   }

@@ -71,6 +71,49 @@ bool take(int64_t unit, uint64_t generation, uint64_t state) {
          states[unit].compare_exchange_strong(before, generation << 2 | state, std::memory_order_acq_rel);
 }
 
+float* part_of(const Job& job, int64_t unit, float* buffer) {
+  return unit < job.num_first ? buffer + kBufferFloats - kFirstFloats : buffer;
+}
+
+void store_unit(const Job& job, int64_t unit, uint64_t generation, float* buffer) {
+  job.store(job.task, unit, part_of(job, unit, buffer));
+  states[unit].store(generation << 2 | kDone, std::memory_order_release);
+}
+
+// The generation of the last job whose first units this thread has seen stored.
+thread_local uint64_t first_seen = 0;
+
+void see_first(const Job& job, uint64_t generation, int64_t patience_ns, float* buffer);
+
+void compute_unit(const Job& job, int64_t unit, uint64_t generation, float* buffer) {
+  if (unit < job.num_first || !job.num_first) return job.compute(job.task, unit, part_of(job, unit, buffer));
+  const int64_t started_ns = now_ns();
+  job.compute(job.task, unit, buffer);
+  if (first_seen != generation) see_first(job, generation, now_ns() - started_ns, buffer);
+  job.amend(job.task, unit, buffer);
+}
+
+// Wait for a unit that another thread began, and compute it here once the deadline is over. Returns at once if the job
+// is over.
+void finish(const Job& job, int64_t unit, uint64_t generation, int64_t deadline_ns, float* buffer) {
+  for (int spins = 1;; spins++) {
+    const uint64_t state = states[unit].load(std::memory_order_acquire);
+    if (state >> 2 > generation || state == (generation << 2 | kDone)) return;
+    if (state >> 2 < generation && now_ns() >= deadline_ns && take(unit, generation, kStoring)) {
+      compute_unit(job, unit, generation, buffer);
+      return store_unit(job, unit, generation, buffer);
+    }
+    if (spins % 256) pause();
+    else sched_yield();  // another thread lost its processor while it stored
+  }
+}
+
+void see_first(const Job& job, uint64_t generation, int64_t patience_ns, float* buffer) {
+  const int64_t deadline_ns = now_ns() + (patience_ns > kLeastPatienceNs ? patience_ns : kLeastPatienceNs);
+  for (int64_t unit = 0; unit < job.num_first; unit++) finish(job, unit, generation, deadline_ns, buffer);
+  first_seen = generation;
+}
+
 // Compute one unit of the open job. Returns false if there is none for this helper.
 bool help(int index, Helper& self) {
   uint64_t seen = claim.load(std::memory_order_seq_cst);
@@ -84,12 +127,9 @@ bool help(int index, Helper& self) {
     std::atomic_thread_fence(std::memory_order_acquire);
     if (!claim.compare_exchange_strong(seen, seen + 1, std::memory_order_seq_cst)) continue;
     memcpy(&job, copy, sizeof job);
-    job.compute(job.task, unit, self.buffer);
     const uint64_t generation = seen >> kUnitBits;
-    if (take(unit, generation, kStoring)) {
-      job.store(job.task, unit, self.buffer);
-      states[unit].store(generation << 2 | kDone, std::memory_order_release);
-    }
+    compute_unit(job, unit, generation, self.buffer);
+    if (take(unit, generation, kStoring)) store_unit(job, unit, generation, self.buffer);
     return true;
   }
 }
@@ -150,21 +190,6 @@ void publish(const Job& job, int64_t num_units, int wanted, uint64_t generation)
   if (sleeping.load(std::memory_order_seq_cst) > 0) futex(FUTEX_WAKE_PRIVATE, num_helpers > wanted ? kMaxThreads : wanted);
 }
 
-// Wait for a unit that a helper began, and compute it here once the deadline is over.
-void finish(const Job& job, int64_t unit, uint64_t generation, int64_t deadline_ns, float* buffer) {
-  for (int spins = 1;; spins++) {
-    const uint64_t state = states[unit].load(std::memory_order_acquire);
-    if (state == (generation << 2 | kDone)) return;
-    if (state >> 2 < generation && now_ns() >= deadline_ns && take(unit, generation, kDone)) {
-      job.compute(job.task, unit, buffer);
-      job.store(job.task, unit, buffer);
-      return;
-    }
-    if (spins % 256) pause();
-    else sched_yield();  // a helper lost its processor while it stored
-  }
-}
-
 thread_local float caller_buffer[kBufferFloats];
 
 }  // namespace
@@ -175,8 +200,10 @@ void run(const Job& job, int64_t num_units, int num_threads) {
   // A second thread that calls meanwhile computes alone.
   if (wanted < 1 || num_units < 2 || in_use.test_and_set(std::memory_order_acquire)) {
     for (int64_t unit = 0; unit < num_units; unit++) {
-      job.compute(job.task, unit, buffer);
-      job.store(job.task, unit, buffer);
+      float* part = part_of(job, unit, buffer);
+      job.compute(job.task, unit, part);
+      if (job.num_first && unit >= job.num_first) job.amend(job.task, unit, part);
+      job.store(job.task, unit, part);
     }
     return;
   }
@@ -188,9 +215,8 @@ void run(const Job& job, int64_t num_units, int num_threads) {
   while (int64_t(seen & kUnitMask) < num_units) {
     if (!claim.compare_exchange_weak(seen, seen + 1, std::memory_order_seq_cst)) continue;
     const int64_t unit = seen & kUnitMask;
-    job.compute(job.task, unit, buffer);
-    job.store(job.task, unit, buffer);
-    states[unit].store(generation << 2 | kDone, std::memory_order_release);
+    compute_unit(job, unit, generation, buffer);
+    if (unit >= job.num_first || take(unit, generation, kStoring)) store_unit(job, unit, generation, buffer);
     const int64_t ended_ns = now_ns();
     if (ended_ns - started_ns > longest_ns) longest_ns = ended_ns - started_ns;
     started_ns = ended_ns;

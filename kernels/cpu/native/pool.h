@@ -5,6 +5,10 @@
 // as long as a unit takes, and then computes them itself: a helper whose processor was taken away holds up nobody, and
 // finds, once it runs again, that its unit is no longer its own.
 //
+// A job may have first units, whose results its other units need at their end: those compute what they can, wait until
+// the first units are stored, or compute one that its thread is slow to store, and then amend what they have. So two jobs
+// that would follow each other are one, and nobody waits between them.
+//
 // A helper that comes late may still read what a job's `compute` reads, long after `run` has returned. Such memory is
 // therefore never freed, or freed after `wait_for_helpers`. Memory that `store` touches may be freed at once.
 #pragma once
@@ -15,14 +19,17 @@
 namespace lorikeet {
 
 constexpr int64_t kBufferFloats = 65536;  // of one thread: the largest unit
+constexpr int64_t kFirstFloats = 16384;   // of that, at its end: the largest first unit, in a job that has such
 constexpr int64_t kMaxUnits = 1 << 15;    // of one job
 constexpr int kMaxThreads = 64;
 constexpr int64_t kTaskBytes = 192;
 
 struct Job {
   void (*compute)(const void* task, int64_t unit, float* buffer);
+  void (*amend)(const void* task, int64_t unit, float* buffer);  // after `compute`, of all but first units
   void (*store)(const void* task, int64_t unit, const float* buffer);
-  alignas(8) unsigned char task[kTaskBytes];  // passed to both: trivially copyable, copied by each thread
+  int64_t num_first;                          // units before all others, which `amend` needs; 0: `amend` is not called
+  alignas(8) unsigned char task[kTaskBytes];  // passed to all: trivially copyable, copied by each thread
 };
 static_assert(std::is_trivially_copyable<Job>::value && sizeof(Job) % 8 == 0, "copied by words");
 

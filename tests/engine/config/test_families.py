@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import transformers
 
+from adapters.patterns.module_names import is_of_expert
 from engine.config import load_model_config
 from engine.config.families import FAMILIES
 from engine.config.gguf_file import ARCHITECTURES
@@ -23,13 +24,16 @@ def test_the_readme_has_a_row_for_each_family(tmp_path: Path) -> None:
     for name, family in FAMILIES.items():
         tiny = next(config(**(TINY | changes)) for config, _, changes in TRIED.values() if config.model_type == name)
         tiny.save_pretrained(tmp_path)
-        targets = ", ".join(
-            module.split(".")[-1].removesuffix("_proj") for module in load_model_config(tmp_path).adapter_targets()
-        )
-        quantized = "int8, int4, gguf" if name in BLOCKS else "int8, int4"
+        model = load_model_config(tmp_path)
+        modules = [name for name in model.adapter_targets() if not is_of_expert(name)]
+        targets = ", ".join(module.split(".")[-1].removesuffix("_proj") for module in modules)
+        targets += "" if model.experts is None else "; of experts gate, up, down"
+        quantized = "int8, int4, gguf" if name in BLOCKS else "int8, int4" if model.experts is None else "none"
         row = f"| `{name}` | {family.examples} | {family.beside} | {targets} | {quantized} |".replace("|  |", "| |")
         assert row in page, row
-    assert sum(line.startswith("| `") and line.endswith(("int4 |", "gguf |")) for line in page) == len(FAMILIES)
+    assert sum(line.startswith("| `") and line.endswith(("int4 |", "gguf |", "none |")) for line in page) == len(
+        FAMILIES
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)

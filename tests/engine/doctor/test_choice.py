@@ -20,6 +20,7 @@ from kernels.cpu.library import installed
 from kernels.cpu.matrix import FORMATS
 from tests.engine.harness import engine_config
 from tests.engine.models.general import save_general
+from tests.engine.models.packing import save_packed
 from tests.engine.models.tiny import save_tiny
 
 QUIET = Machine(
@@ -52,6 +53,21 @@ def test_the_choice_is_the_engines_own(config: EngineConfig) -> None:
     assert choice.products == "torch"
     library = installed()
     assert choice.native_paths == (library.paths if library is not None else ())
+
+
+def test_files_that_hold_matrices_in_few_bits_are_told(config: EngineConfig) -> None:
+    folder = Path(config.model_dir)
+    save_packed("fp8-blocks", folder)
+    choice = choose(config, QUIET, ())
+    assert "The model's files hold matrices in FP8, blocks of 128x128." in choice.reasons
+    save_packed("awq-32", folder)
+    choice = choose(config, QUIET, ())
+    assert "The model's files hold matrices in AWQ, 4 bits, groups of 32." in choice.reasons
+    if installed() is None:
+        return
+    choice = choose(msgspec.structs.replace(config, quantization="auto"), QUIET, ())
+    assert choice.products.startswith("int4 ")
+    assert choice.reasons[-1].startswith("Matrices stay the 4-bit integers of their files (AWQ, 4 bits")
 
 
 def test_int8_names_the_path_that_runs(config: EngineConfig) -> None:

@@ -42,6 +42,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_neox": {"rotary_pct": 0.5},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16},
     "mixtral": EXPERTS | {"sliding_window": 20},
+    "granitemoe": EXPERTS | {"embedding_multiplier": 6.0, "attention_multiplier": 0.05, "residual_multiplier": 0.3},
     # sinks, and windows in every other layer
     "gpt_oss": EXPERTS | {"head_dim": 16, "sliding_window": 20},
     # capped scores and logits
@@ -61,6 +62,7 @@ ADAPTED: dict[str, dict[str, LoraConfig]] = {
     "gpt_neox": {"all": LoraConfig(r=5, lora_alpha=7, target_modules="all-linear")},
     "qwen3_moe": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
     "mixtral": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
+    "granitemoe": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
     "gemma2": {"all": LoraConfig(r=4, lora_alpha=8, target_modules="all-linear")},
     "gpt_oss": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
 }
@@ -82,11 +84,17 @@ def save_general(family: str, folder: Path, **changes: Any) -> PreTrainedModel:
 class AdaptedBase:
     """A tiny model in a folder, adapters on all its linears and on some of them, and peft's models of each."""
 
-    def __init__(self, root: Path, family: str, **changes: Any) -> None:
+    def __init__(
+        self, root: Path, family: str, adapters: dict[str, dict[str, Any]] | None = None, **changes: Any
+    ) -> None:
+        """Make the model and its adapters. adapters: what `LoraConfig` has beside rank and alpha, in place of usual."""
+        loras = ADAPTED.get(family, {})
+        if adapters is not None:
+            loras = {name: LoraConfig(**({"r": 4, "lora_alpha": 8} | lora)) for name, lora in adapters.items()}
         self.folder, self.store = root / "model", root / "store"
         self.models: dict[str, torch.nn.Module] = {"": save_general(family, self.folder, **changes)}
         self.digests = {"": ""}
-        for name, lora in ADAPTED.get(family, {}).items():
+        for name, lora in loras.items():
             torch.manual_seed(len(name))
             model = get_peft_model(AutoModelForCausalLM.from_pretrained(self.folder), lora)
             with torch.no_grad():

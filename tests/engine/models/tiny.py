@@ -15,8 +15,12 @@ from transformers import (
     Glm4ForCausalLM,
     GlmConfig,
     GlmForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    GraniteMoeConfig,
+    GraniteMoeForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     Ministral3Config,
@@ -25,10 +29,14 @@ from transformers import (
     MinistralForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
     Olmo3Config,
     Olmo3ForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PreTrainedModel,
@@ -36,6 +44,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -75,6 +85,27 @@ GRANITE = {
     "attention_multiplier": 0.05,
     "residual_multiplier": 0.3,
     "logits_scaling": 4.0,
+}
+FOUR_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32}
+EIGHT_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+WITH_EXPERTS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
+    "qwen3-moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM, EIGHT_EXPERTS | {"head_dim": 16, "norm_topk_prob": True}),
+    "qwen3-moe-unnormalized": (
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
+        EIGHT_EXPERTS | {"head_dim": 16, "use_sliding_window": True, "sliding_window": 20},
+    ),
+    "mixtral": (MixtralConfig, MixtralForCausalLM, FOUR_EXPERTS),
+    "mixtral-window": (MixtralConfig, MixtralForCausalLM, FOUR_EXPERTS | {"sliding_window": 20}),
+    "gpt-oss": (GptOssConfig, GptOssForCausalLM, FOUR_EXPERTS | {"head_dim": 16, "sliding_window": 20}),
+    "granite-moe": (
+        GraniteMoeConfig,
+        GraniteMoeForCausalLM,
+        FOUR_EXPERTS
+        | {"embedding_multiplier": 6.0, "attention_multiplier": 0.05}
+        | {"residual_multiplier": 0.3, "logits_scaling": 4.0},
+    ),
+    "olmoe": (OlmoeConfig, OlmoeForCausalLM, {"num_experts": 6, "num_experts_per_tok": 4, "intermediate_size": 32}),
 }
 FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
     "llama": (LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": True}),
@@ -206,6 +237,7 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
         Qwen3ForCausalLM,
         {"head_dim": 16, "rope_parameters": YARN_ROPE | {"truncate": False, "attention_factor": 1.3}},
     ),
+    **WITH_EXPERTS,
 }
 
 

@@ -15,6 +15,7 @@ import msgspec
 from tests.faults.pools.hosts import ENGINE_HOSTS, GATEWAY_HOSTS, Hosts
 from tests.faults.pools.stations import HERE
 from tests.installation.processes import frozen
+from tests.installation.waiting import until
 
 SOON_S = (1.0, 4.5, 8.0, 12.0)
 """Seconds for which a fault lasts: less than three heartbeats, more, longer than an agent's lease, longer than that."""
@@ -69,10 +70,22 @@ def _pid(hosts: Hosts, name: str) -> int:
     return pid
 
 
+async def _kill_engines(hosts: Hosts, name: str) -> None:
+    """Kill the engines of a host, and return once they are gone: until then all would seem whole."""
+    killed = hosts.by_name[name].pids()
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+
+    async def are_gone() -> bool:
+        return not {*killed} & {*hosts.by_name[name].pids()}
+
+    await until(are_gone)
+
+
 @asynccontextmanager
 async def _engine_killed(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
     name = rng.choice(ENGINE_HOSTS)
-    os.kill(_pid(hosts, name), signal.SIGKILL)
+    await _kill_engines(hosts, name)
     yield Fault(f"the engine on {name} was killed")
 
 
@@ -114,8 +127,7 @@ async def _agent_replaced(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fau
 async def _host_killed(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
     name = rng.choice(ENGINE_HOSTS)
     await asyncio.to_thread(hosts.agents[name].kill)
-    for pid in hosts.by_name[name].pids():
-        os.kill(pid, signal.SIGKILL)
+    await _kill_engines(hosts, name)
     yield Fault(f"all on {name} was killed", unheard=BOTH)
     hosts.start_agent(name)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import json
 import random
 import shutil
@@ -31,7 +32,7 @@ from gateway.db.pools.hosts import list_hosts
 from gateway.db.pools.replicas import replace_replicas
 from gateway.postgres.placement import home_of
 from gateway.settings import Settings
-from tests.faults.pools.load import billed, differences
+from tests.faults.pools.load import Made, billed, differences, differences_of
 from tests.faults.pools.stations import HERE, Stations
 from tests.faults.pools.world import NUM_ADAPTERS, World, asked_of_fake, name_of, rotation
 from tests.faults.processes import Postgres
@@ -49,6 +50,8 @@ CLIENTS_PER_GATEWAY = 3
 PAUSE_S, LOOK_S = 0.1, 0.4
 REQUEST_S = 60.0
 """Seconds after which a client gives up; none is to wait so long."""
+AGAIN = datetime.timedelta(minutes=2)
+"""Time before the last check of the ledger whose attempts are checked once more."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -81,9 +84,15 @@ class Hosts:
         self.starts: dict[tuple[str, int], set[tuple[str, int]]] = {}
         """The host and the process of each start of a replica that was seen; more than one is a twin."""
         self.twins: list[str] = []
+        self.answered: dict[str, int] = {}
+        """Completion tokens of each answer that the ledger was checked for, by request."""
         self.by_name: dict[str, Host] = {}
         self.agents: dict[str, ChildProcess] = {}
-        self._folder = folder
+        self._produced = folder / "produced"
+        self._made = Made(self._produced)
+        self._unchecked: set[str] = set()
+        """Requests whose tokens were noted since the ledger was checked."""
+        self._checked_at: datetime.datetime | None = None
         self._goes_on = asyncio.Event()
         self._goes_on.set()
         self._num_asked = 0
@@ -101,25 +110,44 @@ class Hosts:
         assert not twice and not self.twins, (twice, self.twins)
 
     async def check_ledger(self) -> None:
-        """Check the ledger against clients and engines, while nothing is asked. Raises AssertionError."""
-        dsn, produced = self.postgres.dsn, self._folder / "produced"
+        """Check what is new in the ledger against clients and engines, while nothing is asked.
+
+        Raises AssertionError.
+        """
 
         async def is_idle() -> bool:
             return self._num_asked == 0
 
+        async def different() -> list[str]:
+            self._unchecked |= await asyncio.to_thread(self._made.read)
+            since = None if self._checked_at is None else self._checked_at - AGAIN
+            return await differences_of(self.postgres.dsn, self._made, self._unchecked, since)
+
         async def adds_up() -> bool:
-            return not await differences(dsn, produced)
+            return not await different()
 
         self._goes_on.clear()
         try:
             await until(is_idle)
-            await billed(self.world)
+            begun_at = datetime.datetime.now(datetime.UTC)
+            await billed(self.world, None if self._checked_at is None else self._checked_at - AGAIN)
             with contextlib.suppress(AssertionError):
                 await until(adds_up, patience_s=30.0)
-            different = await differences(dsn, produced)
-            assert not different, different
+            found = await different()
+            assert not found, found
+            self.answered |= self.world.answered
+            self.world.answered.clear()
+            self._unchecked.clear()
+            self._checked_at = begun_at
         finally:
             self._goes_on.set()
+
+    async def check_whole_ledger(self) -> None:
+        """Check the ledger from its beginning, once nobody asks any more. Raises AssertionError."""
+        self.world.answered.update(self.answered)
+        await billed(self.world)
+        found = await differences(self.postgres.dsn, self._produced)
+        assert not found, found
 
     async def settled(self) -> None:
         """Wait until agents live, each host runs one replica, and both gateways have both in their pictures."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -50,15 +51,26 @@ async def answers(world: World, num_more: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def billed(world: World) -> None:
-    """Hold the ledger against what clients got: one billed attempt of each answer, with its tokens."""
+# As the view usage_attempts, which would look at every attempt.
+_ATTEMPTS = """
+    SELECT (k.whole).* FROM ledger f CROSS JOIN LATERAL (
+        SELECT whole_attempt(r ORDER BY r.revision) AS whole FROM ledger r
+        WHERE r.request_id = f.request_id AND r.attempt = f.attempt AND r.created_at = f.created_at
+    ) k
+    WHERE f.kind = 'usage' AND f.revision = 0 AND ($1::timestamptz IS NULL OR f.created_at >= $1)
+"""
+
+
+async def billed(world: World, since: datetime.datetime | None = None) -> None:
+    """Hold the ledger against what clients got: one billed attempt of each answer, with its tokens.
+
+    since: the time of the first attempts that are looked at; None for all.
+    """
     conn = await asyncpg.connect(world.dsn)
     try:
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                rows = await conn.fetch(
-                    "SELECT request_id, attempt, finish_reason, completion_tokens FROM usage_attempts"
-                )
+                rows = await conn.fetch(_ATTEMPTS, since)
                 billed: dict[str, list[int]] = {}
                 for row in rows:
                     if row["finish_reason"] != "superseded":
@@ -76,10 +88,27 @@ async def billed(world: World) -> None:
         await conn.close()
 
 
-_BILLED = """
-    SELECT request_id, sum(completion_tokens + discarded_tokens)::bigint AS tokens
-    FROM usage_attempts GROUP BY request_id
-"""
+class Made:
+    """The tokens that engines have noted in a file, by request."""
+
+    def __init__(self, file: Path) -> None:
+        self.counts: Counter[str] = Counter()
+        self._file = file
+        self._num_read = 0
+        """Bytes of the file that are in the counts."""
+
+    def read(self) -> set[str]:
+        """Count the lines that are new, and return their requests."""
+        if not self._file.exists():
+            return set()
+        with self._file.open("rb") as lines:
+            lines.seek(self._num_read)
+            new = lines.read()
+        new = new[: new.rfind(b"\n") + 1]
+        self._num_read += len(new)
+        found = Counter(new.decode().split())
+        self.counts += found
+        return set(found)
 
 
 async def differences(dsn: str, produced: Path) -> list[str]:
@@ -87,17 +116,23 @@ async def differences(dsn: str, produced: Path) -> list[str]:
 
     produced: the file in which engines note tokens; those that agents ask for to try an engine are nobody's.
     """
+    made = Made(produced)
+    return await differences_of(dsn, made, await asyncio.to_thread(made.read))
+
+
+async def differences_of(
+    dsn: str, made: Made, asked: Iterable[str], since: datetime.datetime | None = None
+) -> list[str]:
+    """Return a line for each of these requests, and of those with an attempt since then, whose counts differ."""
     conn = await asyncpg.connect(dsn)
     try:
-        rows = {row["request_id"]: row["tokens"] for row in await conn.fetch(_BILLED)}
+        found = await conn.fetch(_ATTEMPTS, since)
     finally:
         await conn.close()
-    made = await asyncio.to_thread(_lines_in, produced)
-    wrong = [f"{id}: {num} billed, {made[id]} made" for id, num in rows.items() if num > made[id]]
+    rows: Counter[str] = Counter()
+    for row in found:
+        rows[row["request_id"]] += row["completion_tokens"] + row["discarded_tokens"]
+    wrong = [f"{id}: {num} billed, {made.counts[id]} made" for id, num in rows.items() if num > made.counts[id]]
     return wrong + [
-        f"{id}: {made[id]} made, billed to nobody" for id in made.keys() - rows.keys() if not id.startswith(PROBE)
+        f"{id}: {made.counts[id]} made, billed to nobody" for id in asked if id not in rows and not id.startswith(PROBE)
     ]
-
-
-def _lines_in(file: Path) -> Counter[str]:
-    return Counter(file.read_text().splitlines()) if file.exists() else Counter()

@@ -38,7 +38,7 @@ from gateway.admin.limits.limits import SetLimit
 from gateway.admin.limits.rate_limits import UpdateRateLimit
 from gateway.admin.limits.spend_alerts import SetSpendAlert
 from gateway.admin.limits.spend_limits import UpdateSpendLimit
-from gateway.admin.limits.webhooks import CreateWebhook
+from gateway.admin.limits.webhooks import CreateWebhook, RotateWebhook
 from gateway.admin.organization.admin_keys import CreateAdminKey
 from gateway.admin.organization.key_states import RotateKey
 from gateway.admin.organization.keys import CreateKey, ModifyKey
@@ -195,6 +195,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     CreateServiceAccount: {"name": "x"},
     CreateUser: {"email": "x@example.com", "name": "X", "role": "viewer", "password": "a long new password"},
     CreateWebhook: {"url": "https://example.com/hook", "events": ["response.completed"]},
+    RotateWebhook: {"grace_seconds": 1},
     GrantCredit: {"amount_nanos": 1, "reason": "x", "expires_at": None},
     LogContent: {"log_content_days": 0},
     ModifyKey: {

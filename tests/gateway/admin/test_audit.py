@@ -98,6 +98,7 @@ async def test_every_change_leaves_one_row_and_a_refusal_or_a_repetition_none(
         ("POST", "/spend_alerts", SPEND | {"notification_channel": {"type": "webhook"}}, "limit.created"),
         ("POST", "/webhooks", {"url": "https://example.com/"}, "webhook.created"),
         ("POST", "/webhooks", {"url": "no url"}, None),
+        ("POST", f"/webhooks/{webhook}/rotate", None, "webhook.rotated"),
         ("DELETE", f"/webhooks/{webhook}", None, "webhook.deleted"),
         ("DELETE", f"/webhooks/{webhook}", None, None),
         ("POST", "/suspend", None, "organization.suspended"),

@@ -12,6 +12,7 @@ from gateway.db.pool import Database
 from gateway.db.pools.host_failures import clear_failure, list_failures, may_others_prepare, note_failure
 from gateway.db.pools.hosts import remove_host
 from gateway.db.pools.planning import plan_pools
+from gateway.domain.pools.capacity import Node
 from gateway.domain.pools.plan import MAX_PREPARATIONS, Create, Drain, GiveUp
 from tests.gateway.pools.acting_agent import Agent
 
@@ -88,6 +89,38 @@ async def test_a_pool_says_of_each_host_whether_a_replica_could_start_there_and_
     assert "64.0 GiB" in found[1]["why"] and found[2]["why"] == "no agent runs on gpu-3"
     [one, _, three] = (await operator.get("/hosts")).json()["data"]
     assert one["version"] and one["away_seconds"] is None and three["away_seconds"] >= 0
+
+
+async def test_replicas_move_between_the_nodes_of_a_cluster(operator: httpx.AsyncClient, database: Database) -> None:
+    cluster = Agent(database, "host_3", "cluster")
+    await cluster.claim(placement="ray")
+    await cluster.tell_nodes(
+        Node("10.0.0.7", "rack-7", 4, 8 << 30, 0, {"zone": "west"}), Node("10.0.0.8", "rack-8", 4, 8 << 30, 0)
+    )
+    reply = await operator.post("/pools", json={"name": "tiny", "model": "demo", "placement": {"zone": "west"}})
+    pool_id = reply.json()["id"]
+    await cluster.prepare(pool_id)
+
+    async def plan() -> list[Any]:
+        async with database.acquire() as conn:
+            return list(await plan_pools(conn, cluster.host_id, cluster.generation))
+
+    async def begin() -> str:
+        """Start the replica that was made last; return its id."""
+        replicas = (await operator.get("/replicas")).json()["data"]
+        [replica_id] = [each["id"] for each in replicas if each["state"] == "starting"]
+        return str(replica_id)
+
+    assert [type(each) for each in await plan()] == [Create]
+    first = await begin()
+    await cluster.ready(first, "tcp://10.0.0.7:7400")
+    await plan()
+    assert await plan() == []
+    await operator.post(f"/pools/{pool_id}", json={"placement": {}, "exclusion": {"zone": ["west"]}})
+    assert [type(each) for each in await plan()] == [Create]
+    assert await plan() == [], "the former one serves until then"
+    await cluster.ready(await begin(), "tcp://10.0.0.8:7400")
+    assert await plan() == [Drain(first, "another replica takes its place")]
 
 
 async def test_a_pool_says_which_label_no_host_has(operator: httpx.AsyncClient, hosts: Hosts) -> None:
@@ -202,3 +235,12 @@ async def test_excluded_labels_that_no_host_can_have_are_refused(
 ) -> None:
     reply = await operator.post("/pools", json={"name": "tiny", "model": "demo", "exclusion": exclusion})
     assert reply.status_code == 400 and reply.json()["error"]["param"].startswith("exclusion")
+
+
+async def test_a_label_that_is_asked_for_and_excluded_is_refused(operator: httpx.AsyncClient, hosts: Hosts) -> None:
+    both = {"placement": {"zone": "west"}, "exclusion": {"zone": ["east", "west"]}}
+    reply = await operator.post("/pools", json={"name": "tiny", "model": "demo"} | both)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "exclusion"), reply.text
+    pool_id = await make(operator, hosts, placement={"zone": "west"}, exclusion={"zone": ["east"]})
+    reply = await operator.post(f"/pools/{pool_id}", json={"exclusion": {"zone": ["west"]}})
+    assert reply.status_code == 400 and "zone=west" in reply.json()["error"]["message"]

@@ -161,10 +161,9 @@ class Host:
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes()
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
                 is_engine = b"engine.fake" in command or b"\0-m\0engine\0" in command
                 is_engine = is_engine and not command.startswith(b"/bin/sh\0")  # the shell that waits for one
-                if is_engine and self._mark().encode() in command and state != "Z":
+                if is_engine and self._mark().encode() in command and state_of(entry) != "Z":
                     found.append(int(entry.name))
         return sorted(found)
 
@@ -213,6 +212,11 @@ class Host:
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def state_of(process: Path) -> str:
+    """Return the letter of a process's state. process: its folder in /proc."""
+    return (process / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 class Watch:

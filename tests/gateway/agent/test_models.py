@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.config import EngineConfig, load_model_config, model_digest
-from engine.cpu.quantization import Format, makers
+from engine.cpu.quantization import Format, load_quantized, makers
 from engine.models.checkpoint import load_weights
 from gateway.agent.hardware import Hardware
 from gateway.agent.models import MAX_RETRY_S, RETRY_S, Models, retry_pause_s
@@ -25,6 +25,7 @@ from gateway.domain.pools.drivers import Driver
 from gateway.settings import Settings
 from kernels.cpu.library import installed
 from kernels.cpu.linear import NativeEmbedding, NativeLinear
+from tests.engine.models.packing import save_packed
 from tests.engine.models.test_gguf import mixed, write_gguf
 from tests.gateway.agent.site import Host
 from tests.gateway.pools.acting_agent import Agent
@@ -87,6 +88,21 @@ def test_the_estimate_is_what_the_kernels_hold(quantized: Format, tmp_path: Path
     config = EngineConfig(model_dir="", endpoint="", adapter_store="", quantization=quantized)
     found = estimate(weights_of(folder), model, config, gpu_bytes=[], has_bf16=False)
     assert found.weights == pytest.approx(num_bytes, rel=0.02)
+
+
+@pytest.mark.skipif(installed() is None, reason="the native kernels are not built: run make")
+def test_the_estimate_of_a_checkpoint_in_4_bits_is_what_the_kernels_hold(tmp_path: Path) -> None:
+    save_packed("awq-32", tmp_path)
+    model = load_model_config(tmp_path)
+    loaded = load_quantized(tmp_path, model, "int4", torch.float32)
+    products = [loaded.lm_head, *(each for layer in loaded.layers for each in (layer.qkv, layer.o))]
+    products += [each for layer in loaded.layers for each in (layer.gate_up, layer.down)]
+    assert isinstance(loaded.embed, NativeEmbedding)
+    matrices = [loaded.embed.table, *(each.weight for each in products if isinstance(each, NativeLinear))]
+    num_bytes = sum(part.memory.nbytes for each in matrices for part in each.parts())
+    config = EngineConfig(model_dir="", endpoint="", adapter_store="")
+    found = estimate(weights_of(tmp_path), model, config, gpu_bytes=[], has_bf16=False)
+    assert found.weights == pytest.approx(num_bytes, rel=0.1)  # 199 tokens take 208 rows in memory
 
 
 class FirstLine(Exception):

@@ -19,127 +19,21 @@ from adapters.store import AdapterStore
 from engine.protocol import GenerateRequest, SamplingParams
 from gateway.backup.restore import marked
 from gateway.backup.take import Installation, take_backup
-from gateway.cli import main
 from gateway.db.migrate import migrate
 from gateway.db.organization.keys import find_usable_key
 from gateway.db.pool import Database
-from gateway.domain.tenancy.keys import new_key
-from gateway.files.pieces import FolderPieces
 from gateway.metering.folder import JournalFolder
-from gateway.metering.format import frame
 from gateway.metering.meter import Meter
 from gateway.metering.service import Metering
 from gateway.observability.metrics import Metrics
 from gateway.postgres import dump
 from gateway.serve.lock import DataFolderUnusable, refuse_half_restored
-from tests.gateway.admin_server import write_adapter
-from tests.gateway.bases import put_adapter
-from tests.gateway.exports.ledger import BEFORE, make_books
-from tests.gateway.metering.records import BEGUN, ended, record
+from tests.gateway.backup.house import House, Lorikeet, write
+from tests.gateway.exports.ledger import BEFORE
+from tests.gateway.metering.records import record
 from tests.gateway.unlimited import unlimited
 from tests.installation.databases import execute
 from tests.patience import PATIENCE_S
-
-
-class House(msgspec.Struct, frozen=True):
-    """An installation on the tests' server.
-
-    key_sha256: the hash of a key that works in the installation.
-    """
-
-    installation: Installation
-    installation_id: str
-    dsn: str
-    digests: list[str]
-    key_sha256: bytes
-
-    @property
-    def environ(self) -> dict[str, str]:
-        return {"LORIKEET_DATA_DIR": str(self.installation.data_dir), "DATABASE_URL": self.dsn}
-
-
-@pytest.fixture(scope="module")
-def house(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> House:
-    """Return one installation for all tests, which only add to its ledger."""
-    return asyncio.run(_furnish(tmp_path_factory.mktemp("house"), module_dsn))
-
-
-async def _furnish(data_dir: Path, dsn: str) -> House:
-    store, made = AdapterStore(data_dir / "adapters"), new_key()
-    digests = sorted(store.add(write_adapter(data_dir / "made" / str(seed), seed=seed)) for seed in range(3))
-    async with await Database.connect(dsn) as database:
-        books = await make_books(database, num_rows=200)
-        async with database.transaction() as conn:
-            for number, digest in enumerate(digests):
-                await put_adapter(conn, books.acme, f"adapter-{number}", digest=digest, rank=2, size_bytes=9)
-            await conn.execute(
-                "INSERT INTO api_keys (id, kind, organization_id, project_id, name, public, sha256, scopes)"
-                " VALUES ('key_x', 'project', $1, $2, 'x', $3, $4, '{inference}')",
-                books.organization_id,
-                books.acme,
-                made.public,
-                made.sha256,
-            )
-            installation_id = await conn.fetchval("SELECT id FROM installation")
-    begun = msgspec.structs.replace(BEGUN, database_id=installation_id)
-    _write(data_dir / "journal/0/000000000001.journal", frame(begun) + frame(ended("req_journaled")))
-    _write(data_dir / "operator.key", b"sk-lk-operator\n")
-    installation = Installation(
-        data_dir=data_dir,
-        store=AdapterStore(data_dir / "adapters"),
-        pieces=FolderPieces(data_dir / "files"),
-        journal_dir=data_dir / "journal",
-        key_files=(data_dir / "operator.key",),
-    )
-    return House(installation, installation_id, dsn, digests, made.sha256)
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-
-
-@pytest.fixture(scope="module")
-def backup(house: House, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a backup of the installation, made by the command."""
-    folder = tmp_path_factory.mktemp("backups") / "backup"
-    assert main(["backup", str(folder)], house.environ) == 0
-    return folder
-
-
-@pytest.fixture
-def elsewhere(empty_dsn: str, tmp_path: Path) -> dict[str, str]:
-    """Return the settings of an installation that is empty so far."""
-    return {"LORIKEET_DATA_DIR": str(tmp_path / "elsewhere"), "DATABASE_URL": empty_dsn}
-
-
-class Lorikeet:
-    """A runner of commands in a thread, since a test's event loop may be busy writing usage."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    async def __call__(self, environ: dict[str, str], *argv: str) -> str:
-        """Run a command that succeeds; return its standard output."""
-        code, out, err = await self._run(environ, argv)
-        assert code == 0, err
-        return out
-
-    async def refused(self, environ: dict[str, str], *argv: str) -> str:
-        """Run a command that fails; return the last line of its standard error."""
-        code, _, err = await self._run(environ, argv)
-        assert code == 1, err
-        return err.splitlines()[-1]
-
-    async def _run(self, environ: dict[str, str], argv: tuple[str, ...]) -> tuple[int, str, str]:
-        self._capsys.readouterr()
-        code = await asyncio.to_thread(main, argv, environ)
-        return code, *self._capsys.readouterr()
-
-
-@pytest.fixture
-def lorikeet(capsys: pytest.CaptureFixture[str]) -> Lorikeet:
-    return Lorikeet(capsys)
 
 
 async def test_a_backup_under_load_is_restored_whole_elsewhere(
@@ -351,7 +245,7 @@ async def test_only_a_whole_installation_starts_and_nothing_is_replaced_unless_f
         assert "stop them first" in await lorikeet.refused(elsewhere, "restore", of_backup, "--force")
     # The only copy of what was used after the backup, and the journal of a gateway that has lost its database.
     since = data_dir / "journal/7/000000000001.journal"
-    _write(since, b"since the backup")
+    write(since, b"since the backup")
     owner = JournalFolder.try_claim(since.parent)
     assert owner is not None
     assert "stop it first" in await lorikeet.refused(elsewhere, "restore", of_backup, "--force")

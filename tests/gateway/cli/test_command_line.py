@@ -20,8 +20,12 @@ import pytest
 from engine.version import VERSION
 from gateway.cli import main
 from gateway.cli.command import build_parser
+from gateway.cli.errors import CommandFailed
+from gateway.cli.server import processes
+from gateway.db.pool import Database
 from gateway.db.schema_files import schema_names
-from gateway.settings import settings_table
+from gateway.pools.first_pool import want_first_pool
+from gateway.settings import Settings, settings_table
 from tests.gateway.model_folder import make_model_folder
 from tests.patience import PATIENCE_S
 
@@ -186,6 +190,21 @@ def test_a_database_that_refuses_is_one_line_and_exit_1(
     for why, stderr in zip(wrong, said, strict=False):
         *_, last, code = stderr.splitlines()
         assert (code, why in last, "Traceback" in stderr) == ("1", True, False), stderr
+
+
+def test_a_gateway_prepares_no_model_where_the_installation_has_had_a_pool(
+    dsn: str, model_dir: Path, tmp_path: Path
+) -> None:
+    settings = Settings(data_dir=tmp_path / "data", model="/nowhere", database_url=dsn)
+    with pytest.raises(CommandFailed, match="/nowhere"):
+        processes._of_first_pool(settings)
+    asyncio.run(want_pool(dsn))
+    assert processes._of_first_pool(settings) is None and (tmp_path / "data").is_dir()
+
+
+async def want_pool(dsn: str) -> None:
+    async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
+        assert await want_first_pool(conn, "tiny", model="demo", num_replicas=1)
 
 
 def test_a_descriptor_that_is_no_socket_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from gateway.db.pool import Database
 from gateway.db.pools import pools, replicas, revisions
 from gateway.db.pools.host_failures import note_failure
 from gateway.db.pools.served import ServedPool, list_served, switch_revision
+from gateway.domain.pools.capacity import Node
 from tests.gateway.cli.conftest import Cli
 from tests.gateway.pools.acting_agent import Agent
 from tests.patience import PATIENCE_S
@@ -254,6 +255,29 @@ async def test_replicas_and_hosts_are_listed_drained_and_restarted(
     assert (await lorikeet.json("host", "list"))[0]["num_replicas"] == 2
     code, _, err = await lorikeet("replica", "drain", "replica_none")
     assert (code, err) == (1, "lorikeet: There is no replica with the id 'replica_none'.\n")
+
+
+async def test_a_cluster_is_shown_with_its_nodes(lorikeet: Cli, database: Database) -> None:
+    cluster = Agent(database, "host_9", "cluster")
+    await cluster.claim(placement="ray")
+    west = Node("10.0.0.7", "rack-7", 4, 8 << 30, 1, {"zone": "west", "disk": "ssd"})
+    await cluster.tell_nodes(west, Node("10.0.0.8", "rack-8", 2, 4 << 30, 0))
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL)
+    await cluster.prepare(made["id"])
+    async with database.acquire() as conn:
+        replica = await replicas.create_replica(conn, made["id"], 1, host_id="host_9")
+    await cluster.ready(replica.id, "tcp://10.0.0.7:7400")
+    _, out, _ = await lorikeet("host", "show", "cluster")
+    assert "alive, Ray cluster  6           2.0 GiB of 12.0 GiB" in out
+    assert [line.split() for line in out.splitlines() if "rack-" in line] == [
+        ["rack-7", "10.0.0.7", "4", "8.0", "GiB", "1", "1", "disk=ssd", "zone=west"],
+        ["rack-8", "10.0.0.8", "2", "4.0", "GiB", "0", "0", "-"],
+    ]
+    await cluster.claim(placement="ray", force=True)
+    former = Agent(database, "host_9", "cluster")
+    former.generation = 1
+    await former.tell_nodes()
+    assert len((await lorikeet.json("host", "show", "cluster"))["nodes"]) == 2, "another agent has the host"
 
 
 async def test_adapters_are_dropped_only_where_that_is_said(lorikeet: Cli, agent: Agent, database: Database) -> None:

@@ -19,6 +19,10 @@ async def test_a_webhook_is_added_listed_and_removed(lorikeet: Cli) -> None:
     assert listed[0] == {field: value for field, value in made.items() if field != "secret"}
     code, out, _ = await lorikeet("webhook", "list")
     assert (code, out.splitlines()[0].split()[:2], len(out.splitlines())) == (0, ["ID", "URL"], 3)
+    rotated = await lorikeet.json("webhook", "rotate", made["id"], "--grace", "60")
+    assert rotated["secret"] != made["secret"] and rotated["previous_secret_expires_at"] > made["created_at"]
+    code, out, _ = await lorikeet("webhook", "rotate", made["id"], "--grace", "0")
+    assert (code, out[:6], out.strip() in (made["secret"], rotated["secret"])) == (0, "whsec_", False)
     assert await lorikeet.json("webhook", "remove", made["id"]) == {"id": made["id"], "removed": True}
     code, _, err = await lorikeet("webhook", "remove", made["id"])
     assert (code, err) == (1, f"lorikeet: There is no webhook with the id '{made['id']}'.\n")

@@ -121,3 +121,14 @@ def test_modules_name_only_files_that_are_there() -> None:
         for name in re.findall(r"""(?:from|import) ["'](\.[^"']+)["']""", module.read_text())
         if not (module.parent / name).resolve().is_file()
     ] == []
+
+
+def test_lines_of_modules_have_120_columns_but_for_sentences() -> None:
+    """A formatter breaks code, and no sentence in quotes."""
+    modules = [module for module in FOLDER.rglob("*.js") if module.parent.name != "vendor"]
+    assert [
+        f"{module.relative_to(FOLDER)}:{number}"
+        for module in modules
+        for number, line in enumerate(module.read_text().splitlines(), 1)
+        if len(line) > 120 and len(re.sub(r"""(["'`]).*?\1|`.*""", "", line)) > 120
+    ] == []

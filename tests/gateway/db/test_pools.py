@@ -202,6 +202,26 @@ async def test_a_replica_whose_agent_was_stopped_waits_for_the_next_one_without_
     assert await replicas.begin_start(conn, replica.id, host, address="ipc:///b") == 2
 
 
+async def test_a_row_says_since_when_its_replica_waits_for_room(conn: Connection) -> None:
+    pool, host = await a_pool(conn), await a_host(conn)
+    replica = await replicas.create_replica(conn, pool.id, 1, host_id="host_1")
+
+    async def full_since() -> datetime.datetime | None:
+        [found] = await replicas.list_all_replicas(conn, [pool.id])
+        return found.full_since
+
+    assert await replicas.await_start(conn, replica.id, host, 0, "nodes are full", is_full=True)
+    first = await full_since()
+    assert first is not None
+    assert await replicas.await_start(conn, replica.id, host, 0, "nodes are full still", is_full=True)
+    assert await full_since() == first
+    assert await replicas.await_start(conn, replica.id, host, 0, "the cluster is away")
+    assert await full_since() is None
+    assert await replicas.await_start(conn, replica.id, host, 0, "nodes are full", is_full=True)
+    await replicas.begin_start(conn, replica.id, host, address="ipc:///a")
+    assert await full_since() is None
+
+
 async def test_only_an_agent_that_has_its_host_plans_and_one_at_a_time(conn: Connection, database: Database) -> None:
     pool, host = await a_pool(conn, num_replicas=2), await a_host(conn)
     assert await plan_pools(conn, "host_1", host - 1) == []

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from gateway.assembly.app import server_config
 from gateway.domain.tenancy.addresses import parse_network
 from gateway.http.envelope import Application
-from gateway.http.protocol.connections import ConnectionCap
+from gateway.http.protocol.cap import ConnectionCap
 from gateway.observability.metrics import Metrics
 from gateway.settings import Settings
 from tests.patience import PATIENCE_S

@@ -8,7 +8,7 @@ import asyncio
 import msgspec
 import pytest
 
-from gateway.http.protocol.heads import MAX_HEAD_BYTES, MAX_HEADERS
+from gateway.http.protocol.refusals import MAX_HEAD_BYTES, MAX_HEADERS
 from tests.gateway.conftest import House
 from tests.patience import PATIENCE_S
 

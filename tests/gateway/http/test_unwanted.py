@@ -13,17 +13,17 @@ import uvicorn
 from litestar import post
 from prometheus_client import CollectorRegistry
 
-from gateway.assembly.app import server_config
+from gateway.assembly.app import MAX_UNWANTED_BYTES, UNWANTED_BYTES_PER_S, server_config
 from gateway.domain.errors import UploadsPaused
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
-from gateway.http.protocol.unwanted import MAX_UNWANTED_BYTES, UNWANTED_BYTES_PER_S
 from gateway.observability.metrics import Metrics
 from gateway.settings import Settings
 from tests.patience import PATIENCE_S
 
 REFUSED = "adapter_uploads_paused"
 UPLOAD_BYTES = 10_000_000
+HEAD_S = 3.0
 
 
 @post("/", request_max_body_size=None)
@@ -42,7 +42,7 @@ async def port() -> AsyncIterator[int]:
     )
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(server_config(Settings(drain_seconds=1), app))
+    server = uvicorn.Server(server_config(Settings(head_seconds=HEAD_S, drain_seconds=1), app))
     serving = asyncio.create_task(server.serve([listener]))
     yield listener.getsockname()[1]
     server.should_exit = True
@@ -84,3 +84,14 @@ async def test_what_goes_on_for_ever_is_cut_off(port: int) -> None:
                 assert sent < 2 * MAX_UNWANTED_BYTES
     writer.close()
     assert sent >= MAX_UNWANTED_BYTES / 2
+
+
+async def test_a_head_behind_a_refused_body_has_its_deadline(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(PATIENCE_S):
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n")
+        assert b" 429 " in await reader.readline()
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"bodyPOST / HTTP/1.1\r\n")
+        assert b"HTTP/1.1 408 " in await reader.read(), "and the connection is closed"
+    writer.close()

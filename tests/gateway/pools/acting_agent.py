@@ -8,6 +8,7 @@ from gateway.db.adapters.bases import register_base
 from gateway.db.pool import Database
 from gateway.db.pools import hosts, replicas, revisions
 from gateway.db.pools.served import switch_revision
+from gateway.domain.pools.capacity import Node, Placement
 from gateway.domain.pools.states import ReplicaState
 
 DIGEST, GIB = "d" * 64, 1 << 30
@@ -22,21 +23,29 @@ class Agent:
         self.host_id, self._name = host_id, name
         self.generation = 0
 
-    async def claim(self, num_gpus: int = 0, *programs: str) -> None:
+    async def claim(
+        self, num_gpus: int = 0, *programs: str, placement: Placement = "local", force: bool = False
+    ) -> None:
         async with self._database.acquire() as conn:
             generation = await hosts.claim_host(
                 conn,
                 self.host_id,
                 self._name,
                 lease=LEASE,
-                num_processors=8,
-                memory_bytes=64 * GIB,
+                num_processors=8 if placement == "local" else 0,
+                memory_bytes=64 * GIB if placement == "local" else 0,
                 gpu_bytes=[80 * GIB] * num_gpus,
-                force=bool(programs),
+                force=force or bool(programs),
                 programs=programs,
+                placement=placement,
             )
         assert generation is not None
         self.generation = generation
+
+    async def tell_nodes(self, *nodes: Node) -> None:
+        """Tell of the machines of a cluster."""
+        async with self._database.acquire() as conn:
+            await hosts.tell_nodes(conn, self.host_id, self.generation, nodes)
 
     async def die(self) -> None:
         async with self._database.acquire() as conn:
@@ -82,11 +91,11 @@ class Agent:
             await switch_revision(conn, pool_id, revision)
         return replica_id
 
-    async def ready(self, replica_id: str) -> None:
+    async def ready(self, replica_id: str, address: str = "") -> None:
         """Start a replica that the planner made, until it is ready."""
         async with self._database.acquire() as conn:
-            address = f"ipc:///run/{replica_id}.sock"
-            assert await replicas.begin_start(conn, replica_id, self.generation, address=address) == 1
+            where = address or f"ipc:///run/{replica_id}.sock"
+            assert await replicas.begin_start(conn, replica_id, self.generation, address=where) == 1
         await self.move(replica_id, "ready")
 
     async def serve(self, pool_id: str, revision: int = 1) -> None:

@@ -82,7 +82,7 @@ def test_every_failure_has_the_shape_of_an_error_and_the_id_of_its_request(descr
 
 
 def test_what_costs_money_streams_limits_and_takes_an_idempotency_key(described: dict[str, Any]) -> None:
-    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"):
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank"):
         post = described["paths"][path]["post"]
         assert "Idempotency-Key" in [each["name"] for each in post["parameters"]]
         assert "x-ratelimit-remaining-tokens" in post["responses"]["200"]["headers"]

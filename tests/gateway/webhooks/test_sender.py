@@ -15,11 +15,13 @@ from gateway.db.limits.limits import set_limit
 from gateway.db.limits.webhooks import (
     FIRST_DELAY,
     MAX_ATTEMPTS,
+    SealedSecret,
     WebhookRow,
     clean_up,
     create_webhook,
     list_webhooks,
     new_webhook_id,
+    rotate_secret,
 )
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.pool import Database
@@ -124,6 +126,50 @@ async def test_a_message_is_signed_and_sent_until_it_is_taken(database: Database
         assert body.decode() == BODY
         assert headers["host"].startswith("localhost:")
     assert attempts == 3
+
+
+async def test_after_a_rotation_both_secrets_sign_until_the_grace_ends(database: Database) -> None:
+    async with delivering(database, [500, 204], allow_private=True) as receiver:
+        await receiver.wait_for(1)
+        await _rotate(database, b"new", datetime.timedelta(hours=1))
+        await receiver.wait_for(2)
+        await _until_noted(database, delivered=True)
+        assert _signatures(receiver.got[-1], b"new", SECRET) == [True, True]
+        async with database.acquire() as conn:
+            await conn.execute("UPDATE webhooks SET former_until = now()")
+            await conn.execute(
+                "INSERT INTO webhook_deliveries (id, webhook_id, body) SELECT 'msg_2', id, '{}' FROM webhooks"
+            )
+        await receiver.wait_for(3)
+        assert _signatures(receiver.got[-1], b"new") == [True]
+        async with database.acquire() as conn:
+            await clean_up(conn)
+            assert await conn.fetchval("SELECT former_secret FROM webhooks") is None
+
+
+async def _rotate(database: Database, secret: bytes, grace: datetime.timedelta) -> None:
+    async with database.transaction() as conn:
+        organization = await ensure_organization(conn, "default")
+        webhook = (await list_webhooks(conn, organization.id))[0].id
+        sealed = SECRETS.seal(secret, "webhooks.secret", organization.id, webhook)
+        former = SECRETS.seal(SECRET, "webhooks.former_secret", organization.id, webhook)
+        await rotate_secret(
+            conn,
+            organization.id,
+            webhook,
+            SealedSecret(sealed.key_id, sealed.data),
+            SealedSecret(former.key_id, former.data),
+            grace,
+        )
+
+
+def _signatures(got: tuple[dict[str, str], bytes], *secrets: bytes) -> list[bool]:
+    """Tell of each signature of a message whether it is that of the secret in its place."""
+    headers, body = got
+    expected = [
+        signature(secret, headers["webhook-id"], int(headers["webhook-timestamp"]), body.decode()) for secret in secrets
+    ]
+    return [found == wanted for found, wanted in zip(headers["webhook-signature"].split(" "), expected, strict=True)]
 
 
 async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

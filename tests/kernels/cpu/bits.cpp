@@ -160,7 +160,7 @@ void decode(Dtype cache_dtype) {
       factors[l * kProjections + p] = {kept[kept.size() - 2].data(), kept.back().data(), 3, 0.5, kFloat32};
     }
   }
-  const Model model = {2, kHidden, kInner, kHeads, kKvHeads, kDim, kPositions, embed, norm.data(), cache_dtype, 0, 1e-5, 1, 1, 1};
+  const Model model = {2, kHidden, kInner, kHeads, kKvHeads, kDim, kPositions, embed, norm.data(), cache_dtype, 0, 0, nullptr, 1e-5, 1, 1, 1, 0};
   Result results[3];
   for (int32_t path = 0; path < lorikeet_num_paths(); path++) {
     const size_t size = size_t(kBlocks * lorikeet_cache_block_size(kKvHeads, kDim)) * (cache_dtype == kFloat32 ? 4 : 2);
@@ -180,9 +180,9 @@ void decode(Dtype cache_dtype) {
       lorikeet_decoder_forward(decoder, &one, path % 2 + 1);
       results[number].add(name, path, hidden);
     };
-    step("first piece", 0, {{0, 20, 0, 0, 2, factors}});
-    step("second piece beside another", 1, {{0, 13, 20, 0, 3, factors}, {13, 17, 0, 3, 2, nullptr}});
-    step("a token of each", 2, {{0, 1, 33, 0, 3, factors}, {1, 1, 17, 3, 2, nullptr}});
+    step("first piece", 0, {{0, 20, 0, 0, 0, 2, factors}});
+    step("second piece beside another", 1, {{0, 13, 20, 20, 0, 3, factors}, {13, 17, 0, 0, 3, 2, nullptr}});
+    step("a token of each", 2, {{0, 1, 33, 33, 0, 3, factors}, {1, 1, 17, 17, 3, 2, nullptr}});
     lorikeet_decoder_free(decoder);
   }
   for (Matrix* matrix : matrices) lorikeet_matrix_free(matrix);

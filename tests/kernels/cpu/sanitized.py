@@ -1,8 +1,9 @@
 """`python -m tests.kernels.cpu.sanitized [address|undefined|thread|aarch64 ...]`: the native tests, elsewhere.
 
-With GCC's sanitizers: each gets a library of its own in build/native, loaded into an ordinary Python: its runtime comes
-first by LD_PRELOAD. As aarch64: `bits.cpp` is compiled for this machine and, by the ziglang package, for ARM, where
-QEMU runs it (Debian's package qemu-user); both have to print the same. Ends with 1 where anything complains.
+With GCC's sanitizers: `jobs.cpp` runs jobs of the pool of threads, and each sanitizer gets a library of its own in
+build/native, loaded into an ordinary Python: its runtime comes first by LD_PRELOAD. As aarch64: `bits.cpp` is compiled
+for this machine and, by the ziglang package, for ARM, where QEMU runs it (Debian's package qemu-user); both have to
+print the same. Ends with 1 where anything complains.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from kernels.cpu import build
@@ -19,6 +21,8 @@ from kernels.cpu import build
 TESTS = ("tests/kernels/cpu", "tests/engine/cpu/test_native.py")
 FOLDER = Path("build/native")
 BITS = Path(__file__).with_name("bits.cpp")
+JOBS = Path(__file__).with_name("jobs.cpp")
+NUM_JOBS = 20_000
 ARM = "aarch64"
 
 # Allocations that are too large are what some tests ask for. Python and PyTorch are not built for leaks to be told.
@@ -41,13 +45,32 @@ def main(names: list[str]) -> int:
     return 1 if failed else 0
 
 
+def build_jobs(target: Path, flags: Sequence[str] = ()) -> Path:
+    """Compile `jobs.cpp` with the pool of threads and return the program's path, target.
+
+    Raises BuildError: when the compiler fails.
+    """
+    sources = [str(JOBS), str(build.SOURCES / "pool.cpp")]
+    build._run(
+        [*build.compiler(), *build.FLAGS, *flags, f"-I{build.SOURCES}", *sources, "-lpthread", "-o", str(target)]
+    )
+    return target
+
+
 def _passes(name: str) -> bool:
+    flags = (f"-fsanitize={name}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
+    jobs = build_jobs(FOLDER.absolute() / f"jobs-{name}", flags)
+    print(f"running {NUM_JOBS} jobs, {name}", flush=True)
+    if subprocess.run(
+        ["setarch", "-R", str(jobs), str(NUM_JOBS)], env={**os.environ, **OPTIONS[name]}, check=False
+    ).returncode:
+        return False
     library = FOLDER.absolute() / f"{name}.so"
     print(f"building {library}", flush=True)
-    build.build(library, (f"-fsanitize={name}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g"))
+    build.build(library, flags)
     runtime = subprocess.check_output(["c++", f"-print-file-name={RUNTIMES[name]}"], text=True).strip()
     # Without random addresses: those of some kernels are more than TSan's shadow memory has room for.
-    command = ["setarch", "-R", sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    command = ["setarch", "-R", sys.executable, "-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider"]
     environ = {**os.environ, **OPTIONS[name], "LD_PRELOAD": runtime}
     return not subprocess.run([*command, f"--native-library={library}", *TESTS], env=environ, check=False).returncode
 
@@ -76,6 +99,11 @@ def _same_bits_on_arm() -> bool:
     return (
         not bad and all(done.returncode == 0 for done in printed) and bool(lines[0]) and len(lines[0]) == len(lines[1])
     )
+
+
+def check_bits() -> None:
+    """Compile `bits.cpp` without making a program. Raises BuildError: when the compiler refuses it."""
+    build._run([*build.compiler(), *build.FLAGS, f"-I{build.SOURCES}", "-fsyntax-only", str(BITS)])
 
 
 def _program(machine: str) -> Path:

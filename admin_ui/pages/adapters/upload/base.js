@@ -19,5 +19,10 @@ export const bodyOfBase = (base, bases) => (bases.length ? { base: bases.include
 
 /** Field "base" of a form. */
 export function BaseField({ form, bases }) {
-  return bases.length > 0 && html`<${Select} ...${form.bind("base")} label="Base model" hint=${HINT} options=${bases.map((name) => [name, name])} />`;
+  return (
+    bases.length > 0 &&
+    html`
+      <${Select} ...${form.bind("base")} label="Base model" hint=${HINT} options=${bases.map((name) => [name, name])} />
+    `
+  );
 }

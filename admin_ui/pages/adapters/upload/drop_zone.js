@@ -18,22 +18,41 @@ export function DropZone({ onFiles }) {
     event.target.value = "";
     if (list.length) onFiles(list);
   };
-  return html`<div
-    class="drop-zone ${over ? "over" : ""}"
-    onDragOver=${(event) => hasFiles(event) && (event.preventDefault(), setOver(true))}
-    onDragLeave=${() => setOver(false)}
-    onDrop=${(event) => (event.preventDefault(), event.stopPropagation(), setOver(false), filesOfDrop(event.dataTransfer).then(onFiles))}
-  >
-    <span class="empty-icon"><${Icon} name="upload" size=${20} /></span>
-    <p><b>Drop an adapter here</b></p>
-    <p class="hint">The folder that PEFT wrote, its two files, or a .zip, .tar or .tar.gz of them</p>
-    <div class="row">
-      <${Button} onClick=${() => files.current.click()}>Choose files<//>
-      <${Button} onClick=${() => folder.current.click()}>Choose a folder<//>
+  return html`
+    <div
+      class="drop-zone ${over ? "over" : ""}"
+      onDragOver=${(event) => hasFiles(event) && ((event.preventDefault(), setOver(true)))}
+      onDragLeave=${() => setOver(false)}
+      onDrop=${(event) => {
+        event.preventDefault();
+        event.stopPropagation();
+        setOver(false);
+        filesOfDrop(event.dataTransfer).then(onFiles);
+      }}
+    >
+      <span class="empty-icon">
+        <${Icon} name="upload" size=${20} />
+      </span>
+      <p>
+        <b>Drop an adapter here</b>
+      </p>
+      <p class="hint">The folder that PEFT wrote, its two files, or a .zip, .tar or .tar.gz of them</p>
+      <div class="row">
+        <${Button} onClick=${() => files.current.click()}>Choose files<//>
+        <${Button} onClick=${() => folder.current.click()}>Choose a folder<//>
+      </div>
+      <input
+        ref=${files}
+        type="file"
+        multiple
+        hidden
+        accept=".json,.safetensors,.bin,.zip,.tar,.gz,.tgz"
+        aria-label="Files of an adapter"
+        onChange=${take}
+      />
+      <input ref=${folder} type="file" multiple hidden aria-label="Folder of an adapter" onChange=${take} />
     </div>
-    <input ref=${files} type="file" multiple hidden accept=".json,.safetensors,.bin,.zip,.tar,.gz,.tgz" aria-label="Files of an adapter" onChange=${take} />
-    <input ref=${folder} type="file" multiple hidden aria-label="Folder of an adapter" onChange=${take} />
-  </div>`;
+  `;
 }
 
 /** Shown while files are dragged over the page. */
@@ -62,5 +81,15 @@ export function DropVeil({ onFiles, label = "Drop to upload an adapter" }) {
       window.removeEventListener("drop", drop);
     };
   }, [onFiles]);
-  return shown && html`<div class="drop-veil"><div><${Icon} name="upload" size=${24} /><b>${label}</b></div></div>`;
+  return (
+    shown &&
+    html`
+      <div class="drop-veil">
+        <div>
+          <${Icon} name="upload" size=${24} />
+          <b>${label}</b>
+        </div>
+      </div>
+    `
+  );
 }

@@ -1,4 +1,5 @@
-// What a person dropped or chose: an archive, or the two files that PEFT writes; and what can be said of it here already.
+// What a person dropped or chose: an archive, or the two files that PEFT writes; and what can be said of it here
+// already.
 
 import { tar } from "./tar.js";
 
@@ -17,14 +18,23 @@ export async function readFiles(files) {
   const weights = named(WEIGHTS);
   if (config && weights) {
     return {
-      archive: tar([[CONFIG, config], [WEIGHTS, weights]]),
+      archive: tar([
+        [CONFIG, config],
+        [WEIGHTS, weights],
+      ]),
       name: asName(folderOf(weights) ?? ""),
       config: await readConfig(config),
       parts: [config, weights].map(({ name, size }) => [name, size]),
     };
   }
   const archive = files.find(({ name }) => ARCHIVE.test(name));
-  if (archive) return { archive, name: asName(archive.name.replace(ARCHIVE, "")), config: null, parts: [[archive.name, archive.size]] };
+  if (archive)
+    return {
+      archive,
+      name: asName(archive.name.replace(ARCHIVE, "")),
+      config: null,
+      parts: [[archive.name, archive.size]],
+    };
   return { problem: problemOf(files, config, weights) };
 }
 
@@ -32,13 +42,16 @@ function problemOf(files, config, weights) {
   if (files.some(({ name }) => name === "adapter_model.bin")) {
     return `The weights are a pickle, adapter_model.bin, which is not accepted since it can run code. Save them again: model.save_pretrained(folder, safe_serialization=True).`;
   }
-  if (config || weights) return `${config ? WEIGHTS : CONFIG} is missing: drop the folder that PEFT's save_pretrained wrote, or both of its files.`;
+  if (config || weights)
+    return `${config ? WEIGHTS : CONFIG} is missing: drop the folder that PEFT's save_pretrained wrote, or both of its files.`;
   return `No adapter is in there. Drop the folder that PEFT's save_pretrained wrote (${CONFIG} and ${WEIGHTS}), or a .zip, .tar or .tar.gz of it.`;
 }
 
 /** The files of a drop, of folders too. It must be called while the event is handled. */
 export function filesOfDrop(transfer) {
-  const entries = [...transfer.items].filter(({ kind }) => kind === "file").map((item) => item.webkitGetAsEntry?.() ?? item.getAsFile());
+  const entries = [...transfer.items]
+    .filter(({ kind }) => kind === "file")
+    .map((item) => item.webkitGetAsEntry?.() ?? item.getAsFile());
   return Promise.all(entries.map(filesOf)).then((lists) => lists.flat());
 }
 
@@ -68,13 +81,22 @@ function folderOf(file) {
 
 /** As an adapter may be called: lower case, digits, dots, dashes and underlines. */
 export function asName(text) {
-  return text.toLowerCase().replace(/[^a-z0-9._-]+/g, "-").replace(/^[^a-z0-9]+|-+$/g, "").slice(0, 64);
+  return text
+    .toLowerCase()
+    .replace(/[^a-z0-9._-]+/g, "-")
+    .replace(/^[^a-z0-9]+|-+$/g, "")
+    .slice(0, 64);
 }
 
 async function readConfig(file) {
   if (file.size > MAX_CONFIG_BYTES) return null;
   try {
-    const { r, lora_alpha: alpha, target_modules: targets, base_model_name_or_path: base } = JSON.parse(await file.text());
+    const {
+      r,
+      lora_alpha: alpha,
+      target_modules: targets,
+      base_model_name_or_path: base,
+    } = JSON.parse(await file.text());
     return { rank: r, alpha, targets: Array.isArray(targets) ? targets : targets ? [targets] : [], base };
   } catch {
     return null; // The inspection tells what is wrong with it.

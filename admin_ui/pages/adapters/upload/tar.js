@@ -5,7 +5,11 @@ const BLOCK = 512;
 
 /** files: [[name, Blob], …], names of ASCII below 100 characters. A Blob. */
 export function tar(files) {
-  const parts = files.flatMap(([name, file]) => [header(name, file.size), file, new Uint8Array(-file.size & (BLOCK - 1))]);
+  const parts = files.flatMap(([name, file]) => [
+    header(name, file.size),
+    file,
+    new Uint8Array(-file.size & (BLOCK - 1)),
+  ]);
   return new Blob([...parts, new Uint8Array(2 * BLOCK)], { type: "application/x-tar" });
 }
 
@@ -22,6 +26,12 @@ function header(name, size) {
   put(148, "        ");
   put(156, "0");
   put(257, "ustar\x0000");
-  put(148, `${block.reduce((sum, byte) => sum + byte, 0).toString(8).padStart(6, "0")}\0 `);
+  put(
+    148,
+    `${block
+      .reduce((sum, byte) => sum + byte, 0)
+      .toString(8)
+      .padStart(6, "0")}\0 `,
+  );
   return block;
 }

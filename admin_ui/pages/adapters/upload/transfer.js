@@ -11,10 +11,10 @@ const PACE_S = 6;
 const AT_WORK = ["receiving", "fetching", "uploaded"];
 
 /**
- * The answer to an upload (version_state, uploaded_version, …). tell({step, sent, waiting, resumed}) says how far it is:
- * step "reading", "sending" or "checking"; waiting: seconds until the next try, why: the error before it. Throws ApiError,
- * and AbortError once the signal aborts; the import then stays and can go on later. base: the name of its base model,
- * undefined for the only one.
+ * The answer to an upload (version_state, uploaded_version, …). tell({step, sent, waiting, resumed}) says how far it
+ * is: step "reading", "sending" or "checking"; waiting: seconds until the next try, why: the error before it. Throws
+ * ApiError, and AbortError once the signal aborts; the import then stays and can go on later. base: the name of its
+ * base model, undefined for the only one.
  */
 export async function send({ projectId, name, base: model, archive, promote, signal, tell }) {
   const base = `/projects/${encodeURIComponent(projectId)}/adapter_imports`;
@@ -39,7 +39,9 @@ async function begin(path, wanted, archive) {
   return post(path, { ...wanted, size_bytes: archive.size, ...(sha256 && { sha256 }) });
 }
 
-/** Browsers compute it on pages with HTTPS and on localhost only; without it an upload goes on within this page alone. */
+/**
+ * Browsers compute it on pages with HTTPS and on localhost only; without it an upload goes on within this page alone.
+ */
 async function digest(archive) {
   if (!globalThis.crypto?.subtle || archive.size > MAX_DIGEST_BYTES) return null;
   const bytes = new Uint8Array(await crypto.subtle.digest("SHA-256", await archive.arrayBuffer()));

@@ -21,8 +21,10 @@ import { Progress } from "./progress.js";
 import { Rejection, Report } from "../report.js";
 import { send } from "./transfer.js";
 
-const PROMOTE_HINT = "Requests get it once an engine has tried it. Without, it waits as a version that you can promote.";
-const NAME_HINT = "Programs call it as model \"base:name\". Lower-case letters, digits, dots, dashes and underlines; a name that exists gets a new version.";
+const PROMOTE_HINT =
+  "Requests get it once an engine has tried it. Without, it waits as a version that you can promote.";
+const NAME_HINT =
+  'Programs call it as model "base:name". Lower-case letters, digits, dots, dashes and underlines; a name that exists gets a new version.';
 
 const checkName = ({ name }) => ({ name: modelName(name) });
 
@@ -35,14 +37,47 @@ export function Upload({ how, files, projectId, name = "", onClose, onDone }) {
   const project = chosen || (projects.length === 1 ? projects[0].id : "");
   const done = (adapter) => (invalidate(`/projects/${encodeURIComponent(project)}/`), onDone?.(adapter));
   const props = { projectId: project, name, setBusy, onDone: done, onClose };
-  return html`<${Dialog} side locked=${busy} title=${name ? `New version of ${name}` : "Add an adapter"} onClose=${onClose}>
-    <div class="stack upload">
-      ${!busy && mayImport && html`<${Choice} label="Where it comes from" value=${how} onValue=${(how) => setQuery({ add: how })} options=${[["file", "From this computer"], ["source", "From a URL or the hub"]]} />`}
-      ${!projectId && html`<${Select} label="Tenant" hint="Whose adapter it is: its keys can call it." value=${project} onValue=${choose} disabled=${busy}
-        options=${[["", "Choose a tenant"], ...projects.map(({ id, name }) => [id, name])]} />`}
-      ${how === "source" && mayImport ? html`<${FromSource} ...${props} />` : html`<${FromFiles} ...${props} files=${files} />`}
-    </div>
-  <//>`;
+  return html`
+    <${Dialog}
+      side
+      locked=${busy}
+      title=${name ? `New version of ${name}` : "Add an adapter"}
+      onClose=${onClose}
+    >
+      <div class="stack upload">
+        ${
+          !busy &&
+          mayImport &&
+          html`
+            <${Choice}
+              label="Where it comes from"
+              value=${how}
+              onValue=${(how) => setQuery({ add: how })}
+              options=${[["file", "From this computer"], ["source", "From a URL or the hub"]]}
+            />
+          `
+        }
+        ${
+          !projectId &&
+          html`
+            <${Select}
+              label="Tenant"
+              hint="Whose adapter it is: its keys can call it."
+              value=${project}
+              onValue=${choose}
+              disabled=${busy}
+              options=${[["", "Choose a tenant"], ...projects.map(({ id, name }) => [id, name])]}
+            />
+          `
+        }
+        ${
+          how === "source" && mayImport
+            ? html`<${FromSource} ...${props} />`
+            : html`<${FromFiles} ...${props} files=${files} />`
+        }
+      </div>
+    <//>
+  `;
 }
 
 function FromFiles({ projectId, name, files, setBusy, onDone, onClose }) {
@@ -67,14 +102,25 @@ function FromFiles({ projectId, name, files, setBusy, onDone, onClose }) {
     setBusy(true);
     tell({ step: "reading", sent: 0, error: null, result: null, size: read.archive.size });
     try {
-      const result = await send({ projectId, ...values, base: undefined, ...bodyOfBase(values.base, bases), archive: read.archive, signal: stopper.current.signal, tell });
+      const result = await send({
+        projectId,
+        ...values,
+        base: undefined,
+        ...bodyOfBase(values.base, bases),
+        archive: read.archive,
+        signal: stopper.current.signal,
+        tell,
+      });
       const path = `/projects/${encodeURIComponent(projectId)}/adapters/${encodeURIComponent(result.name)}/versions/${result.uploaded_version}`;
       tell({ step: "done", result, detail: await get(path) });
       onDone(result);
     } catch (error) {
       if (error.name === "AbortError") return tell({ step: "stopped" });
       const isField = ["name", "base", "promote"].includes(error.param);
-      tell({ step: error.code === "adapter_rejected" ? "refused" : isField ? "choosing" : "failed", error });
+      tell({
+        step: error.code === "adapter_rejected" ? "refused" : isField ? "choosing" : "failed",
+        error,
+      });
       if (isField) throw error;
     } finally {
       setBusy(false);
@@ -83,63 +129,203 @@ function FromFiles({ projectId, name, files, setBusy, onDone, onClose }) {
   };
   const again = () => (setRead(null), setState({ step: "choosing" }));
 
-  if (["reading", "sending", "checking"].includes(state.step)) return html`<${Progress} state=${state} name=${form.values.name} onStop=${() => stopper.current.abort()} />`;
+  if (["reading", "sending", "checking"].includes(state.step))
+    return html`<${Progress} state=${state} name=${form.values.name} onStop=${() => stopper.current.abort()} />`;
   if (state.step === "done") return html`<${Done} state=${state} projectId=${projectId} onClose=${onClose} />`;
   if (state.step === "refused") {
-    return html`<${Rejection} message=${state.error.message} /><div class="row"><${Button} kind="primary" onClick=${again}>Choose other files<//><${Button} onClick=${onClose}>Close<//></div>`;
+    return html`
+      <${Rejection} message=${state.error.message} />
+      <div class="row">
+        <${Button} kind="primary" onClick=${again}>
+          Choose other files
+        <//>
+        <${Button} onClick=${onClose}>Close<//>
+      </div>
+    `;
   }
-  if (!read || read.problem) return html`${read?.problem && html`<${Notice} tone="bad" title="That is no adapter">${read.problem}<//>`}<${DropZone} onFiles=${take} />`;
+  if (!read || read.problem)
+    return html`
+      ${
+        read?.problem &&
+        html`
+          <${Notice} tone="bad" title="That is no adapter">
+            ${read.problem}
+          <//>
+        `
+      }
+      <${DropZone} onFiles=${take} />
+    `;
   return html`
-    ${state.step === "stopped" && html`<${Notice} tone="warn" title="Stopped">What has come is kept for a day: upload the same files again, and it goes on from there.<//>`}
+    ${
+      state.step === "stopped" &&
+      html`
+        <${Notice} tone="warn" title="Stopped">
+          What has come is kept for a day: upload the same files again, and it goes on from there.
+        <//>
+      `
+    }
     <${ErrorBox} error=${state.step === "failed" ? state.error : null} what="upload the adapter" />
     <${Chosen} read=${read} onOther=${again} />
-    <${Form} form=${form} verb=${state.step === "stopped" || state.step === "failed" ? "Go on" : "Upload"} what="upload the adapter">
-      ${!name && html`<${TextField} ...${form.bind("name")} label="Name" hint=${NAME_HINT} autocomplete="off" spellcheck="false" required />`}
+    <${Form}
+      form=${form}
+      verb=${state.step === "stopped" || state.step === "failed" ? "Go on" : "Upload"}
+      what="upload the adapter"
+    >
+      ${
+        !name &&
+        html`
+          <${TextField}
+            ...${form.bind("name")}
+            label="Name"
+            hint=${NAME_HINT}
+            autocomplete="off"
+            spellcheck="false"
+            required
+          />
+        `
+      }
       <${BaseField} form=${form} bases=${bases} />
-      <${Checkbox} label="Make it the current version" hint=${PROMOTE_HINT} value=${form.values.promote} onValue=${(value) => form.set("promote", value)} />
+      <${Checkbox}
+        label="Make it the current version"
+        hint=${PROMOTE_HINT}
+        value=${form.values.promote}
+        onValue=${(value) => form.set("promote", value)}
+      />
       ${!projectId && html`<p class="hint">Choose the tenant first.</p>`}
-    <//>`;
+    <//>
+  `;
 }
 
 function Chosen({ read, onOther }) {
   const { config } = read;
-  return html`<div class="card chosen">
-    <div class="spread"><ul>${read.parts.map(([name, size]) => html`<li key=${name}><code>${name}</code> <span class="faint num">${format.bytes(size)}</span></li>`)}</ul>
-      <${Button} small onClick=${onOther}>Other files<//></div>
-    ${config && html`<p class="hint">${[config.rank && `Rank ${config.rank}`, config.alpha && `alpha ${config.alpha}`, config.targets.length > 0 && config.targets.join(", "), config.base && `trained on ${config.base}`].filter(Boolean).join(" · ")}</p>`}
-  </div>`;
+  return html`
+    <div class="card chosen">
+      <div class="spread">
+        <ul>
+          ${read.parts.map(
+            ([name, size]) => html`
+              <li key=${name}>
+                <code>${name}</code> <span class="faint num">${format.bytes(size)}</span>
+              </li>
+            `,
+          )}
+        </ul>
+        <${Button} small onClick=${onOther}>
+          Other files
+        <//>
+      </div>
+      ${
+        config &&
+        html`
+          <p class="hint">
+            ${[
+              config.rank && `Rank ${config.rank}`,
+              config.alpha && `alpha ${config.alpha}`,
+              config.targets.length > 0 && config.targets.join(", "),
+              config.base && `trained on ${config.base}`,
+            ]
+              .filter(Boolean)
+              .join(" · ")}
+          </p>
+        `
+      }
+    </div>
+  `;
 }
 
 function Done({ state: { result, detail }, projectId, onClose }) {
   const isServed = result.version === result.uploaded_version;
-  const title = !result.changed ? "This content is there already" : result.version_state === "inspected" ? "It waits for an engine" : isServed ? "It can be called now" : "The version is ready";
-  const text = result.version_state === "inspected"
-    ? "It fits the base model. No engine is there to try it; that happens by itself once one is."
-    : isServed ? html`Version ${result.uploaded_version} answers as <code>${result.model}</code>.` : html`Version ${result.uploaded_version} waits to be promoted; <code>${result.model}@${result.uploaded_version}</code> calls it.`;
+  const title = !result.changed
+    ? "This content is there already"
+    : result.version_state === "inspected"
+      ? "It waits for an engine"
+      : isServed
+        ? "It can be called now"
+        : "The version is ready";
+  const text =
+    result.version_state === "inspected"
+      ? "It fits the base model. No engine is there to try it; that happens by itself once one is."
+      : isServed
+        ? html`Version ${result.uploaded_version} answers as <code>${result.model}</code>.`
+        : html`
+          Version ${result.uploaded_version} waits to be promoted;${" "}
+          <code>
+            ${result.model}@${result.uploaded_version}
+          </code>${" "}
+          calls it.
+        `;
   const model = isServed ? result.model : `${result.model}@${result.uploaded_version}`;
-  return html`<${Notice} tone=${result.version_state === "inspected" ? "warn" : "good"} title=${title}>${text}<//>
+  return html`
+    <${Notice} tone=${result.version_state === "inspected" ? "warn" : "good"} title=${title}>
+      ${text}
+    <//>
     <div class="row">
-      <${Button} kind="primary" icon="playground" href=${`/admin/playground?project=${encodeURIComponent(projectId)}&model=${encodeURIComponent(model)}`}>Try it<//>
-      <${Button} onClick=${() => (onClose(), navigate(to("adapters", projectId, result.name)))}>Open the adapter<//>
+      <${Button}
+        kind="primary"
+        icon="playground"
+        href="/admin/playground?project=${encodeURIComponent(projectId)}&model=${encodeURIComponent(model)}"
+      >
+        Try it
+      <//>
+      <${Button} onClick=${() => (onClose(), navigate(to("adapters", projectId, result.name)))}>
+        Open the adapter
+      <//>
     </div>
-    <${Report} report=${detail.report} probe=${detail.probe} />`;
+    <${Report} report=${detail.report} probe=${detail.probe} />
+  `;
 }
 
-const SOURCE_HINT = "hf://organization/repository[@revision], https://host/adapter.tar.gz or s3://bucket/prefix. The operator allows places with LORIKEET_ADAPTER_SOURCES.";
+const SOURCE_HINT =
+  "hf://organization/repository[@revision], https://host/adapter.tar.gz or s3://bucket/prefix. The operator allows places with LORIKEET_ADAPTER_SOURCES.";
 
 function FromSource({ projectId, name, onDone, onClose }) {
   const bases = useBases(name ? null : projectId);
-  const form = useForm({ name, source: "", base: "", promote: true }, async ({ base, ...values }) => {
-    const started = await post(`/projects/${encodeURIComponent(projectId)}/adapters`, { ...values, ...bodyOfBase(base, bases) });
-    onDone(started);
-    onClose();
-    toast(`Fetching ${values.name}; its import is listed below the adapters`, { tone: "info" });
-    if (!name) navigate(`/admin/adapters?project=${encodeURIComponent(projectId)}`);
-  }, (values) => ({ ...checkName(values), source: given(values.source, "Give the place that it is fetched from.") }));
-  return html`<${Form} form=${form} verb="Import" what="begin the import" onCancel=${onClose}>
-    <${TextField} ...${form.bind("source")} label="Source" hint=${SOURCE_HINT} placeholder="hf://my-org/my-adapter" autocomplete="off" spellcheck="false" />
-    ${!name && html`<${TextField} ...${form.bind("name")} label="Name" hint=${NAME_HINT} autocomplete="off" spellcheck="false" />`}
-    <${BaseField} form=${form} bases=${bases} />
-    <${Checkbox} label="Make it the current version" hint=${PROMOTE_HINT} value=${form.values.promote} onValue=${(value) => form.set("promote", value)} />
-  <//>`;
+  const form = useForm(
+    { name, source: "", base: "", promote: true },
+    async ({ base, ...values }) => {
+      const started = await post(`/projects/${encodeURIComponent(projectId)}/adapters`, {
+        ...values,
+        ...bodyOfBase(base, bases),
+      });
+      onDone(started);
+      onClose();
+      toast(`Fetching ${values.name}; its import is listed below the adapters`, { tone: "info" });
+      if (!name) navigate(`/admin/adapters?project=${encodeURIComponent(projectId)}`);
+    },
+    (values) => ({
+      ...checkName(values),
+      source: given(values.source, "Give the place that it is fetched from."),
+    }),
+  );
+  return html`
+    <${Form} form=${form} verb="Import" what="begin the import" onCancel=${onClose}>
+      <${TextField}
+        ...${form.bind("source")}
+        label="Source"
+        hint=${SOURCE_HINT}
+        placeholder="hf://my-org/my-adapter"
+        autocomplete="off"
+        spellcheck="false"
+      />
+      ${
+        !name &&
+        html`
+          <${TextField}
+            ...${form.bind("name")}
+            label="Name"
+            hint=${NAME_HINT}
+            autocomplete="off"
+            spellcheck="false"
+          />
+        `
+      }
+      <${BaseField} form=${form} bases=${bases} />
+      <${Checkbox}
+        label="Make it the current version"
+        hint=${PROMOTE_HINT}
+        value=${form.values.promote}
+        onValue=${(value) => form.set("promote", value)}
+      />
+    <//>
+  `;
 }

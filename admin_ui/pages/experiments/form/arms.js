@@ -10,21 +10,62 @@ import { ArmModel } from "./models.js";
 import { mayAddArm, newArm, partsOf, wrongPart } from "./values.js";
 
 const OWN = ["temperature", "system_prompt", "mode"];
-const MODES = [["fill", "Only what a request leaves open"], ["replace", "What a request gives as well"]];
+const MODES = [
+  ["fill", "Only what a request leaves open"],
+  ["replace", "What a request gives as well"],
+];
 
 export function Arms({ form, models, projectId }) {
   const { arms } = form.values;
-  const change = (place, changes) => form.set("arms", arms.map((arm, each) => (each === place ? { ...arm, ...changes } : arm)));
+  const change = (place, changes) =>
+    form.set(
+      "arms",
+      arms.map((arm, each) => (each === place ? { ...arm, ...changes } : arm)),
+    );
   const add = () => form.set("arms", evened([...arms, newArm(`treatment-${arms.length}`)]));
   const remove = (place) => form.set("arms", evened(arms.filter((_, each) => each !== place)));
   const shares = arms.some(({ share }) => wrongPart(share)) ? null : sharesOf(partsOf(arms));
-  return html`<${Section} title="Arms" hint="The first is the control: the others are compared with it, and it is served wherever nothing is to be compared."
-    actions=${mayAddArm(arms) && html`<${Button} small icon="plus" onClick=${add}>Add an arm<//>`}>
-    <div class="arms">${arms.map((arm, place) => html`<${Arm} key=${place} place=${place} arm=${arm} share=${shares?.[place]} errors=${form.errors} models=${models} projectId=${projectId}
-      onChange=${(changes) => change(place, changes)} onRemove=${arms.length > 2 && place > 0 && (() => remove(place))} />`)}</div>
-    ${shares && html`<p class="hint">${partsInWords(partsOf(arms).map(({ weight }) => weight / 100))}</p>`}
-    ${form.errors.arms && html`<p class="field-error" role="alert">${form.errors.arms}</p>`}
-  <//>`;
+  return html`
+    <${Section}
+      title="Arms"
+      hint="The first is the control: the others are compared with it, and it is served wherever nothing is to be compared."
+      actions=${
+        mayAddArm(arms) &&
+        html`
+          <${Button} small icon="plus" onClick=${add}>
+            Add an arm
+          <//>
+        `
+      }
+    >
+      <div class="arms">
+        ${arms.map(
+          (arm, place) => html`
+            <${Arm}
+              key=${place}
+              place=${place}
+              arm=${arm}
+              share=${shares?.[place]}
+              errors=${form.errors}
+              models=${models}
+              projectId=${projectId}
+              onChange=${(changes) => change(place, changes)}
+              onRemove=${arms.length > 2 && place > 0 && (() => remove(place))}
+            />
+          `,
+        )}
+      </div>
+      ${shares && html`<p class="hint">${partsInWords(partsOf(arms).map(({ weight }) => weight / 100))}</p>`}
+      ${
+        form.errors.arms &&
+        html`
+          <p class="field-error" role="alert">
+            ${form.errors.arms}
+          </p>
+        `
+      }
+    <//>
+  `;
 }
 
 /** Equal parts, as latencies are compared most fairly between arms of one size. */
@@ -35,20 +76,46 @@ function evened(arms) {
 
 /** share: the part of the units that its part comes to; undefined while some part is wrong. */
 function Arm({ place, arm, share, errors, models, projectId, onChange, onRemove }) {
-  const field = (name) => ({ name: `arms.${place}.${name}`, value: arm[name], error: errors[`arms.${place}.${name}`], onValue: (value) => onChange({ [name]: value }) });
-  return html`<fieldset class="arm">
-    <legend class="label">${place === 0 ? "Control" : `Treatment${place > 1 ? ` ${place}` : ""}`}</legend>
-    ${onRemove && html`<${Button} kind="quiet" small icon="trash" label=${`Remove ${arm.name || "this arm"}`} onClick=${onRemove} />`}
-    <${TextField} ...${field("name")} label="Name" autocomplete="off" spellcheck="false" />
-    <${ArmModel} ...${field("model")} label="Serves" projectId=${projectId} models=${models} />
-    <${TextField} ...${field("share")} label="Part of the units" hint=${share === undefined ? undefined : `gets ${percent(share)} of the units`} inputmode="decimal" autocomplete="off" />
-    <details open=${arm.temperature !== "" || arm.system_prompt !== "" || OWN.some((name) => errors[`arms.${place}.${name}`])}>
-      <summary>Its own settings</summary>
-      <div class="stack">
-        <${TextField} ...${field("temperature")} label="Temperature" inputmode="decimal" autocomplete="off" placeholder="as without" />
-        <${TextArea} ...${field("system_prompt")} label="System prompt" rows=${3} placeholder="as without" />
-        <${Select} ...${field("mode")} label="They count for" options=${MODES} />
-      </div>
-    </details>
-  </fieldset>`;
+  const field = (name) => ({
+    name: `arms.${place}.${name}`,
+    value: arm[name],
+    error: errors[`arms.${place}.${name}`],
+    onValue: (value) => onChange({ [name]: value }),
+  });
+  return html`
+    <fieldset class="arm">
+      <legend class="label">${place === 0 ? "Control" : `Treatment${place > 1 ? ` ${place}` : ""}`}</legend>
+      ${
+        onRemove &&
+        html`<${Button} kind="quiet" small icon="trash" label="Remove ${arm.name || "this arm"}" onClick=${onRemove} />`
+      }
+      <${TextField} ...${field("name")} label="Name" autocomplete="off" spellcheck="false" />
+      <${ArmModel} ...${field("model")} label="Serves" projectId=${projectId} models=${models} />
+      <${TextField}
+        ...${field("share")}
+        label="Part of the units"
+        hint=${share === undefined ? undefined : `gets ${percent(share)} of the units`}
+        inputmode="decimal"
+        autocomplete="off"
+      />
+      <details
+        open=${
+          arm.temperature !== "" || arm.system_prompt !== "" || OWN.some((name) => errors[`arms.${place}.${name}`])
+        }
+      >
+        <summary>Its own settings</summary>
+        <div class="stack">
+          <${TextField}
+            ...${field("temperature")}
+            label="Temperature"
+            inputmode="decimal"
+            autocomplete="off"
+            placeholder="as without"
+          />
+          <${TextArea} ...${field("system_prompt")} label="System prompt" rows=${3} placeholder="as without" />
+          <${Select} ...${field("mode")} label="They count for" options=${MODES} />
+        </div>
+      </details>
+    </fieldset>
+  `;
 }

@@ -12,9 +12,34 @@ export function HowLong({ projectId, experiment: { id, version, metrics, arms } 
   const [effect, setEffect] = useState("5");
   const [{ metric }] = metrics.primary;
   const wrong = effect.trim() ? number(effect, { min: 0.1, max: 1000 }) : "Give a change, such as 5.";
-  const { size, problem } = useSize(projectId, wrong ? null : { experiment_id: id, metric: sizedBy(metric), relative_effect: Number(effect) / 100 }, version);
-  return html`<${Section} title="How long it takes" card>
-    <div class="form"><${TextField} label="Change worth finding, %" hint=${`Of “${metricTitle(metric)}”; smaller ones take far longer to find.`} value=${effect} onValue=${setEffect} error=${wrong} inputmode="decimal" autocomplete="off" /></div>
-    ${(size || problem) && html`<${Notice} title=${size ? sizeNote(metric) + size.text + unevenNote(sharesOf(arms)) : "How long it takes is not known"}>${size ? "" : problem}<//>`}
-  <//>`;
+  const { size, problem } = useSize(
+    projectId,
+    wrong ? null : { experiment_id: id, metric: sizedBy(metric), relative_effect: Number(effect) / 100 },
+    version,
+  );
+  return html`
+    <${Section} title="How long it takes" card>
+      <div class="form">
+        <${TextField}
+          label="Change worth finding, %"
+          hint="Of “${metricTitle(metric)}”; smaller ones take far longer to find."
+          value=${effect}
+          onValue=${setEffect}
+          error=${wrong}
+          inputmode="decimal"
+          autocomplete="off"
+        />
+      </div>
+      ${
+        (size || problem) &&
+        html`
+          <${Notice}
+            title=${size ? sizeNote(metric) + size.text + unevenNote(sharesOf(arms)) : "How long it takes is not known"}
+          >
+            ${size ? "" : problem}
+          <//>
+        `
+      }
+    <//>
+  `;
 }

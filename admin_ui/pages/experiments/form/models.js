@@ -14,7 +14,9 @@ export function useArmModels(projectId, exclude) {
   const adapters = useAll(pathOf(projectId, "/adapters"));
   const aliases = useAll(pathOf(projectId, "/aliases"));
   const own = (adapters.data ?? []).filter(({ version }) => version !== null);
-  const names = (aliases.data ?? []).filter(({ name, target_kind: kind }) => name !== exclude && !["experiment", "route"].includes(kind));
+  const names = (aliases.data ?? []).filter(
+    ({ name, target_kind: kind }) => name !== exclude && !["experiment", "route"].includes(kind),
+  );
   return {
     isLoading: [bases, adapters, aliases].some(({ data, error }) => data === undefined && !error),
     adapters: Object.fromEntries(own.map((adapter) => [adapter.model, adapter])),
@@ -39,12 +41,34 @@ export function firstModels({ options, adapters }) {
 export function ArmModel({ projectId, models, label, value, onValue, error }) {
   const [bare, version = ""] = value.split("@");
   const adapter = models.adapters[bare];
-  const versions = useApi(adapter ? pathOf(projectId, `/adapters/${encodeURIComponent(adapter.name)}/versions`) : null, { limit: 20 });
+  const versions = useApi(
+    adapter ? pathOf(projectId, `/adapters/${encodeURIComponent(adapter.name)}/versions`) : null,
+    { limit: 20 },
+  );
   const ready = (versions.data?.data ?? []).filter(({ state }) => state === "ready");
   const isKnown = models.options.some(([model]) => model === bare);
   const mayBeNone = models.options[0]?.[0] === "";
-  const options = [...(value || mayBeNone ? [] : [["", "Choose"]]), ...(value && !isKnown ? [[bare, bare]] : []), ...models.options];
-  const ofAdapter = [["", `The current one${adapter ? `, version ${adapter.version} now` : ""}`], ...ready.map(({ version }) => [String(version), `Version ${version}`])];
-  return html`<${Select} label=${label} value=${bare} onValue=${onValue} error=${error} options=${options} />
-    ${adapter && html`<${Select} label="Version" value=${version} options=${ofAdapter} onValue=${(chosen) => onValue(chosen ? `${bare}@${chosen}` : bare)} />`}`;
+  const options = [
+    ...(value || mayBeNone ? [] : [["", "Choose"]]),
+    ...(value && !isKnown ? [[bare, bare]] : []),
+    ...models.options,
+  ];
+  const ofAdapter = [
+    ["", `The current one${adapter ? `, version ${adapter.version} now` : ""}`],
+    ...ready.map(({ version }) => [String(version), `Version ${version}`]),
+  ];
+  return html`
+    <${Select} label=${label} value=${bare} onValue=${onValue} error=${error} options=${options} />
+    ${
+      adapter &&
+      html`
+        <${Select}
+          label="Version"
+          value=${version}
+          options=${ofAdapter}
+          onValue=${(chosen) => onValue(chosen ? `${bare}@${chosen}` : bare)}
+        />
+      `
+    }
+  `;
 }

@@ -17,7 +17,14 @@ export const SCOPES = [
   ["usage", "Read usage", "Tokens and cost of this tenant"],
 ];
 const DAY_S = 86_400;
-const EXPIRIES = [["never", "Never"], ["7", "In 7 days"], ["30", "In 30 days"], ["90", "In 90 days"], ["365", "In a year"], ["date", "On a day …"]];
+const EXPIRIES = [
+  ["never", "Never"],
+  ["7", "In 7 days"],
+  ["30", "In 30 days"],
+  ["90", "In 90 days"],
+  ["365", "In a year"],
+  ["date", "On a day …"],
+];
 
 const NETWORK = /^[\da-f.:]+(\/\d{1,3})?$/i;
 const split = (networks) => networks.split(/[\s,]+/).filter(Boolean);
@@ -43,7 +50,9 @@ export function checkKey({ name, scopes, expires_at: when, date, models, ip_allo
     scopes: scopes.length ? undefined : "Choose what it may do.",
     date: when !== "date" || day / 1000 > now() ? undefined : day ? "That day is over." : "Choose the last day.",
     models: models?.length === 0 ? "Choose at least one, or all." : undefined,
-    ip_allowlist: split(networks).every((text) => NETWORK.test(text)) ? undefined : "Addresses or networks, such as 203.0.113.7 or 203.0.113.0/24, one a line.",
+    ip_allowlist: split(networks).every((text) => NETWORK.test(text))
+      ? undefined
+      : "Addresses or networks, such as 203.0.113.7 or 203.0.113.0/24, one a line.",
   };
 }
 
@@ -70,15 +79,39 @@ export function KeyFields({ form, projectId, apiKey, accounts = [] }) {
   const { values } = form;
   const expiries = apiKey?.expires_at ? [["same", `As it is: ${short(apiKey.expires_at)}`], ...EXPIRIES] : EXPIRIES;
   return html`
-    <${TextField} ...${form.bind("name")} label="Name" hint="Where it is used, such as “checkout in production”." maxlength="64" autofocus autocomplete="off" />
-    ${accounts.length > 0 &&
-    html`<${Select} ...${form.bind("service_account_id")} label="Owner" options=${[["", "Me"], ...accounts.map(({ id, name }) => [id, `Service account ${name}`])]}
-      hint="A service account's key goes on when people leave." />`}
+    <${TextField}
+      ...${form.bind("name")}
+      label="Name"
+      hint="Where it is used, such as “checkout in production”."
+      maxlength="64"
+      autofocus
+      autocomplete="off"
+    />
+    ${
+      accounts.length > 0 &&
+      html`
+        <${Select}
+          ...${form.bind("service_account_id")}
+          label="Owner"
+          options=${[["", "Me"], ...accounts.map(({ id, name }) => [id, `Service account ${name}`])]}
+          hint="A service account's key goes on when people leave."
+        />
+      `
+    }
     <${Choices} ...${form.bind("scopes")} label="It may" options=${SCOPES} />
     <${Select} ...${form.bind("expires_at")} label="Expires" options=${expiries} />
     ${values.expires_at === "date" && html`<${TextField} ...${form.bind("date")} label="Last day" type="date" />`}
     <${Models} ...${form.bind("models")} projectId=${projectId} />
-    <${TextArea} ...${form.bind("ip_allowlist")} label="Networks" optional rows=${2} placeholder="203.0.113.0/24" hint="Addresses or networks that it may be used from, one a line. Empty: from anywhere." spellcheck="false" />`;
+    <${TextArea}
+      ...${form.bind("ip_allowlist")}
+      label="Networks"
+      optional
+      rows=${2}
+      placeholder="203.0.113.0/24"
+      hint="Addresses or networks that it may be used from, one a line. Empty: from anywhere."
+      spellcheck="false"
+    />
+  `;
 }
 
 /** value: ids of models, null for all. */
@@ -86,9 +119,28 @@ function Models({ projectId, value, onValue, error }) {
   // The one list of the admin API that names all models that a project can call.
   const known = useApi(can("limits.read", projectId) ? pathOf(projectId, "/rate_limits") : null, { limit: 100 });
   const ids = [...new Set([...(known.data?.data ?? []).map(({ model }) => model), ...(value ?? [])])];
-  return html`<div class="field">
-    <span class="label">Models</span>
-    <${Checkbox} label="All, those to come too" value=${value === null} onValue=${(all) => onValue(all ? null : ids.slice(0, 1))} />
-    ${value !== null && html`<div class="choices-scroll"><${Choices} label="Only these" value=${value} onValue=${onValue} options=${ids.map((id) => [id, id])} error=${error} /></div>`}
-  </div>`;
+  return html`
+    <div class="field">
+      <span class="label">Models</span>
+      <${Checkbox}
+        label="All, those to come too"
+        value=${value === null}
+        onValue=${(all) => onValue(all ? null : ids.slice(0, 1))}
+      />
+      ${
+        value !== null &&
+        html`
+          <div class="choices-scroll">
+            <${Choices}
+              label="Only these"
+              value=${value}
+              onValue=${onValue}
+              options=${ids.map((id) => [id, id])}
+              error=${error}
+            />
+          </div>
+        `
+      }
+    </div>
+  `;
 }

@@ -9,13 +9,37 @@ import { FirstRequest } from "../first_request.js";
 
 /** apiKey: with its value. title; children: what else there is to say. href: where its tenant is, if not here. */
 export function KeyShownOnce({ apiKey, title, children, href, onClose }) {
-  return html`<${Dialog} title=${title} onClose=${onClose} locked wide
-    footer=${html`${href && html`<${Button} href=${href} onClick=${onClose}>Open the tenant<//>`}<${Button} kind="primary" onClick=${onClose}>I have stored it<//>`}>
-    <div class="stack">
-      ${children}
-      <${Notice} tone="warn" title="This key is shown once">Store it in a secret manager now. Whoever has it can use it; a lost one is rotated or revoked.<//>
-      <div class="field"><span class="label">${apiKey.name}</span><${Secret} value=${apiKey.value} label="API key" /></div>
-      <${FirstRequest} apiKey=${apiKey} />
-    </div>
-  <//>`;
+  return html`
+    <${Dialog}
+      title=${title}
+      onClose=${onClose}
+      locked
+      wide
+      footer=${html`
+        ${
+          href &&
+          html`
+            <${Button} href=${href} onClick=${onClose}>
+              Open the tenant
+            <//>
+          `
+        }
+        <${Button} kind="primary" onClick=${onClose}>
+          I have stored it
+        <//>
+      `}
+    >
+      <div class="stack">
+        ${children}
+        <${Notice} tone="warn" title="This key is shown once">
+          Store it in a secret manager now. Whoever has it can use it; a lost one is rotated or revoked.
+        <//>
+        <div class="field">
+          <span class="label">${apiKey.name}</span>
+          <${Secret} value=${apiKey.value} label="API key" />
+        </div>
+        <${FirstRequest} apiKey=${apiKey} />
+      </div>
+    <//>
+  `;
 }

@@ -14,6 +14,7 @@ export function stateOf(key) {
 export const isInUse = (key) => ["active", "suspended"].includes(stateOf(key));
 
 /** Not where that was meant: of a key that was made for less. */
-export const endsSoon = (key) => isInUse(key) && key.expires_at && key.expires_at - now() < SOON_S && key.expires_at - key.created_at >= SOON_S;
+export const endsSoon = (key) =>
+  isInUse(key) && key.expires_at && key.expires_at - now() < SOON_S && key.expires_at - key.created_at >= SOON_S;
 
 export const ownerOf = ({ owner }) => owner?.user?.name || owner?.user?.email || owner?.service_account?.name || "–";

@@ -15,24 +15,44 @@ import { isInUse } from "../keys/state.js";
 import { COUNTED, OF_NO_KEY, UNITS, shownAs, titleOf } from "./words.js";
 
 const MIB = 2 ** 20;
-const WINDOWS = [["minute", "per minute"], ["day", "per day, in UTC"], ["month", "per month, in UTC"]];
+const WINDOWS = [
+  ["minute", "per minute"],
+  ["day", "per day, in UTC"],
+  ["month", "per month, in UTC"],
+];
 const ONE = ["none", "in one request"];
 
-/** base: path of the limits. limit: to change, null for a new one. keysOnly: the reader may bound keys alone. preset: values to begin with. onChange(limit): asked to change one that is there. */
-export function SetLimit({ base, projectId, limit = null, preset = {}, keysOnly = false, currency, onChange, onClose }) {
+/**
+ * base: path of the limits. limit: to change, null for a new one. keysOnly: the reader may bound keys alone. preset:
+ * values to begin with. onChange(limit): asked to change one that is there.
+ */
+export function SetLimit({
+  base,
+  projectId,
+  limit = null,
+  preset = {},
+  keysOnly = false,
+  currency,
+  onChange,
+  onClose,
+}) {
   const [same, setSame] = useState(null);
   const keys = useApi(projectId ? pathOf(projectId, "/api_keys") : null, { limit: 100 });
   const models = useApi(projectId ? pathOf(projectId, "/rate_limits") : null, { limit: 100 });
-  const form = useForm(valuesOf(limit, preset), async (values) => {
-    const body = bodyOf(values);
-    const found = limit ? null : await sameAs(base, body);
-    setSame(found);
-    if (found) return;
-    await post(base, body);
-    invalidate(base);
-    toast(limit ? "The limit is changed" : "The limit holds now");
-    onClose();
-  }, (values) => complaints(values, { currency, keysOnly }));
+  const form = useForm(
+    valuesOf(limit, preset),
+    async (values) => {
+      const body = bodyOf(values);
+      const found = limit ? null : await sameAs(base, body);
+      setSame(found);
+      if (found) return;
+      await post(base, body);
+      invalidate(base);
+      toast(limit ? "The limit is changed" : "The limit holds now");
+      onClose();
+    },
+    (values) => complaints(values, { currency, keysOnly }),
+  );
   const { unit, hard } = form.values;
   const setUnit = (next) => {
     form.set("unit", next);
@@ -42,28 +62,121 @@ export function SetLimit({ base, projectId, limit = null, preset = {}, keysOnly 
   };
   const keyOptions = (keys.data?.data ?? []).filter(isInUse).map(({ id, name }) => [id, name]);
   const modelOptions = (models.data?.data ?? []).map(({ model }) => [model, model]);
-  const windows = ["tokens", "input_tokens", "output_tokens"].includes(unit) && hard === "true" ? [...WINDOWS, ONE] : WINDOWS;
-  return html`<${Dialog} title=${limit ? `Change ${titleOf(limit).toLowerCase()}` : "New limit"} onClose=${onClose}>
-    <${Form} form=${form} verb=${limit ? "Save" : "Set limit"} what="set the limit" onCancel=${onClose}>
-      ${!limit && html`<${Select} ...${form.bind("unit")} onValue=${setUnit} label="Of" options=${Object.entries(UNITS)} />`}
-      <${TextField} ...${form.bind("max")} label="At most${unit === "cost_nanos" ? `, in ${currency.toUpperCase()}` : unit === "storage_bytes" ? ", in MiB" : ""}" inputmode="decimal" autocomplete="off" autofocus />
-      ${!limit && COUNTED.includes(unit) && html`<${Select} ...${form.bind("window")} label="Counted" options=${windows} />`}
-      ${!limit && projectId && html`
-        ${!OF_NO_KEY.includes(unit) && html`<${Select} ...${form.bind("api_key_id")} label="Of whom" options=${[...(keysOnly ? [["", "Choose a key"]] : [["", "The whole tenant"]]), ...keyOptions.map(([id, name]) => [id, `Key ${name}`])]} />`}
-        ${unit !== "storage_bytes" && html`<${Select} ...${form.bind("model")} label="Of which model" options=${[["", "All models together"], ...modelOptions]} />`}
-      `}
-      ${!limit && COUNTED.includes(unit) && html`<${Select} ...${form.bind("hard")} label="At its end" options=${[["true", "Refuse requests"], ["false", "Only alert"]]} />`}
-      ${COUNTED.includes(unit) && form.values.window !== "none" && html`<${TextField} ...${form.bind("alert_percents")} label="Alert at, in %" optional hint="Webhooks are called when use crosses these shares, such as 80, 100." />`}
-      ${same && html`<${Notice} tone="warn" title="There is one already" action=${html`<${Button} small onClick=${() => onChange(same)}>Change it<//>`}>${titleOf(same)}: at most ${shownAs(same.unit, currency)(same.max)}. Nothing was changed.<//>`}
+  const windows =
+    ["tokens", "input_tokens", "output_tokens"].includes(unit) && hard === "true" ? [...WINDOWS, ONE] : WINDOWS;
+  return html`
+    <${Dialog} title=${limit ? `Change ${titleOf(limit).toLowerCase()}` : "New limit"} onClose=${onClose}>
+      <${Form} form=${form} verb=${limit ? "Save" : "Set limit"} what="set the limit" onCancel=${onClose}>
+        ${
+          !limit &&
+          html`<${Select} ...${form.bind("unit")} onValue=${setUnit} label="Of" options=${Object.entries(UNITS)} />`
+        }
+        <${TextField}
+          ...${form.bind("max")}
+          label="At most${unit === "cost_nanos" ? `, in ${currency.toUpperCase()}` : unit === "storage_bytes" ? ", in MiB" : ""}"
+          inputmode="decimal"
+          autocomplete="off"
+          autofocus
+        />
+        ${
+          !limit &&
+          COUNTED.includes(unit) &&
+          html`<${Select} ...${form.bind("window")} label="Counted" options=${windows} />`
+        }
+        ${
+          !limit &&
+          projectId &&
+          html`
+            ${
+              !OF_NO_KEY.includes(unit) &&
+              html`
+                <${Select}
+                  ...${form.bind("api_key_id")}
+                  label="Of whom"
+                  options=${[
+                    ...(keysOnly ? [["", "Choose a key"]] : [["", "The whole tenant"]]),
+                    ...keyOptions.map(([id, name]) => [id, `Key ${name}`]),
+                  ]}
+                />
+              `
+            }
+            ${
+              unit !== "storage_bytes" &&
+              html`
+                <${Select}
+                  ...${form.bind("model")}
+                  label="Of which model"
+                  options=${[["", "All models together"], ...modelOptions]}
+                />
+              `
+            }
+          `
+        }
+        ${
+          !limit &&
+          COUNTED.includes(unit) &&
+          html`
+            <${Select}
+              ...${form.bind("hard")}
+              label="At its end"
+              options=${[["true", "Refuse requests"], ["false", "Only alert"]]}
+            />
+          `
+        }
+        ${
+          COUNTED.includes(unit) &&
+          form.values.window !== "none" &&
+          html`
+            <${TextField}
+              ...${form.bind("alert_percents")}
+              label="Alert at, in %"
+              optional
+              hint="Webhooks are called when use crosses these shares, such as 80, 100."
+            />
+          `
+        }
+        ${
+          same &&
+          html`
+            <${Notice}
+              tone="warn"
+              title="There is one already"
+              action=${html`<${Button} small onClick=${() => onChange(same)}>
+                  Change it
+                <//>`}
+            >
+              ${titleOf(same)}: at most ${shownAs(same.unit, currency)(same.max)}. Nothing was changed.
+            <//>
+          `
+        }
+      <//>
     <//>
-  <//>`;
+  `;
 }
 
 function valuesOf(limit, preset) {
-  if (!limit) return { unit: "tokens", max: "", window: "day", hard: "true", model: "", api_key_id: "", alert_percents: "80, 100", ...preset };
+  if (!limit)
+    return {
+      unit: "tokens",
+      max: "",
+      window: "day",
+      hard: "true",
+      model: "",
+      api_key_id: "",
+      alert_percents: "80, 100",
+      ...preset,
+    };
   const { unit, window, max, hard, model, api_key_id: key, alert_percents: percents } = limit;
   const shown = unit === "cost_nanos" ? fromNanos(max) : String(unit === "storage_bytes" ? max / MIB : max);
-  return { unit, window, max: shown, hard: String(hard), model: model ?? "", api_key_id: key ?? "", alert_percents: percents.join(", ") };
+  return {
+    unit,
+    window,
+    max: shown,
+    hard: String(hard),
+    model: model ?? "",
+    api_key_id: key ?? "",
+    alert_percents: percents.join(", "),
+  };
 }
 
 /** In the unit that the API counts in: whole numbers, nanos of the currency, bytes. */
@@ -81,7 +194,8 @@ function complaints(values, { currency, keysOnly }) {
   return {
     max: amountComplaint(values, currency),
     api_key_id: keysOnly ? given(values.api_key_id, "Choose the key.") : undefined,
-    alert_percents: !isAlerting(values) || isRight ? undefined : "Whole percentages from 1 to 100, at most ten, such as 80, 100.",
+    alert_percents:
+      !isAlerting(values) || isRight ? undefined : "Whole percentages from 1 to 100, at most ten, such as 80, 100.",
   };
 }
 
@@ -89,17 +203,22 @@ function amountComplaint({ unit, max }, currency) {
   const smallest = `The least is 0.000000001 ${currency.toUpperCase()}.`;
   if (unit === "cost_nanos") {
     if (toNanos(max) > 0) return undefined;
-    return Number(max) >= 0 && String(max).trim() ? `${smallest} To stop a tenant, suspend it.` : "Give an amount such as 12.50.";
+    return Number(max) >= 0 && String(max).trim()
+      ? `${smallest} To stop a tenant, suspend it.`
+      : "Give an amount such as 12.50.";
   }
   if (unit !== "storage_bytes") return whole(max);
-  return Number.isInteger(Number(max) * MIB) && Number(max) >= 0 && String(max).trim() ? undefined : "Give a whole number of MiB.";
+  return Number.isInteger(Number(max) * MIB) && Number(max) >= 0 && String(max).trim()
+    ? undefined
+    : "Give a whole number of MiB.";
 }
 
 /** The limit that is there already of the same unit, window, model, key and hardness. */
 async function sameAs(base, wanted) {
   for await (const limit of pages(base)) {
     const alike = ["unit", "window", "hard"].every((name) => limit[name] === wanted[name]);
-    if (alike && limit.model === (wanted.model ?? null) && limit.api_key_id === (wanted.api_key_id ?? null)) return limit;
+    if (alike && limit.model === (wanted.model ?? null) && limit.api_key_id === (wanted.api_key_id ?? null))
+      return limit;
   }
   return null;
 }

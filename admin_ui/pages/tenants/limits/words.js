@@ -4,8 +4,13 @@ import * as format from "../../../lib/format/format.js";
 import { ago } from "../../../lib/format/time.js";
 
 export const UNITS = {
-  tokens: "Tokens", input_tokens: "Input tokens", output_tokens: "Output tokens", requests: "Requests",
-  cost_nanos: "Spend", concurrency: "Requests at once", storage_bytes: "Stored adapters",
+  tokens: "Tokens",
+  input_tokens: "Input tokens",
+  output_tokens: "Output tokens",
+  requests: "Requests",
+  cost_nanos: "Spend",
+  concurrency: "Requests at once",
+  storage_bytes: "Stored adapters",
   enqueued_batch_tokens: "Waiting batch tokens",
 };
 export const OF_NO_KEY = ["enqueued_batch_tokens"];

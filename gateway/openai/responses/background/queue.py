@@ -63,6 +63,7 @@ async def queued(
                 body,
                 of_experiments(request.scope["headers"]),
                 referenced_items(asked.wire, asked.items),
+                call.trace.header,
             )
         ),
         response=msgspec.json.encode(initial),

@@ -26,6 +26,8 @@ class BackgroundRequest(msgspec.Struct, frozen=True):
     """The headers that experiments read."""
     referenced: bytes = b"[]"
     """The stored items that references in the input stand for, as a JSON list in their order."""
+    traceparent: str = ""
+    """The header that names the span of the request; "" for none."""
 
     @property
     def wire(self) -> CreateResponse:

@@ -20,7 +20,10 @@ from gateway.db.ids import new_id
 from gateway.db.pool import FAILURES
 from gateway.domain.errors import BackendFailed, GatewayError, LimitReached, Overloaded, QuotaExceeded, ShuttingDown
 from gateway.domain.tenancy.principal import Principal
+from gateway.domain.tracing import names
+from gateway.domain.tracing.span import Attributes
 from gateway.http.error_body import unexpected
+from gateway.observability.tracing.trace import UNTRACED, BeginTrace, passed_on
 from gateway.openai.responses.asked import Asked, asked_of
 from gateway.openai.responses.background.request import BackgroundRequest
 from gateway.openai.responses.reply import Counts, Reply, ReplyIds, ResponseEvents, usage_of
@@ -69,6 +72,8 @@ class RunTools(msgspec.Struct, frozen=True):
     background: BackgroundResponses
     earlier: Earlier
     principal_of: FindPrincipal
+    begin_trace: BeginTrace = passed_on
+    """Goes on with the trace of the request that queued a response."""
 
 
 class Lost(Exception):
@@ -102,6 +107,7 @@ class Running:
         self._has_ended = False
         self._is_cancelled = claim.is_cancelled
         self._is_lost = False
+        self._traced = UNTRACED
 
     def cancel(self) -> None:
         """End the response as cancelled: nothing more is asked of the model."""
@@ -116,7 +122,24 @@ class Running:
             self._speaking.cancel()
 
     async def run(self) -> str:
-        """Run the response, and return what came of it."""
+        """Run the response, with spans where its request is traced, and return what came of it."""
+        self._traced = self._tools.begin_trace(self._request.traceparent, "internal")
+        outcome = "left"
+        try:
+            outcome = await self._outcome()
+            return outcome
+        finally:
+            if (trace := self._traced.trace) is not None:
+                turn = self.claim.turn
+                attributes: Attributes = {
+                    names.RESPONSE_ID: turn.id,
+                    names.TENANT: turn.project_id,
+                    names.API_KEY_ID: self.claim.api_key_id,
+                    names.OUTCOME: outcome,
+                }
+                trace.finish(names.BACKGROUND_RESPONSE, attributes, "failed" if outcome == "failed" else "")
+
+    async def _outcome(self) -> str:
         try:
             logged, counts = await self._logged_before()
             if len(logged) > NUM_BEFORE_OUTPUT:
@@ -248,6 +271,7 @@ class Running:
             endpoint=ENDPOINT,
             stream=True,
             deadline=asyncio.get_running_loop().time() + MAX_RUN_S,
+            trace=self._traced,
             logged_messages=asked.logged_messages,
             unit=fields.unit,
             forced_arm=fields.forced_arm,

@@ -10,14 +10,19 @@ namespace {
 constexpr int64_t kPanel = 64;       // rows of a unit
 constexpr int64_t kMostBlocks = 16;  // of outputs
 constexpr int64_t kUnitsPerThread = 8;
-static_assert(kPanel * kMostBlocks * kBlock <= kBufferFloats, "a unit fits a thread's buffer");
+constexpr int64_t kLine = 64;        // bytes of a cache line
+static_assert(kPanel * kMostBlocks * kBlock <= kBufferFloats - kFirstFloats, "a unit fits a thread's buffer beside a shrink");
 
 int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-struct ShrinkTask {
+struct ProductTask {
   const Decoder* d;
-  int64_t layer, width;
+  const Matrix* matrix;
+  const float* bias;
+  float* y;
+  int64_t num_shrinks, blocks_per_unit, num_blocks, num_panels, layer;
   Group group;
+  bool adds;
 };
 
 int64_t projections(Group group) { return kFirstProjection[group + 1] - kFirstProjection[group]; }
@@ -36,7 +41,7 @@ struct Ranks {
   int64_t first, count, place;  // of the projection's ranks; place: in `shrunk`
 };
 
-Ranks ranks_of(const ShrinkTask& task, int64_t unit) {
+Ranks ranks_of(const ProductTask& task, int64_t unit) {
   const Decoder& d = *task.d;
   const int64_t split = unit % kShrinkSplits, rest = unit / kShrinkSplits;
   const int64_t projection = kFirstProjection[task.group] + rest % projections(task.group);
@@ -48,16 +53,17 @@ Ranks ranks_of(const ShrinkTask& task, int64_t unit) {
   return {piece, all + projection, first, count, first_rank(all, task.group, projection) + first};
 }
 
-void compute_shrink(const ShrinkTask& task, int64_t unit, float* buffer) {
+void compute_shrink(const ProductTask& task, int64_t unit, float* buffer) {
   const Decoder& d = *task.d;
   const Ranks ranks = ranks_of(task, unit);
   const Dtype dtype = Dtype(ranks.factors->dtype);
-  const char* a = static_cast<const char*>(ranks.factors->a) + ranks.first * task.width * bytes_of(dtype);
-  d.path.rows->shrink(a, dtype, d.inputs + ranks.piece->first_row * task.width, task.width, ranks.piece->num_rows,
-                      task.width, ranks.count, float(ranks.factors->scaling), buffer, ranks.count);
+  const int64_t width = task.matrix->num_inputs;
+  const char* a = static_cast<const char*>(ranks.factors->a) + ranks.first * width * bytes_of(dtype);
+  d.path.rows->shrink(a, dtype, d.inputs + ranks.piece->first_row * width, width, ranks.piece->num_rows, width,
+                      ranks.count, float(ranks.factors->scaling), buffer, ranks.count);
 }
 
-void store_shrink(const ShrinkTask& task, int64_t unit, const float* buffer) {
+void store_shrink(const ProductTask& task, int64_t unit, const float* buffer) {
   const Decoder& d = *task.d;
   const Ranks ranks = ranks_of(task, unit);
   for (int64_t row = 0; row < ranks.piece->num_rows; row++) {
@@ -65,16 +71,6 @@ void store_shrink(const ShrinkTask& task, int64_t unit, const float* buffer) {
     memcpy(to, buffer + row * ranks.count, ranks.count * sizeof(float));
   }
 }
-
-struct ProductTask {
-  const Decoder* d;
-  const Matrix* matrix;
-  const float* bias;
-  float* y;
-  int64_t blocks_per_unit, num_blocks, num_panels, layer;
-  Group group;
-  bool adds, adapts;
-};
 
 struct Area {
   int64_t first_row, num_rows, first_block, num_blocks;
@@ -115,22 +111,52 @@ void expand_row(const ProductTask& task, int64_t row, int64_t first, int64_t las
   }
 }
 
+// Ask for what `expand_row` reads: pieces of the rows of B, too short for the processor to see them coming.
+void prefetch_factors(const ProductTask& task, int64_t row, int64_t first, int64_t last) {
+  const Decoder& d = *task.d;
+  const Factors* factors = d.chunks[d.chunk_of_row[row]].adapter;
+  if (!factors) return;
+  factors += task.layer * kProjections;
+  int64_t start = 0;
+  for (int64_t p = kFirstProjection[task.group]; p < kFirstProjection[task.group + 1]; p++) {
+    const int64_t size = outputs_of(d, p), from = first > start ? first : start;
+    const int64_t to = last < start + size ? last : start + size;
+    if (from < to) {
+      const int64_t bytes = bytes_of(Dtype(factors[p].dtype));
+      const char* b = static_cast<const char*>(factors[p].b) + (from - start) * bytes;
+      for (int64_t k = 0; k < factors[p].rank; k++, b += size * bytes) {
+        for (int64_t i = 0; i < (to - from) * bytes; i += kLine) __builtin_prefetch(b + i);
+      }
+    }
+    start += size;
+  }
+}
+
 void compute_product(const ProductTask& task, int64_t unit, float* buffer) {
   const Decoder& d = *task.d;
   const Area area = area_of(task, unit);
   const int64_t stride = area.num_blocks * kBlock, first = area.first_block * kBlock;
   const int64_t rest = task.matrix->num_outputs - first, count = rest < stride ? rest : stride;
+  for (int64_t r = 0, last = -1; task.num_shrinks && r < area.num_rows; r++) {
+    const int64_t row = area.first_row + r, chunk = d.chunk_of_row[row];
+    if (chunk != last) prefetch_factors(task, row, first, first + count);
+    last = chunk;
+  }
   for (int64_t b = 0; b < area.num_blocks; b++) {
     compute_block(d.path.tiles, *task.matrix, area.first_block + b, {d.values, d.scales, d.sums}, area.first_row,
                   area.num_rows, buffer + b * kBlock, stride);
   }
   for (int64_t r = 0; r < area.num_rows; r++) {
     float* out = buffer + r * stride;
-    if (task.bias) {
-      for (int64_t o = 0; o < count; o++) out[o] += task.bias[first + o];
-    }
-    if (task.adapts) expand_row(task, area.first_row + r, first, first + count, out);
+    for (int64_t o = 0; task.bias && o < count; o++) out[o] += task.bias[first + o];
   }
+}
+
+void expand_product(const ProductTask& task, int64_t unit, float* buffer) {
+  const Area area = area_of(task, unit);
+  const int64_t stride = area.num_blocks * kBlock, first = area.first_block * kBlock;
+  const int64_t rest = task.matrix->num_outputs - first, count = rest < stride ? rest : stride;
+  for (int64_t r = 0; r < area.num_rows; r++) expand_row(task, area.first_row + r, first, first + count, buffer + r * stride);
 }
 
 void store_product(const ProductTask& task, int64_t unit, const float* buffer) {
@@ -148,22 +174,46 @@ void store_product(const ProductTask& task, int64_t unit, const float* buffer) {
   }
 }
 
+// Units of a job of both: shrinks come first.
+
+void compute(const ProductTask& task, int64_t unit, float* buffer) {
+  if (unit < task.num_shrinks) compute_shrink(task, unit, buffer);
+  else compute_product(task, unit - task.num_shrinks, buffer);
+}
+
+void amend(const ProductTask& task, int64_t unit, float* buffer) { expand_product(task, unit - task.num_shrinks, buffer); }
+
+void store(const ProductTask& task, int64_t unit, const float* buffer) {
+  if (unit < task.num_shrinks) store_shrink(task, unit, buffer);
+  else store_product(task, unit - task.num_shrinks, buffer);
+}
+
+// Units of the product alone, after its shrinks.
+void compute_expanded(const ProductTask& task, int64_t unit, float* buffer) {
+  compute_product(task, unit, buffer);
+  expand_product(task, unit, buffer);
+}
+
 }  // namespace
 
 void multiply_rows(const Decoder& d, int64_t layer, Group group, bool add_to_x) {
   const Matrix& matrix = *d.layers[layer].products[group];
-  const bool adapts = d.adapts[layer * kGroups + group];
-  if (adapts) {
-    const ShrinkTask task = {&d, layer, matrix.num_inputs, group};
-    const int64_t units = d.num_adapted * projections(group) * kShrinkSplits;
-    run_job<ShrinkTask, compute_shrink, store_shrink>(task, units, d.num_threads);
-  }
   const int64_t blocks = ceiling(matrix.num_outputs, kBlock), panels = ceiling(d.num_rows, kPanel);
   int64_t blocks_per_unit = blocks / (d.num_threads * kUnitsPerThread);
   blocks_per_unit = blocks_per_unit < 1 ? 1 : blocks_per_unit > kMostBlocks ? kMostBlocks : blocks_per_unit;
-  const ProductTask task = {&d,     &matrix, d.layers[layer].biases[group], add_to_x ? d.x : d.out, blocks_per_unit,
-                            blocks, panels,  layer,                         group,                  add_to_x, adapts};
-  run_job<ProductTask, compute_product, store_product>(task, ceiling(blocks, blocks_per_unit) * panels, d.num_threads);
+  const int64_t units = ceiling(blocks, blocks_per_unit) * panels;
+  const bool adapts = d.adapts[layer * kGroups + group];
+  const int64_t shrinks = adapts ? d.num_adapted * projections(group) * kShrinkSplits : 0;
+  const ProductTask task = {&d,      &matrix,         d.layers[layer].biases[group], add_to_x ? d.x : d.out,
+                            shrinks, blocks_per_unit, blocks, panels, layer, group, add_to_x};
+  if (!adapts) {
+    run_job<ProductTask, compute_product, store_product>(task, units, d.num_threads);
+  } else if (shrinks + units <= kMaxUnits && d.room_ranks * kTileRows <= kFirstFloats) {
+    run_amended_job<ProductTask, compute, amend, store>(task, shrinks, shrinks + units, d.num_threads);
+  } else {
+    run_job<ProductTask, compute_shrink, store_shrink>(task, shrinks, d.num_threads);
+    run_job<ProductTask, compute_expanded, store_product>(task, units, d.num_threads);
+  }
 }
 
 }  // namespace lorikeet

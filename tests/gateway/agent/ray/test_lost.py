@@ -7,7 +7,10 @@ import time
 
 import pytest
 
-from tests.gateway.agent.ray.nodes import Nodes, RayHost, needs_ray
+from gateway.db.pools.hosts import list_hosts
+from gateway.db.pools.pools import exclude_hosts
+from gateway.domain.pools.capacity import Node
+from tests.gateway.agent.ray.nodes import NODE_BYTES, Nodes, RayHost, needs_ray
 from tests.installation.waiting import until
 
 pytestmark = needs_ray
@@ -133,6 +136,51 @@ async def test_a_replica_for_which_no_node_is_large_enough_says_so_and_starts_wh
         for pid in host.pids():
             host.kill(pid)
         await asyncio.to_thread(nodes.kill, "large")
+
+
+async def test_a_pool_chooses_nodes_by_labels_and_moves_and_all_nodes_are_told_of(host: RayHost, nodes: Nodes) -> None:
+    host.variables["LORIKEET_NUM_THREADS"] = "5"
+    pool = await host.pool(host.model())
+    async with host.database.acquire() as conn:
+        await exclude_hosts(conn, pool.id, {"zone": ["west", "north"]})
+    await asyncio.to_thread(nodes.add, "west", num_cpus=6, labels={"zone": "west"})
+    host.agent()
+
+    async def waits() -> bool:
+        return any("and the most is 2 CPU" in row.why for row in await host.replicas())
+
+    async def told() -> list[Node]:
+        async with host.database.acquire() as conn:
+            [row] = await list_hosts(conn)
+        return [each for each in row.nodes if each.labels]
+
+    await until(waits, host.log)
+    [west] = await until(told, host.log)
+    assert (west.labels, west.memory_bytes) == ({"zone": "west"}, NODE_BYTES)
+    await asyncio.to_thread(nodes.add, "east", num_cpus=6, labels={"zone": "east"})
+    try:
+        [row] = await host.ready()
+        assert len(host.pids_on("east")) == 1 and host.pids_on("west") == []
+        assert row.address is not None
+        address = row.address.removeprefix("tcp://").rpartition(":")[0]
+
+        async def is_told() -> bool:
+            return address in {each.address for each in await told()}
+
+        await until(is_told, host.log)
+        async with host.database.acquire() as conn:
+            await exclude_hosts(conn, pool.id, {"zone": ["east"]})
+
+        async def has_moved() -> bool:
+            return len(host.pids_on("west")) == 1 and len(await host.replicas()) == 1
+
+        await until(has_moved, host.log)
+        assert [each.id for each in await host.ready()] != [row.id]
+    finally:
+        for pid in host.pids():
+            host.kill(pid)
+        for name in ("west", "east"):
+            await asyncio.to_thread(nodes.kill, name)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1"])

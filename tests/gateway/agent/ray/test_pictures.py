@@ -26,7 +26,7 @@ class Cluster:
             self.kept.append(call.kept)
             if self.starts:
                 await self.launcher.start(Ask("r", 1, "", ""), begin)
-            return Picture([], [])
+            return Picture([], [], [])
         if isinstance(call, Offer):
             return Offered(Spot(ENGINE.address, ENGINE.address))
         assert isinstance(call, Go)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.agent.launcher import Ask
-from gateway.agent.ray.resources import Node, demand, needs_gpu, nodes_of, why_waiting
+from gateway.agent.ray.resources import RayNode, demand, label_selector, needs_gpu, nodes_of, why_waiting
+from gateway.domain.pools.capacity import Node
 
 GIB = 1 << 30
 ASK = Ask("replica_x", 1, "/models/x", "0" * 64, num_cpus=2, memory_bytes=3 * GIB)
-SMALL = Node("a", {"CPU": 1.0, "memory": 8.0 * GIB})
-LARGE = Node("b", {"CPU": 4.0, "memory": 16.0 * GIB}, {"zone": "west"})
-WITH_GPU = Node("c", {"CPU": 4.0, "memory": 16.0 * GIB, "GPU": 2.0})
+SMALL = RayNode("a", {"CPU": 1.0, "memory": 8.0 * GIB})
+LARGE = RayNode("b", {"CPU": 4.0, "memory": 16.0 * GIB}, {"zone": "west"})
+WITH_GPU = RayNode("c", {"CPU": 4.0, "memory": 16.0 * GIB, "GPU": 2.0})
 
 
 def asking(**fields: Any) -> Ask:
@@ -34,7 +36,7 @@ def test_an_engine_takes_processors_and_memory_or_a_gpu() -> None:
         ("cuda", [SMALL], True),
     ],
 )
-def test_a_gpu_is_taken_where_settings_or_nodes_say_so(device: str, nodes: list[Node], answer: bool) -> None:
+def test_a_gpu_is_taken_where_settings_or_nodes_say_so(device: str, nodes: list[RayNode], answer: bool) -> None:
     assert needs_gpu(asking(device=device), nodes) is answer
 
 
@@ -45,16 +47,33 @@ def test_a_gpu_is_taken_where_settings_or_nodes_say_so(device: str, nodes: list[
         ([SMALL], {}, False, "even when empty: it needs 2 CPU and 3.0 GiB of memory, and the most is 1 CPU and"),
         ([SMALL, LARGE], {}, False, "waits for room on the nodes of the Ray cluster: it needs 2 CPU and"),
         ([LARGE], {}, True, "3.0 GiB of memory and 1 GPU, and the most is 4 CPU, 16.0 GiB of memory and 0 GPU"),
-        ([SMALL, LARGE], {"zone": "east"}, False, "with the label zone=east: none of 2 has it"),
+        ([SMALL, LARGE], {"zone": "east"}, False, "with the label zone=east: none of 2 is one"),
         ([SMALL, LARGE], {"zone": "west"}, False, "which 1 of 2 have when empty"),
     ],
 )  # fmt: skip
 def test_a_replica_without_a_node_says_what_is_missing(
-    nodes: list[Node], labels: dict[str, str], on_gpu: bool, why: str
+    nodes: list[RayNode], labels: dict[str, str], on_gpu: bool, why: str
 ) -> None:
     assert why in why_waiting(asking(labels=labels), nodes, on_gpu=on_gpu)
 
 
+def test_a_replica_that_must_not_be_anywhere_says_so() -> None:
+    ask = asking(labels={"disk": "ssd"}, excluded={"zone": ["west", "east"]})
+    assert label_selector(ask) == {"disk": "ssd", "zone": "!in(east,west)"}
+    fit = msgspec.structs.replace(LARGE, labels={"disk": "ssd"})
+    assert "which 1 of 2 have when empty" in why_waiting(ask, [LARGE, fit], on_gpu=False)
+    unfit = msgspec.structs.replace(fit, labels={"disk": "ssd", "zone": "east"})
+    why = why_waiting(ask, [LARGE, unfit], on_gpu=False)
+    assert "with the label disk=ssd and without the label zone=west and without the label zone=east: none of 2" in why
+
+
+def test_an_operator_sees_a_nodes_own_labels_alone() -> None:
+    told = {"NodeID": "a", "Alive": True, "NodeManagerAddress": "10.0.0.7", "NodeManagerHostname": "rack-7"}
+    told |= {"Resources": {"CPU": 4.0, "GPU": 1.0, "memory": 2.0**30}}
+    [node] = nodes_of([told | {"Labels": {"ray.io/node-id": "a", "zone": "west"}}])
+    assert node.shown() == Node("10.0.0.7", "rack-7", 4, 1 << 30, 1, {"zone": "west"})
+
+
 def test_dead_nodes_count_for_nothing() -> None:
     told = [{"NodeID": "a", "Alive": False}, {"NodeID": "b", "Alive": True, "Resources": {"CPU": 1.0}, "Labels": None}]
-    assert nodes_of(told) == [Node("b", {"CPU": 1.0})]
+    assert nodes_of(told) == [RayNode("b", {"CPU": 1.0})]

@@ -48,6 +48,7 @@ async def backend_of(
     settings: ForeignSettings = FAST,
     key: str = "",
     unread_s: float = UNREAD_FOR_S,
+    is_outside: bool = False,
     waits: bool = True,
     content: Content | None = None,
     own_key: OwnKey = nobodys,
@@ -59,7 +60,14 @@ async def backend_of(
     async def authorize() -> str:
         return key
 
-    server = Server(url, anywhere, ssl.create_default_context, connect_s=settings.connect_seconds, unread_s=unread_s)
+    server = Server(
+        url,
+        anywhere,
+        ssl.create_default_context,
+        connect_s=settings.connect_seconds,
+        unread_s=unread_s,
+        is_outside=lambda address: is_outside,
+    )
     backend = ForeignBackend(server, driver_of(driver, pooled), pooled, sink, authorize, NAME, own_key)
     backend.start()
     try:

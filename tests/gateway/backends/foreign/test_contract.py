@@ -14,6 +14,7 @@ from gateway.backends.base import Unanswered
 from gateway.backends.foreign.backend import ForeignBackend
 from gateway.domain.errors import BackendFailed, InvalidRequest, Overloaded, ShuttingDown
 from gateway.domain.pools.drivers import DRIVERS, OWN_DRIVER, Driver
+from gateway.domain.pools.foreign_settings import TraceContext
 from gateway.domain.routing.breaker import CONSECUTIVE
 from tests.gateway.backends.foreign.backends import FAST, asking, backend_of, hear, until, until_ready
 from tests.gateway.backends.foreign.dialects import DIALECTS, PROMPT, Dialect
@@ -103,6 +104,22 @@ async def test_a_request_names_the_span_that_it_belongs_to(
     await hear(backend, msgspec.structs.replace(asking(), trace=header))
     await hear(backend, asking())
     assert [each.headers.get("traceparent") for each in server.received] == [header, None]
+
+
+@pytest.mark.parametrize(
+    ("trace_context", "is_outside", "is_sent"),
+    [("inside", True, False), ("always", True, True), ("never", False, False), ("never", True, False)],
+)
+async def test_a_server_outside_gets_no_trace_unless_settings_say_so(
+    sink: ListSink, trace_context: TraceContext, is_outside: bool, is_sent: bool
+) -> None:
+    dialect, header = DIALECTS["openai"], f"00-{'a' * 32}-{'b' * 16}-01"
+    settings = msgspec.structs.replace(PATIENT, trace_context=trace_context)
+    async with fake_server() as server:
+        server.facts, server.answer = dialect.facts, sending_all(dialect.saying("Hello"))
+        async with backend_of(server.url, sink, settings=settings, is_outside=is_outside) as backend:
+            await hear(backend, msgspec.structs.replace(asking(), trace=header))
+    assert [each.headers.get("traceparent") for each in server.received] == [header if is_sent else None]
 
 
 async def test_a_limit_ends_with_its_reason(

@@ -8,7 +8,19 @@ import msgspec
 import pytest
 
 from gateway.domain.pools.capacity import Host, Needs, Place
-from gateway.domain.pools.plan import Create, Drain, GiveUp, Lose, Pool, Replica, Switch, Unfit, how, plan
+from gateway.domain.pools.plan import (
+    FULL_S,
+    Create,
+    Drain,
+    GiveUp,
+    Lose,
+    Pool,
+    Replica,
+    Switch,
+    Unfit,
+    how,
+    plan,
+)
 from gateway.domain.pools.states import ReplicaState
 from tests.gateway.domain.pools.world import GIB, World, host, pool, replica, revision
 
@@ -152,6 +164,49 @@ def test_where_both_do_not_fit_an_old_replica_makes_room() -> None:
     assert isinstance(made, Create) and made.revision == 2
     ready = [replica("a"), replica("c", number=2)]
     assert plan([pool(2, wants=2, replicas=ready)], small) == [Switch("p", 2, 1)], "all that fits beside it"
+
+
+CLUSTER = Host("host_one", "one", True, 0, is_cluster=True)
+FULL = FULL_S + 1.0
+
+
+def waiting(name: str, number: int = 2, full_s: float = FULL) -> Replica:
+    return replica(name, "starting", number, full_s=full_s)
+
+
+def test_in_a_full_cluster_an_old_replica_makes_room_once_its_autoscaler_has_had_time() -> None:
+    old, new = [replica("a"), replica("b")], [waiting("c"), waiting("d")]
+    patient = [*old, waiting("c", full_s=FULL_S), waiting("d", full_s=10.0)]
+    assert plan([pool(2, wants=2, replicas=patient)], [CLUSTER]) == []
+    made = pool(2, wants=2, replicas=[*old, *new])
+    assert plan([made], [CLUSTER]) == [Drain("b", "it makes room for a new replica")]
+    leaving = pool(2, wants=2, replicas=[replica("a"), replica("b", "draining"), *new])
+    assert plan([leaving], [CLUSTER]) == []
+    gone = pool(2, wants=2, replicas=[replica("a"), *new])
+    assert plan([gone], [CLUSTER]) == [], "one alone makes room until the first new one serves"
+    loads = pool(2, wants=2, replicas=[replica("a"), replica("c", "loading", 2), waiting("d")])
+    assert plan([loads], [CLUSTER]) == []
+    ready = pool(2, wants=2, replicas=[replica("a"), replica("c", number=2), waiting("d")])
+    assert plan([ready], [CLUSTER]) == [Switch("p", 2, 1)]
+    switched = pool(2, serves=2, replicas=[replica("a"), replica("c", number=2), waiting("d")])
+    assert plan([switched], [CLUSTER]) == [Drain("a", "another revision serves")]
+
+
+@pytest.mark.parametrize(
+    "larger",
+    [Needs(3 * GIB), Needs(2 * GIB, "cuda"), Needs(2 * GIB, num_threads=2), Needs(2 * GIB, program="vllm")],
+)
+def test_in_a_full_cluster_no_replica_goes_for_one_that_needs_more_than_it_leaves(larger: Needs) -> None:
+    revisions = {1: revision(1), 2: msgspec.structs.replace(revision(2), needs=larger)}
+    made = pool(1, wants=2, replicas=[replica("a"), waiting("b")], revisions=revisions)
+    assert plan([made], [CLUSTER]) == []
+
+
+def test_in_a_full_cluster_a_replica_that_is_to_be_replaced_makes_room() -> None:
+    replicas = [replica("a"), replica("b", replace=True), waiting("c", 1)]
+    assert plan([pool(2, replicas=replicas)], [CLUSTER]) == [Drain("b", "it makes room for a new replica")]
+    fewer = [replica("a", replace=True), replica("b", "draining"), waiting("c", 1), waiting("d", 1)]
+    assert plan([pool(2, replicas=fewer)], [CLUSTER]) == [], "one is missing already"
 
 
 def test_how_a_change_goes_is_known_before_it_starts() -> None:

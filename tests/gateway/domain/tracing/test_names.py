@@ -20,7 +20,7 @@ MODULES = (
     url_attributes,
 )
 OFFICIAL = {value for module in MODULES for value in vars(module).values() if isinstance(value, str)}
-OUR_VALUES = {"SCHEMA_URL", "SCOPE", "GATEWAY", "ENGINE", "CHAT", "TEXT_COMPLETION", "EMBEDDINGS"}
+OUR_VALUES = {"SCHEMA_URL", "SCOPE", "GATEWAY", "ENGINE", "CHAT", "TEXT_COMPLETION", "EMBEDDINGS", "RERANK"}
 EVENTS = {"FLAG_EVENT", "EVALUATION_EVENT", "PREFILL_EVENT", "FIRST_TOKEN_EVENT"}
 
 

@@ -1,0 +1,105 @@
+"""Tokens per second of a mixture of experts with adapters on its experts, beside the same base without adapters.
+
+The model is made of random weights, and has the form of Qwen3-MoE; --model-dir is not read. Streams with and without
+adapters take turns in each round, in one engine. Run this on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from engine.bench.adapters import random_adapters
+from engine.bench.drive import BenchEngine, Source, run_closed
+from engine.bench.measures import tokens_per_s_of_batch
+from engine.bench.options import about
+from engine.bench.pairs import Bound, Pair, ratio_row, rounds
+from engine.bench.report import Row
+from engine.bench.workload import Workload
+from engine.config import EngineConfig, load_model_config
+from engine.models.weights import assemble
+from kernels.norm import RmsNorm
+
+LEAST_RATIO = 0.8
+HEAD_DIM, KV_HEADS = 64, 2
+
+
+class Options(msgspec.Struct, frozen=True):
+    """The options of `python -m engine.bench experts`."""
+
+    hidden: Annotated[int, about("size of the hidden states")] = 1024
+    inner: Annotated[int, about("inner size of each expert")] = 384
+    experts: Annotated[int, about("experts of each layer")] = 32
+    chosen: Annotated[int, about("experts that are chosen for each token")] = 8
+    layers: Annotated[int, about("layers")] = 6
+    vocab: Annotated[int, about("tokens of the vocabulary")] = 8192
+    streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8)
+    adapters: Annotated[int, about("distinct adapters of these requests")] = 8
+    rank: Annotated[int, about("rank of the adapters")] = 16
+    prompt_tokens: Annotated[int, about("tokens of each prompt")] = 17
+    new_tokens: Annotated[int, about("tokens of each completion")] = 48
+    repeat: Annotated[int, about("rounds of each pair")] = 5
+
+
+def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    """Yield the rows of a model with experts, with adapters and without."""
+    with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as folder:
+        save_random(Path(folder), options)
+        config = msgspec.structs.replace(config, model_dir=folder)
+        digests = random_adapters(config, options.adapters, options.rank)
+        workload = Workload(options.vocab)
+
+        def rate(engine: BenchEngine, streams: int, adapters: list[str]) -> float:
+            picked = workload.pick(adapters, "turns")
+            prompts = [workload.prompt(options.prompt_tokens) for _ in range(streams)]
+            requests = [workload.request(prompt, options.new_tokens, adapter=next(picked)) for prompt in prompts]
+            return tokens_per_s_of_batch(run_closed(engine, [Source(iter(requests), streams)]))
+
+        with BenchEngine(config, preload=digests) as engine:
+            for streams in options.streams:
+                pairs = rounds(
+                    lambda: Pair(rate(engine, streams, digests), rate(engine, streams, [])),  # noqa: B023
+                    options.repeat,
+                )
+                case = f"tokens/s, {streams} streams over {min(streams, options.adapters)} adapters, beside the base"
+                yield ratio_row("experts", case, pairs, Bound(LEAST_RATIO, is_least=True))
+
+
+def save_random(folder: Path, options: Options) -> None:
+    """Write a model of random weights in bf16 to a folder."""
+    raw = {
+        "model_type": "qwen3_moe",
+        "vocab_size": options.vocab,
+        "hidden_size": options.hidden,
+        "intermediate_size": options.inner,
+        "moe_intermediate_size": options.inner,
+        "num_experts": options.experts,
+        "num_experts_per_tok": options.chosen,
+        "norm_topk_prob": True,
+        "num_hidden_layers": options.layers,
+        "num_attention_heads": max(options.hidden // HEAD_DIM, KV_HEADS),
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "max_position_embeddings": 4096,
+    }
+    (folder / "config.json").write_text(json.dumps(raw))
+    model = load_model_config(folder)
+    assert model.experts is not None
+    torch.manual_seed(0)
+    tensors: dict[str, Tensor] = {}
+
+    def take(name: str, shape: tuple[int, ...]) -> Tensor:
+        made = torch.randn(shape) * (0.1 if len(shape) == 1 else shape[-1] ** -0.5) + float(len(shape) == 1)
+        tensors[name.replace("mlp.router", "mlp.gate")] = made.bfloat16()
+        return tensors[name.replace("mlp.router", "mlp.gate")]
+
+    assemble(take, model, RmsNorm)
+    save_file(tensors, folder / "model.safetensors")

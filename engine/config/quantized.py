@@ -1,0 +1,273 @@
+"""The formats in which files hold a model's matrices, as `quantization_config` tells: FP8, AWQ, GPTQ and their folders.
+
+Each method has a list of the keys that it may have, and for each key what it may say: keys and values beyond these are
+refused by name, since they may change what the numbers stand for. Knows no tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from engine.config.model import Quantized, Scheme, UnsupportedModel
+
+MODELOPT_FILE = "hf_quant_config.json"
+GROUP_SIZES = (-1, 16, 32, 64, 128, 256, 512, 1024)
+MOST_BLOCK = 1 << 16
+SHOWN = 80
+
+Raw = Mapping[str, Any]
+Check = Callable[[Any], bool]
+
+
+def _any(value: Any) -> bool:
+    return True
+
+
+def _one_of(*allowed: Any) -> Check:
+    return lambda value: any(type(value) is type(each) and value == each for each in allowed)
+
+
+def _names(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+
+
+def _empty(value: Any) -> bool:
+    return not value
+
+
+def _flag(value: Any) -> bool:
+    return value is None or type(value) is bool
+
+
+_FP8: dict[str, Check] = {
+    "quant_method": _any,
+    "activation_scheme": _one_of("dynamic", "static"),
+    "fmt": _one_of("e4m3", "float8_e4m3fn"),
+    "weight_block_size": _any,  # read below
+    "modules_to_not_convert": _names,
+    "ignored_layers": _names,
+    "modules_to_convert": _empty,
+    "scale_fmt": _one_of(None, "float", "ue8m0"),
+    "expert_dtype": _one_of(None, "fp8"),
+    "kv_cache_scheme": _one_of(None, "static", "dynamic"),
+    "dequantize": _flag,
+}
+
+# Of 4-bit integers by AutoAWQ, and of the same by GPTQModel. What concerns the calibration or a server says nothing
+# about the numbers.
+_BY_GPTQMODEL: dict[str, Check] = {
+    "lm_head": _flag,
+    "pack_dtype": _one_of(None, "int32"),
+    "method": _any,
+    "meta": _any,
+    "backend": lambda value: value != "llm-awq",
+    "dynamic": lambda value: not value or (isinstance(value, dict) and all(key.startswith("-:") for key in value)),
+    "adapter": _empty,
+    "is_marlin_format": _empty,
+    "planar": _empty,
+    "rotation": _empty,
+    **dict.fromkeys(
+        ("damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "mse", "act_group_aware"), _any
+    ),
+    **dict.fromkeys(("tokenizer", "dataset", "batch_size", "pad_token_id", "max_input_length", "model_seqlen"), _any),
+    **dict.fromkeys(("model_name_or_path", "model_file_base_name", "block_name_to_quantize"), _any),
+    **dict.fromkeys(("module_name_preceding_first_block", "modules_in_block_to_quantize", "cache_block_outputs"), _any),
+    **dict.fromkeys(("use_exllama", "disable_exllama", "exllama_config", "use_cuda_fp16", "offload_to_disk"), _any),
+    **dict.fromkeys(("do_fuse", "fuse_max_seq_len", "modules_to_fuse", "hyb_act", "failsafe", "fallback"), _any),
+}
+_AWQ = _BY_GPTQMODEL | {
+    "quant_method": _any,
+    "bits": _one_of(4),
+    "group_size": _one_of(*GROUP_SIZES),
+    "zero_point": _one_of(True),
+    "version": lambda value: isinstance(value, str) and value.lower() in ("gemm", "gemv"),
+    "format": lambda value: isinstance(value, str) and value.lower() in ("gemm", "gemv"),
+    "checkpoint_format": lambda value: isinstance(value, str) and value.lower() in ("gemm", "gemv"),
+    "modules_to_not_convert": _names,
+    "sym": _flag,
+    "desc_act": _one_of(None, False),
+}
+_GPTQ = _BY_GPTQMODEL | {
+    "quant_method": _any,
+    "bits": _one_of(4, 8),
+    "group_size": _one_of(*GROUP_SIZES),
+    "desc_act": _flag,
+    "sym": _flag,
+    "checkpoint_format": _one_of(None, "", "gptq", "gptq_v2"),
+    "format": _one_of(None, "", "gptq", "gptq_v2"),
+    "modules_to_not_convert": _names,
+}
+_COMPRESSED: dict[str, Check] = {
+    "quant_method": _any,
+    "config_groups": _any,  # read below
+    "format": _one_of("float-quantized", "pack-quantized", "int-quantized", "naive-quantized", "mixed-precision"),
+    "ignore": _names,
+    "kv_cache_scheme": _any,
+    "quantization_status": _one_of("compressed", "frozen"),
+    "global_compression_ratio": _any,
+    "sparsity_config": lambda value: not value or (isinstance(value, dict) and value.get("format") == "dense"),
+    "transform_config": _empty,
+    "moe_sparsity_config": _empty,
+    "version": _any,
+    "run_compressed": _any,
+}
+_GROUP: dict[str, Check] = {
+    "targets": _names,
+    "weights": _any,  # read below
+    "input_activations": lambda value: value is None or isinstance(value, dict),  # inputs are computed with as they are
+    "output_activations": _empty,
+    "format": _one_of(None, "float-quantized", "pack-quantized", "int-quantized", "naive-quantized"),
+}
+_WEIGHTS: dict[str, Check] = {
+    "num_bits": _one_of(4, 8),
+    "type": _one_of("int", "float"),
+    "strategy": _one_of(None, "tensor", "channel", "group", "block"),
+    "group_size": _one_of(None, *GROUP_SIZES),
+    "block_structure": _any,  # read below
+    "symmetric": _flag,
+    "dynamic": _one_of(None, False),
+    "actorder": _one_of(None, False, True, "weight", "static", "group", "dynamic"),
+    **dict.fromkeys(("observer", "observer_kwargs", "scale_dtype", "zp_dtype"), _any),
+}
+_MODELOPT: dict[str, Check] = {
+    "quant_method": _any,
+    "quant_algo": _one_of("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"),
+    "kv_cache_quant_algo": _one_of(None, "FP8"),
+    "kv_cache_scheme": _any,
+    "exclude_modules": _names,
+    "ignore": _names,
+    "config_groups": _any,
+    "group_size": _any,
+    "producer": _any,
+}
+
+METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "modelopt")
+
+
+def read_quantized(folder: Path, raw: Raw) -> Quantized | None:
+    """Return how a model's files hold its matrices; None where they hold numbers as they are.
+
+    raw: of the folder's `config.json`.
+
+    Raises UnsupportedModel: for what is not read, by the key and its value.
+    """
+    found = raw.get("quantization_config")
+    if found is None:
+        return _by_modelopt(folder)
+    if not isinstance(found, dict):
+        raise UnsupportedModel("config.json: quantization_config must be an object")
+    method = found.get("quant_method")
+    where = "config.json: quantization_config"
+    if not isinstance(method, str) or method not in METHODS:
+        raise UnsupportedModel(f"{where}: quant_method is {_shown(method)}; supported: {', '.join(METHODS)}")
+    if method == "compressed-tensors":
+        _check(where, found, _COMPRESSED)
+        return Quantized("compressed-tensors", _schemes(where, found))
+    if method == "modelopt":
+        _check(where, found, _MODELOPT)
+        return _modelopt(where, found)
+    if method == "fp8":
+        _check(where, found, _FP8)
+        block = found.get("weight_block_size")
+        rows, inputs = (0, 0) if block is None else _block(where, "weight_block_size", block)
+        is_static = found.get("activation_scheme") == "static"
+        return Quantized("fp8", (Scheme("float8", 8, rows, inputs, static_inputs=is_static),))
+    _check(where, found, _AWQ if method == "awq" else _GPTQ, needed=("bits", "group_size"))
+    group = max(found["group_size"], 0)
+    if method == "awq":
+        layout = str(found.get("version") or found.get("format") or found.get("checkpoint_format") or "gemm").lower()
+        return Quantized("awq", (Scheme("int", 4, 1, group, symmetric=False),), "gemv" if layout == "gemv" else "gemm")
+    is_second = "gptq_v2" in (found.get("checkpoint_format"), found.get("format"))
+    scheme = Scheme(
+        "int", found["bits"], 1, group, symmetric=bool(found.get("sym", True)), ordered=bool(found.get("desc_act"))
+    )
+    return Quantized("gptq", (scheme,), "gptq_v2" if is_second else "gptq")
+
+
+def _by_modelopt(folder: Path) -> Quantized | None:
+    """Return what ModelOpt's own file says, which older folders have beside a config that says nothing."""
+    path = folder / MODELOPT_FILE
+    try:
+        found = msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnsupportedModel(f"{MODELOPT_FILE} is not JSON: {error}") from None
+    inner = found.get("quantization") if isinstance(found, dict) else None
+    if not isinstance(inner, dict):
+        raise UnsupportedModel(f"{MODELOPT_FILE}: quantization must be an object")
+    _check(MODELOPT_FILE, inner, _MODELOPT)
+    return _modelopt(MODELOPT_FILE, inner)
+
+
+def _modelopt(where: str, found: Raw) -> Quantized:
+    algorithm = found.get("quant_algo")
+    if algorithm is None:
+        raise UnsupportedModel(f"{where}: quant_algo is missing")
+    rows, inputs = {"FP8": (0, 0), "FP8_PER_CHANNEL_PER_TOKEN": (1, 0), "FP8_PB_WO": (128, 128)}[algorithm]
+    return Quantized("modelopt", (Scheme("float8", 8, rows, inputs, static_inputs=algorithm == "FP8"),))
+
+
+def _schemes(where: str, found: Raw) -> tuple[Scheme, ...]:
+    """Return the formats of compressed-tensors' groups of modules; each module's own tensors tell which one it has."""
+    groups = found.get("config_groups")
+    if not isinstance(groups, dict) or not groups:
+        raise UnsupportedModel(f"{where}: config_groups must be an object with a group at least")
+    return tuple(_scheme(f"{where}: config_groups: {_shown(name)}", group) for name, group in groups.items())
+
+
+def _scheme(where: str, group: Any) -> Scheme:
+    if not isinstance(group, dict):
+        raise UnsupportedModel(f"{where} must be an object")
+    _check(where, group, _GROUP)
+    weights = group.get("weights")
+    if not isinstance(weights, dict):
+        raise UnsupportedModel(f"{where}: weights must be an object")
+    where += ": weights"
+    _check(where, weights, _WEIGHTS, needed=("num_bits", "type"))
+    kind: Literal["float8", "int"] = "float8" if weights["type"] == "float" else "int"
+    strategy, size = weights.get("strategy"), weights.get("group_size")
+    strategy = strategy or ("tensor" if size is None else "group" if size > 0 else "channel")
+    if kind == "float8" and weights["num_bits"] != 8:
+        raise UnsupportedModel(f"{where}: num_bits is {weights['num_bits']}; supported for type float: 8")
+    if strategy == "group" and (size is None or size < 1):
+        raise UnsupportedModel(f"{where}: group_size is {size}, but strategy is group")
+    rows, inputs = {"tensor": (0, 0), "channel": (1, 0), "group": (1, size or 0), "block": (0, 0)}[strategy]
+    if strategy == "block":
+        rows, inputs = _block(where, "block_structure", weights.get("block_structure"))
+    inputs_of = group.get("input_activations")
+    return Scheme(
+        kind,
+        weights["num_bits"],
+        rows,
+        inputs,
+        symmetric=weights.get("symmetric") is not False,
+        ordered=weights.get("actorder") in (True, "group", "dynamic"),
+        static_inputs=inputs_of is not None and inputs_of.get("dynamic") is not True and kind == "float8",
+    )
+
+
+def _block(where: str, key: str, value: Any) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2 or not all(type(n) is int and 0 < n <= MOST_BLOCK for n in value):
+        raise UnsupportedModel(f"{where}: {key} must be two whole numbers, such as [128, 128]")
+    return value[0], value[1]
+
+
+def _check(where: str, found: Raw, keys: Mapping[str, Check], needed: tuple[str, ...] = ()) -> None:
+    for key in needed:
+        if key not in found:
+            raise UnsupportedModel(f"{where}: {key} is missing")
+    for key, value in found.items():
+        if key not in keys:
+            raise UnsupportedModel(f"{where}: {_shown(key)} is not known")
+        if not keys[key](value):
+            raise UnsupportedModel(f"{where}: {key} is {_shown(value)}, which is not supported")
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -1,0 +1,41 @@
+"""How a decoder that ranks scores a text, by the hidden state of its last token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Score(Protocol):
+    """The way in which a model scores documents."""
+
+    def __call__(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the score of each row: [T, hidden] -> [T, 1] fp32. logits: that of the decoder, for as many rows."""
+
+
+class TokenScore:
+    """The logit of a token that means relevant, less that of one that means the opposite, where there is one."""
+
+    def __init__(self, yes: int, no: int | None) -> None:
+        self._yes, self._no = yes, no
+
+    def __call__(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> Tensor:
+        found = logits(hidden)
+        score = found[:, self._yes].clone()
+        if self._no is not None:
+            score -= found[:, self._no]
+        return score[:, None]
+
+
+class ClassifierScore:
+    """The product with a row of the classifier's own. weight [1, hidden], on a CPU."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight = weight
+
+    def __call__(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> Tensor:
+        if self._weight.device != hidden.device:
+            self._weight = self._weight.to(hidden.device)
+        return hidden.float() @ self._weight.float().T

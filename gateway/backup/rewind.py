@@ -1,0 +1,119 @@
+"""Restores an archive to a moment, in place of the embedded database of a data folder.
+
+Journals, adapters and files of the data folder stay as they are. The journals bill what the ledger of that moment
+lacks, as far back as they reach. The database that was there is set aside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from gateway.backup.journals import journals_owned
+from gateway.backup.manifest import KEYS, BackupError
+from gateway.backup.restore import RestoreMark
+from gateway.backup.take import Installation
+from gateway.db.pool import Database
+from gateway.metering.again import BilledAgain, bill_again, difference_tokens, held_usage
+from gateway.postgres.dump import forget_what_ran, last_change
+from gateway.postgres.placement import home_of
+from gateway.postgres.point_in_time import EMBEDDED, RecoveredPostgres
+from gateway.support.accounts import as_root
+from gateway.support.process import write_private
+
+
+class Rewound(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a restore to a moment."""
+
+    restored_to: str | None
+    """The time of the last change in the restored database."""
+    num_attempts: int
+    """The attempts that the journals tell of."""
+    num_billed_again: int
+    """The attempts among them that the restored ledger lacked."""
+    refused: list[str]
+    """A line for each request whose usage the database refuses."""
+    difference_tokens: int
+    """Tokens by which the ledger differs from the journals now."""
+    set_aside: str | None
+    """The folder of the database that was there."""
+
+
+async def rewind(
+    archive: Path,
+    at: datetime.datetime | None,
+    installation: Installation,
+    mark: RestoreMark,
+    *,
+    force: bool,
+    report: Callable[[str], None],
+) -> Rewound:
+    """Restore an archive into a data folder whose lock the caller holds.
+
+    Blocks its event loop: a process of its own does nothing else.
+    at: None: the last moment that the archive has.
+    force: True: a database that is there is set aside.
+
+    Raises ArchiveError, BackupError, EmbeddedPostgresError, OSError, PlacementError, and errors of the database.
+    """
+    cluster = home_of(installation.data_dir) / "cluster"
+    if cluster.exists() and not force:
+        raise BackupError(f"{cluster} holds a database; --force sets it aside")
+    with journals_owned(installation.journal_dir):
+        mark.set()
+        mark.keep()
+        set_aside = _set_aside(cluster) if cluster.exists() else None
+        _restore_keys(archive, installation)
+        server = RecoveredPostgres(installation.data_dir, report)
+        report("database")
+        try:
+            dsn = server.start(archive, at, EMBEDDED)
+            restored_to = await last_change(dsn)
+            await forget_what_ran(dsn)
+            report("journals")
+            billed, difference = await replay_journals(dsn, installation.journal_dir)
+            await server.take_password()
+        finally:
+            server.stop()
+        server.clean_up()
+    return Rewound(
+        restored_to=restored_to,
+        num_attempts=billed.num_attempts,
+        num_billed_again=billed.num_missing,
+        refused=billed.refused,
+        difference_tokens=difference,
+        set_aside=None if set_aside is None else str(set_aside),
+    )
+
+
+async def replay_journals(dsn: str, journals: Path) -> tuple[BilledAgain, int]:
+    """Bill all that journals hold and the ledger lacks. Return that, and the tokens by which both differ afterwards.
+
+    journals: a folder of journals that nobody writes to.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    async with await Database.connect(dsn) as database:
+        async with database.acquire() as conn:
+            installation_id = await conn.fetchval("SELECT id FROM installation")
+        held = await asyncio.to_thread(held_usage, journals, installation_id)
+        billed = await bill_again(database, held.ended)
+        return billed, await difference_tokens(database, held.ended)
+
+
+def _set_aside(cluster: Path) -> Path:
+    aside = cluster.with_name(f"cluster.until-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%SZ}")
+    with as_root():
+        cluster.rename(aside)
+    return aside
+
+
+def _restore_keys(archive: Path, installation: Installation) -> None:
+    """Put the keys that lie beside the archive into a data folder that has none."""
+    for path in installation.key_files:
+        if not path.exists() and (archive / KEYS / path.name).is_file():
+            write_private(path, (archive / KEYS / path.name).read_text())

@@ -1,0 +1,84 @@
+"""How long a connection may stay in one state, and how many bytes may come meanwhile. Knows nothing about requests."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import math
+from collections.abc import Callable
+
+import msgspec
+
+
+class State(enum.StrEnum):
+    """What a connection waits for: the first that holds. A value is the event in the log of a bound that is passed."""
+
+    UNREAD = "client_does_not_read"
+    """A client that does not read: the write buffer is full, or a closed connection has bytes left."""
+    UNWANTED_BODY = "unwanted_body_cut_off"
+    """The rest of an answered request, such as an upload whose head was refused."""
+    BODY = "body_does_not_arrive"
+    RUNNING = "too_many_bytes_behind_a_request"
+    """The reply to a request; the head of the next one may come."""
+    IDLE = "connection_idle"
+    """The first byte after a reply."""
+    HEAD = "head_does_not_arrive"
+    """The rest of a head, or all of a connection's first one."""
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """A bound on one state."""
+
+    state: State
+    max_s: float
+    late: bytes = b""
+    """The last bytes for a client that waits for a reply after max_s."""
+    max_bytes: float = math.inf
+    """The most bytes after those that began the state."""
+    too_large: bytes = b""
+    """The last bytes for a client that waits for a reply after max_bytes."""
+    bytes_per_s: float = math.inf
+    """The rate at which bytes are read."""
+    bytes_per_extra_s: float = math.inf
+    """Bytes that put the end off by a second, up to max_s from now: byte by byte takes no longer than silence."""
+
+
+class Watch:
+    """The clock of one connection. end: called with a bound that is passed, and the last bytes."""
+
+    def __init__(self, end: Callable[[Bound, bytes], None]) -> None:
+        self._end = end
+        self._bound: Bound | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline_s = 0.0
+        self._num_bytes = 0
+
+    def start(self, bound: Bound | None) -> None:
+        """Hold the connection to another bound, or to none, from now on."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._bound, self._timer, self._num_bytes = bound, None, 0
+        if bound is not None and bound.max_s < math.inf:
+            loop = asyncio.get_running_loop()
+            self._deadline_s = loop.time() + bound.max_s
+            self._timer = loop.call_at(self._deadline_s, self._look)
+
+    def count(self, num_bytes: int) -> float:
+        """Count bytes that came in the same state; return the seconds for which to read no more."""
+        bound = self._bound
+        if bound is None:
+            return 0.0
+        self._num_bytes += num_bytes
+        if self._num_bytes > bound.max_bytes:
+            self._end(bound, bound.too_large)
+            return 0.0
+        latest_s = asyncio.get_running_loop().time() + bound.max_s
+        self._deadline_s = min(latest_s, self._deadline_s + num_bytes / bound.bytes_per_extra_s)
+        return num_bytes / bound.bytes_per_s
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._bound is not None and self._deadline_s > loop.time():
+            self._timer = loop.call_at(self._deadline_s, self._look)
+        elif self._bound is not None:
+            self._end(self._bound, self._bound.late)

@@ -1,0 +1,204 @@
+"""One connection of a client: uvicorn's protocol for HTTP with a cap and bounds. Knows no bound's figures and no route.
+
+Uvicorn promises nothing of most names that are used here, so its minor version is pinned, and each of them has a test
+(`tests/gateway/http/test_uvicorn_names.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from gateway.http.protocol.bounds import Bound, State, Watch
+from gateway.http.protocol.cap import ConnectionCap
+from gateway.http.protocol.refusals import FULL, HEAD_TOO_LARGE, MAX_HEAD_BYTES, MAX_HEADERS, NO_HTTP, TOO_MANY
+
+log = structlog.get_logger(__name__)
+
+LINGER_S = 2.0
+"""Seconds for which the bytes of a refused client are dropped: it may not see why if its connection ends at once."""
+
+LAST_HEAD_S = 1.0
+"""Seconds for which a connection without a request may wait for its first one while the server stops."""
+
+MAX_UNSENT_BYTES = 64 << 10
+"""The most unsent bytes of a connection in the kernel. Without this bound it grows to megabytes (tcp(7), tcp_wmem)."""
+
+MAX_BUFFERED_BYTES = 16 << 10
+"""The most buffered bytes of a connection in this process, beside what one write adds."""
+
+
+class HeadTooLarge(Exception):
+    """The headers of a request are too large. It is raised to the parser, which goes no further."""
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that a cap counts, and that is held to the bound of the state that it is in."""
+
+    def __init__(self, cap: ConnectionCap, bounds: Sequence[Bound], **of_uvicorn: Any) -> None:
+        super().__init__(**of_uvicorn)
+        self._cap = cap
+        self._is_counted = self._is_refused = self._is_stopping = False
+        self._is_silent = True  # no byte has come since the connection was made, or since the last reply
+        self._bounds = {bound.state: bound for bound in bounds}
+        self._state: tuple[State, object] | None = None
+        self._watch = Watch(self._give_up)
+
+    @property
+    def address(self) -> str:
+        """The client's address; empty where the socket has none."""
+        return self.client[0] if self.client else ""
+
+    def _current(self) -> tuple[State, object] | None:
+        """Return the state, with the request that it is about, if any."""
+        cycle = self.cycle
+        if self.flow.write_paused or self.transport.is_closing():
+            return State.UNREAD, None
+        if self._is_refused:
+            return None
+        if cycle is not None and cycle.more_body:
+            return State.UNWANTED_BODY if cycle.response_complete else State.BODY, cycle
+        if cycle is not None and not cycle.response_complete:
+            return State.RUNNING, cycle
+        return State.IDLE if self._is_silent and cycle is not None else State.HEAD, cycle
+
+    def _changed(self, num_bytes: int = 0) -> None:
+        """Act on an event. num_bytes: the bytes that have come."""
+        state = self._current()
+        if state != self._state:
+            self._state = state
+            self._watch.start(self._bounds.get(state[0]) if state is not None else None)
+        elif num_bytes and (pause_s := self._watch.count(num_bytes)) > 0:
+            self.transport.pause_reading()
+            self.loop.call_later(pause_s, self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _give_up(self, bound: Bound, reply: bytes) -> None:
+        """End a connection that passed a bound. reply: the last bytes for a client that waits for a reply."""
+        if bound.state is State.BODY and self.flow.read_paused:  # it is this process that is slow
+            self._watch.start(bound)
+            return
+        if bound.state is not State.IDLE:
+            log.info(bound.state.value, address=self.address)
+        if bound.state is State.UNREAD:
+            self.transport.abort()
+        elif bound.state is State.HEAD and not self._is_silent:
+            self._refuse(reply)
+        else:
+            if bound.state is State.BODY and not self.cycle.response_started:
+                self.transport.write(reply)
+            self._close()
+
+    def _refuse(self, reply: bytes) -> None:
+        """Send a whole reply, and close once the client can have read it."""
+        self._is_refused = True
+        self.transport.write(reply)
+        self.loop.call_later(LINGER_S, self._close)
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._changed()
+
+    # Events of uvicorn's protocol.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=MAX_BUFFERED_BYTES)
+        sock = transport.get_extra_info("socket")
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
+        is_full = self._cap.is_full
+        self._is_counted = not is_full and self._cap.enter(self.address)
+        if not self._is_counted:
+            transport.write(FULL if is_full else TOO_MANY)
+            transport.close()
+        self._changed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._bounds = {}
+        self._watch.start(None)
+        if self._is_counted:
+            self._cap.leave(self.address)
+        if self.cycle is not None and not self.cycle.response_complete:
+            call = self.cycle.scope["state"].get("call")
+            if call is not None:  # else the application has yet to begin, and hears of it where it reads the body
+                call.leave()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_refused:
+            self._is_silent = False
+            super().data_received(data)
+            self._changed(len(data))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_silent = False
+
+    def on_headers_complete(self) -> None:
+        num_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if len(self.headers) > MAX_HEADERS or num_bytes > MAX_HEAD_BYTES:
+            self._refuse(HEAD_TOO_LARGE)
+            raise HeadTooLarge
+        super().on_headers_complete()
+        if self._is_stopping:
+            self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.cycle.response_complete:
+            self.cycle.more_body = False  # which uvicorn leaves open for a request that was answered before
+            self._is_silent = True
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._is_silent = True
+        self._changed()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are no HTTP, unless they are refused already. msg: uvicorn's, which no client sees."""
+        if not self._is_refused:
+            self._refuse(NO_HTTP)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._changed()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._changed()
+
+    def shutdown(self) -> None:
+        """Close an idle connection.
+
+        One that is new gets a moment for its first request, which is on its way: its client cannot tell that from a
+        request that was begun, and must not repeat it.
+        """
+        if self._state == (State.HEAD, None) and not self._is_stopping:
+            self._is_stopping = True
+            self.loop.call_later(LAST_HEAD_S, self.shutdown)
+        else:
+            super().shutdown()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        is_old = cycle.scope["http_version"] == "1.0"
+        super()._start_asgi_task(cycle, _without_chunks(cycle, app) if is_old else app)
+
+
+def _without_chunks(cycle: RequestResponseCycle, app: Any) -> Any:
+    """Return the application for a client of HTTP/1.0, which knows no chunks (RFC 9112, 6.1)."""
+
+    async def send(message: Any) -> None:
+        cycle.chunked_encoding = False
+        cycle.expected_content_length = len(message.get("body", b""))
+        await cycle.send(message)
+
+    return lambda scope, receive, _: app(scope, receive, send)

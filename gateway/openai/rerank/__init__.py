@@ -1,0 +1,1 @@
+"""Endpoint: documents ranked for a query."""

@@ -1,0 +1,260 @@
+"""An archive of a PostgreSQL: base backups and the write-ahead log since, from which any moment can be restored.
+
+    <archive>/base/<time at which it was whole>/    as pg_basebackup makes it, checked with pg_verifybackup
+    <archive>/wal/                                  as pg_receivewal writes it, a moment after the server
+
+The log comes through a replication slot, so that the server keeps what the archive does not have yet, up to
+`max_slot_wal_keep_size`. The role has to be a superuser or to have REPLICATION. Knows nothing about tables.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gateway.postgres.dump import program, without_password
+from gateway.support.process import make_private_folder
+
+APPLICATION_NAME = "lorikeet-archive"
+SLOT = "lorikeet_archive"
+BASES = "base"
+WAL = "wal"
+PARTIAL_SUFFIX = ".partial"
+"""The suffix of the log's file that pg_receivewal is writing."""
+
+GONE = ("can no longer access replication slot", "has already been removed", "invalidated")
+"""Parts of messages of a server that no longer has the log from where the archive ends."""
+
+STATUS_EVERY_S = 1
+RETRY_S = 5.0
+LOOK_EVERY_S = 1.0
+STOP_S = 30.0
+_STAMP = "%Y%m%dT%H%M%S.%fZ"
+_SEGMENT = re.compile(r"[0-9A-F]{24}")
+_START = re.compile(r"^START WAL LOCATION: \S+ \(file ([0-9A-F]{24})\)$", re.MULTILINE)
+
+
+class ArchiveError(RuntimeError):
+    """An archive cannot be written or read; the message says why."""
+
+
+def is_archive(folder: Path) -> bool:
+    """Tell whether a folder is an archive."""
+    return (folder / BASES).is_dir() and (folder / WAL).is_dir()
+
+
+def bases(archive: Path) -> list[tuple[datetime.datetime, Path]]:
+    """Return (time at which it was whole, folder) of each base backup, oldest first."""
+    found = []
+    for path in (archive / BASES).iterdir():
+        try:
+            found.append((datetime.datetime.strptime(path.name, _STAMP).replace(tzinfo=datetime.UTC), path))
+        except ValueError:  # one that is not whole
+            continue
+    return sorted(found)
+
+
+def base_before(archive: Path, at: datetime.datetime | None) -> Path:
+    """Return the newest base backup from which a moment can be reached. at: None: the last moment that there is.
+
+    Raises ArchiveError: when there is none.
+    """
+    found = [path for whole_at, path in bases(archive) if at is None or whole_at <= at]
+    if not found:
+        raise ArchiveError(
+            f"{archive} has no base backup" if at is None else f"{archive} has no base backup from before {at}"
+        )
+    return found[-1]
+
+
+def first_segment(base: Path) -> str:
+    """Return the name of the log's first file that a base backup needs.
+
+    Raises ArchiveError: when the folder holds no base backup.
+    """
+    try:
+        found = _START.search((base / "backup_label").read_text())
+    except OSError as error:
+        raise ArchiveError(f"{base} is no base backup: {error.strerror}") from None
+    if found is None:
+        raise ArchiveError(f"{base} is no base backup: its backup_label names no file of the log")
+    return found[1]
+
+
+def wal_since(archive: Path, segment: str) -> list[Path]:
+    """Return the log's files from a segment on, histories of timelines included."""
+    return sorted(
+        path
+        for path in (archive / WAL).iterdir()
+        if not _SEGMENT.match(path.name) or path.name[8:24] >= segment[8:]  # the first 8 digits are the timeline
+    )
+
+
+def take_base(dsn: str, archive: Path) -> Path:
+    """Add a base backup. Blocks; raises ArchiveError."""
+    unfinished = make_private_folder(archive / BASES) / f"unfinished-{os.getpid()}"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        _run("pg_basebackup", dsn, [f"--pgdata={unfinished}", "--checkpoint=fast", "--wal-method=stream"])
+        verify_base(unfinished)
+        whole = archive / BASES / datetime.datetime.now(datetime.UTC).strftime(_STAMP)
+        unfinished.rename(whole)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return whole
+
+
+def verify_base(base: Path) -> None:
+    """Read every file of a base backup again, and its log where it is of these programs' version.
+
+    Blocks; raises ArchiveError.
+    """
+    verify = program("pg_verifybackup")
+    shown = subprocess.run([verify, "--version"], capture_output=True, text=True, check=True).stdout
+    is_other = (base / "PG_VERSION").read_text().strip() != shown.split()[-1].split(".")[0]
+    command = [str(verify), "--quiet", *(["--no-parse-wal"] if is_other else []), str(base)]
+    _check(subprocess.run(command, capture_output=True, text=True, check=False))
+
+
+def prune(archive: Path, num_bases: int) -> None:
+    """Delete all but the newest base backups, and the log from before them."""
+    found = bases(archive)
+    if len(found) <= num_bases:
+        return
+    for _, path in found[:-num_bases]:
+        shutil.rmtree(path)
+    oldest = first_segment(found[-num_bases][1])
+    for path in (archive / WAL).iterdir():
+        if _SEGMENT.match(path.name) and path.name[8:24] < oldest[8:]:
+            path.unlink()
+
+
+class Receiver:
+    """A process that writes the server's log to an archive, as it comes."""
+
+    def __init__(self, dsn: str, archive: Path) -> None:
+        self._dsn = dsn
+        self._wal = make_private_folder(archive / WAL)
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start receiving, from the slot, which is made if need be. Raises ArchiveError."""
+        slot = f"--slot={SLOT}"
+        _run("pg_receivewal", self._dsn, [slot, "--create-slot", "--if-not-exists"])
+        arguments = [slot, f"--directory={self._wal}", "--synchronous", "--no-loop"]
+        arguments.append(f"--status-interval={STATUS_EVERY_S}")
+        command, environ = _command("pg_receivewal", self._dsn, arguments)
+        self._process = subprocess.Popen(
+            command, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def failure(self) -> str | None:
+        """Return why the process has ended; None while it runs."""
+        if self._process is None or self._process.poll() is None:
+            return None
+        assert self._process.stderr is not None
+        return " ".join(self._process.stderr.read().split()) or f"exit code {self._process.returncode}"
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def keep_archive(
+    dsn: str,
+    archive: Path,
+    *,
+    base_every_s: float,
+    num_bases: int,
+    report: Callable[[str], None],
+    stop: threading.Event,
+    on_base: Callable[[], None] = lambda: None,
+) -> None:
+    """Receive the log, and take base backups, until `stop` is set. While the server is away, wait for it.
+
+    An archive from whose end the server has no log any more is set aside whole, and another one begun in its place.
+
+    on_base: called at the start and after each base backup, to put beside it what else belongs there.
+
+    Raises ArchiveError: where the first start of the receiver or the first base backup fails.
+    """
+    receiver = Receiver(dsn, archive)
+    receiver.start()
+    report(f"the log goes to {archive / WAL}")
+    on_base()
+    is_first = True
+    try:
+        while not stop.is_set():
+            if (failure := receiver.failure()) is not None:
+                report(f"the log cannot be received: {failure}")
+                receiver.stop()
+                stop.wait(RETRY_S)
+            try:
+                if failure is not None:
+                    if any(part in failure for part in GONE):
+                        report(f"set aside what was archived so far: {_set_aside(dsn, archive)}")
+                    receiver.start()
+                if _is_due(archive, base_every_s):
+                    report(f"took a base backup: {take_base(dsn, archive)}")
+                    prune(archive, num_bases)
+                    on_base()
+                is_first = False
+            except ArchiveError as error:
+                if is_first:
+                    raise
+                report(str(error))
+                stop.wait(RETRY_S)
+            stop.wait(LOOK_EVERY_S)
+    finally:
+        receiver.stop()
+
+
+def _set_aside(dsn: str, archive: Path) -> Path:
+    """Move the bases and the log into an archive of their own within this one, and give up the slot."""
+    former = make_private_folder(archive / f"until-{datetime.datetime.now(datetime.UTC).strftime(_STAMP)}")
+    for name in (BASES, WAL):
+        if (archive / name).is_dir():
+            (archive / name).rename(former / name)
+    make_private_folder(archive / WAL)
+    _run("pg_receivewal", dsn, [f"--slot={SLOT}", "--drop-slot"])
+    return former
+
+
+def _is_due(archive: Path, base_every_s: float) -> bool:
+    found = bases(archive) if (archive / BASES).is_dir() else []
+    return not found or time.time() - found[-1][0].timestamp() >= base_every_s
+
+
+def _run(name: str, dsn: str, arguments: Sequence[str]) -> None:
+    command, environ = _command(name, dsn, arguments)
+    _check(subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False))
+
+
+def _command(name: str, dsn: str, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    shown, password = without_password(dsn)
+    environ = dict(os.environ) | {"PGAPPNAME": APPLICATION_NAME, "LC_ALL": "C"}
+    if password is not None:
+        environ["PGPASSWORD"] = password
+    return [str(program(name)), f"--dbname={shown}", "--no-password", *arguments], environ
+
+
+def _check(done: subprocess.CompletedProcess[str]) -> None:
+    if done.returncode != 0:
+        why = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise ArchiveError(f"{Path(done.args[0]).name} failed: {why}")

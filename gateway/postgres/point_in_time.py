@@ -1,0 +1,170 @@
+"""Restores a PostgreSQL to a moment, from an archive, into a data folder that has no database yet.
+
+The server replays the log up to the moment and then takes writes, on a new timeline. Until the caller stops it, it asks
+for no password: whoever reaches its socket, which is private, may do anything. Knows nothing about tables.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import secrets
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from gateway.db.pool import CONNECT_TIMEOUT_S
+from gateway.postgres.archive import (
+    PARTIAL_SUFFIX,
+    WAL,
+    ArchiveError,
+    base_before,
+    first_segment,
+    verify_base,
+    wal_since,
+)
+from gateway.postgres.embedded import SERVER_SETTINGS, SUPERUSER, EmbeddedPostgres, EmbeddedPostgresError
+from gateway.postgres.placement import Placement, home_of, place
+from gateway.support.accounts import as_root
+from gateway.support.process import make_data_folder, make_private
+
+PASSWORD_NAME = "postgres.password"  # noqa: S105 - the name of a file
+LOG_COPY = "wal"
+ACCESS_FILE = "recovery.hba"
+EMBEDDED = f"postgresql://{SUPERUSER}@/postgres"
+"""The role and the database of an embedded server, as `RecoveredPostgres.start` takes them."""
+
+FALLBACK_ROOT = Path("/var/lib/lorikeet")
+NOT_BELOW = (
+    "max_connections",
+    "max_locks_per_transaction",
+    "max_prepared_transactions",
+    "max_wal_senders",
+    "max_worker_processes",
+)
+"""Parameters that may not be lower than those of the server that wrote the log."""
+
+NEVER_COPIED = ("postmaster.pid", "postmaster.opts", "postgresql.auto.conf", "standby.signal")
+_CONTROL = re.compile(r"^(\w+) setting: +(\d+)$", re.MULTILINE)
+
+
+# ALTER ROLE takes no parameters.
+_SET_PASSWORD = "SELECT set_config('lorikeet.password', $1, true)"  # noqa: S105 - no password
+_ALTER_ROLE = """
+    DO $$
+    BEGIN
+        EXECUTE format('ALTER ROLE %I PASSWORD %L', current_user, current_setting('lorikeet.password'));
+    END
+    $$
+"""
+
+
+class RecoveredPostgres:
+    """A server that an archive was restored to, until `stop`."""
+
+    def __init__(self, data_dir: Path, report: Callable[[str], None] = lambda line: None) -> None:
+        self._data_dir = data_dir
+        self._report = report
+        self._server: EmbeddedPostgres | None = None
+        self._dsn = ""
+
+    def start(self, archive: Path, at: datetime.datetime | None, source_dsn: str) -> str:
+        """Restore, and return the connection string of the role and the database that source_dsn names.
+
+        at: the moment; None: the last one that the archive has.
+
+        Raises ArchiveError, EmbeddedPostgresError and PlacementError.
+        """
+        base = base_before(archive, at)
+        verify_base(base)
+        make_data_folder(self._data_dir)
+        make_private(self._data_dir / PASSWORD_NAME, secrets.token_urlsafe(24))
+        with as_root():
+            placement = place(self._data_dir, FALLBACK_ROOT, self._report)
+            settings = _recovery(placement, archive, base, at)
+        self._server = EmbeddedPostgres(self._data_dir, report=self._report, settings=settings)
+        try:
+            host = urlsplit(self._server.start()).query
+        except EmbeddedPostgresError as error:
+            raise ArchiveError(f"the archive {archive} could not be restored: {error}") from None
+        parts = urlsplit(source_dsn)
+        self._dsn = f"postgresql://{parts.username or 'postgres'}@/{parts.path.strip('/') or 'postgres'}?{host}"
+        return self._dsn
+
+    async def take_password(self) -> None:
+        """Give the role that restored the password of the data folder, for starts in order."""
+        conn = await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_S)
+        try:
+            async with conn.transaction():
+                await conn.execute(_SET_PASSWORD, (self._data_dir / PASSWORD_NAME).read_text().strip())
+                await conn.execute(_ALTER_ROLE)
+        finally:
+            await conn.close()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+    def clean_up(self) -> None:
+        """Delete what the restore needed beside the database. The server was stopped."""
+        home = home_of(self._data_dir.absolute())
+        with as_root():
+            shutil.rmtree(home / LOG_COPY, ignore_errors=True)
+            (home / ACCESS_FILE).unlink(missing_ok=True)
+
+
+def remove_database(data_dir: Path) -> None:
+    """Delete the database of a data folder whose server was stopped, wherever it is."""
+    with as_root():
+        shutil.rmtree(home_of(data_dir.absolute()), ignore_errors=True)
+
+
+def _recovery(placement: Placement, archive: Path, base: Path, at: datetime.datetime | None) -> dict[str, str]:
+    """Copy a base backup and the log into a home, and return the settings with which a server goes on from them."""
+    unfinished, wal = placement.home / "cluster.new", placement.home / LOG_COPY
+    for path in (unfinished, wal):
+        shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(base, unfinished, symlinks=True)
+    for name in NEVER_COPIED:
+        (unfinished / name).unlink(missing_ok=True)
+    (unfinished / "postgresql.conf").touch()  # which distributions keep elsewhere
+    (unfinished / "pg_ident.conf").touch()
+    (unfinished / "recovery.signal").touch()
+    access = placement.home / ACCESS_FILE
+    access.write_text("local all all trust\n")
+    wal.mkdir(mode=0o700)
+    for path in wal_since(archive, first_segment(base)):
+        name = path.name.removesuffix(PARTIAL_SUFFIX)
+        if name == path.name or not (archive / WAL / name).exists():
+            shutil.copyfile(path, wal / name)
+    for root, folders, files in [*os.walk(unfinished), *os.walk(wal)]:
+        for name in (".", *folders, *files):
+            os.chown(Path(root) / name, placement.account.uid, placement.account.gid, follow_symlinks=False)
+    os.chown(access, placement.account.uid, placement.account.gid)
+    unfinished.chmod(0o700)
+    unfinished.rename(placement.cluster)
+    settings = {
+        "hba_file": str(access),
+        "restore_command": f"cp {shlex.quote(str(wal))}/%f %p",
+        "recovery_target_action": "promote",
+        "hot_standby": "off",  # connections wait for the end of recovery
+        "archive_mode": "off",
+        "ssl": "off",
+        "shared_preload_libraries": "",
+    }
+    if at is not None:
+        settings["recovery_target_time"] = at.astimezone(datetime.UTC).isoformat(sep=" ")
+    return settings | _at_least(placement)
+
+
+def _at_least(placement: Placement) -> dict[str, str]:
+    command = [placement.bin_dir / "pg_controldata", placement.cluster]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False, env={"LC_ALL": "C"}).stdout
+    found = {name: int(value) for name, value in _CONTROL.findall(shown)}
+    return {name: str(max(found.get(name, 0), int(SERVER_SETTINGS.get(name, "10")))) for name in NOT_BELOW}

@@ -1,0 +1,179 @@
+"""Secrets are rotated by the commands of deploy/ROTATION.md while requests come, and no request fails."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import httpx
+import msgspec
+
+from gateway.db.content.sealed import newest_sealed
+from gateway.domain.content.keys import ContentKey, parse_keys
+from gateway.support.cipher import Cipher, Place, Sealed
+from tests.drills.drill import SHARE
+from tests.drills.ground import Ground, running_ground
+from tests.drills.traffic import Traffic
+from tests.installation.databases import REPOSITORY, execute
+from tests.installation.tenants import make_operator_key
+from tests.installation.waiting import wait_until
+from tests.patience import PATIENCE_S
+
+OLD, NEW = (ContentKey(letter * 32) for letter in (b"o", b"n"))
+GRACE_S = 3
+NUM_BETWEEN = 8
+"""The answers that have to come between two rotations."""
+
+
+def text_of(*keys: ContentKey) -> str:
+    """Return keys as LORIKEET_CONTENT_KEY has them."""
+    return ",".join(base64.b64encode(key.secret).decode() for key in keys)
+
+
+class Operator:
+    """Somebody who rotates secrets of an installation under load, with the key that opens the admin API."""
+
+    def __init__(self, ground: Ground, traffic: Traffic) -> None:
+        self.ground = ground
+        self.traffic = traffic
+        self.dsn = ground.postgres.dsn
+        self.admin_key = asyncio.run(make_operator_key(self.dsn))
+
+    def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gateway.cli", *words]
+        environ = {"LORIKEET_URL": self.ground.gateways[0].url, "LORIKEET_ADMIN_KEY": self.admin_key} | environ
+        environ = {"LORIKEET_DATA_DIR": str(self.ground.folder)} | environ
+        return subprocess.run(
+            command, env=os.environ | environ, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+
+    def lorikeet(self, *words: str, **environ: str) -> Any:
+        """Run a command that succeeds, and return its JSON."""
+        done = self.run(*words, "--json", **environ)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def roll(self, *, dsn: str | None = None, **fields: object) -> None:
+        """Replace the gateways one after the other by such with other settings."""
+        for gateway in self.ground.gateways:
+            gateway.change(dsn=dsn, **fields)
+            assert gateway.terminate() == 0
+            gateway.start()
+            gateway.wait_ready()
+            self.traffic.more_answers(2)
+
+    def of_role(self, role: str, password: str) -> str:
+        """Return the connection string of another role."""
+        parts = urlsplit(self.dsn)
+        return urlunsplit(parts._replace(netloc=f"{role}:{password}@{parts.hostname or ''}"))
+
+
+def rotate_operators_key(operator: Operator) -> None:
+    former = operator.admin_key
+    operator.admin_key = operator.lorikeet("admin-key", "create", "--name", "second")["key"]
+    (former_id,) = [key["id"] for key in operator.lorikeet("admin-key", "list") if key["name"] == "operator"]
+    operator.lorikeet("admin-key", "revoke", former_id)
+    wait_until(lambda: operator.run("tenant", "list", LORIKEET_ADMIN_KEY=former).returncode == 1, "it still opens")
+
+
+def rotate_api_key(operator: Operator) -> None:
+    key = operator.ground.world.key
+    rotated = operator.lorikeet("key", "rotate", key.id, "--grace", str(GRACE_S))
+    operator.ground.world.key = msgspec.structs.replace(key, secret=rotated["key"])
+    url = f"{operator.ground.gateways[0].url}/v1/models"
+    wait_until(
+        lambda: httpx.get(url, headers=key.headers).status_code == 401, "the former secret still works", pause_s=0.5
+    )
+
+
+def rotate_content_key(operator: Operator) -> None:
+    for keys in ((OLD, NEW), (NEW, OLD)):
+        operator.roll(content_key=text_of(*keys))
+    wait_until(lambda: not _sealed_with(operator.dsn, OLD), "secrets are not encrypted anew")
+    operator.roll(content_key=text_of(NEW))
+    assert asyncio.run(_num_opened(operator.dsn, text_of(NEW))) > 0
+
+
+def rotate_webhooks_secret(operator: Operator) -> None:
+    (webhook,) = operator.lorikeet("webhook", "list")
+    rotated = operator.lorikeet("webhook", "rotate", webhook["id"], "--grace", "60")
+    assert rotated["secret"].startswith("whsec_") and rotated["previous_secret_expires_at"]
+
+
+def rotate_roles_of_gateways(operator: Operator) -> None:
+    for role in ("lorikeet_first", "lorikeet_second"):
+        asyncio.run(execute(operator.dsn, f"CREATE ROLE {role} LOGIN PASSWORD '{role}'"))
+        dsn = operator.of_role(role, role)
+        operator.lorikeet("migrate", DATABASE_URL=dsn, LORIKEET_DATABASE_OWNER_URL=operator.dsn)
+        operator.roll(dsn=dsn)
+    asyncio.run(execute(operator.dsn, "DROP OWNED BY lorikeet_first"))
+    asyncio.run(execute(operator.dsn, "DROP ROLE lorikeet_first"))
+
+
+def rotate_owners_password(operator: Operator) -> None:
+    owner, former = urlsplit(operator.dsn).username, urlsplit(operator.dsn).password
+    assert owner is not None
+    asyncio.run(execute(operator.dsn, f"ALTER ROLE {owner} PASSWORD 'changed'"))
+    changed = operator.of_role(owner, "changed")
+    operator.lorikeet("migrate", DATABASE_URL=changed)
+    asyncio.run(execute(changed, f"ALTER ROLE {owner} PASSWORD '{former}'"))
+
+
+ROTATIONS: tuple[Callable[[Operator], None], ...] = (
+    rotate_operators_key,
+    rotate_api_key,
+    rotate_content_key,
+    rotate_webhooks_secret,
+    rotate_roles_of_gateways,
+    rotate_owners_password,
+)
+
+
+def test_no_request_fails_while_secrets_are_rotated(open_folder: Path) -> None:
+    folder = open_folder / "rotation"
+    folder.mkdir()
+    changes = {"lame_duck_seconds": 1.0, "content_key": text_of(OLD)}
+    with running_ground(folder, changes=changes) as ground:
+        asyncio.run(ground.warm_up())
+        with ground.traffic(SHARE) as traffic:
+            operator = Operator(ground, traffic)
+            operator.lorikeet("webhook", "add", "https://example.com/hook")
+            for rotate in ROTATIONS:
+                rotate(operator)
+                traffic.more_answers(NUM_BETWEEN)
+                assert set(traffic.outcomes()) == {"answered"}, (rotate.__name__, traffic.outcomes())
+        ground.check()
+        assert set(traffic.outcomes()) == {"answered"} and traffic.wrong == []
+        ground.settle()
+
+
+def _sealed_with(dsn: str, key: ContentKey) -> bool:
+    async def ask() -> bool:
+        conn = await asyncpg.connect(dsn)
+        try:
+            return bool(await conn.fetchval("SELECT count(*) FROM webhooks WHERE content_key = $1", key.id))
+        finally:
+            await conn.close()
+
+    return asyncio.run(ask())
+
+
+async def _num_opened(dsn: str, keys: str) -> int:
+    """Open every encrypted value with these keys; return how many there are. Raises ContentUnreadable."""
+    cipher, conn = Cipher(parse_keys(keys)), await asyncpg.connect(dsn)
+    try:
+        rows = await newest_sealed(conn, 1000)
+    finally:
+        await conn.close()
+    for row in rows:
+        cipher.open(Sealed(row.content_key, row.sealed), Place(row.project_id, row.name, row.id))
+    return len(rows)

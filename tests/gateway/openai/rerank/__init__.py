@@ -1,0 +1,1 @@
+"""Documents ranked for a query."""
