@@ -225,7 +225,7 @@ def test_an_installation_is_upgraded_and_taken_back_and_no_client_notices(
     old_tree: MakeTree, new_tree: MakeTree, empty_dsn: str, open_folder: Path, full: bool
 ) -> None:
     size, tokens_per_s = (LONG, LONG_TOKENS_PER_S) if full else (SMALL, SMALL_TOKENS_PER_S)
-    lame_duck_s = size.stream_tokens[1] / tokens_per_s + 4.5  # and what a busy machine takes more
+    lame_duck_s = size.lame_duck_s(tokens_per_s)
     folder = open_folder / new_tree.__name__
     folder.mkdir(mode=0o711)
     old, new = old_tree(folder / "old", tokens_per_s), new_tree(folder / "new", tokens_per_s)
