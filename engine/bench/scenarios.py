@@ -18,13 +18,12 @@ from engine.bench import (
     overview,
     prefix,
     quantization,
-    served,
     slots,
     speculative,
     structured,
     throughput,
 )
-from engine.bench.bounds import decoders, experts
+from engine.bench.bounds import decoders, experts, served
 from engine.bench.options import add_options, read_options
 from engine.bench.report import Report, machine
 from engine.config import EngineConfig

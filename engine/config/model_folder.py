@@ -149,6 +149,9 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
     # All layers have their heads in one order.
     if len(parts) > 1 or (parts != {0} and not family.rotates_partly):
         raise UnsupportedModel(f"config.json: partial_rotary_factor is not supported for {name}")
+    quantized = read_quantized(folder, raw) if gguf_of(folder) is None else None
+    if quantized is not None and fields.get("experts") is not None:
+        raise UnsupportedModel(f"config.json: quantization_config is {quantized.method}, of experts only mxfp4 is read")
     return ModelConfig(
         family=name,
         num_kv_heads=num_kv_heads,
@@ -158,7 +161,7 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
         windows=_windows(family, raw),
         eos_token_ids=_eos_token_ids(raw, folder),
         embedding_sizes=_embedding_sizes(raw),
-        quantized=read_quantized(folder, raw) if gguf_of(folder) is None else None,
+        quantized=quantized,
         **(sizes | fields),
     )
 

@@ -145,7 +145,9 @@ _MODELOPT: dict[str, Check] = {
     "producer": _any,
 }
 
-METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "modelopt")
+_MXFP4: dict[str, Check] = {"quant_method": _any, "modules_to_not_convert": _names, "dequantize": _flag}
+
+METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "modelopt", "mxfp4")
 
 
 def read_quantized(folder: Path, raw: Raw) -> Quantized | None:
@@ -167,6 +169,9 @@ def read_quantized(folder: Path, raw: Raw) -> Quantized | None:
     if method == "compressed-tensors":
         _check(where, found, _COMPRESSED)
         return Quantized("compressed-tensors", _schemes(where, found))
+    if method == "mxfp4":  # of experts, whose tensors tell it (`engine.models.expert_layout`)
+        _check(where, found, _MXFP4)
+        return None
     if method == "modelopt":
         _check(where, found, _MODELOPT)
         return _modelopt(where, found)

@@ -62,19 +62,14 @@ def _upgrade(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 async def _look(dsn: str) -> Report:
-    import asyncpg
-
     from engine.protocol import protocol_text
     from engine.version import VERSION
     from gateway.db.parts import see_installation
-    from gateway.db.pool import CONNECT_TIMEOUT_S
+    from gateway.db.pool import Database
     from gateway.domain.upgrade import Software, report
 
-    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
-    try:
+    async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
         return report(await see_installation(conn), Software(VERSION, protocol_text()))
-    finally:
-        await conn.close()
 
 
 def _wire(found: Report) -> dict[str, Any]:

@@ -31,8 +31,8 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """An addition to OpenAI's API: `mean` embeds with the mean of the final hidden states, `last` with the last
     token's, `cls` with the first token's. Left out, it is what the model was trained for, or else `mean`."""
     prompt_name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    """An addition to OpenAI's API: the name of the text that goes before each input, among those that the model's
-    makers give in `config_sentence_transformers.json`."""
+    """An addition to OpenAI's API: the name of the text that goes before each input. The model's
+    `config_sentence_transformers.json` has the names and the texts."""
     input_type: Literal["query", "document", "passage", "search_query", "search_document"] | None = None
     """An addition to OpenAI's API: what the inputs are in a search. The model's prompt for it goes before each text, if
     it has one."""

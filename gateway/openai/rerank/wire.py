@@ -48,12 +48,12 @@ RERANK_NO_EFFECT: dict[str, tuple[Any, ...]] = {"priority": (0,)}
 
 
 class RerankResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One document, by its rank."""
+    """A document with a score. Results are in the order of their scores, highest first."""
 
     index: int
     """The place of the document in the request, from 0."""
     relevance_score: float
-    """From 0, not relevant, to 1."""
+    """The relevance of the document, between 0 and 1, where 0 is not relevant."""
     document: RerankText | None = None
 
 

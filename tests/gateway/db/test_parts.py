@@ -82,9 +82,9 @@ async def test_the_schema_before_the_newest_columns_is_read_as_well(database: Da
     async with database.acquire() as conn:
         for table in ("hosts", "journals", "replicas"):
             await conn.execute(f"ALTER TABLE {table} DROP COLUMN protocol, DROP COLUMN IF EXISTS version CASCADE")
-        await conn.execute("DELETE FROM schema_migrations WHERE name = '0068_versions_of_parts'")
+        await conn.execute("DELETE FROM schema_migrations WHERE name BETWEEN '0068_versions_of_parts' AND '9999'")
         seen = await see_installation(conn)
-    assert [change.name for change in seen.changes] == ["0068_versions_of_parts"]
+    assert [change.name for change in seen.changes][:1] == ["0068_versions_of_parts"]
     assert [part.software for part in seen.parts] == [Software(None, None)] * 3
     assert seen.parts[2].name == replica_id
 
