@@ -146,11 +146,11 @@ def _longest_of_rope(raw: Mapping[str, Any]) -> int:
 
     Raises UnsupportedModel: for a rotation whose angles change at each length.
     """
-    given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    if not isinstance(given, dict):
+    told = [raw.get("rope_parameters") or {}, raw.get("rope_scaling") or {}]
+    if not all(isinstance(each, dict) for each in told):
         raise UnsupportedModel("config.json: rope_parameters must be an object")
     longest = MOST
-    for scaling in (given, *(each for each in given.values() if isinstance(each, dict))):
+    for scaling in (*told, *(each for given in told for each in given.values() if isinstance(each, dict))):
         kind = scaling.get("rope_type") or scaling.get("type") or "default"
         if kind == "dynamic":
             raise UnsupportedModel("config.json: rope type dynamic is not supported: its angles change with the length")

@@ -149,9 +149,8 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
     # All layers have their heads in one order.
     if len(parts) > 1 or (parts != {0} and not family.rotates_partly):
         raise UnsupportedModel(f"config.json: partial_rotary_factor is not supported for {name}")
-    quantized = read_quantized(folder, raw) if gguf_of(folder) is None else None
-    if quantized is not None and fields.get("experts") is not None:
-        raise UnsupportedModel(f"config.json: quantization_config is {quantized.method}, of experts only mxfp4 is read")
+    has_experts = fields.get("experts") is not None
+    quantized = read_quantized(folder, raw, has_experts=has_experts) if gguf_of(folder) is None else None
     return ModelConfig(
         family=name,
         num_kv_heads=num_kv_heads,

@@ -147,13 +147,15 @@ _MODELOPT: dict[str, Check] = {
 
 _MXFP4: dict[str, Check] = {"quant_method": _any, "modules_to_not_convert": _names, "dequantize": _flag}
 
-METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "modelopt", "mxfp4")
+METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "modelopt")
+METHODS_OF_EXPERTS = ("mxfp4",)
 
 
-def read_quantized(folder: Path, raw: Raw) -> Quantized | None:
-    """Return how a model's files hold its matrices; None where they hold numbers as they are.
+def read_quantized(folder: Path, raw: Raw, *, has_experts: bool = False) -> Quantized | None:
+    """Return how a model's files hold its matrices; None where they hold numbers as they are, but those of experts.
 
-    raw: of the folder's `config.json`.
+    raw: of the folder's `config.json`. has_experts: True for a model with experts, whose matrices alone may be in few
+    bits: `engine.models.expert_layout` reads these.
 
     Raises UnsupportedModel: for what is not read, by the key and its value.
     """
@@ -164,12 +166,13 @@ def read_quantized(folder: Path, raw: Raw) -> Quantized | None:
         raise UnsupportedModel("config.json: quantization_config must be an object")
     method = found.get("quant_method")
     where = "config.json: quantization_config"
-    if not isinstance(method, str) or method not in METHODS:
-        raise UnsupportedModel(f"{where}: quant_method is {_shown(method)}; supported: {', '.join(METHODS)}")
+    methods = METHODS_OF_EXPERTS if has_experts else METHODS
+    if not isinstance(method, str) or method not in methods:
+        raise UnsupportedModel(f"{where}: quant_method is {_shown(method)}; supported: {', '.join(methods)}")
     if method == "compressed-tensors":
         _check(where, found, _COMPRESSED)
         return Quantized("compressed-tensors", _schemes(where, found))
-    if method == "mxfp4":  # of experts, whose tensors tell it (`engine.models.expert_layout`)
+    if method == "mxfp4":
         _check(where, found, _MXFP4)
         return None
     if method == "modelopt":

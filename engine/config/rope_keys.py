@@ -23,9 +23,20 @@ def rope_of(raw: Raw) -> RopeParameters:
 def scaling_of(raw: Raw) -> Raw:
     """Return the object of the rotation's keys; {} where a config has none.
 
-    Raises UnsupportedModel: for something else than an object.
+    Raises UnsupportedModel: for something else than an object, and for two objects that differ.
     """
+    _check_one(raw)
     return _object("rope_parameters", raw.get("rope_parameters") or raw.get("rope_scaling"))
+
+
+def _check_one(raw: Raw) -> None:
+    """Check that the rotation is told once: of two objects, transformers takes parts of both.
+
+    Raises UnsupportedModel.
+    """
+    given, scaling = raw.get("rope_parameters"), raw.get("rope_scaling")
+    if given and scaling and given != scaling:
+        raise UnsupportedModel("config.json: rope_scaling differs from rope_parameters, which is beside it")
 
 
 def _object(key: str, value: Any) -> Raw:
@@ -41,6 +52,7 @@ def ropes_by_kind(raw: Raw, local_theta: float) -> tuple[RopeParameters, RopePar
 
     Raises UnsupportedModel: for what is not computed, naming the key.
     """
+    _check_one(raw)
     given = raw.get("rope_parameters")
     if isinstance(given, dict) and {"full_attention", "sliding_attention"} & given.keys():
         for key in sorted(given.keys() - {*_BY_KIND, "rope_theta"}):

@@ -60,6 +60,7 @@ class Collector(Background):
         await forever(self._poll, interval_s, name="collection")
 
     async def stop(self) -> None:
+        """Stop, and leave the turn to another gateway."""
         await super().stop()
         self._turn.release()
 

@@ -67,6 +67,7 @@ class Fetcher:
         self._total_s = total_s
 
     def begin(self) -> Received:
+        """Return a count of what is fetched of one source, which is bounded."""
         return Received(self._max_bytes)
 
     async def bring(self, text: str, folder: Path, received: Received) -> Path:

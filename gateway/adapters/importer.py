@@ -68,6 +68,7 @@ class Importer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Begin to look for imports."""
         self._task = asyncio.create_task(forever(self._begin, self._poll_s, name="imports", wake=self._wake))
 
     async def stop(self) -> None:

@@ -68,6 +68,7 @@ class Residency(Background):
         await forever(self._step, POLL_S, name="pinned adapters", wake=self._wake)
 
     def changed(self, change: Change | None) -> None:
+        """Look again at the pinned adapters, where a change may be about them."""
         if change is None or change.table in ("adapters", "projects", "experiments"):
             self._is_stale = True
             self._wake.set()

@@ -58,10 +58,12 @@ class PoolEngines:
         self._bases = bases
 
     def ready_bases(self) -> list[str]:
+        """Return the digests of the base models for which an engine is there."""
         bases = [self._bases.named(name) for name, pool in self._pools.items() if pool.ready]
         return [base.digest for base in bases if base is not None]
 
     async def probe(self, base: str | None, key: str) -> msgspec.Struct:
+        """Let an engine of a base try the content of this key; return what the engine found."""
         pools = [self._pools[name] for name in self._bases.pools_of(base) if name in self._pools]
         unable = Overloaded("No engine of the adapter's base model is there.", code=ENGINE_UNAVAILABLE)
         for pool in pools:
@@ -73,9 +75,11 @@ class PoolEngines:
         raise unable
 
     def resident(self) -> frozenset[str]:
+        """Return the keys of the content that any engine holds."""
         return frozenset().union(*(backend.resident() for backend in self._backends()))
 
     async def unload(self, key: str) -> None:
+        """Let all engines forget content; never raise."""
         for backend in self._backends():
             try:
                 await backend.unload(key)
@@ -131,9 +135,11 @@ class Lifecycle:
         )
 
     def start(self) -> None:
+        """Start all parts."""
         self.prober.start()
         self.collector.start()
 
     async def stop(self) -> None:
+        """Stop all parts."""
         await self.prober.stop()
         await self.collector.stop()

@@ -95,6 +95,7 @@ class Watcher(Background):
         await forever(self._watch, self._poll_s, name="watched folder")
 
     async def stop(self) -> None:
+        """Stop, and leave the turn to another gateway."""
         await super().stop()
         self._turn.release()
 

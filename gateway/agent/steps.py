@@ -268,7 +268,7 @@ class Steps:
         row = served.row
         try:
             model = load_model_config(str(served.revision.folder))
-            await follower.probe(model.vocab_size)
+            await follower.probe(model.vocab_size, model.task)
             try:
                 for key in self._residents(served):
                     await follower.probe_adapter(key)

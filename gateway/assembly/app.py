@@ -136,6 +136,17 @@ def build_app(services: Services) -> Application:
                 ),
                 dependencies={"caller": caller},
             ),
+            Router(
+                "/",
+                route_handlers=[
+                    rerank(services.pipeline, bodies, services.idempotency, path=path, operation=operation)
+                    for path, operation in (
+                        ("/rerank", "rank_documents_unversioned"),
+                        ("/v2/rerank", "rank_documents_of_version_2"),
+                    )
+                ],
+                dependencies={"caller": caller},
+            ),
             ofrep(services.flags, bodies, caller=caller),
             *admin_routers(services.admin),
             *documentation(),

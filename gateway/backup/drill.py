@@ -77,6 +77,7 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_good(self) -> bool:
+        """True if no check found a fault."""
         return all(finding.is_good for finding in self.findings)
 
 

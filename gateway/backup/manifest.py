@@ -51,6 +51,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_bytes(self) -> int:
+        """The size of all files."""
         return sum(file.num_bytes for file in self.files)
 
     @property

@@ -73,6 +73,7 @@ class RestoreMark:
         self._stays = self._path.exists()
 
     def set(self) -> None:
+        """Write the marker, which names the backup."""
         write_private(self._path, f"{self._backup}\n")
 
     def keep(self) -> None:
@@ -88,6 +89,7 @@ class RestoreMark:
             self._path.unlink(missing_ok=True)
 
     def clear(self) -> None:
+        """Delete the marker."""
         self._path.unlink()
 
 

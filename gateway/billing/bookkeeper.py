@@ -34,9 +34,11 @@ class Bookkeeper:
         self._days_ensured_s = float("-inf")
 
     def start(self) -> None:
+        """Begin to work."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
+        """Cancel the work, and wait until the work has ended."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -52,19 +52,23 @@ class PriceCache:
         self._task = asyncio.create_task(self._follow())
 
     async def stop(self) -> None:
+        """Follow the price books no more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def changed(self, change: Change | None) -> None:
+        """Load the price books again, where a change may be about prices."""
         if change is None or change.table == "price_versions":
             self._changed.set()
 
     def currency(self, organization_id: str) -> str:
+        """Return the currency of an organization's prices."""
         book = self._books.get(organization_id, ())
         return book[-1].currency if book else DEFAULT_CURRENCY
 
     def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
+        """Return the highest price that a request at this instant may have."""
         versions = self._in_force(organization_id, instant_ns)
         key = (organization_id, project_id, model, service_tier, tuple(each.version for each in versions))
         known = self._known.get(key)

@@ -77,9 +77,11 @@ class AdminClient:
 
     @property
     def url(self) -> str:
+        """The server's URL."""
         return self._url
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
+        """Return the reply to a GET."""
         return self._request("GET", path, params=params)
 
     def get_all(self, path: str, **params: Any) -> list[dict[str, Any]]:
@@ -122,6 +124,7 @@ class AdminClient:
         return self._request("PATCH", path, content=content, headers=named)
 
     def delete(self, path: str) -> dict[str, Any]:
+        """Return the reply to a DELETE."""
         return self._request("DELETE", path)
 
     def tenant_id(self, name: str) -> str:

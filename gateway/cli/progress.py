@@ -47,6 +47,7 @@ class Progress:
             self._stream.flush()
 
     def done(self) -> None:
+        """Take the bar off the terminal."""
         if self._is_open:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -100,6 +100,7 @@ class Conversations:
         return Conversation(row.id, row.created_at, dict(metadata))
 
     async def get(self, caller: Principal, conversation_id: str) -> Conversation | None:
+        """Return a conversation; None where the caller has none of this id."""
         async with self._database.acquire() as conn:
             row = await db.get_conversation(conn, caller.project_id, conversation_id, caller.models)
         return None if row is None else self._opened(caller.project_id, row)
@@ -206,6 +207,7 @@ class Conversations:
         return await self._opened_items(project_id, conversation_id, rows[:limit]), len(rows) > limit
 
     async def item(self, caller: Principal, conversation_id: str, item_id: str) -> ItemJson | None:
+        """Return an item of a conversation; None where the caller has none of this id."""
         async with self._database.acquire() as conn:
             if await db.get_conversation(conn, caller.project_id, conversation_id, caller.models) is None:
                 return None

@@ -137,9 +137,11 @@ class Idempotency:
         self._beating: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Begin to give signs of life for requests that run here."""
         self._beating = asyncio.create_task(forever(self.give_sign_of_life, BEAT_S, name="idempotency"))
 
     async def stop(self) -> None:
+        """Give no more signs of life, and wait for no more requests."""
         await self._watches.stop()
         if self._beating is not None:
             self._beating.cancel()
@@ -175,6 +177,7 @@ class Idempotency:
     # calls of executions
 
     def hold(self, execution: Execution, num_bytes: int) -> bool:
+        """Take memory for a part of the reply; return False where the reply is too large to be stored."""
         if execution.num_held_bytes + num_bytes > MAX_REPLY_BYTES:
             return False
         if not self._held.take(execution.slot.project_id, num_bytes):
@@ -183,6 +186,7 @@ class Idempotency:
         return True
 
     def release(self, execution: Execution) -> None:
+        """Give back the memory of a reply."""
         self._held.give_back(execution.slot.project_id, execution.num_held_bytes)
         execution.num_held_bytes = 0
 
@@ -192,6 +196,7 @@ class Idempotency:
         return self._held.num_held
 
     async def finish(self, execution: Execution, reply: Reply | None) -> None:
+        """Store the reply of a request that has ended. reply: None: one that is not stored."""
         slot, request_id, sealed = execution.slot, execution.request_id, None
         if reply is not None:
             sealed = await self._seal(reply, slot)
@@ -209,9 +214,11 @@ class Idempotency:
         await self._end(execution, write, num_bytes=0 if sealed is None else len(sealed.data), small=without)
 
     async def free(self, execution: Execution) -> None:
+        """Free the slot of a request that has not run: the next request with its key executes."""
         await self._end(execution, lambda conn: db.free_slot(conn, execution.slot, execution.request_id))
 
     def abandon(self, execution: Execution) -> None:
+        """Note, in the background, that the request may have run, and its reply is not known."""
         if not execution.is_ending:
             self._begin_end(execution, lambda conn: db.abandon_slot(conn, execution.slot, execution.request_id))
 

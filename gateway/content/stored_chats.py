@@ -102,6 +102,7 @@ class StoredChats:
         return await self._writes.moment(self._writes.begin("chat", num_bytes, work))
 
     async def get(self, caller: Principal, chat_id: str) -> StoredChat | None:
+        """Return a stored chat completion; None where the caller has none of this id."""
         project_id = caller.project_id
         async with self._database.acquire() as conn:
             row = await db.get_chat(conn, project_id, chat_id, caller.models)

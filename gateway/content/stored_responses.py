@@ -151,6 +151,7 @@ class StoredResponses:
         return await self._writes.at_once("response", work)
 
     async def get(self, caller: Principal, response_id: str) -> StoredResponse | None:
+        """Return a stored response; None where the caller has none of this id."""
         project_id = caller.project_id
         async with self._database.acquire() as conn:
             row = await db.get_response(conn, project_id, response_id, caller.models)

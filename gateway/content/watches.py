@@ -51,6 +51,7 @@ class Watches:
         self._tasks: dict[Slot, asyncio.Task[None]] = {}
 
     async def stop(self) -> None:
+        """Wait for no more requests."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

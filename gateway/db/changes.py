@@ -67,6 +67,7 @@ class ChangeFeed:
         await listening.wait()
 
     async def stop(self) -> None:
+        """Listen no more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

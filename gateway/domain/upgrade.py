@@ -102,10 +102,12 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def may_go_on(self) -> bool:
+        """True if nothing stands in the way."""
         return not any(finding.blocks for finding in self.findings)
 
     @property
     def is_done(self) -> bool:
+        """True if no step has anything left."""
         return not any(step.left for step in self.steps)
 
 

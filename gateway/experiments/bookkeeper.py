@@ -79,6 +79,7 @@ class ExperimentBookkeeper(Background):
         return INTERVAL_S if self._wake is None or self._to_judge or self._num_waiting else IDLE_S
 
     async def stop(self) -> None:
+        """Stop, and leave the turn to another bookkeeper."""
         await super().stop()
         if self._turn is not None:
             self._turn.release()

@@ -20,10 +20,12 @@ class BucketPieces:
         self._bucket = bucket
 
     def write(self, project_id: str, part_id: str, number: int, data: bytes) -> None:
+        """Put a piece of a part."""
         with _failures("written"):
             obstore.put(self._bucket, f"{_prefix(project_id, part_id)}{number}", data)
 
     def read(self, project_id: str, part_id: str, number: int) -> bytes | None:
+        """Return a piece of a part; None where there is none."""
         with _failures("read"):
             try:
                 return bytes(obstore.get(self._bucket, f"{_prefix(project_id, part_id)}{number}").bytes())
@@ -31,18 +33,21 @@ class BucketPieces:
                 return None
 
     def remove(self, project_id: str, part_id: str) -> None:
+        """Delete all pieces of a part."""
         with _failures("changed"):
             for number in self.numbers(project_id, part_id):
                 with contextlib.suppress(FileNotFoundError):
                     obstore.delete(self._bucket, f"{_prefix(project_id, part_id)}{number}")
 
     def parts(self) -> Iterator[tuple[str, str]]:
+        """Yield the project and the id of every part."""
         with _failures("listed"):
             paths = [each["path"].split("/") for some in obstore.list(self._bucket) for each in some]
             found = {(path[0], path[1]) for path in paths if len(path) == 3}
         yield from sorted((project_id, part_id) for project_id, part_id in found)
 
     def numbers(self, project_id: str, part_id: str) -> list[int]:
+        """Return the numbers of a part's pieces in ascending order."""
         with _failures("listed"):
             listed = obstore.list(self._bucket, _prefix(project_id, part_id))
             names = [each["path"].rpartition("/")[2] for some in listed for each in some]

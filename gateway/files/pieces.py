@@ -50,6 +50,7 @@ class FolderPieces:
         self._root = root
 
     def write(self, project_id: str, part_id: str, number: int, data: bytes) -> None:
+        """Put a piece of a part, durable once this returns."""
         folder = self._folder(project_id, part_id)
         temporary = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with _failures("written"):
@@ -66,6 +67,7 @@ class FolderPieces:
             _sync(folder)
 
     def read(self, project_id: str, part_id: str, number: int) -> bytes | None:
+        """Return a piece of a part; None where there is none."""
         with _failures("read"):
             try:
                 return (self._folder(project_id, part_id) / str(number)).read_bytes()
@@ -73,16 +75,19 @@ class FolderPieces:
                 return None
 
     def remove(self, project_id: str, part_id: str) -> None:
+        """Delete all pieces of a part."""
         with _failures("changed"), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._folder(project_id, part_id))
 
     def parts(self) -> Iterator[tuple[str, str]]:
+        """Yield the project and the id of every part."""
         with _failures("listed"):
             for project in sorted(self._root.iterdir()) if self._root.is_dir() else ():
                 for part in sorted(project.iterdir()):
                     yield project.name, part.name
 
     def numbers(self, project_id: str, part_id: str) -> list[int]:
+        """Return the numbers of a part's pieces in ascending order."""
         with _failures("listed"), contextlib.suppress(FileNotFoundError):
             names = [path.name for path in self._folder(project_id, part_id).iterdir()]
             return sorted(int(name) for name in names if name.isdecimal())

@@ -104,6 +104,7 @@ class Call(msgspec.Struct):
 
     @property
     def elapsed_ms(self) -> float:
+        """The milliseconds since the request began."""
         return (time.perf_counter_ns() - self.started_ns) / 1e6
 
     def leave(self) -> None:
@@ -184,6 +185,7 @@ class Application(Litestar):
     async def __call__(
         self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend
     ) -> None:
+        """Answer one request, or serve the lifespan of the process."""
         if scope["type"] == ScopeType.HTTP:
             await self._answer(cast("HTTPScope", scope), cast("Receive", receive), cast("Send", send))
         else:

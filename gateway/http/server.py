@@ -74,6 +74,7 @@ class Server(UvicornServer):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let running requests finish within the drain, then end the rest."""
         self._stages.begin_drain()
         ending = asyncio.create_task(self._end_requests())
         try:

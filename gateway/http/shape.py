@@ -30,6 +30,7 @@ class Form(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of all fields."""
         return (*self.required, *self.optional)
 
 

@@ -66,6 +66,7 @@ class TextEvent:
         self._head = head + f'"{field}":'.encode()
 
     def __call__(self, text: str) -> bytes:
+        """Return the event with a text."""
         return self._head + in_one_line(msgspec.json.encode(text)) + self._tail
 
 
@@ -83,9 +84,11 @@ class Encoded:
     """The encoder of items that are events already."""
 
     async def encode(self, item: bytes) -> bytes:
+        """Return an item as it is."""
         return item
 
     def end(self) -> bytes:
+        """Return nothing: the items have all that is sent."""
         return b""
 
 

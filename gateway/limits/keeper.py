@@ -128,6 +128,7 @@ class Keeper:
         return asked.answer
 
     def close(self, reservation: Reservation) -> None:
+        """End a reservation; what is left of it can be given back."""
         self.holdings.close(reservation)
         self.wake_for_spare()
 

@@ -62,6 +62,7 @@ class Rules:
         return found
 
     def changed(self, change: Change | None) -> None:
+        """Forget the limits that a change is about."""
         if change is None or (change.table == "limits" and change.project_id is None):
             self._projects.clear()
         elif change.table == "limits" and change.project_id is not None:

@@ -81,6 +81,7 @@ class MessageEvents:
         return b""
 
     def end(self) -> bytes:
+        """Return nothing: the last item brings the last event."""
         return b""
 
     def failed(self, error: GatewayError) -> bytes:

@@ -41,9 +41,11 @@ class Copier:
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
+        """Note that the journal has something to copy."""
         self._wake.set()
 
     def start(self) -> None:
+        """Begin to copy."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self, timeout_s: float) -> None:

@@ -46,6 +46,7 @@ class Segment:
             self._folder_is_synced = True
 
     def close(self) -> None:
+        """Close the segment's file."""
         os.close(self._file)
 
 
@@ -69,6 +70,7 @@ class JournalFolder:
         return cls(path, lock)
 
     def release(self) -> None:
+        """Let another process own the folder."""
         os.close(self._lock)
 
     def segments(self) -> list[Path]:

@@ -92,6 +92,7 @@ class Journal:
 
     @property
     def id(self) -> str:
+        """The id of this journal."""
         return self._begun.journal_id
 
     @property
@@ -101,13 +102,16 @@ class Journal:
 
     @property
     def is_writable(self) -> bool:
+        """True if the journal can be written to."""
         return self._segment is not None
 
     @property
     def state(self) -> JournalState:
+        """How full the journal is."""
         return JournalState(self.has_room, self.unsettled.num_bytes, self._max_bytes)
 
     def open(self, opened: Opened) -> None:
+        """Note a request that is sent to an engine."""
         self._record(opened)
 
     def progress(self, counts: list[Count]) -> None:

@@ -53,9 +53,11 @@ class Meter:
 
     @property
     def journal_id(self) -> str:
+        """The id of the journal that the usage goes into."""
         return self._journal.id
 
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
+        """Note a request that is sent to an engine."""
         opened = Opened(
             request.request_id,
             request.attempt,
@@ -68,6 +70,7 @@ class Meter:
         self._limiter.dispatched(request.request_id)
 
     def progressed(self, counts: list[Count]) -> None:
+        """Note the tokens that clients may have seen so far."""
         self._journal.progress(counts)
 
     def record(
@@ -79,6 +82,7 @@ class Meter:
         ttft_ms: float | None,
         latency_ms: float | None,
     ) -> None:
+        """Note the usage of a request that has ended."""
         if not self._has_tag(usage):
             return  # not acknowledged, so the engine keeps the record for a gateway that can read it
         superseded = (usage.request_id, usage.attempt) in self._superseded
@@ -96,6 +100,7 @@ class Meter:
         self._copier.wake()
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
+        """Note the usage of an attempt that another attempt has taken the place of."""
         self._note_superseded(usage.request_id, (usage.attempt,))
         self._limiter.superseded(usage.request_id)
         self.record(usage, engine_id=engine_id, source=source, ttft_ms=None, latency_ms=None)
@@ -137,4 +142,5 @@ class Meter:
         return True
 
     def given_up(self, request_ids: Collection[str]) -> None:
+        """Give back what requests have reserved that no engine answers any more."""
         self._limiter.given_up(request_ids)

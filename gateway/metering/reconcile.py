@@ -45,6 +45,16 @@ class EngineBalance(msgspec.Struct, frozen=True):
     difference_tokens: int
     """0 once the ledger has all ended requests; more while some are on their way, or were lost."""
 
+    @property
+    def ended_tokens(self) -> int:
+        """Prompt and completion tokens of ended requests, as the engine counts."""
+        return self.ended_prompt_tokens + self.ended_completion_tokens
+
+    @property
+    def ledger_tokens(self) -> int:
+        """Prompt and completion tokens of these requests in the ledger."""
+        return self.ledger_prompt_tokens + self.ledger_completion_tokens
+
 
 class Reconciliation(msgspec.Struct, frozen=True):
     """The comparison of engines with the ledger."""
@@ -58,6 +68,7 @@ class Reconciler(Background):
     """Compares at any time with `reconcile`; the metric follows between `start` and `stop`."""
 
     def __init__(self, database: Database, pools: Mapping[str, Pool], metrics: JournalMetrics) -> None:
+        self._before: dict[str, EngineBalance] = {}  # by engine, as they were exported last
         self._database = database
         self._pools = pools
         self._metrics = metrics
@@ -109,8 +120,27 @@ class Reconciler(Background):
             await asyncio.sleep(EVERY_S)
 
     def export(self, found: Reconciliation) -> None:
-        """Set the metrics of lost journals and of engines whose counts differ from those of the ledger."""
+        """Set the metrics of lost journals and of engines whose counts differ from those of the ledger.
+
+        Counts of one moment always differ while requests end. So each side is held against what the other one had the
+        last time.
+        """
         self._metrics.unbilled.set(sum(journal.open_requests for journal in found.lost_journals))
         self._metrics.difference.set(
-            {(balance.model, balance.replica_id): balance.difference_tokens for balance in found.engines}
+            {
+                (balance.model, balance.replica_id): settled_difference(self._before.get(balance.engine_id), balance)
+                for balance in found.engines
+            }
         )
+        self._before = {balance.engine_id: balance for balance in found.engines}
+
+
+def settled_difference(before: EngineBalance | None, now: EngineBalance) -> int:
+    """Return the tokens that an engine had counted before and the ledger still lacks; negative: the other way round.
+
+    before: the engine's balance some seconds ago; None: it is not known.
+    """
+    if before is None:
+        return 0
+    missing = before.ended_tokens - now.ledger_tokens
+    return missing if missing > 0 else min(now.ended_tokens - before.ledger_tokens, 0)

@@ -62,9 +62,11 @@ class Metering:
 
     @property
     def journal_state(self) -> JournalState:
+        """How full the journal is."""
         return self._journal.state
 
     def start(self) -> None:
+        """Start all parts."""
         self._journal.start()
         self._copier.start()
         self._standing.start()

@@ -60,6 +60,7 @@ class Unsettled:
         return len(self.running) + len(self._attempts)
 
     def apply(self, record: Record) -> None:
+        """Take in a record of the journal."""
         match record:
             case Progressed(counts):
                 for count in counts:

@@ -229,6 +229,7 @@ class EngineCollector(Collector):
         self._pools = pools
 
     def collect(self) -> Iterable[Metric]:
+        """Return the metrics of all engines."""
         labels = ["model_name", "engine"]
         up = GaugeMetricFamily(
             "lorikeet_engine_up", "Readiness of the engine: 1 if it serves requests, otherwise 0.", labels=labels

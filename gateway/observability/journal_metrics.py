@@ -23,10 +23,11 @@ class Differences(Collector):
         self._tokens = tokens
 
     def collect(self) -> Iterable[Metric]:
+        """Return the differences that the last reconciliation found."""
         family = GaugeMetricFamily(
             "lorikeet_reconciliation_difference_tokens",
-            "Tokens that an engine counted in ended requests minus the tokens that the ledger recorded for the engine; "
-            "0 unless usage is still being written.",
+            "Tokens of ended requests that an engine had counted ten seconds ago and the ledger still lacks; negative "
+            "for tokens that the ledger had ten seconds ago and the engine still lacks.",
             labels=["model_name", "engine"],
         )
         for (model, replica_id), tokens in self._tokens.items():

@@ -62,6 +62,7 @@ class PoolCollector(Collector):
         self._pools = pools
 
     def collect(self) -> Iterable[Metric]:
+        """Return the metrics of all pools."""
         families = [GaugeMetricFamily(each.name, each.doc, labels=["model_name"]) for each in _NUMBERS]
         wanted = GaugeMetricFamily(
             "lorikeet_pool_replicas_wanted", "Replicas that the pool is to run.", labels=["model_name"]

@@ -36,6 +36,7 @@ class TenantLabels:
         self._own: set[str] = set()
 
     def of(self, tenant: str) -> str:
+        """Return the label of a tenant: its own, as long as there is room for labels."""
         if len(self._own) < self._max_labels:
             self._own.add(tenant)
         return tenant if tenant in self._own else OTHER_TENANTS

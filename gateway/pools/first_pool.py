@@ -5,7 +5,7 @@ Knows neither engines nor who starts them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,9 @@ from gateway.db.pool import Database
 from gateway.db.pools.pools import create_pool, had_pools, lock_pools
 from gateway.db.pools.replicas import add_running_replica
 from gateway.db.pools.revisions import add_revision, set_prepared
-from gateway.db.pools.served import switch_revision
+from gateway.db.pools.served import ServedPool, list_served, switch_revision
+from gateway.settings import Settings
+from gateway.support.model_folders import on_this_machine
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -74,10 +76,25 @@ async def ensure_first_pool(
         return True
 
 
-async def had_first_pool(dsn: str) -> bool:
-    """Tell whether the installation has had a pool. Raises one of `gateway.db.pool.UNUSABLE` or `UNAVAILABLE`."""
+async def needs_model(dsn: str, settings: Settings) -> bool:
+    """Tell whether a gateway has to prepare the model of its settings.
+
+    That is so for the first pool, and for a pool whose model this machine lacks.
+
+    Raises one of `gateway.db.pool.UNUSABLE` or `UNAVAILABLE`.
+    """
     async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
-        return await had_pools(conn)
+        if not await had_pools(conn):
+            return True
+        served = await list_served(conn)
+    return _lacks(settings, served)
+
+
+def _lacks(settings: Settings, served: Sequence[ServedPool]) -> bool:
+    """Tell whether the settings' model is one of these pools', whose folder is not on this machine."""
+    here = (on_this_machine(each, settings) for each in served)
+    folders = (each.folder for pool in here for each in pool.revisions.values() if each.model == settings.model)
+    return any(folder is None or not Path(folder).is_dir() for folder in folders)
 
 
 async def want_first_pool(conn: Connection, name: str, *, model: str, num_replicas: int) -> bool:

@@ -163,6 +163,7 @@ class Receiver:
         return " ".join(self._process.stderr.read().split()) or f"exit code {self._process.returncode}"
 
     def stop(self) -> None:
+        """End the receiving process, if one runs."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -135,6 +135,7 @@ class EmbeddedPostgres:
                 self._report(f"PostgreSQL did not stop within {seconds:.0f} s of {signum.name}")
 
     def alive(self) -> bool:
+        """Tell whether PostgreSQL runs."""
         return self._process is not None and self._process.poll() is None
 
     def _password(self, placement: Placement) -> str:

@@ -54,6 +54,7 @@ class Placement(msgspec.Struct, frozen=True):
 
     @property
     def cluster(self) -> Path:
+        """The folder of the database's files."""
         return self.home / "cluster"
 
 

@@ -108,6 +108,7 @@ class RecoveredPostgres:
             await conn.close()
 
     def stop(self) -> None:
+        """Stop the scratch server, if one runs."""
         if self._server is not None:
             self._server.stop()
 

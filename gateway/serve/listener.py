@@ -43,6 +43,7 @@ class Listener:
 
     @property
     def fd(self) -> int:
+        """The descriptor of the socket."""
         return self._socket.fileno()
 
     def listen(self) -> None:

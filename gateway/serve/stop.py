@@ -28,10 +28,12 @@ class StopSignals:
 
     @property
     def requested(self) -> bool:
+        """True once a stop was asked for."""
         return self._count > 0
 
     @property
     def forced(self) -> bool:
+        """True once a stop was asked for again."""
         return self._count > 1
 
     @contextmanager

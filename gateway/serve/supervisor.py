@@ -103,6 +103,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
+        """The id of the process; None where none runs."""
         return self._process.pid if self._process is not None else None
 
     def run_next(self, command: Sequence[str]) -> None:

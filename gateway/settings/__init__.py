@@ -496,6 +496,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def allowed_origins(self) -> list[str]:
+        """The origins whose pages may call the API."""
         return _listed(self.cors_origins)
 
     @property
@@ -545,6 +546,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def operator_key_path(self) -> Path:
+        """The file of the operator's key."""
         return self.data_dir / "operator.key"
 
     @property
@@ -559,10 +561,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def demo_env_path(self) -> Path:
+        """The file of the demo's address and key."""
         return self.data_dir / "demo.env"
 
     @property
     def log_dir(self) -> Path:
+        """The folder of the processes' logs."""
         return self.data_dir / "log"
 
     @property

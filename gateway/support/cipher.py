@@ -47,6 +47,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def associated_data(self) -> bytes:
+        """Return the place as bytes, which an encrypted content is bound to."""
         return msgspec.msgpack.encode(self)
 
 

@@ -22,6 +22,7 @@ class Quota:
         return True
 
     def give_back(self, tenant: str, num: int) -> None:
+        """Give back an amount that a tenant has taken."""
         left = self._held.get(tenant, 0) - num
         assert left >= 0, "given back more than was taken"
         self.num_held -= num

@@ -47,6 +47,7 @@ class Authenticator:
         self._writer: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
+        """Begin to follow changes, and to write when keys were used."""
         self.changes.subscribe(self._changed)
         await self.changes.start()
         self._writer = asyncio.create_task(self._write_uses())

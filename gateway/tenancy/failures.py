@@ -32,6 +32,7 @@ class FailureCap:
         return max(0.0, started_s + WINDOW_S - now_s)
 
     def count(self, address: str, now_s: float) -> None:
+        """Count a failure of an address."""
         if not self._max_failures:
             return
         client = client_of(address)

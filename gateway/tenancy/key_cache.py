@@ -39,6 +39,7 @@ class CachedKey:
         self.last_noted: datetime.datetime | None = None
 
     def usable(self, now: datetime.datetime) -> bool:
+        """Tell whether the key has not expired."""
         return self.expires_at is None or now < self.expires_at
 
 
@@ -59,6 +60,7 @@ class KeyCache:
         self._good_before: OrderedDict[bytes, None] = OrderedDict()
 
     def get(self, sha256: bytes) -> CachedKey | None:
+        """Return a key by its digest; None where the cache has none."""
         entry = self._known.get(sha256)
         if entry is not None:
             self._known.move_to_end(sha256)
@@ -77,6 +79,7 @@ class KeyCache:
         return sha256 in self._good_before
 
     def put(self, sha256: bytes, entry: CachedKey, generation: int) -> None:
+        """Remember a key that was looked up, unless keys have changed since. generation: at the look-up."""
         if generation != self.generation:
             self._remember(sha256)  # it was good a moment ago
             return
@@ -91,6 +94,7 @@ class KeyCache:
                 del self._digests_of[oldest.principal.api_key_id]
 
     def put_unknown(self, sha256: bytes, now_s: float, generation: int) -> None:
+        """Remember that there is no such key, unless keys have changed since. generation: at the look-up."""
         if generation != self.generation:
             return
         self._good_before.pop(sha256, None)
@@ -118,6 +122,7 @@ class KeyCache:
         self._unknown_until.clear()
 
     def forget_all(self) -> None:
+        """Forget all keys, but not that they were good a moment ago."""
         self.generation += 1
         for sha256 in self._known:
             self._remember(sha256)

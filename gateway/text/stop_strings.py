@@ -21,6 +21,7 @@ class StopStrings:
 
     @property
     def is_holding(self) -> bool:
+        """True if text is held back that may be the beginning of a stop string."""
         return bool(self._held)
 
     def push(self, text: str, *, is_exempt: bool = False) -> str:

@@ -64,7 +64,6 @@ class Tokenizer:
         self._template_arguments = frozenset(name for name in reads if not is_reserved(name))
         self._takes_late_system: bool | None = None
         self._shows_pairs: bool | None = None
-        self._roles = [role for role in ("query", "document") if f"{role}" in str(templates or "")]
         source = _source_for_tools(templates)
         self.thinks = BEGIN in source
         """True if the chat template has thinking before an answer."""
@@ -129,14 +128,13 @@ class Tokenizer:
 
     @property
     def shows_pairs(self) -> bool:
-        """Tell whether the chat template shows a query and a document, as one of a model that ranks does."""
+        """Tell whether the chat template shows a query and a document, which are messages of these roles."""
         if self._shows_pairs is None:
             shown = ""
             if self._template is not None:
                 with suppress(jinja2.TemplateError, TypeError, ValueError, KeyError):
                     shown = self._template.render(PAIR, add_generation_prompt=True)
-            roles = {"query", "document"} <= set(self._roles)
-            self._shows_pairs = roles and all(message["content"] in shown for message in PAIR)
+            self._shows_pairs = all(message["content"] in shown for message in PAIR)
         return self._shows_pairs
 
     def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

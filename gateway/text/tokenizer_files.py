@@ -21,6 +21,10 @@ _NEEDS_TRANSFORMERS = ("fix_mistral_regex", "fast_tokenizer_files")
 """Keys of `tokenizer_config.json` that ask for another way to split text, or for another file. Both are rare."""
 
 
+_WITH_SEGMENTS = ("BertTokenizer", "ElectraTokenizer")
+"""Classes of tokenizers that tell segments apart where `tokenizer_config.json` does not say."""
+
+
 class TokenizerFiles(msgspec.Struct, frozen=True):
     """The contents of a model folder that make its tokenizer."""
 
@@ -56,9 +60,15 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
         _add_missing(backend, declared, config)
         backend.encode_special_tokens = bool(config.get("split_special_tokens", False))
     special_tokens = {name: _text(token) for name, token in _named_tokens(config)}
-    names = config.get("model_input_names")
-    has_segments = not isinstance(names, list) or "token_type_ids" in names
-    return TokenizerFiles(backend, special_tokens, _templates(folder, config), has_segments)
+    return TokenizerFiles(backend, special_tokens, _templates(folder, config), _has_segments(config))
+
+
+def _has_segments(config: dict[str, Any]) -> bool:
+    """Tell whether transformers tells the model which of two texts a token is of."""
+    names, kind = config.get("model_input_names"), config.get("tokenizer_class")
+    if isinstance(names, list):
+        return "token_type_ids" in names
+    return not isinstance(kind, str) or kind.removesuffix("Fast") in _WITH_SEGMENTS
 
 
 def _add_missing(backend: Tokenizer, declared: list[AddedToken], config: dict[str, Any]) -> None:

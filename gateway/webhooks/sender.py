@@ -77,9 +77,11 @@ class WebhookSender:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
+        """Begin to deliver."""
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._clean_up())]
 
     async def stop(self) -> None:
+        """Deliver no more; messages under way are sent again later."""
         tasks = [*self._tasks, *self._sending.values()]
         for task in tasks:
             task.cancel()

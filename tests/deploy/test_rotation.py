@@ -6,6 +6,8 @@ import asyncio
 import base64
 import json
 import os
+import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,10 +18,16 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import httpx
 import msgspec
+import pytest
+import trustme
 
 from gateway.db.content.sealed import newest_sealed
 from gateway.domain.content.keys import ContentKey, parse_keys
 from gateway.support.cipher import Cipher, Place, Sealed
+from tests.deploy.balancers import Balancer, program
+from tests.deploy.client import Client
+from tests.deploy.gateways import OwnPort
+from tests.deploy.test_upgrade import answers, check, site_of, under_load
 from tests.drills.drill import SHARE
 from tests.drills.ground import Ground, running_ground
 from tests.drills.traffic import Traffic
@@ -30,7 +38,7 @@ from tests.patience import PATIENCE_S
 
 OLD, NEW = (ContentKey(letter * 32) for letter in (b"o", b"n"))
 GRACE_S = 3
-NUM_BETWEEN = 8
+NUM_BETWEEN = 4
 """The answers that have to come between two rotations."""
 
 
@@ -69,7 +77,7 @@ class Operator:
             assert gateway.terminate() == 0
             gateway.start()
             gateway.wait_ready()
-            self.traffic.more_answers(2)
+            self.traffic.more_answers(1)
 
     def of_role(self, role: str, password: str) -> str:
         """Return the connection string of another role."""
@@ -141,7 +149,7 @@ ROTATIONS: tuple[Callable[[Operator], None], ...] = (
 def test_no_request_fails_while_secrets_are_rotated(open_folder: Path) -> None:
     folder = open_folder / "rotation"
     folder.mkdir()
-    changes = {"lame_duck_seconds": 1.0, "content_key": text_of(OLD)}
+    changes = {"lame_duck_seconds": 0.5, "content_key": text_of(OLD)}
     with running_ground(folder, changes=changes) as ground:
         asyncio.run(ground.warm_up())
         with ground.traffic(SHARE) as traffic:
@@ -154,6 +162,44 @@ def test_no_request_fails_while_secrets_are_rotated(open_folder: Path) -> None:
         ground.check()
         assert set(traffic.outcomes()) == {"answered"} and traffic.wrong == []
         ground.settle()
+
+
+def test_a_proxys_certificate_is_replaced_by_a_reload_under_load(open_folder: Path, full: bool) -> None:
+    if not full:
+        pytest.skip("make long-restore")
+    if program("haproxy") is None:
+        pytest.skip("haproxy is not installed")
+    with site_of(open_folder / "certificates") as site:
+        gateways = [OwnPort(site.settings, site.postgres.dsn, number) for number in range(2)]
+        folder = open_folder / "certificates/balancer"
+        balancer = Balancer("haproxy", folder, [gateway.port for gateway in gateways])
+        try:
+            for gateway in gateways:
+                gateway.start()
+            for gateway in gateways:
+                gateway.wait_ready()
+            balancer.start()
+            wait_until(lambda: answers(balancer), balancer.output)
+
+            def replace() -> None:
+                new = trustme.CA().issue_cert("127.0.0.1", "localhost")
+                new.private_key_and_cert_chain_pem.write_to_path(str(folder / "both.pem"))
+                os.kill(balancer.pid, signal.SIGUSR2)  # as `systemctl reload haproxy` does
+                served = ssl.PEM_cert_to_DER_cert(new.cert_chain_pems[0].bytes().decode())
+                wait_until(lambda: _certificate(balancer.port) == served, balancer.output)
+
+            outcomes = under_load(site, Client(balancer.port, tls=True), replace)
+            balancer.check()
+            assert [gateway.terminate() for gateway in gateways] == [0, 0]
+        finally:
+            balancer.kill()
+            for gateway in gateways:
+                gateway.close()
+        check(site, outcomes)
+
+
+def _certificate(port: int) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", port)))
 
 
 def _sealed_with(dsn: str, key: ContentKey) -> bool:

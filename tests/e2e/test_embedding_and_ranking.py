@@ -22,6 +22,7 @@ from tests.installation.waiting import wait_until
 
 QUERY = "how are you?"
 DOCUMENTS = ["the lazy dog", "hello there, how are you today? " * 3, "stop", "the quick brown fox jumps over the dog"]
+INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 PROMPTS = {"query": "search: ", "document": "text: "}
 
 
@@ -72,7 +73,10 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
         special_tokens=[("<|im_start|>", start), ("<|im_end|>", end)],
     )
     backend.save(str(folder / "tokenizer.json"))
-    return PreTrainedTokenizerFast(tokenizer_object=backend)
+    (folder / "chat_template.jinja").unlink()
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_input_names": INPUTS}))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=INPUTS)
 
 
 def _check_ranks(client: httpx.Client, model: Any, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -41,6 +41,7 @@ class Screen:
             self._mid_line = not shown.endswith("\n")
 
     def end_line(self) -> None:
+        """End a line that was begun."""
         if self._mid_line:
             self._write("\n")
             self._mid_line = False
@@ -53,6 +54,7 @@ class Screen:
 
     def prompt(self, model: str) -> str:
         # readline must not count what has no width
+        """Return the text before what the person types."""
         return f"\x01{BOLD}\x02{model}>\x01{PLAIN}\x02 " if self._styled else f"{model}> "
 
     def _write(self, text: str) -> None:

@@ -88,6 +88,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
+        """The text of the event."""
         return "".join(choice.delta.content or "" for choice in self.choices)
 
 
@@ -148,14 +149,17 @@ class InferenceClient:
         )
 
     def models(self) -> list[Model]:
+        """Return all models that the key may call."""
         with self._sent("GET", "/v1/models") as reply:
             return msgspec.json.decode(reply.read(), type=_Models).data
 
     def model(self, model_id: str) -> Model:
+        """Return one model."""
         with self._sent("GET", f"/v1/models/{quote(model_id, safe='/:@')}") as reply:
             return msgspec.json.decode(reply.read(), type=Model)
 
     def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to a conversation, whole."""
         with self._sent("POST", "/v1/chat/completions", json=body) as reply:
             answer: dict[str, Any] = msgspec.json.decode(reply.read())
             return answer

@@ -165,7 +165,7 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     try:
         run_gateway(
             settings,
-            model_dir=_of_first_pool(settings),
+            model_dir=_prepared_if_needed(settings),
             dsn=database_dsn(settings),
             sockets=sockets,
             metrics_socket=metrics_socket,
@@ -308,20 +308,20 @@ def _prepared(settings: Settings) -> Path:
         raise CommandFailed(str(error)) from None
 
 
-def _of_first_pool(settings: Settings) -> Path | None:
-    """Prepare the base model of the first pool; None where the installation has had one, which needs none of it.
+def _prepared_if_needed(settings: Settings) -> Path | None:
+    """Prepare the settings' base model; None where the installation has had a pool, and no pool lacks this model here.
 
     Raises one of `gateway.db.pool.UNUSABLE`.
     """
     import asyncio
 
     from gateway.db.pool import UNAVAILABLE, UNUSABLE
-    from gateway.pools.first_pool import had_first_pool
+    from gateway.pools.first_pool import needs_model
     from gateway.serve.lock import DataFolderUnusable, make_data_folder
 
     try:
         make_data_folder(settings.data_dir)
-        if asyncio.run(had_first_pool(database_dsn(settings))):
+        if not asyncio.run(needs_model(database_dsn(settings), settings)):
             return None
     except DataFolderUnusable as error:
         raise CommandFailed(str(error)) from None

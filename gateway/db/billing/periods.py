@@ -32,6 +32,7 @@ class PeriodRow(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> State:
+        """The state of the period: open, closed or invoiced."""
         if self.invoiced_at is not None:
             return "invoiced"
         return "open" if self.closed_at is None else "closed"

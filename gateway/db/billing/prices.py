@@ -82,6 +82,7 @@ class PriceLoader:
         self._database = database
 
     async def __call__(self) -> dict[str, Book]:
+        """Return the price book of each organization."""
         books: dict[str, list[Version]] = {}
         async with self._database.acquire() as conn:
             for row in await conn.fetch(_VERSIONS, None, None, None):

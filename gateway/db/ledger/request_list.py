@@ -54,6 +54,7 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_filtered(self) -> bool:
+        """True if the query asks for some of the requests only."""
         return any((self.models, self.api_key_ids, self.adapter_ids, self.finish_reasons))
 
 

@@ -58,6 +58,7 @@ class TrafficQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_by_key(self) -> bool:
+        """True if the query tells keys apart."""
         return bool(self.api_key_ids) or "api_key_id" in self.group_by
 
     @property

@@ -123,6 +123,7 @@ class PostgresLeases:
     async def exchange(
         self, gateway_id: str, limit_ids: Collection[str], decide: Callable[[Snapshot | None], Mapping[Key, int]]
     ) -> None:
+        """Let a function decide, while limits are locked, what the gateway has of them; then store that."""
         async with self._database.transaction() as conn:
             if not limit_ids:
                 await write_leases(conn, gateway_id, decide(None))
@@ -133,6 +134,7 @@ class PostgresLeases:
             await write_leases(conn, gateway_id, decide(_snapshot(await conn.fetch(_READ, limit_ids, gateway_id))))
 
     async def beat(self, gateway_id: str) -> Beat:
+        """Note that the gateway lives."""
         async with self._database.acquire() as conn:
             row = await conn.fetchrow(_BEAT, gateway_id, SUSPECT_AFTER, FORGET_AFTER)
             if row is None:
@@ -140,6 +142,7 @@ class PostgresLeases:
             return Beat(unix_ns(row["heard_at"]), row["num_gateways"])
 
     async def claim(self, gateway_id: str, amounts: Mapping[Key, int]) -> Beat:
+        """Take up a gateway's session again, with the amounts that the gateway still holds."""
         async with self._database.transaction() as conn:
             await conn.execute(_SUSPECT_ANEW, SUSPECT_AFTER)
             await conn.execute(_CLAIM, gateway_id)
@@ -149,10 +152,12 @@ class PostgresLeases:
             return Beat(unix_ns(row["heard_at"]), row["num_gateways"])
 
     async def clean_up(self) -> None:
+        """Delete the accounts of windows that are long over."""
         async with self._database.acquire() as conn:
             await conn.execute(_CLEAN_UP)
 
     async def leave(self, gateway_id: str) -> None:
+        """End a gateway's session."""
         async with self._database.acquire() as conn:
             await conn.execute(_LEAVE, gateway_id)
 

@@ -30,6 +30,7 @@ class Standing(msgspec.Struct, frozen=True):
 
     @property
     def free(self) -> int:
+        """The amount of the limit that is neither used nor reserved."""
         return max(0, self.limit.max - self.used - self.reserved)
 
 
@@ -54,6 +55,7 @@ class LimitLoader:
         self._database = database
 
     async def __call__(self, organization_id: str, project_id: str) -> list[Limit]:
+        """Return all limits that apply to a project."""
         async with asyncio.timeout(LOAD_TIMEOUT_S), self._database.acquire() as conn:
             return await load_limits(conn, organization_id, project_id)
 

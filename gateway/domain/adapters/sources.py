@@ -53,6 +53,7 @@ class Source(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
+        """The path of the source within its place."""
         return "/".join(self.segments)
 
     @property
@@ -78,6 +79,7 @@ class AllowedSources:
 
     @property
     def is_empty(self) -> bool:
+        """True if no source is allowed."""
         return not self._places
 
     def admit(self, text: str) -> Source:
@@ -102,6 +104,7 @@ class AllowedSources:
             return False
 
     def holds(self, source: Source) -> bool:
+        """Tell whether a source is allowed."""
         return any(place.holds(source) for place in self._places)
 
 

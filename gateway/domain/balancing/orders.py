@@ -65,6 +65,7 @@ class Orders(Generic[R]):
         self._orders: dict[int, tuple[R, ...]] = {}
 
     def set_members(self, members: Iterable[R]) -> None:
+        """Set the replicas that are ordered."""
         self._members = tuple(members)
         self._seeds = [each.seed for each in self._members]
         self._weights = [each.weight for each in self._members]

@@ -27,6 +27,7 @@ class Grant(msgspec.Struct, frozen=True):
 
     @property
     def remaining(self) -> int:
+        """The amount that neither was drawn nor has lapsed."""
         return self.amount - self.drawn - (self.lapsed or 0)
 
 

@@ -26,6 +26,7 @@ class ContentKey(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
+        """The name of the key, which tells nothing about the secret."""
         return hashlib.sha256(b"lorikeet content key\0" + self.secret).hexdigest()[:16]
 
 

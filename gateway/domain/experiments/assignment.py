@@ -104,6 +104,7 @@ class Assigned(msgspec.Struct, frozen=True):
 
     @property
     def is_analysed(self) -> bool:
+        """True if the unit counts in the results."""
         return self.reason == "split"
 
 

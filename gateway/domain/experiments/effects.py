@@ -55,6 +55,7 @@ class Effect(msgspec.Struct, frozen=True):
 
     @property
     def p(self) -> float:
+        """The p-value of the effect, valid at any look."""
         return sequences.p_value(self.log_e)
 
 

@@ -32,6 +32,7 @@ class Exposure(msgspec.Struct, frozen=True):
 
     @property
     def is_analysed(self) -> bool:
+        """True if the request counts in the results."""
         return self.epoch > 0
 
     @property

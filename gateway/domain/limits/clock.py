@@ -25,4 +25,5 @@ class DatabaseClock:
         self._set_ns, self._set_s = now_ns, self.monotonic()
 
     def now_ns(self) -> int:
+        """Return the database's time in nanoseconds since 1970."""
         return self._set_ns + int((self.monotonic() - self._set_s) * NS_PER_S)

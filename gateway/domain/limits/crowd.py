@@ -30,6 +30,7 @@ class Crowd:
         return True
 
     def leave(self, tenant: str, num_completions: int) -> None:
+        """Count completions of a tenant that have left the queues."""
         left = self._inside[tenant] - num_completions
         if left:
             self._inside[tenant] = left

@@ -120,6 +120,7 @@ class Exchange:
 
     @property
     def is_empty(self) -> bool:
+        """True if there is nothing to exchange."""
         return not self._slices and not self._holdings.dirty
 
     def decide(self, snapshot: Snapshot | None) -> dict[Key, int]:

@@ -60,6 +60,7 @@ class Limit(msgspec.Struct, frozen=True):
 
     @property
     def scope(self) -> Scope:
+        """The kind of account that the limit is for."""
         if self.api_key_id is not None:
             return "key"
         return "organization" if self.project_id is None else "project"
@@ -145,6 +146,7 @@ class Calendar:
         self._current: dict[Window, Period] = {"none": NO_PERIOD}
 
     def period(self, window: Window, instant_ns: int) -> Period:
+        """Return the period of a window that an instant lies in."""
         known = self._current.get(window)
         if known is not None and (known.end is None or known.start * NS_PER_S <= instant_ns < known.end * NS_PER_S):
             return known

@@ -69,6 +69,7 @@ class Slice(msgspec.Struct, eq=False):
 
     @property
     def spare(self) -> int:
+        """The amount that no request has reserved or used."""
         return self.held - self.reserved - self.unwritten
 
     @property
@@ -78,10 +79,12 @@ class Slice(msgspec.Struct, eq=False):
 
     @property
     def is_overfull(self) -> bool:
+        """True if the slice holds far more than it keeps."""
         return self.held - self.reserved - self.unwritten > 2 * self.keep
 
     @property
     def is_low(self) -> bool:
+        """True if less than half of what the slice keeps is free."""
         return 2 * self.free < self.keep
 
     @property
@@ -90,6 +93,7 @@ class Slice(msgspec.Struct, eq=False):
         return 8 * self.free < self.keep
 
     def take(self, need: int, now_s: float) -> None:
+        """Reserve an amount for a request."""
         self.reserved += need
         self.taken += need
         if need > self.typical:

@@ -70,6 +70,7 @@ class Work(msgspec.Struct, frozen=True):
 
     @property
     def max_tokens(self) -> int:
+        """The most tokens of any part of the work."""
         return max(part.max_tokens for part in self.parts)
 
     def least(self, limit: Limit) -> int:

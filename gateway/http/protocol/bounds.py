@@ -44,7 +44,10 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """The clock of one connection. end: called with a bound that is passed, and the last bytes."""
+    """The clock of one connection. end: called with a bound that is passed, and the last bytes.
+
+    Its timer is left alone where the next deadline is later, as it is for most requests, and set anew when it ends.
+    """
 
     def __init__(self, end: Callable[[Bound, bytes], None]) -> None:
         self._end = end
@@ -55,13 +58,19 @@ class Watch:
 
     def start(self, bound: Bound | None) -> None:
         """Hold the connection to another bound, or to none, from now on."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._bound, self._timer, self._num_bytes = bound, None, 0
+        self._bound, self._num_bytes = bound, 0
         if bound is not None and bound.max_s < math.inf:
             loop = asyncio.get_running_loop()
             self._deadline_s = loop.time() + bound.max_s
-            self._timer = loop.call_at(self._deadline_s, self._look)
+            if self._timer is None or self._timer.when() > self._deadline_s:
+                self.stop()
+                self._timer = loop.call_at(self._deadline_s, self._look)
+
+    def stop(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def count(self, num_bytes: int) -> float:
         """Count bytes that came in the same state; return the seconds for which to read no more."""
@@ -77,8 +86,11 @@ class Watch:
         return num_bytes / bound.bytes_per_s
 
     def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._bound is not None and self._deadline_s > loop.time():
+        self._timer = None
+        bound, loop = self._bound, asyncio.get_running_loop()
+        if bound is None or bound.max_s == math.inf:
+            return
+        if self._deadline_s > loop.time():
             self._timer = loop.call_at(self._deadline_s, self._look)
-        elif self._bound is not None:
-            self._end(self._bound, self._bound.late)
+        else:
+            self._end(bound, bound.late)

@@ -110,6 +110,7 @@ class Connection(HttpToolsProtocol):
     # Events of uvicorn's protocol.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection; answer and close one too many."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=MAX_BUFFERED_BYTES)
         sock = transport.get_extra_info("socket")
@@ -123,9 +124,10 @@ class Connection(HttpToolsProtocol):
         self._changed()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Count the connection no more, and tell a request that runs that its client has left."""
         super().connection_lost(exc)
         self._bounds = {}
-        self._watch.start(None)
+        self._watch.stop()
         if self._is_counted:
             self._cap.leave(self.address)
         if self.cycle is not None and not self.cycle.response_complete:
@@ -134,16 +136,19 @@ class Connection(HttpToolsProtocol):
                 call.leave()
 
     def data_received(self, data: bytes) -> None:
+        """Parse bytes, unless the client is refused already."""
         if not self._is_refused:
             self._is_silent = False
             super().data_received(data)
             self._changed(len(data))
 
     def on_message_begin(self) -> None:
+        """Note that the client is silent no more."""
         super().on_message_begin()
         self._is_silent = False
 
     def on_headers_complete(self) -> None:
+        """Begin a request, unless its headers are too large."""
         num_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if len(self.headers) > MAX_HEADERS or num_bytes > MAX_HEAD_BYTES:
             self._refuse(HEAD_TOO_LARGE)
@@ -153,12 +158,14 @@ class Connection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
+        """Note the end of a request's body, also of one that was answered before."""
         super().on_message_complete()
         if self.cycle.response_complete:
             self.cycle.more_body = False  # which uvicorn leaves open for a request that was answered before
             self._is_silent = True
 
     def on_response_complete(self) -> None:
+        """Note the end of a reply, of which bytes may wait in the write buffer."""
         super().on_response_complete()
         self._is_silent = True
         self._changed()
@@ -169,10 +176,12 @@ class Connection(HttpToolsProtocol):
             self._refuse(NO_HTTP)
 
     def pause_writing(self) -> None:
+        """Note that the write buffer has no more room."""
         super().pause_writing()
         self._changed()
 
     def resume_writing(self) -> None:
+        """Note that the write buffer has room again."""
         super().resume_writing()
         self._changed()
 

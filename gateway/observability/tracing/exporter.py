@@ -98,6 +98,7 @@ class Exporter:
             self._waiting.append(encode_span(span))
 
     def start(self) -> None:
+        """Begin to send."""
         limits = httpx.Limits(max_connections=1)
         self._client = httpx.AsyncClient(
             timeout=self._timeout_s, limits=limits, trust_env=False, verify=trusted_authorities()

@@ -1,4 +1,4 @@
-"""POST /v1/rerank."""
+"""POST /v1/rerank; Cohere's clients ask for /v2/rerank, and some for /rerank."""
 
 from __future__ import annotations
 
@@ -46,10 +46,17 @@ _DECODER = msgspec.json.Decoder(RerankRequest)
 _NAMES = FieldNames(prompt="query")
 
 
-def rerank(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> HTTPRouteHandler:
-    """Return the handler of POST /v1/rerank."""
+def rerank(
+    pipeline: Pipeline,
+    bodies: Bodies,
+    idempotency: Idempotency,
+    *,
+    path: str = "/rerank",
+    operation: str = "rank_documents",
+) -> HTTPRouteHandler:
+    """Return the route. path, operation: where it is and its name, which differ for Cohere's and other clients."""
 
-    @post("/rerank", status_code=200, opt=SHAPE)
+    @post(path, operation_id=operation, status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def rank_documents(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Rank documents by how relevant they are for a query."""

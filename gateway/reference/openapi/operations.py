@@ -37,6 +37,7 @@ class Operation(msgspec.Struct, frozen=True):
 
     @property
     def takes_body(self) -> bool:
+        """True if requests may have a body."""
         access = self.access
         if self.body is not None or self.shape.form is not None:
             return True

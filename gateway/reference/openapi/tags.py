@@ -38,6 +38,8 @@ def tag_of(path: str) -> Tag:
             return Tag(ADMIN, "Logins")
         case ["v1", "tokenize" | "detokenize"] | ["tokenize" | "detokenize"]:
             return Tag(INFERENCE, "Tokens")
+        case ["rerank"] | ["v1" | "v2", "rerank"]:
+            return Tag(INFERENCE, "Reranking")
         case ["ofrep", *_]:
             return Tag(INFERENCE, "Flags")
         case ["v1", resource, *_]:

@@ -47,4 +47,5 @@ class ToolUse(msgspec.Struct, frozen=True):
 
     @property
     def callable_tools(self) -> list[Tool]:
+        """The tools that the model may call."""
         return [tool for tool in self.tools if tool.name in self.callable_names]

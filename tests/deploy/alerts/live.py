@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +63,13 @@ class Prometheus(ChildProcess):
         return bool(self._ask("/api/v1/query_range", asked)["result"])
 
     def is_scraping(self) -> bool:
-        try:
+        """Tell whether the server has begun, and has read every gateway."""
+        with suppress(httpx.TransportError):
+            if httpx.get(f"{self._url}/-/ready", timeout=PATIENCE_S).status_code != httpx.codes.OK:
+                return False
             found = self._ask("/api/v1/query", {"query": 'min(up{job="lorikeet"})'})["result"]
-        except httpx.TransportError:
-            return False
-        return bool(found) and found[0]["value"][1] == "1"
+            return bool(found) and found[0]["value"][1] == "1"
+        return False
 
     def _ask(self, path: str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
         reply = httpx.get(self._url + path, params=fields, timeout=PATIENCE_S)

@@ -57,6 +57,8 @@ KINDS = {
     "olmo2-biases": {},
     "olmo3": {},
     "ministral3": {},
+    "phi3": PHI3 | GATE_UP,
+    "phi3-window": PHI3 | GATE_UP,
     "phi3-partial": PHI3 | GATE_UP,
     "phi3-longrope": PHI3 | GATE_UP,
     "glm4": GATE_UP,

@@ -90,6 +90,11 @@ HALF_ROTATED_WINDOWS = {"full_attention": {}, "sliding_attention": {"partial_rot
         ({"model_type": "olmo3", "rope_parameters": HALF_ROTATED_WINDOWS}, "partial_rotary_factor is not supported"),
         ({"model_type": "gemma3_text", "rope_parameters": FLAT_BESIDE_NESTED}, "rope_parameters has factor beside"),
         (
+            {"model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+            "rope_scaling differs from rope_parameters",
+        ),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "rope_scaling differs from rope_parameters"),
+        (
             {
                 "model_type": "phi3",
                 "original_max_position_embeddings": 16,

@@ -125,6 +125,7 @@ def test_both_ways_agree_on_a_family_that_has_both(family: str, tmp_path: Path) 
         ("starcoder2", {"layer_types": ["linear_attention"] * 3}, "layer_types has layers of linear_attention"),
         ("starcoder2", {"layer_types": ["full_attention"]}, "layer_types names 1 layers of 3"),
         ("starcoder2", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope type dynamic"),
+        ("starcoder2", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope type dynamic"),
         ("starcoder2", {"hidden_size": "48"}, "hidden_size must be a whole number"),
         ("starcoder2", {"num_hidden_layers": None}, "num_hidden_layers is missing"),
         ("starcoder2", {"num_hidden_layers": 4}, "the checkpoint lacks model.layers.3"),

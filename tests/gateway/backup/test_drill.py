@@ -67,17 +67,19 @@ def _has_scratch(folder: Path) -> bool:
     return any(folder.glob("lorikeet-drill-*"))
 
 
-async def test_a_backup_without_its_key_and_with_other_adapters_fails_the_drill(
+async def test_a_backup_without_its_key_and_an_adapter_fails_the_drill(
     house: House, sealed_backup: Path, lorikeet: Lorikeet, open_folder: Path, tmp_path: Path
 ) -> None:
     backup = Path(shutil.copytree(sealed_backup / "tuesday", tmp_path / "backup"))
     (backup / "keys/content.key").unlink()
+    shutil.rmtree(backup / "adapters" / house.digests[0])
     _seal_anew(backup)
     code, text = await _drill(house, lorikeet, backup, open_folder)
     assert code == 1
     rows = {line.split("  ")[0]: line for line in text.splitlines()}
     assert "WRONG" in rows["content"] and "there is no key" in rows["content"]
-    assert "good" in rows["adapters"]
+    assert "WRONG" in rows["adapters"] and f"{house.digests[0]} is missing" in rows["adapters"]
+    assert "good" in rows["audit log"]
 
 
 def _seal_anew(backup: Path) -> None:

@@ -24,7 +24,7 @@ from gateway.cli.errors import CommandFailed
 from gateway.cli.server import processes
 from gateway.db.pool import Database
 from gateway.db.schema_files import schema_names
-from gateway.pools.first_pool import want_first_pool
+from gateway.pools.first_pool import make_pool
 from gateway.settings import Settings, settings_table
 from tests.gateway.model_folder import make_model_folder
 from tests.patience import PATIENCE_S
@@ -211,19 +211,26 @@ def test_a_database_that_refuses_is_one_line_and_exit_1(
         assert (code, why in last, "Traceback" in stderr) == ("1", True, False), stderr
 
 
-def test_a_gateway_prepares_no_model_where_the_installation_has_had_a_pool(
+def test_a_gateway_prepares_a_model_for_the_first_pool_and_for_one_that_its_machine_lacks(
     dsn: str, model_dir: Path, tmp_path: Path
 ) -> None:
-    settings = Settings(data_dir=tmp_path / "data", model="/nowhere", database_url=dsn)
+    def prepared(model: str) -> Path | None:
+        return processes._prepared_if_needed(Settings(data_dir=tmp_path / "data", model=model, database_url=dsn))
+
     with pytest.raises(CommandFailed, match="/nowhere"):
-        processes._of_first_pool(settings)
-    asyncio.run(want_pool(dsn))
-    assert processes._of_first_pool(settings) is None and (tmp_path / "data").is_dir()
+        prepared("/nowhere")
+    asyncio.run(add_pool(dsn, "/models/of/another/host"))
+    assert prepared("/nowhere") is None and (tmp_path / "data").is_dir()
+    with pytest.raises(CommandFailed, match="/models/of/another/host"):
+        prepared("/models/of/another/host")
+    asyncio.run(add_pool(dsn, str(model_dir)))
+    assert prepared(str(model_dir)) is None
 
 
-async def want_pool(dsn: str) -> None:
-    async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
-        assert await want_first_pool(conn, "tiny", model="demo", num_replicas=1)
+async def add_pool(dsn: str, folder: str) -> None:
+    async with await Database.connect(dsn, max_size=1) as database, database.transaction() as conn:
+        digest = hashlib.sha256(folder.encode()).hexdigest()
+        assert await make_pool(conn, f"p-{digest[:4]}", model=folder, folder=Path(folder), base_digest=digest)
 
 
 def test_a_descriptor_that_is_no_socket_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,6 +58,7 @@ class Ranker(msgspec.Struct, frozen=True):
 def make_ranker_folder(folder: Path, **changes: Any) -> Path:
     """Return the folder of a classifier with one label, whose pairs have a token around and between them."""
     make_model_folder(folder)
+    (folder / "chat_template.jinja").unlink()
     config = json.loads((folder / "config.json").read_text())
     config |= {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
     (folder / "config.json").write_text(json.dumps(config | changes))
@@ -69,12 +70,14 @@ def make_ranker_folder(folder: Path, **changes: Any) -> Path:
         special_tokens=[("<|im_start|>", start), ("<|im_end|>", end)],
     )
     tokenizer.save(str(folder / "tokenizer.json"))
+    named = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], "eos_token": "<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
     return folder
 
 
 @contextmanager
 def serving(dsn: str, folder: Path, template: str = "") -> Iterator[Ranker]:
-    """Serve the model. template: its chat template; "" keeps one that knows no documents."""
+    """Serve the model. template: its chat template; "" for none."""
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     model_dir = make_ranker_folder(folder / "model")
     if template:

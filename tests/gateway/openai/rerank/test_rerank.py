@@ -44,6 +44,13 @@ async def test_documents_come_by_their_scores_and_are_billed_one_by_one(ranker: 
     assert {row["endpoint"] for row in mine} == {"/v1/rerank"}
 
 
+@pytest.mark.parametrize("path", ["/v2/rerank", "/rerank"])
+def test_it_is_where_other_clients_look_for_it_too(ranker: Ranker, path: str) -> None:
+    reply = ranker.ask(path, query=QUERY, documents=["a", "bb"], top_n=1)
+    assert reply.status_code == 200, reply.text
+    assert [each["index"] for each in reply.json()["results"]] == [1]
+
+
 def test_the_first_results_without_documents_and_scores_as_they_are(ranker: Ranker) -> None:
     body = ranker.ask(query=QUERY, documents=["a", "bb", "ccc"], top_n=2, raw_scores=True).json()
     assert body["results"] == [{"index": 2, "relevance_score": 2.0}, {"index": 1, "relevance_score": 1.0}]
