@@ -26,6 +26,7 @@ from gateway.db.schema_files import (
     BASELINE,
     MIGRATIONS,
     MigrationRefused,
+    NewerDatabase,
     Script,
     read_conversion,
     read_functions,
@@ -36,7 +37,7 @@ from gateway.db.schema_files import (
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-__all__ = ["MIGRATIONS", "MigrationRefused", "migrate", "missing_scripts", "read_migrations"]
+__all__ = ["MIGRATIONS", "MigrationRefused", "NewerDatabase", "migrate", "missing_scripts", "read_migrations"]
 
 _LOCK_KEY = 0x6C6F72696B656574  # "lorikeet"
 _CREATE_LEDGER = """
@@ -155,12 +156,14 @@ async def _remember(conn: Connection, script: Script) -> None:
 def _check(applied: dict[str, str], steps: list[Script]) -> None:
     """Check that the applied steps are the first ones of the code, unchanged.
 
-    Raises MigrationRefused otherwise.
+    Raises MigrationRefused: otherwise; NewerDatabase where they are, and others follow.
     """
     known = {step.name: step for step in steps}
     for name, sha256 in applied.items():
         if name not in known:
-            raise MigrationRefused(f"the database has migration {name}, which this version of Lorikeet does not know")
+            reason = f"the database has migration {name}, which this version of Lorikeet does not know"
+            is_newer = name > steps[-1].name and applied.items() >= {step.name: step.sha256 for step in steps}.items()
+            raise NewerDatabase(reason) if is_newer else MigrationRefused(reason)
         if sha256 != known[name].sha256:
             raise MigrationRefused(f"migration {name} was edited after it was applied to this database")
     for step in steps[: len(applied)]:

@@ -54,6 +54,10 @@ class MigrationRefused(RuntimeError):
     """The database and the files of this code contradict each other; nothing was changed."""
 
 
+class NewerDatabase(MigrationRefused):
+    """The database has all that this code knows, and migrations of a later version."""
+
+
 class Script(msgspec.Struct, frozen=True):
     """SQL that is applied as it is."""
 

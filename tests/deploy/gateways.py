@@ -22,14 +22,14 @@ LAME_DUCK_S = 3.0
 DRAIN_S = 60.0
 
 
-def environ_of(settings: Settings, dsn: str) -> dict[str, str]:
+def environ_of(settings: Settings, dsn: str, lame_duck_s: float = LAME_DUCK_S) -> dict[str, str]:
     """Return the variables of a gateway behind a proxy of this machine."""
     return {
         "DATABASE_URL": dsn,
         "LORIKEET_DATA_DIR": str(settings.data_dir),
         "LORIKEET_MODEL": settings.model,
         "LORIKEET_MODEL_NAME": BASE,
-        "LORIKEET_LAME_DUCK_SECONDS": str(LAME_DUCK_S),
+        "LORIKEET_LAME_DUCK_SECONDS": str(lame_duck_s),
         "LORIKEET_DRAIN_SECONDS": str(DRAIN_S),
         "LORIKEET_TRUSTED_PROXIES": "127.0.0.1/32",
         "LORIKEET_MAX_CONNECTIONS_PER_ADDRESS": "0",
@@ -85,7 +85,12 @@ class Activated:
     ended.
     """
 
-    def __init__(self, settings: Settings, dsn: str, num_gateways: int) -> None:
+    def __init__(self, settings: Settings, dsn: str, num_gateways: int, lame_duck_s: float) -> None:
+        """Prepare the gateways.
+
+        lame_duck_s: longer than any stream, so that each client learns by `connection: close` that its connection
+        ends: no balancer stands between.
+        """
         self.port = free_port()
         self._operator_urls = [f"127.0.0.1:{free_port()}" for _ in range(num_gateways)]
         self._pids = [settings.data_dir / f"activated-{number}.pid" for number in range(num_gateways)]
@@ -95,7 +100,9 @@ class Activated:
         for address, path in zip(self._operator_urls, self._pids, strict=True):
             gateway = f"echo $$ >{path}; LORIKEET_METRICS_LISTEN={address} exec {shlex.join(COMMAND)} --fd 3"
             loops.append(f"( while :; do sh -c {shlex.quote(gateway)}; echo ended $?; done ) &")
-        variables = [f"--setenv={name}={value}" for name, value in (inherited() | environ_of(settings, dsn)).items()]
+        variables = [
+            f"--setenv={name}={value}" for name, value in (inherited() | environ_of(settings, dsn, lame_duck_s)).items()
+        ]
         script = "\n".join([*loops, "wait"])
         command = [activate, f"--listen=127.0.0.1:{self.port}", *variables, "/bin/sh", "-c", script]
         self._process = ChildProcess(command, log=settings.data_dir / "activated.log")

@@ -25,6 +25,10 @@ class Size(msgspec.Struct, frozen=True):
     stream_tokens: tuple[int, int]
     """The fewest and the most tokens of a stream."""
 
+    def lame_duck_s(self, tokens_per_s: float) -> float:
+        """Return seconds that are longer than any stream, with what a busy machine takes more."""
+        return self.stream_tokens[1] / tokens_per_s + 4.5
+
 
 def request_bytes(secret: str, fields: dict[str, object]) -> bytes:
     body = msgspec.json.encode({"model": BASE, "prompt": PROMPT, "ignore_eos": True} | fields)

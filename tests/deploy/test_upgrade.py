@@ -124,7 +124,7 @@ def test_gateways_are_replaced_on_a_socket_of_systemd_and_no_client_notices(
     if shutil.which("systemd-socket-activate") is None:
         pytest.skip("systemd-socket-activate is not installed")
     with site_of(open_folder / f"activated-{num_gateways}") as site:
-        gateways = Activated(site.settings, site.postgres.dsn, num_gateways)
+        gateways = Activated(site.settings, site.postgres.dsn, num_gateways, SIZE.lame_duck_s(TOKENS_PER_S))
         try:
             gateways.start()
             turns = iter(list(range(num_gateways)) * 1000)

@@ -108,6 +108,12 @@ def register(verbs: Verbs) -> None:
         metavar="N",
         help="make the first pool, of LORIKEET_MODEL, with N replicas for agents to start, unless there was one before",
     )
+    migrate.add_argument(
+        "--allow-newer",
+        action="store_true",
+        help="leave a database as it is that has the schema of a later version, and succeed: on the way back from an "
+        "upgrade",
+    )
     add_json_flag(migrate)
     migrate.set_defaults(run=_migrate)
     model = verbs.add_parser(
@@ -237,7 +243,7 @@ def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     dsns = both_dsns(settings)
     import asyncio
 
-    from gateway.db.migrate import MigrationRefused, migrate
+    from gateway.db.migrate import MigrationRefused, NewerDatabase, migrate
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
     from gateway.db.roles import runtime_role
     from gateway.pools.first_pool import want_first_pool
@@ -245,7 +251,13 @@ def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     make_pool = partial(want_first_pool, name=settings.model_name, model=settings.model)
     try:
         also = None if arguments.first_pool is None else partial(make_pool, num_replicas=arguments.first_pool)
-        applied = asyncio.run(migrate(dsns.owner, runtime=asyncio.run(runtime_role(dsns)), also=also))
+        try:
+            applied = asyncio.run(migrate(dsns.owner, runtime=asyncio.run(runtime_role(dsns)), also=also))
+        except NewerDatabase as newer:
+            if not arguments.allow_newer:
+                raise
+            print(f"{newer}: it is left as it is", file=sys.stderr)
+            applied = []
         if settings.admin_key or settings.admin_password:
             from gateway.serve.bootstrap import BadOperatorKey, make_operator
 

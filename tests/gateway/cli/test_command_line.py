@@ -102,6 +102,25 @@ def test_migrate_names_what_it_applied(empty_dsn: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "the schema is up to date\n"
 
 
+def test_migrate_leaves_a_later_schema_alone_where_it_is_told_to(dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {"DATABASE_URL": dsn}
+
+    async def execute(sql: str) -> None:
+        conn = await asyncpg.connect(dsn)
+        await conn.execute(sql)
+        await conn.close()
+
+    asyncio.run(execute("INSERT INTO schema_migrations (name, sha256) VALUES ('9999_later', 'x')"))
+    assert main(["migrate"], environ) == 1
+    assert "9999_later" in capsys.readouterr().err
+    assert main(["migrate", "--allow-newer", "--json"], environ) == 0
+    found = capsys.readouterr()
+    assert json.loads(found.out) == {"applied": []} and "left as it is" in found.err
+    # What is not merely later is refused all the same.
+    asyncio.run(execute("DELETE FROM schema_migrations WHERE name = '0068_versions_of_parts'"))
+    assert main(["migrate", "--allow-newer"], environ) == 1
+
+
 def test_migrate_makes_the_operator_whom_settings_name_and_changes_nothing_the_second_time(
     dsn: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
