@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from adapters.store import AdapterStore
 from engine.config import UnsupportedModel, load_model_config
+from engine.prepare.folder import prepare
 from engine.protocol import GenerateRequest
 from tests.engine.harness import Answer, engine_config, greedy, run_engine
 from tests.engine.models.encoders import ENCODERS, save_decoder, save_encoder, write_modules
@@ -232,3 +233,16 @@ def test_a_classifier_of_several_labels_ranks_nothing(tmp_path: Path) -> None:
     save_encoder("bert", tmp_path, ranks=True, num_labels=3)
     with pytest.raises(UnsupportedModel, match="3 labels"):
         load_model_config(tmp_path)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("ranks", [False, True])
+def test_a_folder_of_an_encoder_is_used_in_place(
+    family: str, ranks: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = {"classifier_pooling": "cls"} if family == "eurobert" and ranks else {}
+    save_encoder(family, tmp_path, ranks=ranks, **changes)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    capsys.readouterr()
+    assert prepare(str(tmp_path), tmp_path / "unused") == tmp_path
+    assert "completions" not in "".join(capsys.readouterr())
