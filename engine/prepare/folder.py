@@ -181,10 +181,15 @@ def _check(folder: Path, *, chat: bool) -> None:
         missing.append("chat_template.jinja")
     if missing:
         raise PreparationFailed(f"{folder} lacks {', '.join(missing)}")
-    if not has_template:
-        progress(f"{folder.name} has no chat template: it serves plain completions only")
     model = load_model_config(folder)
-    if model.decoder == "transformers":
+    if not has_template and model.task.kind == "text":
+        progress(f"{folder.name} has no chat template: it serves plain completions only")
+    if model.is_encoder:
+        from engine.models.encoder.build import kind_of
+        from engine.models.general.loading import read_config
+
+        read_config(folder, model.family, kind_of(model))
+    elif model.decoder == "transformers":
         from engine.models.general.loading import read_config  # takes seconds to import
 
         read_config(folder, model.family)

@@ -37,6 +37,11 @@ EMBEDS = Kind(AutoModel, unused=("pooler.",), beside=("cls.", "lm_head.", "head.
 RANKS = Kind(AutoModelForSequenceClassification)
 
 
+def kind_of(config: ModelConfig) -> Kind:
+    """Return the kind of transformers' classes that computes an encoder."""
+    return RANKS if config.task.scored_by else EMBEDS
+
+
 class EncoderModel(NamedTuple):
     """An encoder, and its configuration with the modules that adapters may target as the loaded model has them."""
 
@@ -51,7 +56,7 @@ def load_encoder(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype,
     Raises UnsupportedModel: for what is missing, by key or name.
     """
     folder = Path(model_dir)
-    kind = RANKS if config.task.scored_by else EMBEDS
+    kind = kind_of(config)
     theirs = read_config(folder, config.family, kind)
     check_sizes(theirs, config)
     model = load_model(folder, theirs, dtype, device, kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from adapters.store import AdapterStore
 from engine.config import UnsupportedModel, load_model_config
+from engine.config.task import files_of_task
+from engine.models.encoder.build import load_encoder
+from engine.prepare.folder import prepare
 from engine.protocol import GenerateRequest
 from tests.engine.harness import Answer, engine_config, greedy, run_engine
 from tests.engine.models.encoders import ENCODERS, save_decoder, save_encoder, write_modules
+from tests.engine.models.test_families import WRONG
 
 TOLERANCE = 1e-4
 LENGTHS = (1, 7, 40, 40, 75, 111)
@@ -232,3 +237,52 @@ def test_a_classifier_of_several_labels_ranks_nothing(tmp_path: Path) -> None:
     save_encoder("bert", tmp_path, ranks=True, num_labels=3)
     with pytest.raises(UnsupportedModel, match="3 labels"):
         load_model_config(tmp_path)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("ranks", [False, True])
+def test_a_folder_of_an_encoder_is_used_in_place(
+    family: str, ranks: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = {"classifier_pooling": "cls"} if family == "eurobert" and ranks else {}
+    save_encoder(family, tmp_path, ranks=ranks, **changes)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    capsys.readouterr()
+    assert prepare(str(tmp_path), tmp_path / "unused") == tmp_path
+    assert "completions" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_wrong_values_in_any_file_are_read_or_refused_in_words(family: str, full: bool, tmp_path: Path) -> None:
+    """No mutant raises anything else, when its config is read and when its model is loaded."""
+    save_encoder(family, tmp_path, num_hidden_layers=1, **({"n_layers": 1} if family == "distilbert" else {}))
+    write_modules(
+        tmp_path,
+        pooling={"pooling_mode_cls_token": True, "include_prompt": True, "word_embedding_dimension": 48},
+        normalize=True,
+        prompts={"query": "q: "},
+        default_prompt="query",
+        max_seq_length=64,
+    )
+    paths = [tmp_path / "config.json", *files_of_task(tmp_path)]
+    right = {path: path.read_text() for path in paths}
+    rnd = random.Random(family)
+    num_loaded = 0
+    for _ in range(100 if full else 4):
+        path = rnd.choice([paths[0], *paths])
+        raw = json.loads(right[path])
+        place = rnd.choice([raw, *(each for each in (raw.values() if isinstance(raw, dict) else raw) if each)])
+        if isinstance(place, dict):
+            key = rnd.choice(sorted(place))
+            place[key] = rnd.choice(WRONG)
+        elif isinstance(place, list):
+            place[rnd.randrange(len(place))] = rnd.choice(WRONG)
+        path.write_text(json.dumps(raw))
+        try:
+            config = load_model_config(tmp_path)
+            load_encoder(tmp_path, config, torch.float32, torch.device("cpu"))
+            num_loaded += 1
+        except UnsupportedModel as refused:
+            assert str(refused)
+        path.write_text(right[path])
+    assert num_loaded

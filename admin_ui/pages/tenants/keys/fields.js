@@ -10,7 +10,7 @@ import { can } from "../../../lib/session.js";
 import { now, short } from "../../../lib/format/time.js";
 
 export const SCOPES = [
-  ["inference", "Use models", "Chat, completions and embeddings, and feedback on them"],
+  ["inference", "Use models", "Chat, completions, embeddings and reranking, and feedback on them"],
   ["feedback", "Post feedback", "And nothing else: fit for an app on its users' devices"],
   ["adapters", "Manage adapters", "Upload, promote and delete over the API"],
   ["experiments", "Run experiments", "Create, start, read and decide them, with “lorikeet experiment” or over the API"],
