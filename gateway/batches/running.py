@@ -18,6 +18,7 @@ from gateway.batches.runner import LineReply
 from gateway.batches.service import result_place
 from gateway.db.batches import work as db
 from gateway.db.batches.work import LeasedBatch, LineResult, LineRow
+from gateway.db.pool import FAILURES
 from gateway.domain.batches.line import BatchLine, request_id_of
 from gateway.domain.errors import FileUnavailable, GatewayError, LimitReached, NoReplicaYet, Overloaded, ShuttingDown
 from gateway.domain.tenancy.principal import Principal
@@ -36,6 +37,8 @@ TICK_S = 0.05
 STORE_EVERY_S = 0.25
 MAX_REST_S = 60.0
 REST_S = 5.0
+AWAY_S = 0.5
+"""Seconds between two tries while the database is away."""
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -89,7 +92,11 @@ class RunningLines:
                     await asyncio.sleep(TICK_S)  # the engines want no more yet
                 is_idle = not self._running and (not self._claimed or self._rest is not None)
                 if is_idle or time.monotonic() - self._stored_at_s >= STORE_EVERY_S:
-                    await self._store(give_back=is_idle)
+                    try:
+                        await self._store(give_back=is_idle)
+                    except FAILURES as error:
+                        await self._wait_for_database(error)
+                        continue
                 if is_idle and self._rest is not None:
                     return self._rest
                 if is_idle and self._is_exhausted and not await self._num_open():
@@ -103,7 +110,11 @@ class RunningLines:
         if self._rest is not None:
             self._tools.feed.leave(self._batch.project_id)
             return
-        await self._claim()
+        try:
+            await self._claim()
+        except FAILURES as error:  # whether lines were claimed is not known: all that are begin anew after the rest
+            await self._wait_for_database(error)
+            return
         for _ in range(len(self._claimed)):
             line = self._claimed.popleft()
             place = self._tools.feed.take(line.model, self._batch.project_id)
@@ -140,6 +151,12 @@ class RunningLines:
             self._alone.add(waiting)
         elif not found:
             self._is_exhausted = True
+
+    async def _wait_for_database(self, error: Exception) -> None:
+        """Begin no more lines, and let those that run go on: their results are kept until the database takes them."""
+        log.warning("batch_delayed", batch=self._batch.id, error=repr(error))
+        self._rest = self._rest or Rest(0.0)
+        await asyncio.sleep(AWAY_S)
 
     def _slack_s(self) -> float:
         """Return for how long the batch can rest: the time to its end less what is left at the pace so far."""
@@ -203,11 +220,16 @@ class RunningLines:
             self._claimed.clear()
         if not results and not given_back:
             return
-        async with self._tools.database.transaction() as conn:
-            if await db.lock_batch(conn, self._batch) is None:
-                raise Lost
-            await db.store_results(conn, self._batch, results)
-            await db.give_lines_back(conn, self._batch, given_back)
+        try:
+            async with self._tools.database.transaction() as conn:
+                if await db.lock_batch(conn, self._batch) is None:
+                    raise Lost
+                await db.store_results(conn, self._batch, results)
+                await db.give_lines_back(conn, self._batch, given_back)
+        except FAILURES:  # both may be stored again, whether or not the database has them
+            self._results = results + self._results
+            self._given_back = given_back + self._given_back
+            raise
         if given_back:
             self._is_exhausted = False
             self._alone.clear()

@@ -8,7 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
@@ -267,3 +269,29 @@ async def test_a_file_that_cannot_be_checked_in_time_fails_the_batch(world: Worl
     async with world.dispatching(Runner(lambda body, line: DONE)):
         ended = await world.ended(batch)
     assert (ended.row.status, ended.errors[0].code) == ("failed", "batch_expired")
+
+
+async def test_results_are_kept_while_the_database_is_away(world: World, dsn: str) -> None:
+    """All connections end while the first lines run: no line runs twice, and each counts once."""
+    batch = await world.create(file_of([chat_line(str(n)) for n in range(20)]))
+
+    class Cutting(Runner):
+        has_cut = False
+
+        async def run(self, *asked: Any) -> LineReply:
+            if not self.has_cut:
+                self.has_cut = True
+                conn = await asyncpg.connect(dsn)
+                await conn.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+                )
+                await conn.close()
+            return await super().run(*asked)
+
+    runner = Cutting(lambda body, line: DONE)
+    async with world.dispatching(runner):
+        ended = await world.ended(batch)
+    assert runner.has_cut
+    assert (ended.row.status, ended.row.num_completed, ended.row.num_failed) == ("completed", 20, 0)
+    assert set(runner.begun.values()) == {1}
