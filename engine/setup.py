@@ -67,7 +67,7 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
         mailbox,
         fingerprint=_fingerprint(digest, name, dtype, products),
         device=name,
-        dtype=_formats(dtype.removeprefix("torch."), quantized, model.quantized, is_general=is_general),
+        dtype=_formats(dtype.removeprefix("torch."), quantized, where, model.quantized, is_general=is_general),
         unattended_s=config.unattended_s,
         link_dir=config.link_dir,
     )
@@ -87,7 +87,9 @@ def settled(config: EngineConfig) -> EngineConfig:
     return msgspec.structs.replace(config, quantization=quantized)
 
 
-def _formats(dtype: str, quantized: str, of_files: Quantized | None = None, *, is_general: bool) -> str:
+def _formats(
+    dtype: str, quantized: str, where: torch.device, of_files: Quantized | None = None, *, is_general: bool
+) -> str:
     """Return the number formats for people, such as `bfloat16` or `float32, products in int8 by avx2`.
 
     of_files: the way in which files hold matrices in few bits, which is told behind it. is_general: True where
@@ -95,8 +97,9 @@ def _formats(dtype: str, quantized: str, of_files: Quantized | None = None, *, i
     """
     if is_general:
         return f"{dtype} through transformers (slower)"
-    library = None if quantized == "none" else installed()
-    products = dtype if library is None else f"{dtype}, products in {quantized} by {library.paths[-1]}"
+    library = installed()
+    by = "Triton" if where.type == "cuda" else "" if library is None else library.paths[-1]
+    products = dtype if quantized == "none" or not by else f"{dtype}, products in {quantized} by {by}"
     return products if of_files is None else f"{products}, of files in {of_files}"
 
 

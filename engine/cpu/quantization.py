@@ -29,9 +29,12 @@ from kernels.cpu.matrix import FORMATS
 
 log = logging.getLogger(__name__)
 
-Format = Literal["none", "int8", "int4", "gguf"]
-Asked = Literal["auto", "none", "int8", "int4", "gguf"]
+Format = Literal["none", "int8", "int4", "fp8", "gguf"]
+Asked = Literal["auto", "none", "int8", "int4", "fp8", "gguf"]
 
+
+FLOAT8_CAPABILITY = (8, 9)
+"""The compute capability from which on matrix units of NVIDIA's GPUs multiply FP8."""
 
 LOSSY_RATIO = 1.04
 """Perplexity in 4-bit integers over that in float32 above which a start warns."""
@@ -91,11 +94,11 @@ def choose_format(
     library = installed()
     if asked == "gguf" and not has_blocks:
         raise SetupError("LORIKEET_QUANTIZATION is gguf, but the model is not a GGUF file; set it to auto")
+    if device.type != "cpu":
+        return _on_gpu(asked, device, quantized)
+    if asked == "fp8":
+        raise SetupError("LORIKEET_QUANTIZATION is fp8, which is for a GPU, not for cpu; set it to auto")
     if asked in ("int8", "int4", "gguf"):
-        if device.type != "cpu":
-            raise SetupError(
-                f"LORIKEET_QUANTIZATION is {asked}, which is for a CPU, not for {device.type}; set it to auto"
-            )
         if library is None:
             return Choice(
                 "none", f"LORIKEET_QUANTIZATION is {asked}, but the native kernels are not there: PyTorch computes."
@@ -105,8 +108,6 @@ def choose_format(
         )
     if asked == "none":
         return Choice("none", "LORIKEET_QUANTIZATION is none.")
-    if device.type != "cpu":
-        return Choice("none", "8-bit integers are for a CPU.")
     if library is None or len(library.all_paths) < 2:
         return Choice("none", "There are no native kernels for this processor: PyTorch computes.")
     if has_blocks and dtype != torch.float16:
@@ -122,6 +123,26 @@ def choose_format(
     if not found.holds:
         return Choice("none", f"Matrices stay as they are: in 8-bit integers this model is {found}, too far.")
     return Choice("int8", f"Matrices are 8-bit integers, by {library.paths[-1]}: this model is {found}.")
+
+
+def _on_gpu(asked: Asked, device: torch.device, quantized: Quantized | None) -> Choice:
+    """Return the format that products are computed in on a GPU: the checkpoint's own, or none.
+
+    Raises SetupError: when the device or the checkpoint has no such format.
+    """
+    own = "" if quantized is None else quantized.on_gpu
+    if asked not in ("auto", "none", own):
+        has = f"the files hold {quantized}" if quantized is not None else "the files hold numbers as they are"
+        raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, which a GPU cannot take here: {has}; set it to auto")
+    if asked == "none":
+        return Choice("none", "LORIKEET_QUANTIZATION is none.")
+    if not own:
+        return Choice("none", "Integers that are made at the start are for a CPU.")
+    if own == "fp8" and torch.cuda.is_available() and torch.cuda.get_device_capability(device) < FLOAT8_CAPABILITY:
+        if asked == "fp8":
+            raise SetupError("LORIKEET_QUANTIZATION is fp8, which this GPU does not multiply; set it to auto")
+        return Choice("none", "This GPU does not multiply FP8: matrices become numbers of LORIKEET_DTYPE.")
+    return Choice(own, f"Matrices stay those of their files ({quantized}), by Triton.")
 
 
 def _beats_bfloat16(library: NativeLibrary, dtype: torch.dtype, has_tiles: bool | None) -> bool:
@@ -157,7 +178,7 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
     choice = choose_format(config.quantization, device, dtype, quality, has_blocks=has_blocks, quantized=quantized)
     if choice.format != config.quantization:  # else it was asked for
         log.info("%s", choice.reason)
-    elif choice.format == "int4" and not (quantized is not None and quantized.keeps_integers):
+    elif choice.format == "int4" and device.type == "cpu" and not (quantized is not None and quantized.keeps_integers):
         measured = stored_quality(config.model_dir, "int4")
         if measured is None:
             command = f"python -m engine.cpu.quality --model-dir {config.model_dir}"
@@ -176,13 +197,14 @@ def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") ->
     Raises UnsupportedModel: when the file of blocks cannot be read.
     """
     library = installed()
-    if quantized == "none" or library is None:
+    if quantized in ("none", "fp8") or library is None:
         return plain_linear, plain_embedding
     if quantized == "gguf":
         file = gguf_of(model_dir)
         assert file is not None
         made = NativeMatrices(library, "int8", dtype, GgufWeights(file, load_model_config(model_dir)))
     else:
+        assert quantized != "fp8" and quantized != "none"
         made = NativeMatrices(library, quantized, dtype)
     return made.linear, made.embedding
 
@@ -199,7 +221,7 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
 
     remove_interrupted(Path(model_dir))
     library = installed()
-    if library is None or quantized not in FORMATS:
+    if library is None or (quantized != "int8" and quantized != "int4"):
         return load(*makers(quantized, dtype, model_dir))
     keeps = quantized == "int4" and config.quantized is not None and config.quantized.keeps_integers
     wording = f"{FORMATS[quantized]}; of the files' own integers" if keeps else FORMATS[quantized]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import torch
 
@@ -16,6 +17,7 @@ from engine.cuda.memory import divide, explained
 from engine.cuda.norm import TritonNorm
 from engine.cuda.path import CudaPath, StepDecoder
 from engine.cuda.profile import peak_of_largest_steps
+from engine.cuda.quantized import PackedProducts
 from engine.cuda.sampling import TritonChoice, penalize_rows_
 from engine.cuda.transfers import PinnedTransfers
 from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes
@@ -40,8 +42,24 @@ def build_cuda(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, acc
 
     check_model(model, dtype)
     with explained("loading the weights", "this model needs a larger GPU, or LORIKEET_DTYPE=bfloat16"):
-        weights = load_weights(config.model_dir, model, dtype, accelerator.device, TritonNorm)
+        if config.quantization == "none":
+            weights = load_weights(config.model_dir, model, dtype, accelerator.device, TritonNorm)
+        else:
+            weights = _load_packed(config, model, dtype, accelerator.device)
     return build_around(config, model, weights, accelerator)
+
+
+def _load_packed(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> ModelWeights:
+    """Return weights whose matrices are the checkpoint's own numbers of few bits.
+
+    Raises UnsupportedModel.
+    """
+    from engine.models.checkpoint import load_weights
+    from engine.models.packed.files import PackedFiles
+
+    with PackedFiles(Path(config.model_dir), model) as files:
+        made = PackedProducts(files, device, rounds_inputs=config.quantization == "fp8")
+        return load_weights(config.model_dir, model, dtype, device, TritonNorm, made.linear)
 
 
 def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights, accelerator: Accelerator) -> Device:

@@ -69,9 +69,14 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
     )
     if quantized == "int8" and config.quantization == "auto" and stored is None:
         why = f"Matrices are 8-bit integers, by {paths[-1]}, if the first start finds the model near enough to float32."
-    if quantized == "int4" and (measured := stored_quality(config.model_dir, "int4")) is not None:
+    if (
+        quantized == "int4"
+        and device.type == "cpu"
+        and (measured := stored_quality(config.model_dir, "int4")) is not None
+    ):
         why += f" This model is {measured}."
-    products = "torch" if quantized == "none" else f"{quantized} {paths[-1]}"
+    by = paths[-1] if device.type == "cpu" and paths else "triton"
+    products = "torch" if quantized == "none" else f"{quantized} {by}"
     threads = num_threads(config.num_threads)
     return Choice(
         device=device.type,
