@@ -20,7 +20,7 @@ from engine.cpu.quantization import check_unquantized, settle_format
 from engine.cpu.setup import build_cpu
 from engine.device import BuildDevice, Device
 from engine.grammar.compiler import GrammarCompiler
-from engine.hardware import SetupError, batched_tokens, resolve_device, resolve_dtype, use_huge_pages
+from engine.hardware import SetupError, batched_tokens, check_kv_dtype, resolve_device, resolve_dtype, use_huge_pages
 from engine.lora.loader import AdapterLoader, HostTier, loading_executor
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Mailbox, Wake
@@ -60,14 +60,16 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     model = load_model_config(config.model_dir, config.decoder)
     is_general = model.decoder == "transformers"
     products = f"transformers {version('transformers')}" if is_general else quantized
+    formats = _formats(dtype.removeprefix("torch."), quantized, where, model.quantized, is_general=is_general)
+    in_float8 = ", keys and values in fp8" if config.kv_dtype == "fp8" else ""
     server = EngineServer(
         config.endpoint,
         digest,
         limits,
         mailbox,
-        fingerprint=_fingerprint(digest, name, dtype, products),
+        fingerprint=_fingerprint(digest, name, dtype, products + in_float8),
         device=name,
-        dtype=_formats(dtype.removeprefix("torch."), quantized, where, model.quantized, is_general=is_general),
+        dtype=formats + in_float8,
         unattended_s=config.unattended_s,
         link_dir=config.link_dir,
     )
@@ -79,6 +81,7 @@ def settled(config: EngineConfig) -> EngineConfig:
 
     Raises SetupError or UnsupportedModel.
     """
+    check_kv_dtype(config.kv_dtype, resolve_device(config.device))
     if load_model_config(config.model_dir, config.decoder).decoder == "transformers":
         check_unquantized(config.quantization)
         return msgspec.structs.replace(config, quantization="none")

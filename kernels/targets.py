@@ -129,6 +129,8 @@ def _layer(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Lau
     norms = HeadNorms(weight[:head_dim], weight[:head_dim], 1e-6) if target.head_norms else None
     yield f"{phase} norm", norm_launch(x, x, x, weight, 1e-5)
     yield f"{phase} rope and cache write", rope_kv_launch(qkv, rows, table, table, cache, rows, norms)
+    eight, scales = cache.to(torch.float8_e4m3fn), empty(*cache.shape[:-1], dtype=torch.float32)
+    yield f"{phase} rope and float8 cache write", rope_kv_launch(qkv, rows, table, table, eight, rows, norms, scales)
     q, out = qkv[:, :heads], empty(num_rows, heads, head_dim, dtype=dtype)
     if phase == "decode":
         contexts = _contexts(num_rows)
@@ -136,12 +138,16 @@ def _layer(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Lau
         partials = empty(elements, dtype=torch.float32)
         split, combine = decode_launches(out, q, cache, contexts, partials, target.window, target.softcap)
         yield "decode attention, split", split
+        of_eight = decode_launches(out, q, eight, contexts, partials, target.window, target.softcap, scales=scales)
+        yield "decode attention over float8, split", of_eight[0]
         yield "decode attention, combine", combine
     else:
         at_once = queries_at_once(head_dim, heads // kv_heads, dtype, META)
         tiles = QueryTiles(empty(max_tiles(num_rows, 4, at_once), 2, dtype=torch.int32), at_once)
         contexts = _contexts(4)._replace(tiles=tiles)
         yield "prefill attention", prefill_launch(out, q, cache, contexts, target.window, target.softcap)
+        of_eight = prefill_launch(out, q, eight, contexts, target.window, target.softcap, scales=scales)
+        yield "prefill attention over float8", of_eight
     gate_up = empty(num_rows, 2 * target.intermediate, dtype=dtype)
     activated = empty(num_rows, target.intermediate, dtype=dtype)
     yield f"{phase} silu", gated_launch(activated, gate_up)

@@ -75,6 +75,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "for each family that it knows."
         ),
     ] = "auto"
+    kv_dtype: Annotated[
+        Literal["auto", "fp8"],
+        Meta(
+            description="Number format of the KV cache: `auto` (that of the weights, on a CPU with 8-bit or 4-bit "
+            "matrices `bfloat16`) or `fp8` (on a GPU, 8-bit numbers with a scale for each key and value: room for "
+            "nearly twice as many tokens as in 16 bits)."
+        ),
+    ] = "auto"
     kv_cache_bytes: Annotated[
         Bytes | None,
         Meta(

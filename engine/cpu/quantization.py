@@ -19,7 +19,7 @@ from engine.config.model import Quantized
 from engine.cpu.kept import Damaged, KeptMatrices, MatricesWriter, file_of, made_of, remove_interrupted
 from engine.cpu.matrices import NativeMatrices, matrices_bytes
 from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
-from engine.hardware import SetupError, cpu_has_tiles, num_threads
+from engine.hardware import FLOAT8_CAPABILITY, SetupError, cpu_has_tiles, num_threads
 from engine.models.checkpoint import load_weights
 from engine.models.gguf import GgufWeights
 from engine.models.packed.blocks import PackedBlocks
@@ -32,9 +32,6 @@ log = logging.getLogger(__name__)
 Format = Literal["none", "int8", "int4", "fp8", "gguf"]
 Asked = Literal["auto", "none", "int8", "int4", "fp8", "gguf"]
 
-
-FLOAT8_CAPABILITY = (8, 9)
-"""The compute capability from which on matrix units of NVIDIA's GPUs multiply FP8."""
 
 LOSSY_RATIO = 1.04
 """Perplexity in 4-bit integers over that in float32 above which a start warns."""

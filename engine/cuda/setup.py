@@ -77,6 +77,7 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
     Raises SetupError.
     """
     model, dtype, device = decoder.config, decoder.dtype, accelerator.device
+    in_float8 = config.kv_dtype == "fp8"
     transfers = PinnedTransfers(accelerator)
     choose = TritonChoice(transfers)
     slots = DeviceSlots(
@@ -88,18 +89,21 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
     advice = "lower LORIKEET_MAX_BATCHED_TOKENS, LORIKEET_MAX_NUM_SEQS or LORIKEET_MAX_MODEL_LEN"
     with explained("first steps were computed", advice):
         sampler = Sampler(model.eos_token_ids, transfers, choose, penalize_rows_)
-        peak_bytes = peak_of_largest_steps(accelerator, decoder, slots, sampler, limits, config.block_size)
+        peak_bytes = peak_of_largest_steps(
+            accelerator, decoder, slots, sampler, limits, config.block_size, in_float8=in_float8
+        )
     memory = accelerator.memory()
     division = divide(
         memory, peak_bytes, config.gpu_memory_fraction, config.kv_cache_bytes, config.adapter_device_bytes
     )
     log.info("memory in bytes: %d of %d used, %d for steps, %s", memory.used, memory.total, peak_bytes, division)
-    num_blocks = blocks_within(division.kv_cache, kv_token_bytes(model, dtype) * config.block_size, None)
+    token_bytes = kv_token_bytes(model, dtype, in_float8=in_float8)
+    num_blocks = blocks_within(division.kv_cache, token_bytes * config.block_size, None)
     max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
 
     def make_path(adapter_in: AdapterIn) -> CudaPath:
         with explained("the KV cache was made", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_KV_CACHE_BYTES"):
-            cache = PagedCache(model, num_blocks, config.block_size, max_model_len, dtype, device)
+            cache = PagedCache(model, num_blocks, config.block_size, max_model_len, dtype, device, in_float8=in_float8)
         with explained("graphs were captured", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_MAX_NUM_SEQS"):
             final = step_limits(config, max_model_len)
             path = CudaPath(accelerator, decoder, cache, slots, adapter_in, final, use_graphs=use_graphs)
@@ -114,7 +118,7 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
     return Device(
         num_blocks=num_blocks,
         max_model_len=max_model_len,
-        token_bytes=kv_token_bytes(model, dtype),
+        token_bytes=token_bytes,
         adapter_bytes=division.adapters,
         transfers=transfers,
         choose=choose,

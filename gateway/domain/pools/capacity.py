@@ -94,7 +94,11 @@ def estimate(
         device = DEFAULT_ADAPTER_BYTES if config.adapter_device_bytes is None else config.adapter_device_bytes
         return Estimate(held, kv_cache, device + config.adapter_host_bytes, PROCESS_BYTES, on_gpu=False)
     held = _held_on_gpu(weights, model, config, item_bytes)
-    least = 2 * config.block_size * token_bytes(model, item_bytes) + held + GPU_STEP_BYTES
+    least = (
+        2 * config.block_size * token_bytes(model, 1 if config.kv_dtype == "fp8" else item_bytes)
+        + held
+        + GPU_STEP_BYTES
+    )
     shares = sorted(int(each * config.gpu_memory_fraction) for each in gpu_bytes)
     share = next((each for each in shares if each >= least), least)  # of the smallest accelerator that is large enough
     left = share - held - GPU_STEP_BYTES

@@ -26,6 +26,7 @@ from kernels.linear import Linear
 from tests.engine.harness import engine_config, greedy, run_engine
 from tests.engine.lora.trained import train
 from tests.engine.models.packing import SIZES, WIDE, save_packed
+from tests.engine.models.tiny import save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
 
 GPU = torch.device("cuda")
@@ -40,6 +41,10 @@ def build(quantization: str, config: EngineConfig, model: ModelConfig, dtype: to
             msgspec.structs.replace(config, quantization=quantization), model, dtype, CudaAccelerator(GPU)
         )
     return build_cuda(msgspec.structs.replace(config, quantization=quantization), model, dtype, accelerator)
+
+
+def build_in_float8(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
+    return build("none", msgspec.structs.replace(config, kv_dtype="fp8"), model, dtype)
 
 
 def round_inputs(model: torch.nn.Module, stretch: int) -> None:
@@ -154,3 +159,32 @@ def test_a_gpu_takes_the_files_own_numbers_and_no_others(method: str, own: Asked
         else:
             with pytest.raises(SetupError, match=r"LORIKEET_QUANTIZATION is .*set it to auto"):
                 choose_format(asked, GPU, torch.bfloat16, lambda library: None, quantized=quantized)
+
+
+def test_a_cache_in_8_bits_holds_more_tokens_and_nearly_the_same_numbers(tmp_path: Path) -> None:
+    """The second request finds the first one's beginning in the cache, beside a third one that does not."""
+    save_tiny("llama-two-heads", tmp_path)
+    prompt = torch.randint(0, 199, (17,)).tolist()
+    first, again = [greedy("first", prompt, 4)], [greedy("again", [*prompt, 5], 2), greedy("other", prompt[:3], 2)]
+    config = engine_config(
+        tmp_path, tmp_path / "store", max_batched_tokens=24, max_num_seqs=2, max_adapters=1, max_adapter_rank=8,
+        max_model_len=32, kv_cache_bytes=1 << 16,
+    )  # fmt: skip
+    ours = run_engine(config, first, {2: again}, build_device=build_in_float8)
+    theirs = run_engine(config, first, {2: again})
+    assert ours["again"].final.usage.cached_tokens == theirs["again"].final.usage.cached_tokens == 16
+    for name, answer in ours.items():
+        found, wanted = answer.logprobs[0], theirs[name].logprobs[0]
+        assert answer.token_ids[0] in wanted.top_token_ids
+        assert found.top_logprobs == pytest.approx(wanted.top_logprobs, abs=0.3)
+        assert found.top_logprobs != wanted.top_logprobs
+    model = load_model_config(tmp_path)
+    wide, narrow = build("none", config, model, torch.float32), build_in_float8(config, model, torch.float32)
+    assert (wide.token_bytes, narrow.token_bytes) == (2 * 2 * 1 * 16 * 4, 2 * 2 * 1 * (16 + 4))
+    assert narrow.num_blocks == (1 << 16) // (16 * narrow.token_bytes) > 3 * wide.num_blocks
+
+
+def test_a_cpu_has_no_cache_in_8_bits(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path)
+    with pytest.raises(SetupError, match="LORIKEET_KV_DTYPE is fp8, which is for a GPU"):
+        run_engine(engine_config(tmp_path, tmp_path / "store", kv_dtype="fp8"), [])
