@@ -23,7 +23,7 @@ from kernels.gpu.norm import norm_launch
 from kernels.gpu.paged_contexts import PagedContexts
 from kernels.gpu.penalties import TokenPairs, penalize_launch
 from kernels.gpu.prefill_attention import prefill_launch
-from kernels.gpu.quantized.float8 import Float8Weight, empty_rows, float8_launches, quantize_launch
+from kernels.gpu.quantized.float8 import Float8Rows, Float8Weight, empty_rows, float8_launches, quantize_launch
 from kernels.gpu.quantized.int4 import Int4Weight, int4_launches, step_of
 from kernels.gpu.query_tiles import QueryTiles, max_tiles
 from kernels.gpu.rope_kv import HeadNorms, rope_kv_launch
@@ -169,6 +169,10 @@ def _quantized(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str,
         yield f"{phase} float8 {name}, inputs", quantize_launch(of_rows, x, stretch)
         for launch, part in zip(float8_launches(out, of_rows, weight, bias, add=True), ("", ", splits"), strict=False):
             yield f"{phase} float8 {name}{part}", launch
+        yield (
+            f"{phase} float8 {name} by wide rows",
+            float8_launches(out, Float8Rows(x, None), weight, bias, add=True)[0],
+        )
     group = 128 if num_inputs % 128 == 0 else 64
     scales = empty(num_inputs // group, num_outputs, dtype=torch.float16)
     packed, zeros = empty(num_outputs, num_inputs // 2, dtype=torch.uint8), scales.to(torch.uint8)

@@ -51,13 +51,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(description="Number format of the weights: `auto`, `float32`, `bfloat16` or `float16`."),
     ] = "auto"
     quantization: Annotated[
-        Literal["auto", "none", "int8", "int4", "fp8", "gguf"],
+        Literal["auto", "none", "int8", "int4", "fp8", "w8a8", "gguf"],
         Meta(
             description="Numbers in which the base model's matrices are multiplied; adapters stay as they are. `none`: "
             "those of the weights; `int8` or `int4`: 8-bit or 4-bit integers, on a CPU made of the weights at start; "
             "`gguf`: the blocks of the model's GGUF file, on a CPU; `fp8` or `int4` on a GPU: those of a quantized "
-            "checkpoint; `auto`: a checkpoint's own where they can be multiplied; else, on a CPU, `int8` where weights "
-            "would be float32 and the first start with a model finds it near enough to itself in float32; else `none`."
+            "checkpoint, `w8a8` with inputs rounded to FP8 as well; `auto`: a checkpoint's own where they can be "
+            "multiplied; else, on a CPU, `int8` where weights would be float32 and the first start with a model finds "
+            "it near enough to itself in float32; else `none`."
         ),
     ] = "auto"
     native_path: Annotated[

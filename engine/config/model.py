@@ -101,9 +101,14 @@ class Quantized(msgspec.Struct, frozen=True):
     @property
     def on_gpu(self) -> Literal["", "fp8", "int4"]:
         """The numbers that a GPU's kernels multiply by; none where matrices become those of the model's format."""
-        if all(scheme.kind == "float8" and scheme.rounds_inputs for scheme in self.schemes):
+        if any(scheme.kind == "float8" for scheme in self.schemes):
             return "fp8"
-        return "int4" if any(scheme.kind == "int" and scheme.bits == 4 for scheme in self.schemes) else ""
+        return "int4" if any(scheme.bits == 4 for scheme in self.schemes) else ""
+
+    @property
+    def rounds_inputs(self) -> bool:
+        """Tell whether the checkpoint was made for inputs that are rounded to FP8."""
+        return all(scheme.rounds_inputs for scheme in self.schemes)
 
     def __str__(self) -> str:
         names = {"fp8": "", "awq": "AWQ, ", "gptq": "GPTQ, ", "modelopt": "ModelOpt, "}

@@ -29,8 +29,8 @@ from kernels.cpu.matrix import FORMATS
 
 log = logging.getLogger(__name__)
 
-Format = Literal["none", "int8", "int4", "fp8", "gguf"]
-Asked = Literal["auto", "none", "int8", "int4", "fp8", "gguf"]
+Format = Literal["none", "int8", "int4", "fp8", "w8a8", "gguf"]
+Asked = Literal["auto", "none", "int8", "int4", "fp8", "w8a8", "gguf"]
 
 
 LOSSY_RATIO = 1.04
@@ -93,8 +93,8 @@ def choose_format(
         raise SetupError("LORIKEET_QUANTIZATION is gguf, but the model is not a GGUF file; set it to auto")
     if device.type != "cpu":
         return _on_gpu(asked, device, quantized)
-    if asked == "fp8":
-        raise SetupError("LORIKEET_QUANTIZATION is fp8, which is for a GPU, not for cpu; set it to auto")
+    if asked in ("fp8", "w8a8"):
+        raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, which is for a GPU, not for cpu; set it to auto")
     if asked in ("int8", "int4", "gguf"):
         if library is None:
             return Choice(
@@ -128,7 +128,8 @@ def _on_gpu(asked: Asked, device: torch.device, quantized: Quantized | None) -> 
     Raises SetupError: when the device or the checkpoint has no such format.
     """
     own = "" if quantized is None else quantized.on_gpu
-    if asked not in ("auto", "none", own):
+    may_round = own == "fp8" and quantized is not None and quantized.rounds_inputs
+    if asked not in ("auto", "none", own) and not (asked == "w8a8" and may_round):
         has = f"the files hold {quantized}" if quantized is not None else "the files hold numbers as they are"
         raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, which a GPU cannot take here: {has}; set it to auto")
     if asked == "none":
@@ -136,9 +137,11 @@ def _on_gpu(asked: Asked, device: torch.device, quantized: Quantized | None) -> 
     if not own:
         return Choice("none", "Integers that are made at the start are for a CPU.")
     if own == "fp8" and torch.cuda.is_available() and torch.cuda.get_device_capability(device) < FLOAT8_CAPABILITY:
-        if asked == "fp8":
-            raise SetupError("LORIKEET_QUANTIZATION is fp8, which this GPU does not multiply; set it to auto")
+        if asked != "auto":
+            raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, which this GPU does not multiply; set it to auto")
         return Choice("none", "This GPU does not multiply FP8: matrices become numbers of LORIKEET_DTYPE.")
+    if asked == "w8a8":
+        return Choice("w8a8", f"Matrices stay those of their files ({quantized}), and inputs are FP8, too, by Triton.")
     return Choice(own, f"Matrices stay those of their files ({quantized}), by Triton.")
 
 
@@ -194,14 +197,14 @@ def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") ->
     Raises UnsupportedModel: when the file of blocks cannot be read.
     """
     library = installed()
-    if quantized in ("none", "fp8") or library is None:
+    if quantized in ("none", "fp8", "w8a8") or library is None:
         return plain_linear, plain_embedding
     if quantized == "gguf":
         file = gguf_of(model_dir)
         assert file is not None
         made = NativeMatrices(library, "int8", dtype, GgufWeights(file, load_model_config(model_dir)))
     else:
-        assert quantized != "fp8" and quantized != "none"
+        assert quantized == "int8" or quantized == "int4"
         made = NativeMatrices(library, quantized, dtype)
     return made.linear, made.embedding
 

@@ -33,9 +33,11 @@ class _Part(NamedTuple):
 
 
 class PackedLinear:
-    """Products with matrices of few bits, side by side, with the calls of `kernels.linear.Linear`. bias [out]."""
+    """Products with matrices of few bits, side by side, with the calls of `kernels.linear.Linear`."""
 
-    def __init__(self, weights: Sequence[Weight], bias: Tensor | None) -> None:
+    def __init__(self, weights: Sequence[Weight], bias: Tensor | None, *, rounds_inputs: bool) -> None:
+        """Multiply by weights. bias [out]; rounds_inputs: to FP8, where a matrix is in it."""
+        self._rounds_inputs = rounds_inputs
         self._parts: list[_Part] = []
         self._size = 0
         for weight in weights:
@@ -60,7 +62,8 @@ class PackedLinear:
                 int4_linear_(columns, x, weight, bias, add=add)
             elif isinstance(weight, Float8Weight):
                 if weight.stretch not in rounded:
-                    rounded[weight.stretch] = quantize(x, weight.stretch)
+                    rows = quantize(x, weight.stretch) if self._rounds_inputs else Float8Rows(x, None)
+                    rounded[weight.stretch] = rows
                 float8_linear_(columns, rounded[weight.stretch], weight, bias, add=add)
             elif add:
                 columns.add_(torch.nn.functional.linear(x, weight, bias))
@@ -73,7 +76,7 @@ class PackedProducts:
     """Makes the products of a model from its files, one matrix at a time."""
 
     def __init__(self, files: PackedFiles, device: torch.device, *, rounds_inputs: bool) -> None:
-        """Make products on a device. rounds_inputs: False leaves FP8 to the model's dtype, which rounds no inputs."""
+        """Make products on a device. rounds_inputs: inputs of matrices in FP8 are rounded to FP8, too."""
         self._files, self._device, self._rounds_inputs = files, device, rounds_inputs
 
     def linear(self, matrices: Stacked, bias: Tensor | None) -> Product:
@@ -88,7 +91,7 @@ class PackedProducts:
             weights.append(matrices.read([which]) if made is None else made)
         if all(isinstance(weight, Tensor) for weight in weights):
             return Linear(torch.cat([weight for weight in weights if isinstance(weight, Tensor)]), bias)
-        return PackedLinear(joined(weights), bias)
+        return PackedLinear(joined(weights), bias, rounds_inputs=self._rounds_inputs)
 
     def _made(self, matrix: PackedMatrix) -> Weight | None:
         """Return a matrix on the device as a kernel reads it; None where no kernel does."""
@@ -97,7 +100,7 @@ class PackedProducts:
                 return None
             made = packed_int4(matrix.integers, matrix.scales, matrix.zeros, matrix.inputs, matrix.groups)
             return None if made is None else _on(made, self._device)
-        return self._float8(matrix) if self._rounds_inputs else None
+        return self._float8(matrix)
 
     def _float8(self, matrix: Float8Matrix) -> Float8Weight | None:
         outputs, inputs = matrix.shape

@@ -58,7 +58,7 @@ def _load_packed(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, d
     from engine.models.packed.files import PackedFiles
 
     with PackedFiles(Path(config.model_dir), model) as files:
-        made = PackedProducts(files, device, rounds_inputs=config.quantization == "fp8")
+        made = PackedProducts(files, device, rounds_inputs=config.quantization == "w8a8")
         return load_weights(config.model_dir, model, dtype, device, TritonNorm, made.linear)
 
 

@@ -1,6 +1,6 @@
 """Products with frozen matrices of few bits on a GPU (`kernels.linear.Linear`'s calls).
 
-    float8    matrices in e4m3, rows of inputs rounded to e4m3 beside them
+    float8    matrices in e4m3, rows of inputs as they are or rounded to e4m3 beside them
     int4      matrices of 4-bit integers, inputs as they are
     sums      splits of a product's inputs, added in their order
 

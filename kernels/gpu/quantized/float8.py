@@ -1,11 +1,12 @@
-"""Products with a matrix in e4m3 on a GPU; rows of inputs are rounded to e4m3 beside it.
+"""Products with a matrix in e4m3 on a GPU; rows of inputs as they are, or rounded to e4m3 beside it.
 
 Semantics, for stretches g of STRETCH inputs, or one stretch of all of them:
+    as they are: scales[n, g] = 1          numbers = x
     quantize: scales[n, g] = max_{i in g} |x[n, i]| / 448          numbers[n, i] = e4m3(x[n, i] / scales[n, g])
     out[n, o] = sum_g scales[n, g] * weight_scales[o / ROWS, g] * (sum_{i in g} numbers[n, i] * weight[o, i]) + bias[o]
     add: out[n, o] += the same
-A stretch of zeros has the scale 0. Inner sums are in fp32, which e4m3's products need not round to; matrix units add
-with fewer bits, so they add at most STEP products before their sums go to fp32. The result is rounded once.
+A stretch of zeros has the scale 0. Inner sums are in fp32; of products of e4m3 matrix units keep fewer bits, so they
+add at most STEP of these before their sums go to fp32. The result is rounded once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gpu.launch import Arguments, Launch, blocks_of
+from kernels.gpu.launch import Arguments, Launch, blocks_of, dot_precision
 from kernels.gpu.quantized.sums import MOST_SPLIT_ROWS, finish, num_splits, partials_of, sum_launch
 
 STEP = 128
@@ -44,10 +45,10 @@ class Float8Weight(NamedTuple):
 
 
 class Float8Rows(NamedTuple):
-    """Rows of inputs in e4m3. numbers [N, K] float8_e4m3fn; scales [N, G] fp32."""
+    """Rows of inputs. numbers [N, K] float8_e4m3fn with scales [N, G] fp32, or as they are; rows of any stride."""
 
     numbers: Tensor
-    scales: Tensor
+    scales: Tensor | None
 
 
 @triton.jit
@@ -84,6 +85,7 @@ def _quantize_kernel(
 
 def quantize_launch(rows: Float8Rows, x: Tensor, stretch: int) -> Launch:
     """Return the launch that rounds x [N, K], whose rows have any stride."""
+    assert rows.scales is not None
     num_rows, num_inputs = x.shape
     arguments: Arguments = {
         "numbers": rows.numbers,
@@ -138,6 +140,7 @@ def _float8_kernel(
     num_outputs,
     num_inputs,
     num_stretches,
+    x_stride,
     out_stride,
     ROWS: tl.constexpr,
     STRETCH: tl.constexpr,
@@ -147,6 +150,8 @@ def _float8_kernel(
     SPLITS: tl.constexpr,
     BLOCK_O: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Compute BLOCK_O outputs of BLOCK_N rows over one split of the inputs."""
     o = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
@@ -154,7 +159,7 @@ def _float8_kernel(
     split = tl.program_id(2)
     i = tl.arange(0, STEP)
     has_output, has_row = o < num_outputs, row < num_rows
-    rows = x + row.to(tl.int64) * num_inputs
+    rows = x + row.to(tl.int64) * x_stride
     of_outputs = weight + o.to(tl.int64)[:, None] * num_inputs
     num_steps = tl.cdiv(num_inputs, STEP)
     of_split = tl.cdiv(num_steps, SPLITS)
@@ -165,17 +170,26 @@ def _float8_kernel(
         w = tl.load(of_outputs + k, mask=has_output[:, None] & (k < num_inputs), other=0.0)
         numbers = tl.load(rows + k[:, None], mask=(k < num_inputs)[:, None] & has_row, other=0.0)
         if STRETCH == 0:
-            sums = tl.dot(w, numbers, sums, max_num_imprecise_acc=STEP)
+            if ROUNDED:
+                sums = tl.dot(w, numbers, sums, max_num_imprecise_acc=STEP)
+            else:
+                sums = tl.dot(w.to(x.dtype.element_ty), numbers, sums, input_precision=PRECISION)
         else:
-            of_step = tl.dot(w, numbers)
+            if ROUNDED:
+                of_step = tl.dot(w, numbers)
+            else:
+                of_step = tl.dot(w.to(x.dtype.element_ty), numbers, input_precision=PRECISION)
             g = step * STEP // STRETCH
             w_scale = tl.load(scales + o // ROWS * num_stretches + g, mask=has_output, other=0.0)
-            x_scale = tl.load(x_scales + row * num_stretches + g, mask=has_row, other=0.0)
-            sums += of_step * w_scale[:, None] * x_scale
+            of_step *= w_scale[:, None]
+            if ROUNDED:
+                of_step *= tl.load(x_scales + row * num_stretches + g, mask=has_row, other=0.0)
+            sums += of_step
     if STRETCH == 0:
         w_scale = tl.load(scales + o // ROWS, mask=has_output, other=0.0)
-        x_scale = tl.load(x_scales + row, mask=has_row, other=0.0)
-        sums = sums * w_scale[:, None] * x_scale
+        sums *= w_scale[:, None]
+        if ROUNDED:
+            sums *= tl.load(x_scales + row, mask=has_row, other=0.0)
     finish(out, partials, bias, sums, row, o, split, num_rows, num_outputs, out_stride, BIAS, ADD, SPLITS)
 
 
@@ -188,24 +202,25 @@ class Float8Blocks(NamedTuple):
     num_stages: int
 
 
-def float8_blocks(num_rows: int, stretch: int) -> Float8Blocks:
-    """Return the sizes of a product of so many rows."""
-    if num_rows > MOST_SPLIT_ROWS:  # with scales along the inputs, two tiles of sums are in registers
-        return Float8Blocks(128, 64 if stretch else 128, 8, 3)
-    return Float8Blocks(64, 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64, 4, 4)
+def float8_blocks(num_rows: int, stretch: int, itemsize: int) -> Float8Blocks:
+    """Return the sizes of a product of so many rows of numbers of so many bytes."""
+    if num_rows > MOST_SPLIT_ROWS:  # with scales along the inputs, or converted matrices, more is in registers
+        return Float8Blocks(128, 64 if stretch or itemsize > 1 else 128, 8, 3 if itemsize < 4 else 2)
+    block_n = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
+    return Float8Blocks(64, block_n, 4, 4 if itemsize < 4 else 2)
 
 
 def float8_launches(
     out: Tensor, rows: Float8Rows, weight: Float8Weight, bias: Tensor | None = None, *, add: bool = False
 ) -> list[Launch]:
-    """Return the launches of a product: out [N, O], whose rows have any stride, of rows in e4m3.
+    """Return the launches of a product: out [N, O], whose rows have any stride, of rows.
 
     add: True adds it to out, which is read.
     """
     num_outputs, num_inputs = weight.shape
     num_rows = len(rows.numbers)
-    blocks = float8_blocks(num_rows, weight.stretch)
-    step = weight.stretch or STEP
+    blocks = float8_blocks(num_rows, weight.stretch, rows.numbers.dtype.itemsize)
+    step = weight.stretch or (STEP if rows.numbers.dtype.itemsize < 4 else 64)
     splits = num_splits(num_rows, num_outputs, blocks_of(num_inputs, step), blocks.block_o)
     partials = partials_of(splits, num_rows, num_outputs, out.device)
     arguments: Arguments = {
@@ -220,6 +235,7 @@ def float8_launches(
         "num_outputs": num_outputs,
         "num_inputs": num_inputs,
         "num_stretches": weight.scales.shape[1],
+        "x_stride": rows.numbers.stride(0),
         "out_stride": out.stride(0),
         "ROWS": weight.rows,
         "STRETCH": weight.stretch,
@@ -229,6 +245,8 @@ def float8_launches(
         "SPLITS": splits,
         "BLOCK_O": blocks.block_o,
         "BLOCK_N": blocks.block_n,
+        "ROUNDED": rows.scales is not None,
+        "PRECISION": dot_precision(rows.numbers.dtype),
     }
     grid = blocks_of(num_outputs, blocks.block_o), blocks_of(num_rows, blocks.block_n), splits
     launch = Launch(_float8_kernel, grid, arguments, blocks.num_warps, blocks.num_stages)
@@ -246,7 +264,8 @@ def float8_linear_(
 
 def float8_linear_reference(rows: Float8Rows, weight: Float8Weight, bias: Tensor | None = None) -> Tensor:
     """Return the product [N, O] fp32 of rows [N, K] by the definition."""
-    out = _dequantized(rows.numbers, rows.scales, 1, weight.stretch) @ _dequantized(*weight).T
+    x = rows.numbers.float() if rows.scales is None else _dequantized(rows.numbers, rows.scales, 1, weight.stretch)
+    out = x @ _dequantized(*weight).T
     return out if bias is None else out + bias.float()
 
 

@@ -67,8 +67,10 @@ def round_inputs(model: torch.nn.Module, stretch: int) -> None:
     [
         ("awq-32", "int4", None, 1e-4),
         ("gptq-order", "int4", None, 1e-4),
-        ("float-rows", "fp8", 0, 0.05),  # a sum that is near the middle of two numbers may be rounded to either
-        ("fp8-blocks", "fp8", 128, 0.05),
+        ("float-rows", "fp8", None, 1e-4),
+        ("fp8-blocks", "fp8", None, 1e-4),
+        ("float-rows", "w8a8", 0, 0.05),  # a sum that is near the middle of two numbers may be rounded to either
+        ("fp8-blocks", "w8a8", 128, 0.05),
     ],
 )
 def test_base_and_adapter_in_one_batch_equal_their_reference(
@@ -145,17 +147,17 @@ def test_what_the_kernels_do_not_multiply_is_dequantized(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("method", "own"),
-    [("awq-32", "int4"), ("gptq-order", "int4"), ("fp8-blocks", "fp8"), ("float-blocks", ""), ("gptq-8", "")],
+    [("awq-32", "int4"), ("gptq-order", "int4"), ("fp8-blocks", "fp8"), ("float-blocks", "fp8"), ("gptq-8", "")],
 )
 def test_a_gpu_takes_the_files_own_numbers_and_no_others(method: str, own: Asked, tmp_path: Path) -> None:
-    """A checkpoint in FP8 that was not made for rounded inputs becomes numbers of the model's dtype."""
+    """Inputs are rounded where the checkpoint was made for that, and if it is asked for."""
     save_packed(method, tmp_path)
     quantized = load_model_config(tmp_path).quantized
     asked: Asked
-    for asked in ("auto", "none", "int8", "int4", "fp8", "gguf"):
-        if asked in ("auto", "none", own):
+    for asked in ("auto", "none", "int8", "int4", "fp8", "w8a8", "gguf"):
+        if asked in ("auto", "none", own) or (asked == "w8a8" and method == "fp8-blocks"):
             found = choose_format(asked, GPU, torch.bfloat16, lambda library: None, quantized=quantized)
-            assert found.format == ("none" if asked == "none" else own or "none")
+            assert found.format == (asked if asked in ("none", "w8a8") else own or "none")
         else:
             with pytest.raises(SetupError, match=r"LORIKEET_QUANTIZATION is .*set it to auto"):
                 choose_format(asked, GPU, torch.bfloat16, lambda library: None, quantized=quantized)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.gpu.quantized.float8 import (
+    Float8Rows,
     Float8Weight,
     float8_linear_,
     float8_linear_reference,
@@ -93,13 +94,15 @@ def test_rows_are_rounded_to_e4m3(inputs: int, stretch: int, dtype: torch.dtype)
         (130, 640, 64, 64),
     ],
 )
-def test_float8(outputs: int, inputs: int, rows: int, stretch: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("is_rounded", [False, True])
+def test_float8(outputs: int, inputs: int, rows: int, stretch: int, is_rounded: bool, dtype: torch.dtype) -> None:
     numbers = randn(outputs, inputs).to(torch.float8_e4m3fn)
     num_scales = -(-outputs // rows), -(-inputs // (stretch or inputs))
     weight = Float8Weight(numbers, torch.rand(num_scales).to(DEVICE) + 0.5, rows, stretch)
     bias = randn(outputs, dtype=dtype)
     for num_rows in ROWS:
-        found = quantize_reference(randn(num_rows, inputs), stretch)
+        x = randn(num_rows, inputs + 8, dtype=dtype)[:, 8:]
+        found = quantize_reference(x, stretch) if is_rounded else Float8Rows(x, None)
         expected = float8_linear_reference(found, weight)
         out = poisoned(num_rows, outputs + 5, dtype=dtype)
         ours = float8_linear_(out[:, 2 : outputs + 2], found, weight)
