@@ -138,8 +138,8 @@ def _layer(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Lau
         partials = empty(elements, dtype=torch.float32)
         split, combine = decode_launches(out, q, cache, contexts, partials, target.window, target.softcap)
         yield "decode attention, split", split
-        of_eight = decode_launches(out, q, eight, contexts, partials, target.window, target.softcap, scales=scales)
-        yield "decode attention over float8, split", of_eight[0]
+        split, _ = decode_launches(out, q, eight, contexts, partials, target.window, target.softcap, scales=scales)
+        yield "decode attention over float8, split", split
         yield "decode attention, combine", combine
     else:
         at_once = queries_at_once(head_dim, heads // kv_heads, dtype, META)
@@ -164,7 +164,7 @@ def _quantized(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str,
     numbers = empty(num_outputs, num_inputs, dtype=torch.float8_e4m3fn)
     for name, rows, stretch in (("rows", 1, 0), ("blocks", 128, 128)):
         of_rows = empty_rows(x, stretch)
-        shape = -(-num_outputs // rows), of_rows.scales.shape[1]
+        shape = -(-num_outputs // rows), -(-num_inputs // (stretch or num_inputs))
         weight = Float8Weight(numbers, empty(*shape, dtype=torch.float32), rows, stretch)
         yield f"{phase} float8 {name}, inputs", quantize_launch(of_rows, x, stretch)
         for launch, part in zip(float8_launches(out, of_rows, weight, bias, add=True), ("", ", splits"), strict=False):

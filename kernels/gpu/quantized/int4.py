@@ -82,7 +82,7 @@ def _narrow(scales: Tensor) -> Tensor:
     return scales
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _int4_kernel(
     out,
     partials,

@@ -58,7 +58,7 @@ def finish(
         tl.store(out + place, sums.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _sum_kernel(
     out,
     partials,

@@ -54,6 +54,7 @@ def round_inputs(model: torch.nn.Module, stretch: int) -> None:
         (x,) = inputs
         flat = x.flatten(0, -2)
         rows = quantize_reference(flat, stretch)
+        assert rows.scales is not None
         scales = rows.scales.repeat_interleave(stretch or flat.shape[1], 1)[:, : flat.shape[1]]
         return ((rows.numbers.float() * scales).view(x.shape),)
 
@@ -149,7 +150,7 @@ def test_what_the_kernels_do_not_multiply_is_dequantized(tmp_path: Path) -> None
     ("method", "own"),
     [("awq-32", "int4"), ("gptq-order", "int4"), ("fp8-blocks", "fp8"), ("float-blocks", "fp8"), ("gptq-8", "")],
 )
-def test_a_gpu_takes_the_files_own_numbers_and_no_others(method: str, own: Asked, tmp_path: Path) -> None:
+def test_a_gpu_takes_the_files_own_numbers_and_no_others(method: str, own: str, tmp_path: Path) -> None:
     """Inputs are rounded where the checkpoint was made for that, and if it is asked for."""
     save_packed(method, tmp_path)
     quantized = load_model_config(tmp_path).quantized

@@ -31,9 +31,8 @@ def int4_weight(outputs: int, inputs: int, group: int, *, ordered: bool = False)
     if ordered:
         groups = groups[torch.randperm(inputs)]
     numbers = (integers.float() - zeros.float()[:, groups]) * scales[:, groups]
-    weight = packed_int4(
-        *(each.to(DEVICE) for each in (integers, scales, zeros)), group, groups.to(DEVICE) if ordered else None
-    )
+    on_device = integers.to(DEVICE), scales.to(DEVICE), zeros.to(DEVICE)
+    weight = packed_int4(*on_device, group, groups.to(DEVICE) if ordered else None)
     assert weight is not None
     return weight, numbers.to(DEVICE)
 

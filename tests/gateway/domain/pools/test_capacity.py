@@ -51,7 +51,8 @@ def test_on_processors_quantized_weights_count_as_they_are_held(
     ("scheme", "asked", "of_layers"),
     [
         (Scheme("float8", 8, 128, 128, rounds_inputs=True), "auto", 1),
-        (Scheme("float8", 8, 128, 128), "auto", 2),
+        (Scheme("float8", 8, 128, 128), "auto", 1),
+        (Scheme("int", 8, 1, 128), "auto", 2),
         (Scheme("int", 4, 1, 128), "auto", 19 / 32),
         (Scheme("int", 4, 1, 128), "none", 2),
     ],
