@@ -120,9 +120,10 @@ class Device(msgspec.Struct, frozen=True):
 BuildDevice = Callable[[EngineConfig, ModelConfig, torch.dtype], Device]
 
 
-def kv_token_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
-    """Return the bytes of one token's keys and values in all layers."""
-    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize
+def kv_token_bytes(model: ModelConfig, dtype: torch.dtype, *, in_float8: bool = False) -> int:
+    """Return the bytes of one token's keys and values in all layers. in_float8: in 8 bits, each with its scale."""
+    head_bytes = model.head_dim + torch.float32.itemsize if in_float8 else model.head_dim * dtype.itemsize
+    return 2 * model.num_layers * model.num_kv_heads * head_bytes
 
 
 def blocks_within(budget_bytes: int, block_bytes: int, available_bytes: int | None) -> int:

@@ -49,6 +49,21 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+FLOAT8_CAPABILITY = (8, 9)
+"""The compute capability from which on NVIDIA's GPUs compute in FP8."""
+
+
+def check_kv_dtype(asked: str, device: torch.device) -> None:
+    """Check that a device has the number format that is asked for its KV cache.
+
+    Raises SetupError: when it has not.
+    """
+    if asked == "fp8" and device.type != "cuda":
+        raise SetupError("LORIKEET_KV_DTYPE is fp8, which is for a GPU; set it to auto")
+    if asked == "fp8" and torch.cuda.get_device_capability(device) < FLOAT8_CAPABILITY:
+        raise SetupError("LORIKEET_KV_DTYPE is fp8, which this GPU does not compute in; set it to auto")
+
+
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype of a name.
 

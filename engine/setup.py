@@ -20,7 +20,7 @@ from engine.cpu.quantization import check_unquantized, settle_format, why_unquan
 from engine.cpu.setup import build_cpu
 from engine.device import BuildDevice, Device
 from engine.grammar.compiler import GrammarCompiler
-from engine.hardware import SetupError, batched_tokens, resolve_device, resolve_dtype, use_huge_pages
+from engine.hardware import SetupError, batched_tokens, check_kv_dtype, resolve_device, resolve_dtype, use_huge_pages
 from engine.lora.loader import AdapterLoader, HostTier, loading_executor
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Mailbox, Wake
@@ -62,14 +62,16 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     model = load_model_config(config.model_dir, config.decoder)
     is_general = model.decoder == "transformers"
     products = f"transformers {version('transformers')}" if is_general else quantized
+    formats = _formats(dtype.removeprefix("torch."), quantized, where, model.quantized, is_general=is_general)
+    in_float8 = ", keys and values in fp8" if config.kv_dtype == "fp8" else ""
     server = EngineServer(
         config.endpoint,
         digest,
         limits,
         mailbox,
-        fingerprint=_fingerprint(digest, name, dtype, products),
+        fingerprint=_fingerprint(digest, name, dtype, products + in_float8),
         device=name,
-        dtype=_formats(dtype.removeprefix("torch."), quantized, model.quantized, is_general=is_general),
+        dtype=formats + in_float8,
         unattended_s=config.unattended_s,
         link_dir=config.link_dir,
     )
@@ -81,6 +83,7 @@ def settled(config: EngineConfig) -> EngineConfig:
 
     Raises SetupError or UnsupportedModel.
     """
+    check_kv_dtype(config.kv_dtype, resolve_device(config.device))
     device = resolve_device(config.device)
     why = why_unquantized(load_model_config(config.model_dir, config.decoder))
     if why:
@@ -90,7 +93,9 @@ def settled(config: EngineConfig) -> EngineConfig:
     return msgspec.structs.replace(config, quantization=quantized)
 
 
-def _formats(dtype: str, quantized: str, of_files: Quantized | None = None, *, is_general: bool) -> str:
+def _formats(
+    dtype: str, quantized: str, where: torch.device, of_files: Quantized | None = None, *, is_general: bool
+) -> str:
     """Return the number formats for people, such as `bfloat16` or `float32, products in int8 by avx2`.
 
     of_files: the way in which files hold matrices in few bits, which is told behind it. is_general: True where
@@ -98,8 +103,9 @@ def _formats(dtype: str, quantized: str, of_files: Quantized | None = None, *, i
     """
     if is_general:
         return f"{dtype} through transformers (slower)"
-    library = None if quantized == "none" else installed()
-    products = dtype if library is None else f"{dtype}, products in {quantized} by {library.paths[-1]}"
+    library = installed()
+    by = "Triton" if where.type == "cuda" else "" if library is None else library.paths[-1]
+    products = dtype if quantized == "none" or not by else f"{dtype}, products in {quantized} by {by}"
     return products if of_files is None else f"{products}, of files in {of_files}"
 
 

@@ -15,5 +15,6 @@ kernels for CPUs in C++, for engines that are asked for quantized products, whos
 | choosing tokens | `sampling.most_likely`, `sample` | `gpu.sampling.sample` |
 | penalties, logit_bias | `penalties.penalize_repetition_` | `gpu.penalties.penalize_` |
 | frozen matrices | `linear.Linear` | the same: cuBLAS |
-| frozen matrices of small integers | `cpu.linear.NativeLinear` | none |
+| frozen matrices of small integers | `cpu.linear.NativeLinear` | `gpu.quantized.int4.int4_linear_` |
+| frozen matrices in FP8 | none | `gpu.quantized.float8.float8_linear_`, `quantize` |
 """

@@ -24,6 +24,8 @@ from kernels.gpu.norm import norm_launch
 from kernels.gpu.paged_contexts import PagedContexts
 from kernels.gpu.penalties import TokenPairs, penalize_launch
 from kernels.gpu.prefill_attention import prefill_launch
+from kernels.gpu.quantized.float8 import Float8Rows, Float8Weight, empty_rows, float8_launches, quantize_launch
+from kernels.gpu.quantized.int4 import Int4Weight, int4_launches, step_of
 from kernels.gpu.query_tiles import QueryTiles, max_tiles
 from kernels.gpu.rope_kv import HeadNorms, rope_kv_launch
 from kernels.gpu.sampling import BEST, SEARCH_BLOCK, SamplingRows, sample_launch
@@ -51,6 +53,7 @@ class Target(NamedTuple):
     dtype: torch.dtype = torch.bfloat16
     window: int | None = None
     head_norms: bool = False
+    softcap: float = 0.0
     num_experts: int = 0
     """The experts of a layer, whose inner size is `intermediate`; 0: one feed-forward part for all."""
     num_chosen: int = 0
@@ -79,6 +82,8 @@ TARGETS = (
     Target(
         "0.6B, fp16", 1024, 3072, 16, 8, 128, 151936, 28, max_rank=16, dtype=torch.float16, window=1024, head_norms=True
     ),
+    Target("Gemma 2 9B", 3584, 14336, 16, 8, 256, 256000, 42, max_rank=16, window=4096, softcap=50.0),
+    Target("Gemma 2 27B", 4608, 36864, 32, 16, 128, 256000, 46, max_rank=16, window=4096, softcap=50.0),
     # A mixture of experts: the kernels that others do not have are compiled for it.
     Target(
         "30B-A3B, rank 16",
@@ -111,6 +116,7 @@ def launches(target: Target) -> Iterator[tuple[str, Launch]]:
     for phase, num_rows in (("decode", NUM_DECODES), ("prefill", NUM_PREFILL_ROWS)):
         yield from _lora(target, num_rows, phase)
         yield from _layer(target, num_rows, phase)
+        yield from _quantized(target, num_rows, phase)
     yield from _sampling(target)
 
 
@@ -175,23 +181,59 @@ def _layer(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Lau
     norms = HeadNorms(weight[:head_dim], weight[:head_dim], 1e-6) if target.head_norms else None
     yield f"{phase} norm", norm_launch(x, x, x, weight, 1e-5)
     yield f"{phase} rope and cache write", rope_kv_launch(qkv, rows, table, table, cache, rows, norms)
+    eight, scales = cache.to(torch.float8_e4m3fn), empty(*cache.shape[:-1], dtype=torch.float32)
+    yield f"{phase} rope and float8 cache write", rope_kv_launch(qkv, rows, table, table, eight, rows, norms, scales)
     q, out = qkv[:, :heads], empty(num_rows, heads, head_dim, dtype=dtype)
     if phase == "decode":
         contexts = _contexts(num_rows)
         elements = attention_elements(num_rows, heads, kv_heads, head_dim, MAX_CONTEXT, dtype, META)
-        split, combine = decode_launches(out, q, cache, contexts, empty(elements, dtype=torch.float32), target.window)
+        partials = empty(elements, dtype=torch.float32)
+        split, combine = decode_launches(out, q, cache, contexts, partials, target.window, target.softcap)
         yield "decode attention, split", split
+        split, _ = decode_launches(out, q, eight, contexts, partials, target.window, target.softcap, scales=scales)
+        yield "decode attention over float8, split", split
         yield "decode attention, combine", combine
     else:
         at_once = queries_at_once(head_dim, heads // kv_heads, dtype, META)
         tiles = QueryTiles(empty(max_tiles(num_rows, 4, at_once), 2, dtype=torch.int32), at_once)
         contexts = _contexts(4)._replace(tiles=tiles)
-        yield "prefill attention", prefill_launch(out, q, cache, contexts, target.window)
+        yield "prefill attention", prefill_launch(out, q, cache, contexts, target.window, target.softcap)
+        of_eight = prefill_launch(out, q, eight, contexts, target.window, target.softcap, scales=scales)
+        yield "prefill attention over float8", of_eight
     gate_up = empty(num_rows, 2 * target.intermediate, dtype=dtype)
     activated = empty(num_rows, target.intermediate, dtype=dtype)
     yield f"{phase} silu", gated_launch(activated, gate_up)
     yield f"{phase} gelu", gated_launch(activated, gate_up, gelu=True)
     yield f"{phase} fed tokens", fed_tokens_launch(rows, rows, rows)
+
+
+def _quantized(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Launch]]:
+    """Yield the products of a layer's last matrix in each of the formats, with a bias and added to what is there."""
+    num_inputs, (num_outputs,) = target.groups["down"]
+    x = empty(num_rows, num_inputs, dtype=target.dtype)
+    out = empty(num_rows, num_outputs, dtype=target.dtype)
+    bias = out[0]
+    numbers = empty(num_outputs, num_inputs, dtype=torch.float8_e4m3fn)
+    for name, rows, stretch in (("rows", 1, 0), ("blocks", 128, 128)):
+        of_rows = empty_rows(x, stretch)
+        shape = -(-num_outputs // rows), -(-num_inputs // (stretch or num_inputs))
+        weight = Float8Weight(numbers, empty(*shape, dtype=torch.float32), rows, stretch)
+        yield f"{phase} float8 {name}, inputs", quantize_launch(of_rows, x, stretch)
+        for launch, part in zip(float8_launches(out, of_rows, weight, bias, add=True), ("", ", splits"), strict=False):
+            yield f"{phase} float8 {name}{part}", launch
+        yield (
+            f"{phase} float8 {name} by wide rows",
+            float8_launches(out, Float8Rows(x, None), weight, bias, add=True)[0],
+        )
+    group = 128 if num_inputs % 128 == 0 else 64
+    scales = empty(num_inputs // group, num_outputs, dtype=torch.float16)
+    packed, zeros = empty(num_outputs, num_inputs // 2, dtype=torch.uint8), scales.to(torch.uint8)
+    order = empty(num_inputs, dtype=torch.int32)
+    step = step_of(num_inputs, group)
+    assert step is not None
+    for name, places in ("int4", None), ("int4, act-order", order):
+        of_integers = Int4Weight(packed, scales, zeros, places, group, step)
+        yield f"{phase} {name}", int4_launches(out, x, of_integers, bias, add=True)[0]
 
 
 def _contexts(num_sequences: int) -> PagedContexts:

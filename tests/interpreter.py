@@ -144,14 +144,33 @@ def overflow_unchecked() -> Iterator[None]:
 def multiply_exactly() -> None:
     """Compute products in twice the digits and round them, so that no order of sums shows. Imports Triton.
 
-    NumPy sums in another order for other numbers of rows, and on other processors.
+    NumPy sums in another order for other numbers of rows, and on other processors. Numbers of 8 bits are rounded to
+    nearest, as a GPU does; the interpreter loses what a mantissa carries.
     """
+    import torch
+    from triton.language import float8e4nv
+    from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    convert = interpreter._convert_float
+
+    def convert_rounded(numbers: Any, of: Any, to: Any, rounding: Any) -> Any:
+        if to != float8e4nv or of.primitive_bitwidth != 32:
+            return convert(numbers, of, to, rounding)
+        whole = torch.from_numpy(np.ascontiguousarray(numbers).view(np.float32))
+        return whole.to(torch.float8_e4m3fn).view(torch.uint8).numpy().reshape(numbers.shape)
+
+    interpreter._convert_float = convert_rounded
+
+    def factor(handle: TensorHandle) -> Any:
+        if handle.dtype.scalar != float8e4nv:
+            return handle.data
+        return torch.from_numpy(np.ascontiguousarray(handle.data)).view(torch.float8_e4m3fn).float().numpy()
 
     def create_dot(
         _: InterpreterBuilder, a: TensorHandle, b: TensorHandle, d: TensorHandle, *_precision: object
     ) -> TensorHandle:
-        product = np.matmul(a.data, b.data, dtype=np.float64).astype(d.data.dtype)
+        product = np.matmul(factor(a), factor(b), dtype=np.float64).astype(d.data.dtype)
         return TensorHandle(product + d.data, d.dtype.scalar)
 
     InterpreterBuilder.create_dot = create_dot

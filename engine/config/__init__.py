@@ -51,12 +51,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(description="Number format of the weights: `auto`, `float32`, `bfloat16` or `float16`."),
     ] = "auto"
     quantization: Annotated[
-        Literal["auto", "none", "int8", "int4", "gguf"],
+        Literal["auto", "none", "int8", "int4", "fp8", "w8a8", "gguf"],
         Meta(
-            description="Quantization of the base model's matrices on a CPU: `none`, `int8` or `int4` (8-bit or 4-bit "
-            "integers, made of the weights at start; adapters stay as they are), `gguf` (the blocks of the model's "
-            "GGUF file) or `auto`: `gguf` for such a file; else `int8` where weights would be float32 and the first "
-            "start with a model finds it near enough to itself in float32; else `none`."
+            description="Numbers in which the base model's matrices are multiplied; adapters stay as they are. `none`: "
+            "those of the weights; `int8` or `int4`: 8-bit or 4-bit integers, on a CPU made of the weights at start; "
+            "`gguf`: the blocks of the model's GGUF file, on a CPU; `fp8` or `int4` on a GPU: those of a quantized "
+            "checkpoint, `w8a8` with inputs rounded to FP8 as well; `auto`: a checkpoint's own where they can be "
+            "multiplied; else, on a CPU, `int8` where weights would be float32 and the first start with a model finds "
+            "it near enough to itself in float32; else `none`."
         ),
     ] = "auto"
     native_path: Annotated[
@@ -72,6 +74,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             description="Code that computes the model: `own` is the engine's, for the families of engine/README.md; "
             "`transformers` is the model class of the installed transformers, which is slower; `auto` takes `own` "
             "for each family that it knows."
+        ),
+    ] = "auto"
+    kv_dtype: Annotated[
+        Literal["auto", "fp8"],
+        Meta(
+            description="Number format of the KV cache: `auto` (that of the weights, on a CPU with 8-bit or 4-bit "
+            "matrices `bfloat16`) or `fp8` (on a GPU, 8-bit numbers with a scale for each key and value: room for "
+            "nearly twice as many tokens as in 16 bits)."
         ),
     ] = "auto"
     kv_cache_bytes: Annotated[

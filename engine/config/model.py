@@ -98,8 +98,8 @@ class Scheme(msgspec.Struct, frozen=True):
     """True where the zero point of integers is the middle of their range."""
     ordered: bool = False
     """True where a tensor says which group each input is in (act-order)."""
-    static_inputs: bool = False
-    """True where the checkpoint says a scale of the inputs, by which a server may round them."""
+    rounds_inputs: bool = False
+    """True where the checkpoint was made for inputs that are rounded to FP8, too."""
 
     def __str__(self) -> str:
         if self.kind == "float8":
@@ -125,6 +125,18 @@ class Quantized(msgspec.Struct, frozen=True):
             scheme.kind == "int" and scheme.bits == 4 and not scheme.ordered and scheme.inputs % 32 == 0
             for scheme in self.schemes
         )
+
+    @property
+    def on_gpu(self) -> Literal["", "fp8", "int4"]:
+        """The numbers that a GPU's kernels multiply by; none where matrices become those of the model's format."""
+        if any(scheme.kind == "float8" for scheme in self.schemes):
+            return "fp8"
+        return "int4" if any(scheme.bits == 4 for scheme in self.schemes) else ""
+
+    @property
+    def rounds_inputs(self) -> bool:
+        """Tell whether the checkpoint was made for inputs that are rounded to FP8."""
+        return all(scheme.rounds_inputs for scheme in self.schemes)
 
     def __str__(self) -> str:
         names = {"fp8": "", "awq": "AWQ, ", "gptq": "GPTQ, ", "modelopt": "ModelOpt, "}

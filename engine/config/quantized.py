@@ -182,8 +182,7 @@ def read_quantized(folder: Path, raw: Raw, *, has_experts: bool = False) -> Quan
         _check(where, found, _FP8)
         block = found.get("weight_block_size")
         rows, inputs = (0, 0) if block is None else _block(where, "weight_block_size", block)
-        is_static = found.get("activation_scheme") == "static"
-        return Quantized("fp8", (Scheme("float8", 8, rows, inputs, static_inputs=is_static),))
+        return Quantized("fp8", (Scheme("float8", 8, rows, inputs, rounds_inputs=True),))
     _check(where, found, _AWQ if method == "awq" else _GPTQ, needed=("bits", "group_size"))
     group = max(found["group_size"], 0)
     if method == "awq":
@@ -217,7 +216,7 @@ def _modelopt(where: str, found: Raw) -> Quantized:
     if algorithm is None:
         raise UnsupportedModel(f"{where}: quant_algo is missing")
     rows, inputs = {"FP8": (0, 0), "FP8_PER_CHANNEL_PER_TOKEN": (1, 0), "FP8_PB_WO": (128, 128)}[algorithm]
-    return Quantized("modelopt", (Scheme("float8", 8, rows, inputs, static_inputs=algorithm == "FP8"),))
+    return Quantized("modelopt", (Scheme("float8", 8, rows, inputs, rounds_inputs=algorithm != "FP8_PB_WO"),))
 
 
 def _schemes(where: str, found: Raw) -> tuple[Scheme, ...]:
@@ -247,7 +246,6 @@ def _scheme(where: str, group: Any) -> Scheme:
     rows, inputs = {"tensor": (0, 0), "channel": (1, 0), "group": (1, size or 0), "block": (0, 0)}[strategy]
     if strategy == "block":
         rows, inputs = _block(where, "block_structure", weights.get("block_structure"))
-    inputs_of = group.get("input_activations")
     return Scheme(
         kind,
         weights["num_bits"],
@@ -255,7 +253,7 @@ def _scheme(where: str, group: Any) -> Scheme:
         inputs,
         symmetric=weights.get("symmetric") is not False,
         ordered=weights.get("actorder") in (True, "group", "dynamic"),
-        static_inputs=inputs_of is not None and inputs_of.get("dynamic") is not True and kind == "float8",
+        rounds_inputs=kind == "float8" and group.get("input_activations") is not None,
     )
 
 

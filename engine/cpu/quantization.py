@@ -19,7 +19,7 @@ from engine.config.model import Quantized
 from engine.cpu.kept import Damaged, KeptMatrices, MatricesWriter, file_of, made_of, remove_interrupted
 from engine.cpu.matrices import NativeMatrices, matrices_bytes
 from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
-from engine.hardware import SetupError, cpu_has_tiles, num_threads
+from engine.hardware import FLOAT8_CAPABILITY, SetupError, cpu_has_tiles, num_threads
 from engine.models.checkpoint import load_weights
 from engine.models.gguf import GgufWeights
 from engine.models.packed.blocks import PackedBlocks
@@ -29,8 +29,8 @@ from kernels.cpu.matrix import FORMATS
 
 log = logging.getLogger(__name__)
 
-Format = Literal["none", "int8", "int4", "gguf"]
-Asked = Literal["auto", "none", "int8", "int4", "gguf"]
+Format = Literal["none", "int8", "int4", "fp8", "w8a8", "gguf"]
+Asked = Literal["auto", "none", "int8", "int4", "fp8", "w8a8", "gguf"]
 
 
 LOSSY_RATIO = 1.04
@@ -95,11 +95,11 @@ def choose_format(
     library = installed()
     if asked == "gguf" and not has_blocks:
         raise SetupError("LORIKEET_QUANTIZATION is gguf, but the model is not a GGUF file; set it to auto")
+    if device.type != "cpu":
+        return _on_gpu(asked, device, quantized)
+    if asked in ("fp8", "w8a8"):
+        raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, which is for a GPU, not for cpu; set it to auto")
     if asked in ("int8", "int4", "gguf"):
-        if device.type != "cpu":
-            raise SetupError(
-                f"LORIKEET_QUANTIZATION is {asked}, which is for a CPU, not for {device.type}; set it to auto"
-            )
         if library is None:
             return Choice(
                 "none", f"LORIKEET_QUANTIZATION is {asked}, but the native kernels are not there: PyTorch computes."
@@ -109,8 +109,6 @@ def choose_format(
         )
     if asked == "none":
         return Choice("none", "LORIKEET_QUANTIZATION is none.")
-    if device.type != "cpu":
-        return Choice("none", "8-bit integers are for a CPU.")
     if library is None or len(library.all_paths) < 2:
         return Choice("none", "There are no native kernels for this processor: PyTorch computes.")
     if has_blocks and dtype != torch.float16:
@@ -126,6 +124,29 @@ def choose_format(
     if not found.holds:
         return Choice("none", f"Matrices stay as they are: in 8-bit integers this model is {found}, too far.")
     return Choice("int8", f"Matrices are 8-bit integers, by {library.paths[-1]}: this model is {found}.")
+
+
+def _on_gpu(asked: Asked, device: torch.device, quantized: Quantized | None) -> Choice:
+    """Return the format that products are computed in on a GPU: the checkpoint's own, or none.
+
+    Raises SetupError: when the device or the checkpoint has no such format.
+    """
+    own = "" if quantized is None else quantized.on_gpu
+    may_round = own == "fp8" and quantized is not None and quantized.rounds_inputs
+    if asked not in ("auto", "none", own) and not (asked == "w8a8" and may_round):
+        has = f"the files hold {quantized}" if quantized is not None else "the files hold numbers as they are"
+        raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, which a GPU cannot take here: {has}; set it to auto")
+    if asked == "none":
+        return Choice("none", "LORIKEET_QUANTIZATION is none.")
+    if not own:
+        return Choice("none", "Integers that are made at the start are for a CPU.")
+    if own == "fp8" and torch.cuda.is_available() and torch.cuda.get_device_capability(device) < FLOAT8_CAPABILITY:
+        if asked != "auto":
+            raise SetupError(f"LORIKEET_QUANTIZATION is {asked}, which this GPU does not multiply; set it to auto")
+        return Choice("none", "This GPU does not multiply FP8: matrices become numbers of LORIKEET_DTYPE.")
+    if asked == "w8a8":
+        return Choice("w8a8", f"Matrices stay those of their files ({quantized}), and inputs are FP8, too, by Triton.")
+    return Choice(own, f"Matrices stay those of their files ({quantized}), by Triton.")
 
 
 def _beats_bfloat16(library: NativeLibrary, dtype: torch.dtype, has_tiles: bool | None) -> bool:
@@ -161,7 +182,7 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
     choice = choose_format(config.quantization, device, dtype, quality, has_blocks=has_blocks, quantized=quantized)
     if choice.format != config.quantization:  # else it was asked for
         log.info("%s", choice.reason)
-    elif choice.format == "int4" and not (quantized is not None and quantized.keeps_integers):
+    elif choice.format == "int4" and device.type == "cpu" and not (quantized is not None and quantized.keeps_integers):
         measured = stored_quality(config.model_dir, "int4")
         if measured is None:
             command = f"python -m engine.cpu.quality --model-dir {config.model_dir}"
@@ -180,13 +201,14 @@ def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") ->
     Raises UnsupportedModel: when the file of blocks cannot be read.
     """
     library = installed()
-    if quantized == "none" or library is None:
+    if quantized in ("none", "fp8", "w8a8") or library is None:
         return plain_linear, plain_embedding
     if quantized == "gguf":
         file = gguf_of(model_dir)
         assert file is not None
         made = NativeMatrices(library, "int8", dtype, GgufWeights(file, load_model_config(model_dir)))
     else:
+        assert quantized == "int8" or quantized == "int4"
         made = NativeMatrices(library, quantized, dtype)
     return made.linear, made.embedding
 
@@ -203,7 +225,7 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
 
     remove_interrupted(Path(model_dir))
     library = installed()
-    if library is None or quantized not in FORMATS:
+    if library is None or (quantized != "int8" and quantized != "int4"):
         return load(*makers(quantized, dtype, model_dir))
     keeps = quantized == "int4" and config.quantized is not None and config.quantized.keeps_integers
     wording = f"{FORMATS[quantized]}; of the files' own integers" if keeps else FORMATS[quantized]

@@ -4,9 +4,10 @@
     transfers     small tensors there and back, through pinned memory
     metadata      a step's integers: their places in one buffer, and its one copy to the device
     fill          from a plan to these integers
-    attention     the paged cache, and one step's attention over it; norm: a norm's weight
+    attention     the paged cache, in 8 bits too, and one step's attention over it; norm: a norm's weight
     adapters      what is in which slot, as kernels find it; copies: how it gets there beside running steps
     lora          the adapters of one step
+    quantized     products with a checkpoint's matrices of few bits
     graphs        which steps are replayed from which captured graph
     sampling      tokens from logits
     memory        who gets how much of it, from one profiled step (profile)

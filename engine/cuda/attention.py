@@ -32,8 +32,12 @@ class PagedCache:
         max_position: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        in_float8: bool = False,
     ) -> None:
+        """Make the cache of a model in a dtype. in_float8: keys and values are in e4m3, each with its scale."""
         self.config = config
+        self.dtype = dtype
         self.block_size = block_size
         self.angles = _angles(config, max_position, device)
         factors = query_factors(config, max_position)
@@ -41,7 +45,16 @@ class PagedCache:
         shape = (2, config.num_kv_heads, num_blocks * block_size, config.head_dim)
         group = config.num_heads // config.num_kv_heads
         self.queries_at_once = queries_at_once(config.head_dim, group, dtype, device)
-        self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)]
+        kept = torch.float8_e4m3fn if in_float8 else dtype
+        self.layers = [torch.zeros(shape, dtype=kept, device=device) for _ in range(config.num_layers)]
+        self.scales: list[Tensor | None] = [
+            torch.zeros(shape[:-1], device=device) if in_float8 else None for _ in range(config.num_layers)
+        ]
+
+    @property
+    def in_float8(self) -> bool:
+        """Tell whether keys and values are in e4m3."""
+        return self.scales[0] is not None
 
 
 def _angles(config: ModelConfig, max_position: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
@@ -79,7 +92,7 @@ class PagedAttention:
         self._decodes = _contexts(cache, fields, decodes, extent.decode_context)
         tiles = QueryTiles(fields.tiles, cache.queries_at_once)
         self._prefills = _contexts(cache, fields, prefills, extent.prefill_context)._replace(tiles=tiles)
-        heads, dtype = (config.num_heads, config.num_kv_heads, config.head_dim), cache.layers[0].dtype
+        heads, dtype = (config.num_heads, config.num_kv_heads, config.head_dim), cache.dtype
         num_elements = workspace_elements(self._num_decodes, *heads, extent.decode_context, dtype, device)
         self._workspace = torch.empty(num_elements, dtype=torch.float32, device=device)
         # All layers use the same buffers, one after the other. No tile holds a padding row, which stays zero, so that
@@ -88,15 +101,15 @@ class PagedAttention:
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         cache, memory, out, num_decodes = self._cache, self._cache.layers[index], self._out, self._num_decodes
-        cos, sin = cache.angles[index]
+        (cos, sin), scales = cache.angles[index], cache.scales[index]
         if self._query_factors is not None:  # LongRoPE has none, so that rows of angles are positions
             qkv[:, : cache.config.num_heads].mul_(self._query_factors)
-        q = rope_and_write_kv_(qkv, self.angle_rows, cos, sin, memory, self._slots, _head_norms(layer))
-        window, cap = cache.config.window(index), cache.config.attention_softcap
+        q = rope_and_write_kv_(qkv, self.angle_rows, cos, sin, memory, self._slots, _head_norms(layer), scales)
+        more = cache.config.window(index), cache.config.attention_softcap, scales
         if num_decodes:
-            paged_attention_(out[:num_decodes], q[:num_decodes], memory, self._decodes, self._workspace, window, cap)
+            paged_attention_(out[:num_decodes], q[:num_decodes], memory, self._decodes, self._workspace, *more)
         if self._num_prompt_rows:
-            paged_attention_(out, q, memory, self._prefills, self._workspace, window, cap)
+            paged_attention_(out, q, memory, self._prefills, self._workspace, *more)
         return out.flatten(1)
 
 

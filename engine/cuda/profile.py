@@ -29,18 +29,26 @@ def peak_of_largest_steps(
     sampler: Sampler,
     limits: StepLimits,
     block_size: int,
+    *,
+    in_float8: bool = False,
 ) -> int:
     """Return the peak bytes, beyond what is taken already, of steps and graphs.
 
     This is the peak of a step that is launched, and of the temporary memory that captured graphs keep for themselves:
-    that of the largest. Small caches are included.
+    that of the largest. Small caches are included. in_float8: of these caches.
     """
     prompts, both = largest_plans(limits, block_size, 0 if slots.num_slots else None)
 
     def path_of(num_blocks: int) -> CudaPath:
         """Return a path whose memory ends with it."""
         cache = PagedCache(
-            decoder.config, num_blocks, block_size, limits.max_context, decoder.dtype, accelerator.device
+            decoder.config,
+            num_blocks,
+            block_size,
+            limits.max_context,
+            decoder.dtype,
+            accelerator.device,
+            in_float8=in_float8,
         )
         nothing = LoadedAdapter("", {}, 0)
         return CudaPath(accelerator, decoder, cache, slots, lambda slot: nothing, limits, use_graphs=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from engine.cuda.memory import divide, explained
 from engine.cuda.norm import TritonNorm
 from engine.cuda.path import CudaPath, StepDecoder
 from engine.cuda.profile import peak_of_largest_steps
+from engine.cuda.quantized import PackedProducts
 from engine.cuda.sampling import TritonChoice, penalize_rows_
 from engine.cuda.transfers import PinnedTransfers
 from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes
@@ -42,15 +44,31 @@ def build_cuda(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, acc
 
     check_model(model, dtype)
     with explained("loading the weights", "this model needs a larger GPU, or LORIKEET_DTYPE=bfloat16"):
-        weights = load_weights(
-            config.model_dir, model, dtype, accelerator.device, TritonNorm, make_grouped=triton_grouped
-        )
+        if config.quantization == "none":
+            weights = load_weights(
+                config.model_dir, model, dtype, accelerator.device, TritonNorm, make_grouped=triton_grouped
+            )
+        else:
+            weights = _load_packed(config, model, dtype, accelerator.device)
     return build_around(config, model, weights, accelerator)
 
 
 def triton_grouped(matrices: Stacked, bias: Tensor | None, number: int) -> GroupedProduct:
     """Return the products with each expert's matrices (`engine.models.weights.MakeGrouped`)."""
     return TritonGrouped(*by_expert(matrices, bias, number))
+
+
+def _load_packed(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> ModelWeights:
+    """Return weights whose matrices are the checkpoint's own numbers of few bits.
+
+    Raises UnsupportedModel.
+    """
+    from engine.models.checkpoint import load_weights
+    from engine.models.packed.files import PackedFiles
+
+    with PackedFiles(Path(config.model_dir), model) as files:
+        made = PackedProducts(files, device, rounds_inputs=config.quantization == "w8a8")
+        return load_weights(config.model_dir, model, dtype, device, TritonNorm, made.linear)
 
 
 def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights, accelerator: Accelerator) -> Device:
@@ -68,6 +86,7 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
     Raises SetupError.
     """
     model, dtype, device = decoder.config, decoder.dtype, accelerator.device
+    in_float8 = config.kv_dtype == "fp8"
     transfers = PinnedTransfers(accelerator)
     choose = TritonChoice(transfers)
     slots = DeviceSlots(
@@ -85,18 +104,21 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
     advice = "lower LORIKEET_MAX_BATCHED_TOKENS, LORIKEET_MAX_NUM_SEQS or LORIKEET_MAX_MODEL_LEN"
     with explained("first steps were computed", advice):
         sampler = Sampler(model.eos_token_ids, transfers, choose, penalize_rows_)
-        peak_bytes = peak_of_largest_steps(accelerator, decoder, slots, sampler, limits, config.block_size)
+        peak_bytes = peak_of_largest_steps(
+            accelerator, decoder, slots, sampler, limits, config.block_size, in_float8=in_float8
+        )
     memory = accelerator.memory()
     division = divide(
         memory, peak_bytes, config.gpu_memory_fraction, config.kv_cache_bytes, config.adapter_device_bytes
     )
     log.info("memory in bytes: %d of %d used, %d for steps, %s", memory.used, memory.total, peak_bytes, division)
-    num_blocks = blocks_within(division.kv_cache, kv_token_bytes(model, dtype) * config.block_size, None)
+    token_bytes = kv_token_bytes(model, dtype, in_float8=in_float8)
+    num_blocks = blocks_within(division.kv_cache, token_bytes * config.block_size, None)
     max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
 
     def make_path(adapter_in: AdapterIn) -> CudaPath:
         with explained("the KV cache was made", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_KV_CACHE_BYTES"):
-            cache = PagedCache(model, num_blocks, config.block_size, max_model_len, dtype, device)
+            cache = PagedCache(model, num_blocks, config.block_size, max_model_len, dtype, device, in_float8=in_float8)
         with explained("graphs were captured", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_MAX_NUM_SEQS"):
             final = step_limits(config, max_model_len)
             path = CudaPath(accelerator, decoder, cache, slots, adapter_in, final, use_graphs=use_graphs)
@@ -111,7 +133,7 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
     return Device(
         num_blocks=num_blocks,
         max_model_len=max_model_len,
-        token_bytes=kv_token_bytes(model, dtype),
+        token_bytes=token_bytes,
         adapter_bytes=division.adapters,
         transfers=transfers,
         choose=choose,

@@ -14,7 +14,7 @@ from engine.config.gguf_file import gguf_of
 from engine.cpu.quality import Quality, stored_quality
 from engine.cpu.quantization import check_unquantized, choose_format, use_native_path, why_unquantized
 from engine.doctor.report import Choice, Gpu, Machine
-from engine.hardware import num_threads, resolve_device, resolve_dtype
+from engine.hardware import check_kv_dtype, num_threads, resolve_device, resolve_dtype
 from engine.prepare.sources import keeps_blocks
 from kernels.cpu.library import installed
 
@@ -45,6 +45,7 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
     Raises SetupError or UnsupportedModel: when it would not start here.
     """
     device = resolve_device(config.device)
+    check_kv_dtype(config.kv_dtype, device)
     computed = resolve_dtype(config.dtype, device)
     dtype = str(computed).removeprefix("torch.")
     use_native_path(config.native_path)
@@ -67,9 +68,14 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
     )
     if quantized == "int8" and config.quantization == "auto" and stored is None:
         why = f"Matrices are 8-bit integers, by {paths[-1]}, if the first start finds the model near enough to float32."
-    if quantized == "int4" and (measured := stored_quality(config.model_dir, "int4")) is not None:
+    if (
+        quantized == "int4"
+        and device.type == "cpu"
+        and (measured := stored_quality(config.model_dir, "int4")) is not None
+    ):
         why += f" This model is {measured}."
-    products = "torch" if quantized == "none" else f"{quantized} {paths[-1]}"
+    by = paths[-1] if device.type == "cpu" and paths else "triton"
+    products = "torch" if quantized == "none" else f"{quantized} {by}"
     threads = num_threads(config.num_threads)
     return Choice(
         device=device.type,
@@ -137,6 +143,8 @@ def _reasons(config: EngineConfig, device: torch.device, dtype: str, gpus: tuple
         lines.append("The processor multiplies bfloat16.")
     elif device.type == "cpu":
         lines.append("The processor does not multiply bfloat16, so weights are float32.")
+    if config.kv_dtype != "auto":
+        lines.append(f"LORIKEET_KV_DTYPE is {config.kv_dtype}.")
     return lines
 
 

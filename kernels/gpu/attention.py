@@ -26,13 +26,19 @@ __all__ = ["PagedContexts", "paged_attention_", "paged_attention_reference", "wo
 
 
 def paged_attention_reference(
-    q: Tensor, cache: Tensor, contexts: PagedContexts, window: int | None = None, softcap: float = 0.0
+    q: Tensor,
+    cache: Tensor,
+    contexts: PagedContexts,
+    window: int | None = None,
+    softcap: float = 0.0,
+    scales: Tensor | None = None,
 ) -> Tensor:
     """Return the attention [N, H * D] by the definition, one query at a time, in fp32.
 
     The arguments are those of `paged_attention_`; the result is what it writes into zeros.
     """
     out = torch.zeros_like(q)
+    cache = cache if scales is None else cache.float() * scales[..., None]
     starts = contexts.query_starts.tolist()
     for b, length in enumerate(contexts.context_lens.tolist()):
         positions = torch.arange(length, device=q.device)
@@ -69,11 +75,13 @@ def paged_attention_(
     workspace: Tensor,
     window: int | None = None,
     softcap: float = 0.0,
+    scales: Tensor | None = None,
 ) -> None:
     """Attend from the queries q to the cached positions of their sequences, and write the result to out.
 
     out [N, H, D]: contiguous; q [N, H, D]: heads and elements contiguous, rows of any stride; cache [2, KVH, S, D] of
-    q's dtype; workspace: fp32, at least `workspace_elements`, with any contents.
+    q's dtype, or of float8_e4m3fn with scales [2, KVH, S] fp32 of each key and value; workspace: fp32, at least
+    `workspace_elements`, with any contents.
 
     D is 64, 80, 96, 128 or 256, or any multiple of 16 up to that; H / KVH is 1 to 8. Without tiles N = B and row b
     belongs to sequence b; a row with context 0 becomes zeros. With tiles, rows that belong to none stay as they are.
@@ -81,7 +89,7 @@ def paged_attention_(
     Raises ValueError: when the workspace is too small or tiles are not of `tuning.queries_at_once`.
     """
     if contexts.tiles is None:
-        for launch in decode_launches(out, q, cache, contexts, workspace, window, softcap):
+        for launch in decode_launches(out, q, cache, contexts, workspace, window, softcap, scales=scales):
             launch.run()
     else:
-        prefill_launch(out, q, cache, contexts, window, softcap).run()
+        prefill_launch(out, q, cache, contexts, window, softcap, scales=scales).run()

@@ -31,6 +31,7 @@ def _split_kernel(
     q,
     q_stride,
     cache,
+    scales,
     num_slots,
     block_tables,
     max_blocks,
@@ -49,6 +50,7 @@ def _split_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
+    SCALED: tl.constexpr,
 ):
     """Attend, for one sequence, from one KV head's group of queries to every so many splits of the context.
 
@@ -66,6 +68,11 @@ def _split_kernel(
     queries = tl.load(q + sequence.to(tl.int64) * q_stride + heads[:, None] * HEAD_DIM + d, mask=kept, other=0.0)
     keys = cache + kv_head.to(tl.int64) * num_slots * HEAD_DIM
     values = cache + (tl.num_programs(1) + kv_head).to(tl.int64) * num_slots * HEAD_DIM
+    key_scales = scales
+    value_scales = scales
+    if SCALED:
+        key_scales += kv_head.to(tl.int64) * num_slots
+        value_scales += (tl.num_programs(1) + kv_head).to(tl.int64) * num_slots
     block_table = block_tables + sequence.to(tl.int64) * max_blocks
     positions = tl.full((BLOCK_M,), length - 1, tl.int32)
     row = (sequence * tl.num_programs(1) * GROUP + heads).to(tl.int64)
@@ -76,13 +83,13 @@ def _split_kernel(
         if WINDOW == 0:  # whole tiles need no mask
             full = begin + (end - begin) // BLOCK_N * BLOCK_N
             state = attend(
-                state, queries, positions, keys, values, block_table, begin, full, scale,
-                False, WINDOW, SOFTCAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
+                state, queries, positions, keys, values, key_scales, value_scales, block_table, begin, full, scale,
+                False, WINDOW, SOFTCAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION, SCALED,
             )  # fmt: skip
             begin = full
         sums, totals, largest = attend(
-            state, queries, positions, keys, values, block_table, begin, end, scale,
-            True, WINDOW, SOFTCAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
+            state, queries, positions, keys, values, key_scales, value_scales, block_table, begin, end, scale,
+            True, WINDOW, SOFTCAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION, SCALED,
         )  # fmt: skip
         partial = partials + (row * num_splits + split) * PARTIAL_SIZE
         tl.store(partial[:, None] + d, sums, mask=kept)
@@ -163,6 +170,7 @@ def decode_launches(
     window: int | None,
     softcap: float = 0.0,
     blocks: DecodeBlocks | None = None,
+    scales: Tensor | None = None,
 ) -> tuple[Launch, Launch]:
     """Return the two launches of `kernels.gpu.attention.paged_attention_` for one query per sequence.
 
@@ -174,6 +182,8 @@ def decode_launches(
     num_kv_heads, num_slots = cache.shape[1:3]
     group = num_heads // num_kv_heads
     blocks = blocks or decode_blocks(head_dim, group, q.dtype, q.device)
+    if scales is not None:  # converted keys and values take registers, too
+        blocks = blocks._replace(block_n=min(blocks.block_n, 32))
     num_splits = blocks_of(contexts.max_context_len, blocks.split_length)
     check_workspace(workspace, num_rows * num_heads * num_splits * _partial_size(head_dim))
     common: Arguments = {
@@ -195,6 +205,7 @@ def decode_launches(
                 "q": q,
                 "q_stride": q.stride(0),
                 "cache": cache,
+                "scales": scales,
                 "num_slots": num_slots,
                 "block_tables": contexts.block_tables,
                 "max_blocks": contexts.block_tables.stride(0),
@@ -205,6 +216,7 @@ def decode_launches(
                 "BLOCK_N": blocks.block_n,
                 "BLOCK_SIZE": contexts.block_size,
                 "PRECISION": dot_precision(q.dtype),
+                "SCALED": scales is not None,
             },
             blocks.num_warps,
             blocks.num_stages,

@@ -28,6 +28,7 @@ def _prefill_kernel(
     q,
     q_stride,
     cache,
+    scales,
     num_slots,
     tiles,
     block_tables,
@@ -44,6 +45,7 @@ def _prefill_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
+    SCALED: tl.constexpr,
 ):
     """Attend, for one tile and one KV head, from BLOCK_M // GROUP queries with GROUP heads each."""
     kv_head, tile = tl.program_id(0), tiles + 2 * tl.program_id(1)
@@ -68,6 +70,11 @@ def _prefill_kernel(
     end = tl.minimum(first_position + queries_at_once, length)
     keys = cache + kv_head.to(tl.int64) * num_slots * HEAD_DIM
     values = cache + (tl.num_programs(0) + kv_head).to(tl.int64) * num_slots * HEAD_DIM
+    key_scales = scales
+    value_scales = scales
+    if SCALED:
+        key_scales += kv_head.to(tl.int64) * num_slots
+        value_scales += (tl.num_programs(0) + kv_head).to(tl.int64) * num_slots
     block_table = block_tables + sequence.to(tl.int64) * max_blocks
     begin = 0
     state = nothing_seen(BLOCK_M, BLOCK_D)
@@ -76,12 +83,12 @@ def _prefill_kernel(
     else:  # what all queries of the tile see needs no mask
         begin = tl.minimum(first_position + 1, end) // BLOCK_N * BLOCK_N
         state = attend(
-            state, queries, before + query, keys, values, block_table, 0, begin, scale,
-            False, WINDOW, SOFTCAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
+            state, queries, before + query, keys, values, key_scales, value_scales, block_table, 0, begin, scale,
+            False, WINDOW, SOFTCAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION, SCALED,
         )  # fmt: skip
     sums, totals, _ = attend(
-        state, queries, before + query, keys, values, block_table, begin, end, scale,
-        True, WINDOW, SOFTCAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
+        state, queries, before + query, keys, values, key_scales, value_scales, block_table, begin, end, scale,
+        True, WINDOW, SOFTCAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION, SCALED,
     )  # fmt: skip
     result = sums / tl.where(totals > 0.0, totals, 1.0)[:, None]  # without a context, 0
     num_heads = tl.num_programs(0) * GROUP
@@ -96,6 +103,7 @@ def prefill_launch(
     window: int | None,
     softcap: float = 0.0,
     blocks: PrefillBlocks | None = None,
+    scales: Tensor | None = None,
 ) -> Launch:
     """Return the launch of `kernels.gpu.attention.paged_attention_` for tiles of queries.
 
@@ -109,6 +117,8 @@ def prefill_launch(
     num_kv_heads, num_slots = cache.shape[1:3]
     group = num_heads // num_kv_heads
     blocks = blocks or prefill_blocks(head_dim, group, q.dtype, q.device)
+    if scales is not None:  # converted keys and values take registers, too
+        blocks = blocks._replace(block_n=min(blocks.block_n, 64 if blocks.block_m <= 128 else 32))
     if queries_at_once != blocks.block_m // group:
         raise ValueError(f"tiles of {queries_at_once} queries: this kernel takes {blocks.block_m // group} at once")
     return Launch(
@@ -119,6 +129,7 @@ def prefill_launch(
             "q": q,
             "q_stride": q.stride(0),
             "cache": cache,
+            "scales": scales,
             "num_slots": num_slots,
             "tiles": tiles,
             "block_tables": contexts.block_tables,
@@ -135,6 +146,7 @@ def prefill_launch(
             "BLOCK_N": blocks.block_n,
             "BLOCK_SIZE": contexts.block_size,
             "PRECISION": dot_precision(q.dtype),
+            "SCALED": scales is not None,
         },
         blocks.num_warps,
         blocks.num_stages,

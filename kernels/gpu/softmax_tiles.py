@@ -17,6 +17,8 @@ def attend(
     query_positions,
     keys,
     values,
+    key_scales,
+    value_scales,
     block_table,
     begin,
     end,
@@ -29,12 +31,14 @@ def attend(
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PRECISION: tl.constexpr,
+    SCALED: tl.constexpr,
 ):
     """Attend from q [BLOCK_M, BLOCK_D] to positions [begin, end), BLOCK_N positions at a time.
 
-    query_positions [BLOCK_M]; keys, values: of one head, [S, HEAD_DIM]; block_table: of the sequence; begin: a multiple
-    of BLOCK_N; scale: of scores, positive, times log2(e); WINDOW: 0 for none; SOFTCAP: the bound of scaled scores,
-    times log2(e), or 0 for none. Without MASKED, end is a multiple of BLOCK_N too and every query sees everything.
+    query_positions [BLOCK_M]; keys, values: of one head, [S, HEAD_DIM], with SCALED times their scales [S];
+    block_table: of the sequence; begin: a multiple of BLOCK_N; scale: of scores, positive, times log2(e); WINDOW: 0 for
+    none; SOFTCAP: the bound of scaled scores, times log2(e), or 0 for none. Without MASKED, end is a multiple of
+    BLOCK_N too and every query sees everything.
 
     Takes and returns the state (sums [BLOCK_M, BLOCK_D] of values weighted by 2^(score - largest), the weights' totals
     [BLOCK_M], the largest scaled scores [BLOCK_M], -inf where a query has seen nothing); at first `nothing_seen`.
@@ -48,7 +52,9 @@ def attend(
         slots = block * BLOCK_SIZE + positions % BLOCK_SIZE
         k = tl.load(keys + slots * HEAD_DIM + d[:, None], mask=inside & (d < HEAD_DIM)[:, None], other=0.0)
         v = tl.load(values + slots[:, None] * HEAD_DIM + d, mask=inside[:, None] & (d < HEAD_DIM), other=0.0)
-        scores = tl.dot(q, k, input_precision=PRECISION)
+        scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION)
+        if SCALED:
+            scores *= tl.load(key_scales + slots, mask=inside, other=0.0)
         if SOFTCAP > 0:  # c tanh(s / c), where tanh(u) = 2 sigmoid(2 u) - 1
             scores = (2.0 * tl.sigmoid(scores * (2.0 * scale / SOFTCAP)) - 1.0) * (SOFTCAP / scale)
         if MASKED:
@@ -61,7 +67,9 @@ def attend(
         weights = tl.exp2(scores * scale - reference[:, None])
         shrunk = tl.exp2(largest - reference)
         totals = totals * shrunk + tl.sum(weights, 1)
-        sums = tl.dot(weights.to(v.dtype), v, sums * shrunk[:, None], input_precision=PRECISION)
+        if SCALED:
+            weights *= tl.load(value_scales + slots, mask=inside, other=0.0)
+        sums = tl.dot(weights.to(q.dtype), v.to(q.dtype), sums * shrunk[:, None], input_precision=PRECISION)
         largest = new_largest
     return sums, totals, largest
 

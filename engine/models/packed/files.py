@@ -210,15 +210,7 @@ class PackedFiles:
             scales.reshape(-(-outputs // rows), -(-inputs // of_inputs)),
             min(rows, outputs),
             min(of_inputs, inputs),
-            self._input_scale(module) if scheme.static_inputs else None,
         )
-
-    def _input_scale(self, module: str) -> float | None:
-        for last in ("input_scale", "activation_scale"):
-            name = f"{module}.{last}"
-            if name in self._files:
-                return float(_finite(name, self._take(name, ((), (1,)), FLOATS)).reshape(()))
-        return None
 
     def _awq(self, module: str) -> IntMatrix:
         name, (scheme,) = f"{module}.qweight", self._quantized.schemes

@@ -18,14 +18,12 @@ class Float8Matrix(NamedTuple):
 
     numbers [out, in] float8_e4m3fn; scales [out / rows, in / inputs] float32, rounded up.
     rows, inputs: the outputs and inputs that share a scale, not more than there are.
-    input_scale: by which the checkpoint would round inputs; None: it does not say.
     """
 
     numbers: Tensor
     scales: Tensor
     rows: int
     inputs: int
-    input_scale: float | None = None
 
     @property
     def shape(self) -> tuple[int, int]:

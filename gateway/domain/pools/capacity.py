@@ -36,6 +36,8 @@ _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 _HELD_IN_8_BITS, _HELD_IN_4_BITS = Fraction(34, 32), Fraction(20, 32)
 """Bytes of a weight in integers that the engine makes, with the scale of 32 weights."""
+_HELD_ON_GPU_IN_4_BITS = Fraction(19, 32)
+"""Bytes of a weight in a checkpoint's integers on an accelerator, with the scale and zero point of 32 weights."""
 _HELD_BLOCKS = {
     "Q4_0": Fraction(20, 32), "Q4_1": Fraction(20, 32), "Q8_0": Fraction(34, 32), "Q4_K": Fraction(148, 256),
     "Q6_K": Fraction(274, 256),
@@ -91,8 +93,12 @@ def estimate(
         kv_cache = DEFAULT_KV_CACHE_BYTES if config.kv_cache_bytes is None else config.kv_cache_bytes
         device = DEFAULT_ADAPTER_BYTES if config.adapter_device_bytes is None else config.adapter_device_bytes
         return Estimate(held, kv_cache, device + config.adapter_host_bytes, PROCESS_BYTES, on_gpu=False)
-    held = weights.num_parameters * item_bytes
-    least = 2 * config.block_size * token_bytes(model, item_bytes) + held + GPU_STEP_BYTES
+    held = _held_on_gpu(weights, model, config, item_bytes)
+    least = (
+        2 * config.block_size * token_bytes(model, 1 if config.kv_dtype == "fp8" else item_bytes)
+        + held
+        + GPU_STEP_BYTES
+    )
     shares = sorted(int(each * config.gpu_memory_fraction) for each in gpu_bytes)
     share = next((each for each in shares if each >= least), least)  # of the smallest accelerator that is large enough
     left = share - held - GPU_STEP_BYTES
@@ -124,6 +130,16 @@ def _held_bytes(weights: Weights, config: EngineConfig, item_bytes: int) -> int:
     if weights.formats and (asked == "gguf" or (asked == "auto" and config.dtype != "float16")):
         return math.ceil(sum(n * _HELD_BLOCKS.get(name, _HELD_IN_8_BITS) for name, n in weights.formats.items()))
     return count * item_bytes
+
+
+def _held_on_gpu(weights: Weights, model: ModelConfig, config: EngineConfig, item_bytes: int) -> int:
+    """Return the bytes of the weights on an accelerator, which holds a checkpoint's own numbers if it is not told."""
+    own = model.quantized.on_gpu if model.quantized is not None and config.quantization != "none" else ""
+    if not own:
+        return weights.num_parameters * item_bytes
+    of_layers = Fraction(1) if own == "fp8" else _HELD_ON_GPU_IN_4_BITS
+    heads = weights.num_in_heads
+    return math.ceil(heads * item_bytes + (weights.num_parameters - heads) * of_layers)
 
 
 def token_bytes(model: ModelConfig, item_bytes: int) -> int:

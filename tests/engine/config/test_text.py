@@ -20,6 +20,7 @@ EVERY_FLAG = {
     "--quantization": ("int8", "int8"),
     "--decoder": ("transformers", "transformers"),
     "--native-path": ("avx2", "avx2"),
+    "--kv-dtype": ("fp8", "fp8"),
     "--kv-cache-bytes": ("1048576", 1 << 20),
     "--max-model-len": ("100", 100),
     "--max-num-seqs": ("7", 7),

@@ -20,9 +20,10 @@ SPILLED_BYTES = (
 )
 # Texts in the names of what CI compiles: every kernel once in fp16, with a window and norms of heads; the two that need
 # most registers in bf16, without.
-ONCE = ["q, k, v", "norm", "rope", "attention", "silu", "gelu", "sample", "penalties"]
+ONCE = ["q, k, v", "norm", "rope", "attention", "silu", "gelu", "sample", "penalties", "float8", "int4"]
 IN_CI = {"0.6B, fp16": ONCE, "demo": ["prefill shrink q, k, v", "prefill attention"]}
 IN_CI["30B-A3B, rank 16"] = ["experts gate, up, biases"]
+IN_CI |= {name: ["attention"] for name in ("Gemma 2 9B", "Gemma 2 27B")}  # with a soft cap
 
 
 def compiled(targets: list[str], only: list[str], cache: Path) -> list[list[str]]:

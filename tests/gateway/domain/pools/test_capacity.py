@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from engine.config import EngineConfig, ModelConfig, RopeParameters
+from engine.config.model import Quantized, Scheme
 from gateway.domain.pools.capacity import (
     Host,
     Needs,
@@ -54,6 +55,27 @@ def test_on_processors_quantized_weights_count_as_they_are_held(
     assert estimate(weights, MODEL, config, gpu_bytes=[], has_bf16=False).weights == num_bytes
     on_gpu = estimate(weights, MODEL, config, gpu_bytes=[80 * GIB], has_bf16=False)
     assert on_gpu.on_gpu and on_gpu.weights == 6400 * 2
+
+
+@pytest.mark.parametrize(
+    ("scheme", "asked", "of_layers"),
+    [
+        (Scheme("float8", 8, 128, 128, rounds_inputs=True), "auto", 1),
+        (Scheme("float8", 8, 128, 128), "auto", 1),
+        (Scheme("int", 8, 1, 128), "auto", 2),
+        (Scheme("int", 4, 1, 128), "auto", 19 / 32),
+        (Scheme("int", 4, 1, 128), "none", 2),
+    ],
+)
+def test_on_an_accelerator_a_checkpoint_in_few_bits_counts_as_it_is_held(
+    scheme: Scheme, asked: str, of_layers: float
+) -> None:
+    """By the model's sizes: the files hold several numbers in one."""
+    model = msgspec.structs.replace(MODEL, quantized=Quantized("compressed-tensors", (scheme,)))
+    config = msgspec.structs.replace(CONFIG, quantization=asked)
+    layers, heads = 32 * sum(a * b for a, b in MODEL.projection_shapes().values()), 2 * 32000 * 4096
+    found = estimate(Weights(1), model, config, gpu_bytes=[80 * GIB], has_bf16=True)
+    assert found.on_gpu and found.weights == heads * 2 + layers * of_layers
 
 
 def test_whether_safetensors_become_integers_by_themselves_is_not_known_beforehand() -> None:
