@@ -114,7 +114,10 @@ def _is_own(family: str, raw: dict[str, Any]) -> bool:
 
 def _with_defaults(family: Family, raw: dict[str, Any]) -> dict[str, Any]:
     """Return a config with the family's values for keys that it leaves out, or sets to null without a meaning."""
-    return family.defaults | {key: value for key, value in raw.items() if value is not None or key in NONE_IS_OFF}
+    given = {key: value for key, value in raw.items() if value is not None or key in NONE_IS_OFF}
+    # The rotation has two names, of which a config has one.
+    left_out = {"rope_scaling"} if given.get("rope_parameters") else set()
+    return {key: value for key, value in family.defaults.items() if key not in left_out} | given
 
 
 def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) -> ModelConfig:

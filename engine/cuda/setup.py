@@ -18,7 +18,6 @@ from engine.cuda.memory import divide, explained
 from engine.cuda.norm import TritonNorm
 from engine.cuda.path import CudaPath, StepDecoder
 from engine.cuda.profile import peak_of_largest_steps
-from engine.cuda.quantized import PackedProducts
 from engine.cuda.sampling import TritonChoice, penalize_rows_
 from engine.cuda.transfers import PinnedTransfers
 from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes
@@ -63,6 +62,7 @@ def _load_packed(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, d
 
     Raises UnsupportedModel.
     """
+    from engine.cuda.quantized import PackedProducts
     from engine.models.checkpoint import load_weights
     from engine.models.packed.files import PackedFiles
 
