@@ -53,8 +53,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     quantization: Annotated[
         Literal["auto", "none", "int8", "int4", "fp8", "w8a8", "gguf"],
         Meta(
-            description="Numbers in which the base model's matrices are multiplied; adapters stay as they are. `none`: the "
-            "numbers of the weights; `int8` or `int4`: 8-bit or 4-bit integers, on a CPU made of the weights at "
+            description="Numbers in which the base model's matrices are multiplied; adapters stay as they are. `none`: "
+            "the numbers of the weights; `int8` or `int4`: 8-bit or 4-bit integers, on a CPU made of the weights at "
             "start; `gguf`: the blocks of the model's GGUF file, on a CPU; `fp8` or `int4` on a GPU: the numbers "
             "of a quantized checkpoint, `w8a8` with inputs rounded to FP8 as well; `auto`: the numbers of a "
             "quantized checkpoint where the kernels can multiply them; else, on a CPU, `int8` where weights would"
