@@ -16,7 +16,7 @@ from engine.config.families import FAMILIES, FULL, SLIDING, Family
 from engine.config.general import general_config
 from engine.config.gguf_file import gguf_of
 from engine.config.model import ModelConfig, UnsupportedModel
-from engine.config.quantized import read_quantized
+from engine.config.quantized import MODELOPT_FILE, read_quantized
 from engine.config.rope_keys import rope_of
 from engine.config.task import files_of_task, task_of
 from engine.config.values import MOST, number, whole
@@ -219,7 +219,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def model_digest(model_dir: str | Path) -> str:
-    """Return the identity of a base model: SHA-256 over its config, its task's files and its weights' heads.
+    """Return the identity of a base model: SHA-256 over its configs, its task's files and its weights' heads.
 
     Of each file of weights that is the name, the size and the header.
 
@@ -229,6 +229,8 @@ def model_digest(model_dir: str | Path) -> str:
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     for path in files_of_task(folder):
         digest.update(path.read_bytes())
+    if (folder / MODELOPT_FILE).exists():
+        digest.update(f"{MODELOPT_FILE}:".encode() + (folder / MODELOPT_FILE).read_bytes())
     blocks = gguf_of(folder)
     for path in sorted(folder.glob("*.safetensors")) if blocks is None else [blocks]:
         digest.update(f"{path.name}:{path.stat().st_size}:".encode())

@@ -161,7 +161,7 @@ def read_quantized(folder: Path, raw: Raw, *, has_experts: bool = False) -> Quan
     """
     found = raw.get("quantization_config")
     if found is None:
-        return _by_modelopt(folder)
+        return _by_modelopt(folder, has_experts=has_experts)
     if not isinstance(found, dict):
         raise UnsupportedModel("config.json: quantization_config must be an object")
     method = found.get("quant_method")
@@ -195,7 +195,7 @@ def read_quantized(folder: Path, raw: Raw, *, has_experts: bool = False) -> Quan
     return Quantized("gptq", (scheme,), "gptq_v2" if is_second else "gptq")
 
 
-def _by_modelopt(folder: Path) -> Quantized | None:
+def _by_modelopt(folder: Path, *, has_experts: bool) -> Quantized | None:
     """Return what ModelOpt's own file says, which older folders have beside a config that says nothing."""
     path = folder / MODELOPT_FILE
     try:
@@ -204,6 +204,9 @@ def _by_modelopt(folder: Path) -> Quantized | None:
         return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnsupportedModel(f"{MODELOPT_FILE} is not JSON: {error}") from None
+    if has_experts:
+        methods = ", ".join(METHODS_OF_EXPERTS)
+        raise UnsupportedModel(f"{MODELOPT_FILE}: not supported for a model with experts; supported: {methods}")
     inner = found.get("quantization") if isinstance(found, dict) else None
     if not isinstance(inner, dict):
         raise UnsupportedModel(f"{MODELOPT_FILE}: quantization must be an object")

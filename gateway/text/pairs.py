@@ -68,14 +68,15 @@ def encode_pair_by_template(
         raise QueryTooLong(around)
     left = left if most is None else min(left, most)
     offsets = tokenizer.backend.encode(document, add_special_tokens=False).offsets
-    token_ids = []
     while True:
         if len(offsets) > left:
             document = document[: offsets[left - 1][1]]
         token_ids = _tokens(tokenizer, rendered(document))
-        if len(token_ids) <= room or left < 1:
-            return EncodedPair(token_ids[:room], 0)
-        left -= len(token_ids) - room  # what is cut may meet the template in other tokens
+        if len(token_ids) <= room:
+            return EncodedPair(token_ids, 0)
+        if left == 1:
+            raise QueryTooLong(len(token_ids))
+        left = max(left - (len(token_ids) - room), 1)  # what is cut may meet the template in other tokens
 
 
 def _rendered(tokenizer: Tokenizer, query: str, document: str, *, instruction: str, answers: bool) -> str:

@@ -33,6 +33,7 @@ _BESIDE = (
 )
 _OF_CACHE = ("k_scale", "v_scale", "q_scale", "kv_scale", "output_scale")
 """Scales of keys and values, which are kept as they are: they say nothing about a weight."""
+NOT_SYMMETRIC = "has zero points, but no format of the config with these scales has any"
 _BIASED = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 
 
@@ -202,6 +203,7 @@ class PackedFiles:
                 shapes.setdefault(shape, scheme)
         if not shapes:
             raise UnsupportedModel(f"{weight} is in {FLOAT8}, of which the config says nothing")
+        self._check_no_zeros(module)
         scales = _finite(name, self._take(name, shapes, FLOATS))
         scheme = shapes[tuple(scales.shape)]
         rows, of_inputs = scheme.rows or outputs, scheme.inputs or inputs
@@ -284,12 +286,16 @@ class PackedFiles:
         group, num_groups = scheme.inputs or inputs, scales.shape[1]
         bits = scheme.bits
         integers = unpacked(self._take(name, ((outputs, num_words),), {"I32"}), bits)[:, :inputs].contiguous()
-        if scheme.symmetric:
-            zeros = torch.full((outputs, num_groups), 1 << (bits - 1), dtype=torch.uint8)
-        else:
+        of_zeros = f"{module}.weight_zero_point"
+        if self._dtype(of_zeros) == "I32" or not scheme.symmetric:
             width = -(-outputs * bits // 32)
-            words = self._take(f"{module}.weight_zero_point", ((width, num_groups),), {"I32"})
+            words = self._take(of_zeros, ((width, num_groups),), {"I32"})
             zeros = unpacked(words.T.contiguous(), bits).T[:outputs].contiguous()
+            if scheme.symmetric and not bool((zeros == 1 << (bits - 1)).all()):
+                raise UnsupportedModel(f"{of_zeros} {NOT_SYMMETRIC}")
+        else:
+            self._check_no_zeros(module)
+            zeros = torch.full((outputs, num_groups), 1 << (bits - 1), dtype=torch.uint8)
         groups = self._order(f"{module}.weight_g_idx", inputs, group, num_groups)
         return IntMatrix(integers, scales, zeros, bits, group, groups)
 
@@ -307,12 +313,27 @@ class PackedFiles:
             of_file = self._take(f"{module}.weight_zero_point", _scale_shapes(scheme, outputs, inputs), {"I8"})
             zeros = (of_file.to(torch.int16) + 128).to(torch.uint8).reshape(-1, scales.shape[1])
             zeros = zeros.expand(outputs, -1).contiguous()
+        else:
+            self._check_no_zeros(module)
         return IntMatrix(integers, scales, zeros, 8, scheme.inputs or inputs)
 
+    def _check_no_zeros(self, module: str) -> None:
+        """Check that a module whose format has no zero points has none in its file but zeros.
+
+        Raises UnsupportedModel: when there are others, by which the numbers would differ.
+        """
+        name = f"{module}.weight_zero_point"
+        if name in self._files and bool(self._get(name).float().any()):
+            raise UnsupportedModel(f"{name} {NOT_SYMMETRIC}")
+
     def _scales(self, module: str, schemes: Sequence[Scheme], outputs: int, inputs: int) -> tuple[Scheme, Tensor]:
-        """Return which of the formats of integers a module has, and its scales [out, G]."""
+        """Return which of the formats of integers a module has, and its scales [out, G].
+
+        Formats may differ in zero points alone: a module that has some is of one that is not symmetric.
+        """
+        has_zeros = f"{module}.weight_zero_point" in self._files
         shapes: dict[tuple[int, ...], Scheme] = {}
-        for scheme in schemes:
+        for scheme in sorted(schemes, key=lambda each: each.symmetric is not has_zeros):  # those that fit come last
             if scheme.rows <= 1:
                 shapes |= dict.fromkeys(_scale_shapes(scheme, outputs, inputs), scheme)
         name = f"{module}.weight_scale"

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from adapters.ref import content_key
 from adapters.store import AdapterStore
-from engine.config import ModelConfig, Projection, UnsupportedModel, load_model_config
+from engine.config import ModelConfig, Projection, UnsupportedModel, load_model_config, model_digest
 from engine.cpu.quantization import load_quantized, settle_format
 from engine.models.checkpoint import load_weights
 from engine.models.packed.files import PackedFiles
@@ -24,6 +24,7 @@ from kernels.cpu.linear import NativeLinear
 from tests.engine.harness import engine_config, greedy, run_engine
 from tests.engine.lora.trained import train
 from tests.engine.models.packing import BLOCKS, GPTQ, METHODS, SIZES, WIDE, compressed, save_packed, write_config
+from tests.engine.models.tiny import save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
 
 needs_library = pytest.mark.skipif(installed() is None, reason="the native kernels are not built: run make")
@@ -257,6 +258,66 @@ def test_a_damaged_checkpoint_is_refused_by_name(
     save_file(tensors, path)
     with pytest.raises(UnsupportedModel, match=words):
         load_weights(tmp_path, load_model_config(tmp_path), torch.float32, CPU)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_formats_that_differ_in_zero_points_alone_are_told_apart_by_them(is_first: bool, tmp_path: Path) -> None:
+    """Two groups of modules, of which v_proj's alone has zero points."""
+    model = save_packed("packed-32", tmp_path)
+    asymmetric = save_packed("packed-asymmetric", tmp_path / "asymmetric")
+    path = tmp_path / "model.safetensors"
+    others = load_file(tmp_path / "asymmetric" / "model.safetensors")
+    save_file(load_file(path) | {name: each for name, each in others.items() if "v_proj" in name}, path)
+    groups = [METHODS[name][0]["config_groups"]["group_0"] for name in ("packed-asymmetric", "packed-32")]
+    groups[0] = groups[0] | {"targets": ["re:.*v_proj"]}
+    both = {f"group_{number}": group for number, group in enumerate(groups if is_first else reversed(groups))}
+    write_config(tmp_path, METHODS["packed-32"][0] | {"config_groups": both})
+    with PackedFiles(tmp_path, load_model_config(tmp_path)) as files:
+        for kind, source in (("v_proj", asymmetric), ("q_proj", model)):
+            name = f"model.layers.0.self_attn.{kind}.weight"
+            torch.testing.assert_close(files.get_slice(name)[:], source.state_dict()[name], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("method", "zeros", "is_refused"),
+    [
+        ("packed-32", torch.full((20, 2), 0x33333333, dtype=torch.int32), True),
+        ("packed-32", torch.full((20, 2), 0x88888888 - (1 << 32), dtype=torch.int32), False),
+        ("packed-32", torch.full((160, 2), 3, dtype=torch.int8), True),
+        ("packed-32", torch.zeros((160, 2), dtype=torch.int8), False),
+        ("int8", torch.full((160, 1), 3, dtype=torch.int8), True),
+        ("int8", torch.zeros((160, 1), dtype=torch.int8), False),
+        ("float-rows", torch.ones(160, 1), True),
+        ("float-rows", torch.zeros(160, 1), False),
+    ],
+)
+def test_zero_points_that_no_format_of_the_config_has_are_refused(
+    method: str, zeros: torch.Tensor, is_refused: bool, tmp_path: Path
+) -> None:
+    """All but those in the middle, which change no number."""
+    model = save_packed(method, tmp_path)
+    path, name = tmp_path / "model.safetensors", "model.layers.0.mlp.up_proj.weight"
+    save_file(load_file(path) | {f"{name}_zero_point": zeros}, path)
+    with PackedFiles(tmp_path, load_model_config(tmp_path)) as files:
+        if is_refused:
+            with pytest.raises(UnsupportedModel, match=r"layers\.0\.mlp\.up_proj\.weight_zero_point has zero points"):
+                files.get_slice(name)
+        else:
+            torch.testing.assert_close(files.get_slice(name)[:], model.state_dict()[name], rtol=1e-6, atol=0)
+
+
+def test_modelopts_own_file_is_refused_for_experts_and_is_of_the_digest(tmp_path: Path) -> None:
+    save_tiny("mixtral", tmp_path)
+    without = model_digest(tmp_path)
+    digests = {without}
+    for algorithm in ("FP8", "FP8_PB_WO"):
+        (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": algorithm}}))
+        digests.add(model_digest(tmp_path))
+        with pytest.raises(UnsupportedModel, match=r"hf_quant_config\.json: .*experts"):
+            load_model_config(tmp_path)
+    assert len(digests) == 3
+    (tmp_path / "hf_quant_config.json").unlink()
+    assert model_digest(tmp_path) == without
 
 
 WRONG: tuple[Any, ...] = (None, 0, -1, 1 << 40, 0.5, "x", "", [], [128], [[1]], {}, {"a": 1}, True, False, 4, 32)
