@@ -1,24 +1,28 @@
 """From a folder to an encoder, tried and proven, and what adapters may target on it.
 
 The proof, at each start: texts of several lengths side by side in one step give what each gives by itself, computed by
-transformers alone with its eager attention: hidden states, and the score where the model ranks.
+transformers alone with its eager attention: hidden states, and the score where the model ranks. One text is a pair of
+segments where the model has segments. A model that is served in 16 bits is proven in float32 first, unless it is large.
 """
 
 from __future__ import annotations
 
+import gc
+import inspect
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 
 from adapters.patterns.module_names import module_name
 from engine.config import ModelConfig, UnsupportedModel
-from engine.config.general import linear_modules
+from engine.config.general import linear_modules, tensors_of
 from engine.models.encoder.attention import Texts
 from engine.models.encoder.model import Classifier, Encoder
 from engine.models.encoder.trial import NUM_ROWS, first_position, try_encoder
@@ -29,9 +33,13 @@ from engine.models.general.loading import Kind, check_sizes, load_model, read_co
 log = logging.getLogger(__name__)
 
 LENGTHS = (13, 9, 13, 1)
+NUM_FIRST = 5
+"""The tokens of the first segment of the first text, where a model has segments."""
 STEP = 7919  # between the ids of one text, so that they come from all over the vocabulary
 EXACT, ROUNDED = 1e-3, 0.4
 """The largest distance of a row's hidden state as a part of its length, in float32 and in 16 bits."""
+MOST_IN_FLOAT32 = 10**9
+"""The most weights of a model that is loaded in float32 for its proof, which takes 4 bytes of memory for each."""
 
 EMBEDS = Kind(AutoModel, unused=("pooler.",), beside=("cls.", "lm_head.", "head.", "decoder.", "classifier."))
 RANKS = Kind(AutoModelForSequenceClassification)
@@ -42,6 +50,9 @@ def kind_of(config: ModelConfig) -> Kind:
     return RANKS if config.task.scored_by else EMBEDS
 
 
+FindFirst = Callable[[nn.Module], int]
+
+
 class EncoderModel(NamedTuple):
     """An encoder, and its configuration with the modules that adapters may target as the loaded model has them."""
 
@@ -50,18 +61,40 @@ class EncoderModel(NamedTuple):
 
 
 @torch.inference_mode()
-def load_encoder(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> EncoderModel:
+def load_encoder(
+    model_dir: str | Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    find_first: FindFirst = first_position,
+) -> EncoderModel:
     """Load an encoder, and find out that it can be served.
+
+    find_first: returns the number of a text's first position.
 
     Raises UnsupportedModel: for what is missing, by key or name.
     """
     folder = Path(model_dir)
+    if dtype != torch.float32 and sum(math.prod(shape) for _, shape in tensors_of(folder)) <= MOST_IN_FLOAT32:
+        _load(folder, config, torch.float32, device, find_first)
+        gc.collect()  # a model and its attention know each other
+    found = _load(folder, config, dtype, device, find_first)
+    targets = ", ".join(name for name, _, _ in found.config.modules)
+    log.info("transformers computes this encoder (%s); adapters on: %s", config.family, targets or "-")
+    return found
+
+
+def _load(
+    folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, find_first: FindFirst
+) -> EncoderModel:
+    """Load an encoder in a dtype, and prove it."""
     kind = kind_of(config)
     theirs = read_config(folder, config.family, kind)
     check_sizes(theirs, config)
     model = load_model(folder, theirs, dtype, device, kind)
     texts = _texts(theirs.vocab_size, getattr(theirs, "pad_token_id", None), config.max_position, device)
-    expected = _by_transformers(model, texts, config)
+    types = _types(model, texts)
+    expected = _by_transformers(model, texts, types, config)
     adapters = StepAdapters()
     linears = adapt_linears(model, adapters)
     inner = model.base_model
@@ -80,11 +113,8 @@ def load_encoder(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype,
         linear.takes_adapters = linear.name in targets
     groups = settle_linears(linears, tried.calls, adapters)
     classifier = Classifier(model, inner, tried.output_class) if config.task.scored_by else None
-    encoder = Encoder(inner, tried.layers, tried.order, adapters, first_position(inner), classifier)
-    _prove(encoder, texts, expected, config)
-    log.info(
-        "transformers computes this encoder (%s); adapters on: %s", type(model).__name__, ", ".join(targets) or "-"
-    )
+    encoder = Encoder(inner, tried.layers, tried.order, adapters, find_first(inner), classifier)
+    _prove(encoder, texts, types, expected, config)
     return EncoderModel(msgspec.structs.replace(config, modules=modules, groups=groups), encoder)
 
 
@@ -98,13 +128,26 @@ def _texts(vocab_size: int, pad_id: int | None, most: int, device: torch.device)
     return [torch.where(text.eq(-1 if pad_id is None else pad_id), (text + 1) % vocab_size, text) for text in texts]
 
 
-def _by_transformers(model: PreTrainedModel, texts: list[Tensor], config: ModelConfig) -> list[tuple[Tensor, Tensor]]:
+def _types(model: PreTrainedModel, texts: list[Tensor]) -> list[Tensor]:
+    """Return the segments of each text: the first one has two where the model has."""
+    types = [torch.zeros_like(text) for text in texts]
+    takes = "token_type_ids" in inspect.signature(model.base_model.forward).parameters
+    if takes and (getattr(model.config, "type_vocab_size", None) or 1) > 1:
+        types[0][NUM_FIRST:] = 1
+    return types
+
+
+def _by_transformers(
+    model: PreTrainedModel, texts: list[Tensor], types: list[Tensor], config: ModelConfig
+) -> list[tuple[Tensor, Tensor]]:
     """Return the hidden states of each text, and its score, where there is one, by transformers alone."""
     model.set_attn_implementation("eager")
     found = []
     try:
-        for text in texts:
+        for text, segments in zip(texts, types, strict=True):
             asked = {"input_ids": text[None], "attention_mask": torch.ones_like(text)[None]}
+            if bool(segments.any()):
+                asked["token_type_ids"] = segments[None]
             hidden = model.base_model(**asked).last_hidden_state[0].float()
             score = model(**asked).logits[0].float() if config.task.scored_by else hidden.new_zeros(1)
             found.append((hidden, score))
@@ -115,7 +158,13 @@ def _by_transformers(model: PreTrainedModel, texts: list[Tensor], config: ModelC
     return found
 
 
-def _prove(encoder: Encoder, texts: list[Tensor], expected: list[tuple[Tensor, Tensor]], config: ModelConfig) -> None:
+def _prove(
+    encoder: Encoder,
+    texts: list[Tensor],
+    types: list[Tensor],
+    expected: list[tuple[Tensor, Tensor]],
+    config: ModelConfig,
+) -> None:
     """Compute the texts side by side.
 
     Raises UnsupportedModel: where they differ by more than rounding.
@@ -124,9 +173,7 @@ def _prove(encoder: Encoder, texts: list[Tensor], expected: list[tuple[Tensor, T
     positions = torch.cat([torch.arange(length, device=encoder.device) for length in lengths])
     token_ids = torch.cat(texts)
     try:
-        hidden = encoder.forward(
-            token_ids, positions, torch.zeros_like(token_ids), Texts(lengths, encoder.device), None
-        )
+        hidden = encoder.forward(token_ids, positions, torch.cat(types), Texts(lengths, encoder.device), None)
         rows = torch.split(hidden, lengths)
         wanted = torch.cat([each for each, _ in expected])
         lost = float(((hidden.float() - wanted).norm(dim=1) / wanted.norm(dim=1).clamp_min(1e-6)).max())

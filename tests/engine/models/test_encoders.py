@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, AutoModelForSequenceClassification
 
@@ -17,6 +19,7 @@ from adapters.store import AdapterStore
 from engine.config import UnsupportedModel, load_model_config
 from engine.config.task import files_of_task
 from engine.models.encoder.build import load_encoder
+from engine.models.encoder.trial import first_position
 from engine.prepare.folder import prepare
 from engine.protocol import GenerateRequest
 from tests.engine.harness import Answer, engine_config, greedy, run_engine
@@ -231,6 +234,34 @@ def test_what_cannot_be_computed_is_refused_by_key_and_name(
         path.write_text(json.dumps(old | content if isinstance(content, dict) and isinstance(old, dict) else content))
     with pytest.raises(UnsupportedModel, match=why):
         run_engine(engine_config(tmp_path, tmp_path / "store"), [])
+
+
+def changed(folder: Path, change: Callable[[Tensor], Tensor], ending: str) -> None:
+    """Change the one tensor of a folder whose name ends so."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    (name,) = (name for name in tensors if name.endswith(ending))
+    save_file(tensors | {name: change(tensors[name])}, path, {"format": "pt"})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["bert", "xlm-roberta"])
+def test_positions_that_are_off_by_one_are_refused(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """In 16 bits they would not be told from rounding, since neighbors differ by little."""
+    save_encoder(family, tmp_path)
+    changed(tmp_path, lambda table: table * 0.1, "position_embeddings.weight")
+    config, device = load_model_config(tmp_path), torch.device("cpu")
+    load_encoder(tmp_path, config, dtype, device)
+    with pytest.raises(UnsupportedModel, match="differs from itself alone"):
+        load_encoder(tmp_path, config, dtype, device, lambda inner: first_position(inner) + 1)
+
+
+@pytest.mark.parametrize("ranks", [False, True])
+def test_the_second_segment_is_proven(ranks: bool, tmp_path: Path) -> None:
+    save_encoder("bert", tmp_path, ranks=ranks)
+    changed(tmp_path, lambda table: torch.stack((table[0], table[1] * torch.nan)), "token_type_embeddings.weight")
+    with pytest.raises(UnsupportedModel, match="differs from itself alone by nan"):
+        load_encoder(tmp_path, load_model_config(tmp_path), torch.float32, torch.device("cpu"))
 
 
 def test_a_classifier_of_several_labels_ranks_nothing(tmp_path: Path) -> None:
