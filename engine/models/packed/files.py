@@ -315,7 +315,9 @@ class PackedFiles:
             zeros = zeros.expand(outputs, -1).contiguous()
         else:
             self._check_no_zeros(module)
-        return IntMatrix(integers, scales, zeros, 8, scheme.inputs or inputs)
+        group = scheme.inputs or inputs
+        groups = self._order(f"{module}.weight_g_idx", inputs, group, scales.shape[1])
+        return IntMatrix(integers, scales, zeros, 8, group, groups)
 
     def _check_no_zeros(self, module: str) -> None:
         """Check that a module whose format has no zero points has none in its file but zeros.

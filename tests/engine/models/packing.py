@@ -164,17 +164,21 @@ def packed_integers(group: int, *, bits: int = 4, symmetric: bool = True, ordere
     return pack
 
 
-def whole_integers(symmetric: bool = True) -> Pack:
-    """compressed-tensors' `int-quantized`: a byte for each number, a scale for each output."""
+def whole_integers(symmetric: bool = True, *, group: int = -1) -> Pack:
+    """compressed-tensors' `int-quantized`: a byte for each number. group: of inputs, out of order; -1: all."""
 
     def pack(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
-        found = rounded(weight, -1, bits=8, symmetric=symmetric, dtype=torch.bfloat16)
+        generator = torch.Generator().manual_seed(len(name))
+        order = None if group < 0 else torch.randperm(weight.shape[1], generator=generator)
+        found = rounded(weight, group, bits=8, symmetric=symmetric, order=order, dtype=torch.bfloat16)
         tensors = {
             "weight": torch.from_numpy((found.integers - 128).astype(np.int8)),
             "weight_scale": found.scales,
         }
         if not symmetric:
             tensors["weight_zero_point"] = torch.from_numpy((found.zeros - 128).astype(np.int8))
+        if order is not None:
+            tensors["weight_g_idx"] = torch.from_numpy(found.groups.astype(np.int32))
         return tensors, found.numbers()
 
     return pack
@@ -298,6 +302,12 @@ METHODS: dict[str, tuple[dict[str, Any], Pack]] = {
     "int8-asymmetric": (
         compressed({"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": False}, "int-quantized"),
         whole_integers(False),
+    ),
+    "int8-order": (
+        compressed(
+            {"num_bits": 8, "type": "int", "strategy": "group", "group_size": 32, "actorder": "group"}, "int-quantized"
+        ),
+        whole_integers(group=32),
     ),
     "float-rows": (
         compressed(
