@@ -18,7 +18,7 @@ import msgspec
 from adapters.errors import AdapterDamaged, AdapterMissing, StoreFailure
 from gateway.backup.journals import copy_journals
 from gateway.backup.manifest import JOURNAL, MANIFEST, BackupError, BackupManifest, read_manifest
-from gateway.backup.restore import check_backup, marked, restore_backup
+from gateway.backup.restore import bring_up_to_date, check_backup, marked, restore_backup
 from gateway.backup.take import Installation
 from gateway.db.content.sealed import newest_sealed, whole_parts
 from gateway.db.organization import audit
@@ -29,7 +29,7 @@ from gateway.domain.content.keys import BadContentKey, parse_keys
 from gateway.domain.errors import ContentUnreadable
 from gateway.files.content import PIECE_BYTES
 from gateway.metering.again import HeldUsage, bill_again, difference_tokens, held_usage
-from gateway.postgres.dump import last_change, read_contents
+from gateway.postgres.dump import contents, last_change, read_contents
 from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.postgres.point_in_time import RecoveredPostgres, remove_database
 from gateway.support.cipher import Cipher, Place, Sealed
@@ -184,11 +184,11 @@ class Drill:
     ) -> DrillReport:
         self._report("checks")
         began_s = time.monotonic()
+        before = await contents(dsn)
+        findings.append(await _of_schema(dsn, before.migrations))
         async with await Database.connect(dsn) as database:
             async with database.acquire() as conn:
                 installation_id = await conn.fetchval("SELECT id FROM installation")
-                before = await read_contents(conn)
-            findings.append(_of_schema(before.migrations))
             held = held_usage(installation.journal_dir, installation_id)
             num_billed, difference, found = await self._bill(database, held)
             findings += found
@@ -269,13 +269,16 @@ async def _of_files(conn: Connection, cipher: Cipher, installation: Installation
     return _finding("files", f"{len(parts)} parts of tenants' files are in the file store", wrong)
 
 
-def _of_schema(migrations: tuple[str, ...]) -> Finding:
+async def _of_schema(dsn: str, migrations: tuple[str, ...]) -> Finding:
+    """Compare a copy's migrations with this version's, and bring the copy up to date as a restore does."""
     known = schema_names()
+    try:
+        await bring_up_to_date(Dsns(dsn, dsn))
+    except BackupError as error:
+        return Finding("schema", False, str(error))
     if migrations == known:
         return Finding("schema", True, f"is this version's, up to {known[-1]}")
-    if migrations == known[: len(migrations)]:
-        return Finding("schema", True, f"is older, up to {migrations[-1]}: `lorikeet migrate` brings it up to date")
-    return Finding("schema", False, f"this version does not know it: its last migration is {migrations[-1]}")
+    return Finding("schema", True, f"was older, up to {migrations[-1]}, and was brought up to date")
 
 
 async def _of_audit(conn: Connection) -> Finding:

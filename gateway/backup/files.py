@@ -60,11 +60,12 @@ def restore_pieces(backup: Path, pieces: Pieces, parts: Iterable[tuple[str, str]
 
 
 def copy_keys(key_files: Iterable[Path], backup: Path) -> None:
-    """Copy the key files that exist, over those that were copied before."""
+    """Copy the key files that exist, over those that were copied before and differ."""
     for path in key_files:
-        if path.is_file():
+        target = backup / KEYS / path.name
+        if path.is_file() and not (target.is_file() and target.read_bytes() == path.read_bytes()):
             make_folder(backup / KEYS)
-            write_private(backup / KEYS / path.name, path.read_text())
+            write_private(target, path.read_text())
 
 
 def write_durably(source: IO[bytes], target: Path) -> None:

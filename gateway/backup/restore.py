@@ -70,7 +70,7 @@ class RestoreMark:
     def __init__(self, data_dir: Path, backup: Path) -> None:
         self._path = data_dir / RESTORE_MARKER
         self._backup = backup
-        self._stays = self._path.exists()
+        self._was_there = self._stays = self._path.exists()
 
     def set(self) -> None:
         """Write the marker, which names the backup."""
@@ -79,6 +79,10 @@ class RestoreMark:
     def keep(self) -> None:
         """Something is about to be touched: from now on only a whole restore takes the marker away."""
         self._stays = True
+
+    def let_go(self) -> None:
+        """Take back `keep`, once all that was touched is as it was before."""
+        self._stays = self._was_there
 
     def withdraw(self) -> None:
         """Remove the marker of a restore that was refused or failed, unless something was touched.
@@ -168,16 +172,17 @@ async def _restore(
         raise BackupError(str(error)) from None
     _compare(manifest.contents, await contents(dsns.owner))
     if dsns.runtime != dsns.owner or is_convertible(manifest.contents.migrations):
-        await _migrate(dsns)
+        await bring_up_to_date(dsns)
     await cancel_batches(dsns.owner)
     report("files")
     restore_pieces(folder, installation.pieces, await named_parts(dsns.owner))
 
 
-async def _migrate(dsns: Dsns) -> None:
+async def bring_up_to_date(dsns: Dsns) -> None:
     """Bring a restored database up to date, with the rights of the role of gateways, which are in no backup.
 
-    Raises BackupError: when its migrations are not the ones that are known under these names.
+    Raises BackupError: when its migrations are not the ones that are known under these names, and one of `UNUSABLE` or
+    `UNAVAILABLE`.
     """
     try:
         await migrate(dsns.owner, runtime=await runtime_role(dsns))

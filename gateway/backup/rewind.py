@@ -15,15 +15,21 @@ import msgspec
 
 from gateway.backup.journals import journals_owned
 from gateway.backup.manifest import KEYS, BackupError
-from gateway.backup.restore import RestoreMark
+from gateway.backup.restore import RestoreMark, bring_up_to_date
 from gateway.backup.take import Installation
 from gateway.db.pool import Database
+from gateway.db.roles import Dsns
 from gateway.metering.again import BilledAgain, bill_again, difference_tokens, held_usage
+from gateway.postgres.archive import ArchiveError
 from gateway.postgres.dump import forget_what_ran, last_change
-from gateway.postgres.placement import home_of
-from gateway.postgres.point_in_time import EMBEDDED, RecoveredPostgres
+from gateway.postgres.embedded import EmbeddedPostgresError
+from gateway.postgres.placement import PlacementError, home_of
+from gateway.postgres.point_in_time import EMBEDDED, RecoveredPostgres, checked_base
 from gateway.support.accounts import as_root
 from gateway.support.process import write_private
+
+FAILURES = (ArchiveError, BackupError, EmbeddedPostgresError, PlacementError)
+"""The errors of a restore that say why in words."""
 
 
 class Rewound(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,27 +64,43 @@ async def rewind(
     at: None: the last moment that the archive has.
     force: True: a database that is there is set aside.
 
+    A database that was there is put back where the restore fails, and nothing else was touched by then.
+
     Raises ArchiveError, BackupError, EmbeddedPostgresError, OSError, PlacementError, and errors of the database.
     """
     cluster = home_of(installation.data_dir) / "cluster"
     if cluster.exists() and not force:
         raise BackupError(f"{cluster} holds a database; --force sets it aside")
+    base = checked_base(archive, at)
     with journals_owned(installation.journal_dir):
         mark.set()
         mark.keep()
         set_aside = _set_aside(cluster) if cluster.exists() else None
-        _restore_keys(archive, installation)
         server = RecoveredPostgres(installation.data_dir, report)
-        report("database")
         try:
-            dsn = server.start(archive, at, EMBEDDED)
+            _restore_keys(archive, installation)
+            report("database")
+            dsn = server.start(archive, at, EMBEDDED, base)
             restored_to = await last_change(dsn)
+            await bring_up_to_date(Dsns(dsn, dsn))  # gateways' role gets its rights by the server's next start
             await forget_what_ran(dsn)
             report("journals")
             billed, difference = await replay_journals(dsn, installation.journal_dir)
             await server.take_password()
-        finally:
             server.stop()
+        except BaseException as error:
+            server.stop()
+            if set_aside is None:
+                raise
+            server.clean_up()
+            failed = _put_back(set_aside, cluster)
+            mark.let_go()
+            left = "" if failed is None else f"; what the restore made of the archive is in {failed}"
+            line = f"the restore failed, and the database that was there is back in {cluster}{left}"
+            if isinstance(error, FAILURES):
+                raise BackupError(f"{error}\n{line}") from None
+            report(line)
+            raise
         server.clean_up()
     return Rewound(
         restored_to=restored_to,
@@ -110,6 +132,17 @@ def _set_aside(cluster: Path) -> Path:
     with as_root():
         cluster.rename(aside)
     return aside
+
+
+def _put_back(aside: Path, cluster: Path) -> Path | None:
+    """Move a database that was set aside back. Return the folder of what was in its place; None: nothing was."""
+    failed = aside.with_name(aside.name.replace("cluster.until-", "cluster.failed-"))
+    with as_root():
+        has_failed = cluster.exists()
+        if has_failed:
+            cluster.rename(failed)
+        aside.rename(cluster)
+    return failed if has_failed else None
 
 
 def _restore_keys(archive: Path, installation: Installation) -> None:

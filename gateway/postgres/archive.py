@@ -10,6 +10,7 @@ The log comes through a replication slot, so that the server keeps what the arch
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import re
 import shutil
@@ -29,8 +30,16 @@ WAL = "wal"
 PARTIAL_SUFFIX = ".partial"
 """The suffix of the log's file that pg_receivewal is writing."""
 
-GONE = ("can no longer access replication slot", "has already been removed", "invalidated")
-"""Parts of messages of a server that no longer has the log from where the archive ends."""
+GONE = (
+    "can no longer access replication slot",
+    "has already been removed",
+    "invalidated",
+    "is not in this server's history",  # the server was restored to a moment before
+    "is ahead of the WAL flush position of this server",
+)
+"""Parts of messages of a server that does not have the log from where the archive ends."""
+
+NO_SLOT = f'replication slot "{SLOT}" does not exist'
 
 STATUS_EVERY_S = 1
 RETRY_S = 5.0
@@ -38,7 +47,9 @@ LOOK_EVERY_S = 1.0
 STOP_S = 30.0
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
 _SEGMENT = re.compile(r"[0-9A-F]{24}")
-_START = re.compile(r"^START WAL LOCATION: \S+ \(file ([0-9A-F]{24})\)$", re.MULTILINE)
+_START = re.compile(r"^START WAL LOCATION: (\S+) \(file ([0-9A-F]{24})\)$", re.MULTILINE)
+_HISTORY = re.compile(r"([0-9A-F]{8})\.history")
+_FORK = re.compile(r"^\s*(\d+)\s+([0-9A-F]+/[0-9A-F]+)", re.MULTILINE)
 
 
 class ArchiveError(RuntimeError):
@@ -53,7 +64,7 @@ def is_archive(folder: Path) -> bool:
 def bases(archive: Path) -> list[tuple[datetime.datetime, Path]]:
     """Return (time at which it was whole, folder) of each base backup, oldest first."""
     found = []
-    for path in (archive / BASES).iterdir():
+    for path in (archive / BASES).glob("*"):  # none while an archive is begun
         try:
             found.append((datetime.datetime.strptime(path.name, _STAMP).replace(tzinfo=datetime.UTC), path))
         except ValueError:  # one that is not whole
@@ -64,14 +75,52 @@ def bases(archive: Path) -> list[tuple[datetime.datetime, Path]]:
 def base_before(archive: Path, at: datetime.datetime | None) -> Path:
     """Return the newest base backup from which a moment can be reached. at: None: the last moment that there is.
 
+    A base backup of a timeline that was given up before the backup ended reaches nothing on the newest timeline.
+
     Raises ArchiveError: when there is none.
     """
-    found = [path for whole_at, path in bases(archive) if at is None or whole_at <= at]
-    if not found:
-        raise ArchiveError(
-            f"{archive} has no base backup" if at is None else f"{archive} has no base backup from before {at}"
-        )
-    return found[-1]
+    timeline, forks = _newest_timeline(archive)
+    for whole_at, path in reversed(bases(archive)):
+        if (at is None or whole_at <= at) and _leads_to(path, timeline, forks):
+            return path
+    raise ArchiveError(
+        f"{archive} has no base backup" if at is None else f"{archive} has no base backup from before {at}"
+    )
+
+
+def _newest_timeline(archive: Path) -> tuple[int, dict[int, int]]:
+    """Return the newest timeline of the log, and the position at which each of its ancestors was left.
+
+    Return timeline 1 where the log has the history of no other one.
+    """
+    paths = [path for path in (archive / WAL).glob("*.history") if _HISTORY.fullmatch(path.name)]
+    if not paths:
+        return 1, {}
+    newest = max(paths)
+    forks = {int(number): _position(at) for number, at in _FORK.findall(newest.read_text())}
+    return int(newest.name[:8], 16), forks
+
+
+def _leads_to(base: Path, timeline: int, forks: dict[int, int]) -> bool:
+    """Tell whether a base backup was whole before the log went on to a timeline."""
+    own = int(first_segment(base)[:8], 16)
+    if own >= timeline:
+        return True
+    return own in forks and _end(base, own) <= forks[own]
+
+
+def _end(base: Path, timeline: int) -> int:
+    """Return the position up to which a base backup needs the log, or that of its start where it does not say."""
+    try:
+        ranges = json.loads((base / "backup_manifest").read_bytes())["WAL-Ranges"]
+        return max(_position(each["End-LSN"]) for each in ranges if each["Timeline"] == timeline)
+    except (OSError, ValueError, KeyError):
+        return _position(_label(base)[1])
+
+
+def _position(text: str) -> int:
+    high, _, low = text.partition("/")
+    return int(high, 16) << 32 | int(low, 16)
 
 
 def first_segment(base: Path) -> str:
@@ -79,13 +128,18 @@ def first_segment(base: Path) -> str:
 
     Raises ArchiveError: when the folder holds no base backup.
     """
+    return _label(base)[2]
+
+
+def _label(base: Path) -> re.Match[str]:
+    """Return the start of a base backup, as (position, file)."""
     try:
         found = _START.search((base / "backup_label").read_text())
     except OSError as error:
         raise ArchiveError(f"{base} is no base backup: {error.strerror}") from None
     if found is None:
         raise ArchiveError(f"{base} is no base backup: its backup_label names no file of the log")
-    return found[1]
+    return found
 
 
 def wal_since(archive: Path, segment: str) -> list[Path]:
@@ -185,36 +239,40 @@ def keep_archive(
     num_bases: int,
     report: Callable[[str], None],
     stop: threading.Event,
-    on_base: Callable[[], None] = lambda: None,
+    on_look: Callable[[], None] = lambda: None,
 ) -> None:
     """Receive the log, and take base backups, until `stop` is set. While the server is away, wait for it.
 
     An archive from whose end the server has no log any more is set aside whole, and another one begun in its place.
+    After a server's restore, which begins a timeline, a base backup is due at once.
 
-    on_base: called at the start and after each base backup, to put beside it what else belongs there.
+    on_look: called about each second, to put into the archive what else belongs there.
 
     Raises ArchiveError: where the first start of the receiver or the first base backup fails.
     """
     receiver = Receiver(dsn, archive)
     receiver.start()
     report(f"the log goes to {archive / WAL}")
-    on_base()
-    is_first = True
+    is_first, is_down, is_gone = True, False, False
     try:
         while not stop.is_set():
             if (failure := receiver.failure()) is not None:
                 report(f"the log cannot be received: {failure}")
                 receiver.stop()
+                is_down = True
+                is_gone = is_gone or any(part in failure for part in GONE)
                 stop.wait(RETRY_S)
             try:
-                if failure is not None:
-                    if any(part in failure for part in GONE):
-                        report(f"set aside what was archived so far: {_set_aside(dsn, archive)}")
+                on_look()
+                if is_gone:
+                    report(f"set aside what was archived so far: {_set_aside(dsn, archive)}")
+                    is_gone = False
+                if is_down:
                     receiver.start()
+                    is_down = False
                 if _is_due(archive, base_every_s):
                     report(f"took a base backup: {take_base(dsn, archive)}")
                     prune(archive, num_bases)
-                    on_base()
                 is_first = False
             except ArchiveError as error:
                 if is_first:
@@ -227,19 +285,25 @@ def keep_archive(
 
 
 def _set_aside(dsn: str, archive: Path) -> Path:
-    """Move the bases and the log into an archive of their own within this one, and give up the slot."""
+    """Give up the slot, and move the bases and the log into an archive of their own within this one."""
+    try:
+        _run("pg_receivewal", dsn, [f"--slot={SLOT}", "--drop-slot"])
+    except ArchiveError as error:  # nothing was moved yet: the next try begins anew
+        if NO_SLOT not in str(error):
+            raise
     former = make_private_folder(archive / f"until-{datetime.datetime.now(datetime.UTC).strftime(_STAMP)}")
     for name in (BASES, WAL):
         if (archive / name).is_dir():
             (archive / name).rename(former / name)
     make_private_folder(archive / WAL)
-    _run("pg_receivewal", dsn, [f"--slot={SLOT}", "--drop-slot"])
     return former
 
 
 def _is_due(archive: Path, base_every_s: float) -> bool:
-    found = bases(archive) if (archive / BASES).is_dir() else []
-    return not found or time.time() - found[-1][0].timestamp() >= base_every_s
+    found = bases(archive)
+    if not found or time.time() - found[-1][0].timestamp() >= base_every_s:
+        return True
+    return int(first_segment(found[-1][1])[:8], 16) < _newest_timeline(archive)[0]
 
 
 def _run(name: str, dsn: str, arguments: Sequence[str]) -> None:

@@ -36,6 +36,7 @@ from gateway.support.process import make_data_folder, make_private
 
 PASSWORD_NAME = "postgres.password"  # noqa: S105 - the name of a file
 LOG_COPY = "wal"
+UNFINISHED = "cluster.new"
 ACCESS_FILE = "recovery.hba"
 EMBEDDED = f"postgresql://{SUPERUSER}@/postgres"
 """The role and the database of an embedded server, as `RecoveredPostgres.start` takes them."""
@@ -74,15 +75,15 @@ class RecoveredPostgres:
         self._server: EmbeddedPostgres | None = None
         self._dsn = ""
 
-    def start(self, archive: Path, at: datetime.datetime | None, source_dsn: str) -> str:
+    def start(self, archive: Path, at: datetime.datetime | None, source_dsn: str, checked: Path | None = None) -> str:
         """Restore, and return the connection string of the role and the database that source_dsn names.
 
         at: the moment; None: the last one that the archive has.
+        checked: what `checked_base` returned for these; None: it is called here.
 
         Raises ArchiveError, EmbeddedPostgresError and PlacementError.
         """
-        base = base_before(archive, at)
-        verify_base(base)
+        base = checked_base(archive, at) if checked is None else checked
         make_data_folder(self._data_dir)
         make_private(self._data_dir / PASSWORD_NAME, secrets.token_urlsafe(24))
         with as_root():
@@ -116,8 +117,19 @@ class RecoveredPostgres:
         """Delete what the restore needed beside the database. The server was stopped."""
         home = home_of(self._data_dir.absolute())
         with as_root():
-            shutil.rmtree(home / LOG_COPY, ignore_errors=True)
+            for name in (LOG_COPY, UNFINISHED):
+                shutil.rmtree(home / name, ignore_errors=True)
             (home / ACCESS_FILE).unlink(missing_ok=True)
+
+
+def checked_base(archive: Path, at: datetime.datetime | None) -> Path:
+    """Return the base backup that a moment is restored from, once all of its files were read.
+
+    Blocks; raises ArchiveError.
+    """
+    base = base_before(archive, at)
+    verify_base(base)
+    return base
 
 
 def remove_database(data_dir: Path) -> None:
@@ -128,7 +140,7 @@ def remove_database(data_dir: Path) -> None:
 
 def _recovery(placement: Placement, archive: Path, base: Path, at: datetime.datetime | None) -> dict[str, str]:
     """Copy a base backup and the log into a home, and return the settings with which a server goes on from them."""
-    unfinished, wal = placement.home / "cluster.new", placement.home / LOG_COPY
+    unfinished, wal = placement.home / UNFINISHED, placement.home / LOG_COPY
     for path in (unfinished, wal):
         shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(base, unfinished, symlinks=True)

@@ -123,7 +123,7 @@ def _archive(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             num_bases=arguments.bases,
             report=report,
             stop=stop,
-            on_base=lambda: copy_keys(key_files(settings), arguments.folder),
+            on_look=lambda: copy_keys(key_files(settings), arguments.folder),
         )
     return EXIT_OK
 

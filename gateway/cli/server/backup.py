@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.version import VERSION
-from gateway.cli.errors import CommandFailed, ServerUnreachable
+from gateway.cli.errors import EXIT_FAILED, EXIT_OK, CommandFailed, ServerUnreachable
 from gateway.cli.output import add_json_flag, print_result
 from gateway.settings import Settings, load_settings
 
@@ -147,7 +147,8 @@ def _rewind(arguments: argparse.Namespace, settings: Settings) -> int:
         f"{rewound.num_billed_again} of them billed now; the ledger differs from the journals by "
         f"{rewound.difference_tokens} tokens{refused}{aside}"
     )
-    return print_result(arguments, msgspec.to_builtins(rewound), text)
+    print_result(arguments, msgspec.to_builtins(rewound), text)
+    return EXIT_FAILED if rewound.refused or rewound.difference_tokens else EXIT_OK
 
 
 def moment(text: str) -> datetime.datetime:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
 import asyncpg
 import pytest
 
+from gateway.backup.files import copy_keys
 from gateway.cli import main
 from gateway.postgres.archive import (
     ArchiveError,
@@ -19,22 +18,21 @@ from gateway.postgres.archive import (
     bases,
     first_segment,
     is_archive,
-    keep_archive,
     prune,
     wal_since,
 )
-from gateway.postgres.embedded import EmbeddedPostgres
-from gateway.postgres.point_in_time import RecoveredPostgres
+from gateway.postgres.point_in_time import EMBEDDED, RecoveredPostgres
+from tests.gateway.backup.archives import archived, received, server
 from tests.installation.databases import execute
 from tests.installation.waiting import wait_until
 
-LABEL = "START WAL LOCATION: 0/2000028 (file {})\nCHECKPOINT LOCATION: 0/2000080\n"
+LABEL = "START WAL LOCATION: 0/{}000028 (file {})\nCHECKPOINT LOCATION: 0/{}000080\n"
 
 
 def make_base(archive: Path, stamp: str, segment: str) -> Path:
     base = archive / "base" / stamp
     base.mkdir(parents=True)
-    (base / "backup_label").write_text(LABEL.format(segment))
+    (base / "backup_label").write_text(LABEL.format(segment[-1], segment, segment[-1]))
     return base
 
 
@@ -44,7 +42,7 @@ def test_bases_are_chosen_by_their_time_and_pruned_with_their_log(tmp_path: Path
     (tmp_path / "base/unfinished-7").mkdir()
     (tmp_path / "wal").mkdir()
     for name in ("000000010000000000000002", "00000002.history", "000000020000000000000005", "00000002" + "6" * 16):
-        (tmp_path / "wal" / name).write_text("")
+        (tmp_path / "wal" / name).write_text("1\t0/4000000\tno recovery target specified\n")
     (tmp_path / "wal/000000020000000000000007.partial").write_text("")
     assert is_archive(tmp_path) and [path for _, path in bases(tmp_path)] == [first, second]
     assert base_before(tmp_path, datetime(2026, 1, 1, 12, tzinfo=UTC)) == first
@@ -63,31 +61,83 @@ def test_bases_are_chosen_by_their_time_and_pruned_with_their_log(tmp_path: Path
     ]
 
 
-@contextmanager
-def archived(dsn: str, archive: Path) -> Iterator[list[str]]:
-    """Keep an archive until the context is left; give the lines that are reported."""
-    stop, lines = threading.Event(), list[str]()
+def test_a_base_of_a_timeline_that_was_given_up_is_not_chosen(tmp_path: Path) -> None:
+    early = make_base(tmp_path, "20260101T000000.000000Z", "000000010000000000000002")
+    long = make_base(tmp_path, "20260102T000000.000000Z", "000000010000000000000003")
+    given_up = make_base(tmp_path, "20260103T000000.000000Z", "000000010000000000000005")
+    (tmp_path / "wal").mkdir()
+    assert base_before(tmp_path, datetime(2026, 1, 4, tzinfo=UTC)) == given_up, "the only timeline"
+    (tmp_path / "wal/00000002.history").write_text("1\t0/4000000\tbefore 2026-01-02 00:00:00+00\n")
+    manifest = '{"WAL-Ranges": [{"Timeline": 1, "Start-LSN": "0/3000028", "End-LSN": "0/4000100"}]}'
+    (long / "backup_manifest").write_text(manifest)
+    assert base_before(tmp_path, datetime(2026, 1, 4, tzinfo=UTC)) == early, "the others ended after the fork"
+    latest = make_base(tmp_path, "20260105T000000.000000Z", "000000020000000000000004")
+    assert base_before(tmp_path, None) == latest
+    assert base_before(tmp_path, datetime(2026, 1, 4, tzinfo=UTC)) == early
 
-    def keep() -> None:
-        keep_archive(dsn, archive, base_every_s=3600, num_bases=2, report=lines.append, stop=stop)
 
-    thread = threading.Thread(target=keep)
-    thread.start()
+def test_the_log_is_received_again_after_a_long_outage(open_folder: Path) -> None:
+    archive, home = open_folder / "outage-archive", open_folder / "outage"
+    with ExitStack() as stack:
+        with server(home) as dsn:
+            lines = stack.enter_context(archived(dsn, archive))
+            wait_until(received(dsn, archive), lambda: str(lines))
+        wait_until(lambda: any("pg_receivewal failed" in line for line in lines), lambda: str(lines))
+        with server(home) as dsn:
+            asyncio.run(execute(dsn, "CREATE TABLE seen AS SELECT 7 AS number"))
+            wait_until(received(dsn, archive), lambda: str(lines))
+            stack.close()
+    assert not list(archive.glob("until-*"))
+    assert _numbers(archive, open_folder / "after-outage") == [7]
+
+
+@pytest.mark.parametrize("num_segments", [0, 4])
+def test_a_server_that_went_back_is_archived_on_its_new_timeline(open_folder: Path, num_segments: int) -> None:
+    """Restore a server, into the segment of the log that the archive ends in, and into one long before it."""
+    folder = open_folder / f"back-{num_segments}"
+    folder.mkdir(mode=0o711)
+    archive, restored = folder / "archive", folder / "restored"
+    with server(folder / "archived") as dsn, archived(dsn, archive) as lines:
+        asyncio.run(execute(dsn, "CREATE TABLE seen AS SELECT 1 AS number"))
+        at = datetime.now(UTC)
+        for number in range(2, 3 + num_segments):
+            asyncio.run(execute(dsn, f"INSERT INTO seen VALUES ({number})"))
+            if num_segments:
+                asyncio.run(execute(dsn, "SELECT pg_switch_wal()"))
+        wait_until(received(dsn, archive), lambda: str(lines))
+    former = bases(archive)
+    recovered = RecoveredPostgres(restored)
     try:
-        wait_until(lambda: (archive / "base").is_dir() and bool(bases(archive)), lambda: str(lines))
-        yield lines
+        dsn = recovered.start(archive, at, EMBEDDED)
+        asyncio.run(recovered.take_password())
     finally:
-        stop.set()
-        thread.join()
+        recovered.stop()
+    with server(restored) as dsn, archived(dsn, archive) as lines:
+        wait_until(lambda: bases(archive)[-1:] not in ([], former[-1:]), lambda: str(lines))
+        asyncio.run(execute(dsn, "INSERT INTO seen VALUES (100)"))
+        wait_until(received(dsn, archive), lambda: str(lines))
+    assert first_segment(base_before(archive, None)).startswith("00000002")
+    assert _numbers(archive, folder / "again") == [1, 100]
+    aside = list(archive.glob("until-*"))
+    assert len(aside) == (1 if num_segments else 0), lines
+    for path in aside:
+        assert _numbers(path, folder / "of-former") == list(range(1, 3 + num_segments))
 
 
-@contextmanager
-def server(folder: Path) -> Iterator[str]:
-    postgres = EmbeddedPostgres(folder, settings={"max_slot_wal_keep_size": "64MB", "min_wal_size": "32MB"})
-    try:
-        yield postgres.start()
-    finally:
-        postgres.stop()
+def test_a_rotated_key_is_copied_at_once(open_folder: Path) -> None:
+    archive, key = open_folder / "keys-archive", open_folder / "content.key"
+    key.write_text("first\n")
+    copied = archive / "keys/content.key"
+    with (
+        server(open_folder / "keys") as dsn,
+        archived(dsn, archive, lambda: copy_keys([key], archive)) as lines,
+    ):
+        assert copied.read_text() == "first\n"
+        key.write_text("second\n")
+        wait_until(lambda: copied.read_text() == "second\n", lambda: str(lines))
+    written = copied.stat().st_mtime_ns
+    copy_keys([key], archive)
+    assert copied.stat().st_mtime_ns == written, "what is the same is not written again"
 
 
 def test_an_archive_that_was_away_for_too_long_is_set_aside_and_begun_anew(open_folder: Path) -> None:
@@ -96,8 +146,7 @@ def test_an_archive_that_was_away_for_too_long_is_set_aside_and_begun_anew(open_
         with archived(dsn, archive):
             asyncio.run(execute(dsn, "CREATE TABLE seen (number integer)"))
             asyncio.run(execute(dsn, "INSERT INTO seen VALUES (1)"))
-            received = _received(dsn, archive)
-            wait_until(received, "the log is not received")
+            wait_until(received(dsn, archive), "the log is not received")
         for _ in range(10):
             asyncio.run(execute(dsn, "INSERT INTO seen VALUES (2)"))
             asyncio.run(execute(dsn, "SELECT pg_switch_wal()"))
@@ -105,27 +154,11 @@ def test_an_archive_that_was_away_for_too_long_is_set_aside_and_begun_anew(open_
         former = bases(archive)
         with archived(dsn, archive) as lines:
             wait_until(lambda: bases(archive) and bases(archive) != former, lambda: str(lines))
-            wait_until(_received(dsn, archive), lambda: str(lines))
+            wait_until(received(dsn, archive), lambda: str(lines))
         (aside,) = archive.glob("until-*")
         assert is_archive(aside) and len(bases(aside)) == 1
     assert _numbers(aside, open_folder / "of-former") == [1]
     assert _numbers(archive, open_folder / "of-next") == [1, *[2] * 10]
-
-
-def _received(dsn: str, archive: Path) -> Callable[[], bool]:
-    """Return a function that tells whether the archive has what the server has written by now."""
-
-    async def ask() -> bool:
-        conn = await asyncpg.connect(dsn)
-        try:
-            written = await conn.fetchval("SELECT pg_current_wal_flush_lsn()")
-            slots = "SELECT bool_and(restart_lsn >= $1::pg_lsn) FROM pg_replication_slots WHERE active"
-            streams = "SELECT bool_and(flush_lsn >= $1::pg_lsn) FROM pg_stat_replication"
-            return bool(await conn.fetchval(streams, written)) or bool(await conn.fetchval(slots, written))
-        finally:
-            await conn.close()
-
-    return lambda: (archive / "wal").is_dir() and asyncio.run(ask())
 
 
 def _numbers(archive: Path, data_dir: Path) -> list[int]:

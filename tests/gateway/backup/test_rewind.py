@@ -1,0 +1,124 @@
+"""An archive is restored over a database: as this version's schema, with its usage, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import msgspec
+import pytest
+
+from gateway.cli import main
+from gateway.db.migrate import migrate
+from gateway.db.schema_files import schema_names
+from gateway.metering.format import frame
+from gateway.postgres.embedded import EmbeddedPostgres
+from gateway.serve.lock import RESTORE_MARKER
+from tests.gateway.backup.archives import archived, received, server
+from tests.gateway.backup.house import furnish
+from tests.gateway.metering.records import ended
+from tests.installation.databases import execute
+from tests.installation.waiting import wait_until
+
+UNDO = """
+    ALTER TABLE hosts DROP COLUMN nodes, DROP COLUMN protocol;
+    ALTER TABLE replicas DROP COLUMN full_since, DROP COLUMN version, DROP COLUMN protocol;
+    ALTER TABLE webhooks DROP COLUMN former_secret, DROP COLUMN former_content_key, DROP COLUMN former_until;
+    ALTER TABLE journals DROP COLUMN protocol;
+    ALTER TABLE ledger DROP COLUMN trace_id CASCADE;
+    DELETE FROM schema_migrations WHERE name >= '0067' AND name <> 'functions';
+"""
+"""Statements that make of this schema the one before migration 0067."""
+
+JOURNAL = "journal/0/000000000001.journal"
+
+
+class Old(msgspec.Struct, frozen=True):
+    """An installation whose archive ends before an upgrade, and whose journal has a request that the ledger lacks."""
+
+    data_dir: Path
+    archive: Path
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {"LORIKEET_DATA_DIR": str(self.data_dir)}
+
+
+@pytest.fixture(scope="module")
+def old(open_folder: Path) -> Iterator[Old]:
+    folder = open_folder / "rewind"
+    folder.mkdir(mode=0o711)
+    old = Old(folder / "data", folder / "archive")
+    with server(old.data_dir) as dsn:
+        asyncio.run(migrate(dsn))
+        asyncio.run(furnish(old.data_dir, dsn))
+        asyncio.run(execute(dsn, UNDO))
+        with archived(dsn, old.archive) as lines:
+            wait_until(received(dsn, old.archive), lambda: str(lines))
+        asyncio.run(migrate(dsn))
+    yield old
+
+
+def ledger_and_schema(data_dir: Path) -> tuple[int, tuple[str, ...]]:
+    async def read(dsn: str) -> tuple[int, tuple[str, ...]]:
+        conn = await asyncpg.connect(dsn)
+        try:
+            rows = await conn.fetch("SELECT name FROM schema_migrations WHERE name <> 'functions' ORDER BY name")
+            return await conn.fetchval("SELECT count(*) FROM ledger"), tuple(row["name"] for row in rows)
+        finally:
+            await conn.close()
+
+    postgres = EmbeddedPostgres(data_dir)
+    try:
+        return asyncio.run(read(postgres.start()))
+    finally:
+        postgres.stop()
+
+
+def test_a_restore_that_cannot_work_leaves_the_database_in_its_place(
+    old: Old, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = ledger_and_schema(old.data_dir)
+    home = old.data_dir / "postgres"
+    assert main(["restore", str(old.archive), "--force", "--at", "2020-01-01T00:00:00Z"], old.environ) == 1
+    assert "no base backup from before" in capsys.readouterr().err
+    assert not list(home.glob("cluster.*")) and not (old.data_dir / RESTORE_MARKER).exists()
+    assert main(["restore", str(old.archive), "--force", "--at", "2100-01-01T00:00:00Z"], old.environ) == 1
+    why = capsys.readouterr().err
+    (failed,) = home.glob("cluster.*")
+    assert failed.name.startswith("cluster.failed-") and f"what the restore made of the archive is in {failed}" in why
+    assert not (old.data_dir / RESTORE_MARKER).exists(), "the server may start"
+    assert not (home / "wal").exists()
+    assert ledger_and_schema(old.data_dir) == before
+    assert (old.data_dir / JOURNAL).exists()
+
+
+def test_the_drill_of_a_moment_before_an_upgrade_bills_the_journals(
+    old: Old, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["drill", "restore", str(old.archive), "--in", str(old.archive.parent), "--json"], old.environ)
+    found = json.loads(capsys.readouterr().out)
+    of = {finding["check"]: finding for finding in found["findings"]}
+    assert of["schema"]["is_good"] and "was brought up to date" in of["schema"]["what"]
+    assert of["journals"]["is_good"] and of["ledger"]["is_good"] and found["num_billed_again"] == 1
+
+
+def test_a_moment_before_an_upgrade_is_brought_up_to_date_and_billed(
+    old: Old, capsys: pytest.CaptureFixture[str]
+) -> None:
+    num_rows, _ = ledger_and_schema(old.data_dir)
+    assert main(["restore", str(old.archive), "--force", "--json"], old.environ) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["num_billed_again"], found["refused"], found["difference_tokens"]) == (1, [], 0)
+    assert ledger_and_schema(old.data_dir) == (num_rows + 1, schema_names())
+    untagged = ended("req_untagged")
+    untagged = msgspec.structs.replace(untagged, record=msgspec.structs.replace(untagged.record, meter=b"?"))
+    with (old.data_dir / JOURNAL).open("ab") as file:
+        file.write(frame(untagged))
+    assert main(["restore", str(old.archive), "--force", "--json"], old.environ) == 1, "somebody has to look"
+    found = json.loads(capsys.readouterr().out)
+    assert found["num_billed_again"] == 1 and "req_untagged" in found["refused"][0]
+    assert not (old.data_dir / RESTORE_MARKER).exists()
