@@ -224,6 +224,8 @@ def under_load(installation: Installation, secret: str, size: Size, change: Call
 def test_an_installation_is_upgraded_and_taken_back_and_no_client_notices(
     old_tree: MakeTree, new_tree: MakeTree, empty_dsn: str, open_folder: Path, full: bool
 ) -> None:
+    if new_tree is next_tree and not full:
+        pytest.skip("a minute and a half; `make long-upgrade` tries the version of tomorrow")
     size, tokens_per_s = (LONG, LONG_TOKENS_PER_S) if full else (SMALL, SMALL_TOKENS_PER_S)
     lame_duck_s = size.lame_duck_s(tokens_per_s)
     folder = open_folder / new_tree.__name__

@@ -32,6 +32,7 @@ MARKS = (
     "notes.txt",
     "batches.create",
     "from agents",
+    "/rerank",
 )
 """Words that only one program has each, by which its test finds it."""
 
@@ -69,6 +70,19 @@ def _output(command: list[str], folder: Path, environ: dict[str, str]) -> str:
 
 def test_every_program_is_run_here() -> None:
     assert sorted(program(mark) for mark in MARKS) == sorted(PROGRAMS)
+
+
+def test_ranking_is_asked_of_a_model_that_ranks(installation: Installation, folder: Path) -> None:
+    """The demo's model makes text: the program reaches it, and is refused by the name of a field of ranking."""
+    text = program("/rerank").replace("bge-reranker-v2-m3", "smollm2-135m-instruct")
+    call = """
+import os
+try:
+    ranked(os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"])
+except httpx.HTTPStatusError as error:
+    print(error.response.status_code, error.response.json()["error"]["param"])
+"""
+    assert run(installation, folder, text + call) == "400 query\n"
 
 
 def test_openais_client_streams_an_adapter(installation: Installation, folder: Path) -> None:

@@ -156,7 +156,7 @@ WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
     ("dimensions 0", EMBED, embed("a", dimensions=0), 400, "dimensions", "invalid_value"),
     ("more dimensions than there are", EMBED, embed("a", dimensions=33), 400, "dimensions", "invalid_value"),
     ("unknown encoding", EMBED, embed("a", encoding_format="int8"), 400, "encoding_format", "invalid_value"),
-    ("unknown pooling", EMBED, embed("a", pooling="cls"), 400, "pooling", "invalid_value"),
+    ("unknown pooling", EMBED, embed("a", pooling="max"), 400, "pooling", "invalid_value"),
     ("unknown field of an embedding", EMBED, embed("a", stream=True), 400, "stream", "unknown_parameter"),
     ("embeddings of an unknown adapter", EMBED, {**embed("a"), "model": "tiny:nope"}, 404, "model", "model_not_found"),
     ("half a surrogate pair", CHAT, b'{"model":"\\ud800"}', 400, None, "invalid_json"),

@@ -20,7 +20,19 @@ MODULES = (
     url_attributes,
 )
 OFFICIAL = {value for module in MODULES for value in vars(module).values() if isinstance(value, str)}
-OUR_VALUES = {"SCHEMA_URL", "SCOPE", "GATEWAY", "ENGINE", "CHAT", "TEXT_COMPLETION", "EMBEDDINGS", "RERANK"}
+OUR_VALUES = {
+    "SCHEMA_URL",
+    "SCOPE",
+    "GATEWAY",
+    "ENGINE",
+    "CHAT",
+    "TEXT_COMPLETION",
+    "EMBEDDINGS",
+    "RERANK",
+    "SHADOW",
+    "BACKGROUND_RESPONSE",
+    "BATCH_LINE",
+}
 EVENTS = {"FLAG_EVENT", "EVALUATION_EVENT", "PREFILL_EVENT", "FIRST_TOKEN_EVENT"}
 
 
