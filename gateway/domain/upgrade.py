@@ -111,19 +111,78 @@ class Report(msgspec.Struct, frozen=True):
         return not any(step.left for step in self.steps)
 
 
-_COMMENT = re.compile(r"--[^\n]*")
-_TAKES_AWAY = re.compile(
-    r"DROP\s+(?:TABLE|COLUMN|VIEW|FUNCTION|TYPE)\s+(?:IF\s+EXISTS\s+)?[\w.]+"
-    r"|RENAME\s+(?:COLUMN\s+\w+\s+)?TO\s+\w+"
-    r"|ALTER\s+COLUMN\s+\w+\s+(?:SET\s+NOT\s+NULL|(?:SET\s+DATA\s+)?TYPE)"
-    r"|ADD\s+COLUMN\s+\w+\s(?:(?!DEFAULT)[^,;])*NOT\s+NULL(?:(?!DEFAULT)[^,;])*(?=[,;])",
+_NAME = r'(?:(?:\w+|"[^"]+")\.)?(?:\w+|"[^"]+")'
+_COMMENT_OR_TEXT = re.compile(r"--[^\n]*|/\*.*?\*/|'[^']*'", re.DOTALL)
+_CREATED = re.compile(rf"\bCREATE\s+(?:\w+\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?({_NAME})", re.IGNORECASE)
+_DROPPED = re.compile(
+    rf"\bDROP\s+(?:TABLE|(?:MATERIALIZED\s+)?VIEW|FUNCTION|TYPE|SEQUENCE|SCHEMA)\s+(?:IF\s+EXISTS\s+)?({_NAME}).*",
+    re.IGNORECASE | re.DOTALL,
+)
+_UNIQUE = re.compile(
+    rf"\bCREATE\s+UNIQUE\s+INDEX\s.*?\bON\s+(?:ONLY\s+)?({_NAME})(?![\w\"]).*", re.IGNORECASE | re.DOTALL
+)
+_ALTERED = re.compile(
+    rf"\bALTER\s+TABLE\s+(?:IF\s+EXISTS\s+)?(?:ONLY\s+)?({_NAME})\s*\*?\s*(.*)", re.IGNORECASE | re.DOTALL
+)
+_RENAMED = re.compile(
+    r"\bALTER\s+(?:(?:MATERIALIZED\s+)?VIEW|FUNCTION|TYPE|SEQUENCE|SCHEMA)\s.*?(\bRENAME\b.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_TAKING = re.compile(
+    rf"DROP\s+(?!CONSTRAINT\b)|RENAME\s+(?!CONSTRAINT\b)|SET\s+SCHEMA\b"
+    rf"|ALTER\s+(?:COLUMN\s+)?{_NAME}\s+(?:SET\s+NOT\s+NULL|DROP\s+DEFAULT|(?:SET\s+DATA\s+)?TYPE)\b"
+    r"|ADD\s+(?:CONSTRAINT|CHECK|UNIQUE|PRIMARY|FOREIGN|EXCLUDE)\b",
     re.IGNORECASE,
 )
+_DEMANDING = re.compile(r"ADD\s.*\b(?:NOT\s+NULL|PRIMARY\s+KEY)\b", re.IGNORECASE | re.DOTALL)
+_FILLED = re.compile(r"\b(?:DEFAULT|GENERATED|(?:small|big)?serial)\b", re.IGNORECASE)
+_IN_BRACKETS = re.compile(r"\([^()]*\)")
+_MOST_SHOWN = 100
 
 
 def taken_away(sql: str) -> list[str]:
-    """Return the statements of a migration that take away, rename or demand what older gateways use or leave out."""
-    return [" ".join(found.split()) for found in _TAKES_AWAY.findall(_COMMENT.sub("", sql))]
+    """Return the statements of a migration that take away, rename or demand what older gateways use or leave out.
+
+    A constraint counts even where it only replaces a narrower one, since their texts do not tell. Tables that the same
+    migration creates do not count: no older gateway knows them.
+    """
+    created: set[str] = set()
+    taken = []
+    for statement in _COMMENT_OR_TEXT.sub(_without_signs, sql).split(";"):
+        if found := _CREATED.search(statement):
+            created.add(found[1].lower())
+        elif (found := _ALTERED.search(statement)) and found[1].lower() not in created:
+            taken += [action for action in _actions(found[2]) if _takes_away(action)]
+        elif (found := _DROPPED.search(statement) or _UNIQUE.search(statement)) and found[1].lower() not in created:
+            taken.append(found[0])
+        elif found := _RENAMED.search(statement):
+            taken.append(found[1])
+    return [" ".join(each.split())[:_MOST_SHOWN] for each in taken]
+
+
+def _without_signs(found: re.Match[str]) -> str:
+    """Return a comment as a space, and a text without the signs that divide statements: it may be one to execute."""
+    return re.sub("[;,()]", " ", found[0]) if found[0].startswith("'") else " "
+
+
+def _actions(text: str) -> list[str]:
+    """Return the actions of ALTER TABLE: what commas divide that are in no brackets."""
+    depth, actions = 0, [""]
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and depth == 0:
+            actions.append("")
+        else:
+            actions[-1] += sign
+    return [action.strip() for action in actions]
+
+
+def _takes_away(action: str) -> bool:
+    if _TAKING.match(action):
+        return True
+    while (shorter := _IN_BRACKETS.sub(" ", action)) != action:
+        action = shorter
+    return _DEMANDING.match(action) is not None and not _FILLED.search(action)
 
 
 def report(seen: Seen, ours: Software) -> Report:

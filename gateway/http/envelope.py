@@ -34,7 +34,7 @@ from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
 from gateway.http.direct import direct_routes, is_usual
 from gateway.http.error_body import OPENAI, Dialect, headers_of
-from gateway.http.server_span import end_server_span, is_traced
+from gateway.http.server_span import end_server_span, is_of_tenants
 from gateway.observability.metrics import Metrics
 from gateway.observability.refusals import Refusals, Refused
 from gateway.observability.tracing.trace import UNTRACED, BeginTrace, Traced, passed_on
@@ -194,7 +194,7 @@ class Application(Litestar):
     async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         call = Call(new_id("req"), time.perf_counter_ns(), *_origin(scope, self.trusted_proxies))
         call.dialect = self._dialect_of(scope)
-        if is_traced(scope["path"]):
+        if is_of_tenants(scope["path"]):
             call.trace = self._begin_trace(_traceparent(scope))
         scope.setdefault("state", {})["call"] = call
 
@@ -229,7 +229,7 @@ class Application(Litestar):
             if call.on_end is not None:
                 call.on_end()
             route = str(scope.get("path_template") or "unknown")
-            if call.refusal is not None and self._refusals is not None and is_work(route):
+            if call.refusal is not None and self._refusals is not None and is_of_tenants(route):
                 self._refusals.add(_refused(call, call.refusal, route, scope))
             self.metrics.count_http(scope["method"], route, call.status)
             is_cut = call.status == 200 and call.error not in NOT_OURS
@@ -255,11 +255,6 @@ async def _refuse(send: Send, call: Call, error: GatewayError) -> None:
     encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": encoded})
     await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-def is_work(route: str) -> bool:
-    """Tell whether a request is what tenants use keys for, as opposed to administration."""
-    return route.startswith("/v1/") and not route.startswith("/v1/organization")
 
 
 def _refused(call: Call, error: GatewayError, route: str, scope: Scope) -> Refused:

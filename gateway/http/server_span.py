@@ -17,15 +17,18 @@ from gateway.observability.tracing.trace import Trace
 if TYPE_CHECKING:
     from gateway.http.envelope import Call
 
-OF_TENANTS = ("/v1/", "/ofrep/", "/tokenize", "/detokenize")
+OF_TENANTS = ("/v1/", "/ofrep/", "/tokenize", "/detokenize", "/rerank", "/v2/rerank")
 NOT_OF_TENANTS = "/v1/organization"
 """The beginnings of the paths that tenants use keys for, and of those under them that administer."""
 
 _OF_ROUTES = {"route_policy": names.ROUTE, "route_target": names.TARGET, "route_attempts": names.ATTEMPTS}
 
 
-def is_traced(path: str) -> bool:
-    """Tell whether requests of a path have spans: what tenants ask for has, probes and administration have none."""
+def is_of_tenants(path: str) -> bool:
+    """Tell whether a path, or a route's pattern, is what tenants use keys for: no probe, and no administration.
+
+    Such requests have spans, and their refusals are listed.
+    """
     return path.startswith(OF_TENANTS) and not path.startswith(NOT_OF_TENANTS)
 
 

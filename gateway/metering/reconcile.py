@@ -6,7 +6,8 @@ Knows neither journals nor the way of usage: it is there to find out when that w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import structlog
@@ -20,6 +21,12 @@ from gateway.support.worker import Background
 log = structlog.get_logger(__name__)
 
 EVERY_S = 10.0
+SETTLE_S = 3.0
+"""The time within which usage is in the ledger and heartbeats are here, but for trouble."""
+
+KEPT = 12
+"""The number of comparisons that a difference is read from: those of two minutes."""
+
 TIMEOUT_S = 5.0
 
 
@@ -56,6 +63,13 @@ class EngineBalance(msgspec.Struct, frozen=True):
         return self.ledger_prompt_tokens + self.ledger_completion_tokens
 
 
+class Bounds(msgspec.Struct, frozen=True):
+    """The least and the most tokens that the ledger lacks of an engine; negative: that it has beyond the engine's."""
+
+    least: int
+    most: int
+
+
 class Reconciliation(msgspec.Struct, frozen=True):
     """The comparison of engines with the ledger."""
 
@@ -67,8 +81,12 @@ class Reconciliation(msgspec.Struct, frozen=True):
 class Reconciler(Background):
     """Compares at any time with `reconcile`; the metric follows between `start` and `stop`."""
 
-    def __init__(self, database: Database, pools: Mapping[str, Pool], metrics: JournalMetrics) -> None:
-        self._before: dict[str, EngineBalance] = {}  # by engine, as they were exported last
+    def __init__(
+        self, database: Database, pools: Mapping[str, Pool], metrics: JournalMetrics, *, settle_s: float = SETTLE_S
+    ) -> None:
+        """Make the reconciler. settle_s: the time between the two balances of a comparison."""
+        self._settle_s = settle_s
+        self._bounds: dict[str, deque[Bounds]] = {}  # by engine, the last comparison last
         self._database = database
         self._pools = pools
         self._metrics = metrics
@@ -111,36 +129,57 @@ class Reconciler(Background):
     async def _run(self) -> None:
         while True:
             try:
+                before = await self.reconcile()
+                await asyncio.sleep(self._settle_s)
                 found = await self.reconcile()
-                self.export(found)
+                self.export(before, found)
                 async with asyncio.timeout(TIMEOUT_S), self._database.acquire() as conn:
                     await forget_old_engines(conn, {balance.engine_id for balance in found.engines})
             except FAILURES as error:
                 log.warning("not_reconciled", error=repr(error))
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(EVERY_S - self._settle_s)
 
-    def export(self, found: Reconciliation) -> None:
+    def export(self, before: Reconciliation, found: Reconciliation) -> None:
         """Set the metrics of lost journals and of engines whose counts differ from those of the ledger.
 
-        Counts of one moment always differ while requests end. So each side is held against what the other one had the
-        last time.
+        before: the comparison a few seconds ago, for what is on its way.
         """
         self._metrics.unbilled.set(sum(journal.open_requests for journal in found.lost_journals))
-        self._metrics.difference.set(
-            {
-                (balance.model, balance.replica_id): settled_difference(self._before.get(balance.engine_id), balance)
-                for balance in found.engines
-            }
-        )
-        self._before = {balance.engine_id: balance for balance in found.engines}
+        earlier = {balance.engine_id: balance for balance in before.engines}
+        self._bounds = {
+            now.engine_id: self._bounds.get(now.engine_id, deque(maxlen=KEPT))
+            for now in found.engines
+            if now.engine_id in earlier
+        }
+        differences = {}
+        for now in found.engines:
+            if (then := earlier.get(now.engine_id)) is not None:
+                self._bounds[now.engine_id].append(bounds(then, now))
+                differences[now.model, now.replica_id] = settled_difference(self._bounds[now.engine_id])
+        self._metrics.difference.set(differences)
 
 
-def settled_difference(before: EngineBalance | None, now: EngineBalance) -> int:
-    """Return the tokens that an engine had counted before and the ledger still lacks; negative: the other way round.
+def bounds(before: EngineBalance, now: EngineBalance) -> Bounds:
+    """Return what an engine's balances of two moments say of the tokens that the ledger lacks.
 
-    before: the engine's balance some seconds ago; None: it is not known.
+    Counts of one moment always differ under load: usage is on its way to the ledger, and the engine's heartbeat is
+    older than the ledger. So the engine's earlier count is held against the later ledger, and the other way round. In
+    between lies what is lost, or written twice. The gap between the two is what the engine counted and the ledger took
+    within these seconds; it is 0 for an engine of whose requests none ends meanwhile.
     """
-    if before is None:
-        return 0
-    missing = before.ended_tokens - now.ledger_tokens
-    return missing if missing > 0 else min(now.ended_tokens - before.ledger_tokens, 0)
+    return Bounds(before.ended_tokens - now.ledger_tokens, now.ended_tokens - before.ledger_tokens)
+
+
+def settled_difference(kept: Sequence[Bounds]) -> int:
+    """Return the tokens that an engine has counted and the ledger lacks, at least; negative: the other way round.
+
+    kept: the bounds of the comparisons of the last minutes, one or more, the last one last. What is lost is in all of
+    them, so the narrowest one tells: a loss is hidden by no more than what ends in the quietest seconds of these
+    minutes. The least of the differences of one moment would not do: it is never 0 under constant load. What was late
+    and has come since is above the most that a later comparison allows, and is left out.
+    """
+    missing, surplus, least, most = 0, 0, kept[-1].least, kept[-1].most
+    for each in reversed(kept):
+        least, most = max(least, each.least), min(most, each.most)
+        missing, surplus = max(missing, min(each.least, most)), min(surplus, max(each.most, least))
+    return missing or surplus

@@ -26,8 +26,8 @@ class Differences(Collector):
         """Return the differences that the last reconciliation found."""
         family = GaugeMetricFamily(
             "lorikeet_reconciliation_difference_tokens",
-            "Tokens of ended requests that an engine had counted ten seconds ago and the ledger still lacks; negative "
-            "for tokens that the ledger had ten seconds ago and the engine still lacks.",
+            "Tokens of ended requests that an engine has counted and the ledger lacks, at least, beyond what may be on "
+            "its way; negative for tokens that the ledger has and the engine lacks. From the last two minutes.",
             labels=["model_name", "engine"],
         )
         for (model, replica_id), tokens in self._tokens.items():

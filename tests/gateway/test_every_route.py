@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gateway.domain.tenancy.keys import new_key
+from gateway.http.server_span import is_of_tenants
 from gateway.settings import Settings
 from tests.gateway.admin.routes import Route, routes_of
 from tests.gateway.conftest import House
@@ -57,6 +58,11 @@ def test_the_public_routes_are_these(routes: list[Route]) -> None:
     }
     assert undeclared - PUBLIC == {f"POST {path}" for path in of_tenants}, "which ask for a tenant's key, as /v1 does"
     assert undeclared >= PUBLIC
+
+
+def test_what_tenants_use_keys_for_is_traced_and_its_refusals_are_listed(routes: list[Route]) -> None:
+    of_tenants = {str(route) for route in routes if route.access is None} - PUBLIC
+    assert {str(route) for route in routes if is_of_tenants(route.path)} == of_tenants
 
 
 def refused(reply: Reply, status: int) -> bool:

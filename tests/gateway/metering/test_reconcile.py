@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+import pytest
 from prometheus_client import CollectorRegistry
 
 from engine.protocol import EngineStats
@@ -22,7 +23,7 @@ from gateway.db.ledger.journals import (
     settle_journals,
 )
 from gateway.db.pool import Database
-from gateway.metering.reconcile import Reconciler, Reconciliation
+from gateway.metering.reconcile import KEPT, Reconciler, Reconciliation
 from gateway.observability.journal_metrics import JournalMetrics
 from tests.gateway.admin_server import serve_admin
 from tests.patience import PATIENCE_S
@@ -72,8 +73,7 @@ async def test_both_are_metrics(database: Database) -> None:
         await report_journal(conn, "lost", 3)
         await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes'")
     registry = CollectorRegistry()
-    reconciler = Reconciler(database, pools(), JournalMetrics(registry))
-    reconciler.export(await reconciler.reconcile())
+    reconciler = Reconciler(database, pools(), JournalMetrics(registry), settle_s=0.01)
     reconciler.start()
     difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "replica_1"})
     async with asyncio.timeout(PATIENCE_S):
@@ -86,13 +86,12 @@ async def test_both_are_metrics(database: Database) -> None:
 async def test_an_engine_that_is_gone_leaves_no_difference(database: Database) -> None:
     registry, served = CollectorRegistry(), pools()
     reconciler = Reconciler(database, served, JournalMetrics(registry))
-    reconciler.export(await reconciler.reconcile())
+    before = await reconciler.reconcile()
+    reconciler.export(before, await reconciler.reconcile())
     difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "replica_1"})
-    assert registry.get_sample_value(*difference) == 0, "some of it may be on its way"
-    reconciler.export(await reconciler.reconcile())
     assert registry.get_sample_value(*difference) == 100
     served["tiny"].serving.remove("replica_1")
-    reconciler.export(await reconciler.reconcile())
+    reconciler.export(before, await reconciler.reconcile())
     assert registry.get_sample_value(*difference) is None
 
 
@@ -141,23 +140,68 @@ async def test_a_lost_journal_is_written_off_on_record_and_a_living_one_is_not(
     assert "its disk burned" in str(row) and "lost" in str(row)
 
 
-async def test_what_is_on_its_way_all_the_time_is_no_difference(database: Database) -> None:
-    """Under a steady load some usage is always on its way; what stays away is found all the same."""
-    registry, stats = CollectorRegistry(), Transcript(STATS)
-    replica = Replica("replica_1", cast("ManagedBackend", stats))
-    pool = Pool("tiny", PoolRevision("tiny", cast("Model", None), [replica]), created=0)
-    reconciler = Reconciler(database, {"tiny": pool}, JournalMetrics(registry))
-    difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "replica_1"})
+class Traffic:
+    """An engine and its ledger, whose comparisons are exported one after the other."""
 
-    async def shown(ended: int, written: int) -> float | None:
-        stats.stats = EngineStats(ended_completion_tokens_total=ended)
-        async with database.acquire() as conn:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._registry = CollectorRegistry()
+        self._backend = Transcript(EngineStats())
+        replica = Replica("replica_1", cast("ManagedBackend", self._backend))
+        pool = Pool("tiny", PoolRevision("tiny", cast("Model", None), [replica]), created=0)
+        self._reconciler = Reconciler(database, {"tiny": pool}, JournalMetrics(self._registry))
+        self._ended = 0
+
+    async def move(self, ended: int, written: int) -> Reconciliation:
+        """Let the engine end tokens and the ledger take tokens, and compare the two."""
+        self._ended += ended
+        self._backend.stats = EngineStats(ended_completion_tokens_total=self._ended)
+        async with self._database.acquire() as conn:
             await add_engine_usage(conn, "one", {"engine": (0, written)})
-        reconciler.export(await reconciler.reconcile())
-        return registry.get_sample_value(*difference)
+        return await self._reconciler.reconcile()
 
-    assert [await shown(100 * step, 90 if step == 1 else 100) for step in range(1, 6)] == [0] * 5
-    assert await shown(600, 93) == 0, "17 tokens are on their way"
-    assert await shown(600, 10) == 7, "seven are late, or lost"
-    assert await shown(600, 7) == 0
-    assert await shown(600, 20) == 0 and await shown(600, 0) == -20, "20 are written twice"
+    async def shown(self, *moves: tuple[int, int]) -> float | None:
+        """Return the metric after a comparison.
+
+        moves: the tokens that the engine ends and that the ledger takes before the first balance of the comparison,
+        and between the two.
+        """
+        (first, second) = moves
+        self._reconciler.export(await self.move(*first), await self.move(*second))
+        labels = {"model_name": "tiny", "engine": "replica_1"}
+        return self._registry.get_sample_value("lorikeet_reconciliation_difference_tokens", labels)
+
+
+@pytest.mark.parametrize("on_its_way", [100, -100], ids=["the ledger follows", "the heartbeat follows"])
+async def test_what_is_on_its_way_all_the_time_is_no_difference(database: Database, on_its_way: int) -> None:
+    traffic = Traffic(database)
+    await traffic.move(500, 500 - on_its_way)
+    for _ in range(2 * KEPT):
+        assert await traffic.shown((700, 700), (300, 300)) == 0
+
+
+async def test_a_loss_shows_while_requests_end_all_the_time(database: Database) -> None:
+    """It is less than what ends from one comparison to the next, and stays when traffic goes on."""
+    traffic = Traffic(database)
+    await traffic.move(100, 0)
+    assert await traffic.shown((700, 700), (300, 300)) == 0
+    assert await traffic.shown((1600, 700), (300, 300)) == 700, "at least: 900 are lost, 300 ended just now"
+    assert await traffic.shown((600, 700), (0, 0)) == 900, "in quiet seconds it is seen to the token"
+    for _ in range(KEPT - 1):
+        assert await traffic.shown((700, 700), (300, 300)) == 900
+    for _ in range(KEPT):
+        assert await traffic.shown((700, 700), (300, 300)) == 600
+
+
+async def test_what_was_late_and_came_is_no_difference(database: Database) -> None:
+    traffic = Traffic(database)
+    assert await traffic.shown((100, 0), (0, 93)) == 7, "late, or lost"
+    assert await traffic.shown((0, 7), (0, 0)) == 0
+    assert await traffic.shown((5000, 0), (1000, 1000)) == 4000
+    assert await traffic.shown((0, 5000), (0, 0)) == 0
+
+
+async def test_what_is_written_twice_shows_under_load_as_well(database: Database) -> None:
+    traffic = Traffic(database)
+    assert await traffic.shown((700, 1600), (300, 300)) == -600, "at least: 900 are too many"
+    assert await traffic.shown((700, 700), (0, 0)) == -900

@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
 from tests.gateway.live import BASE
 from tests.gateway.openai.rerank.ranker import QUERY, Body, Ranker, serving
 from tests.gateway.openai.test_streams import usage_rows
+from tests.installation.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +99,21 @@ def test_what_is_wrong_is_named(ranker: Ranker, fields: Body, param: str) -> Non
     assert reply.status_code == 400, reply.text
     error = reply.json()["error"]
     assert (error["type"], error["param"]) == ("invalid_request_error", param), error
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+async def test_refusals_are_listed_wherever_a_client_asks(ranker: Ranker, path: str) -> None:
+    assert ranker.ask(path, query=QUERY, documents=[]).status_code == 400
+    conn = await asyncpg.connect(ranker.dsn)
+    try:
+
+        async def is_listed() -> bool:
+            query = "SELECT status FROM refusals WHERE project_id = $1 AND endpoint = $2 AND param = 'documents'"
+            return bool(await conn.fetchval(query, ranker.tenant.project_id, path) == 400)
+
+        await until(is_listed, f"no refusal of {path} is listed")
+    finally:
+        await conn.close()
 
 
 def test_a_model_that_reads_pairs_alone_takes_no_instruction(ranker: Ranker) -> None:
