@@ -41,7 +41,7 @@ test: $(VENV)/.installed-dev $(DEMO_MODEL)
 check: $(VENV)/.installed-dev $(NPM)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(NPM)/node_modules/@biomejs/cli-*/biome ci admin_ui
+	cd admin_ui && ../$(NPM)/node_modules/@biomejs/cli-*/biome ci .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

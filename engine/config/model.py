@@ -64,7 +64,7 @@ class Task(msgspec.Struct, frozen=True):
     default_prompt: str = ""
     """The name of the prompt that goes before texts where none is named; "" for none."""
     scored_by: Literal["", "classifier", "tokens"] = ""
-    """How a model that ranks scores: by a classifier of its own, or by its logits of two tokens."""
+    """The way in which a model that ranks makes a score: by a classifier of its own, or by its logits of two tokens."""
     tokens: tuple[int, int | None] = (0, None)
     """The token whose logit counts for a document, and the one whose logit counts against it, if there is one."""
     begins_answer: bool = False

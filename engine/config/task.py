@@ -1,4 +1,4 @@
-"""What a base model was made for: text, embeddings or relevance scores, read from its folder.
+"""Read from a base model's folder the task that it was made for: text, embeddings or relevance scores.
 
 Folders of models that embed or rank have the files of sentence-transformers beside `config.json`: `modules.json` lists
 what follows the transformer, each with a folder of its own. Knows no tensor; code of a folder is never run.

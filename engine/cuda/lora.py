@@ -70,7 +70,7 @@ class ExpertChunks(NamedTuple):
 
     rows: ExpertRows
     work: WorkList
-    """Of virtual slots: slot * experts + expert."""
+    """The segments of virtual slots, whose numbers are slot * experts + expert."""
 
     @classmethod
     def of(cls, rows: ExpertRows, work: WorkList, num_slots: int) -> ExpertChunks:

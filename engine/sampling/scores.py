@@ -1,4 +1,4 @@
-"""How a decoder that ranks scores a text, by the hidden state of its last token."""
+"""Score a text by the hidden state of its last token, for decoders that rank."""
 
 from __future__ import annotations
 

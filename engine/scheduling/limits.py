@@ -61,7 +61,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     token_bytes: int
     """Bytes of one token's keys and values, the unit in which adapter loads are charged."""
     task: Literal["text", "embed", "rerank"] = "text"
-    """What the model is for (`engine.config.model.Task`): only text is generated and scored, only `rerank` ranks."""
+    """The model's task (`engine.config.model.Task`): only text is generated and scored, only `rerank` ranks."""
     caches_prefixes: bool = True
     """False for a model whose tokens see those after them: no part of a text is computed without the rest."""
     length_switch: int = 0

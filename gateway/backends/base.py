@@ -79,7 +79,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     block_size: int = 16
     """Tokens in a block of the KV cache."""
     task: Task = Task()
-    """What the model was made for: only one that is for text completes, and only one that ranks ranks."""
+    """The task that the model was made for. Only a model for text completes, and only a model for ranking ranks."""
     features: frozenset[Feature] = ALL_FEATURES
     """The features that a request may use beyond text, a temperature, top_p, penalties and stop strings."""
 
@@ -92,7 +92,7 @@ class PreparedPrompt(msgspec.Struct, frozen=True):
     num_tokens: int
     """The number that every later limit uses: exact where there are ids, else an upper bound."""
     num_first_tokens: int = 0
-    """Of a pair of texts, the tokens of the first segment, for a model that tells segments apart; 0 for others."""
+    """The number of tokens in the first of a pair of texts, for a model that tells segments apart; 0 for others."""
 
 
 Fit = Callable[[str], str]
@@ -187,7 +187,7 @@ class Model(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model can do."""
+        """The model's task and limits."""
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -27,7 +27,7 @@ from tests.installation.processes import ChildProcess, free_port
 from tests.installation.waiting import wait_until
 
 ROOMS = ("gateway", "engine", "kernels", "adapters", "admin_ui")
-LEFT_OUT = ("admin_ui/screenshots/", "kernels/cpu/native/", "kernels/cpu/hatch_build.py")
+LEFT_OUT = ("admin_ui/screenshots/", "admin_ui/biome.json", "kernels/cpu/native/", "kernels/cpu/hatch_build.py")
 OTHER_PROJECT = re.compile(r"pipx? install lorikeet(?![-_\w])|uvx lorikeet(?![-_\w])")
 
 

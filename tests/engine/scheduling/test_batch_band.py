@@ -276,8 +276,6 @@ def late_batches(num_batches: int, seed: int) -> tuple[int, int]:
             open_.append(todo.pop(0))
         before = 0.0
         for batch in open_:
-            if machine.num_batch >= 30:
-                break
             before += batch.num_left / rate
             slack_s = (batch.due_s - machine.now - before) * machine.hurry
             while batch.lines and machine.num_batch < 30 and machine.outstanding[batch.tenant] < 8:
