@@ -8,6 +8,7 @@ that its children own can lead it astray. Started by anybody else, all of this c
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import grp
 import os
 import pwd
@@ -67,13 +68,28 @@ def system_account(name: str, fallbacks: Sequence[str] = ()) -> Account | None:
     This process must be root.
     """
     if not _exists(name) and (useradd := shutil.which("useradd", path=f"{os.defpath}:/usr/sbin:/sbin")):
-        shell = ["--no-create-home", "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin"]
-        subprocess.run([useradd, "--system", "--user-group", *shell, name], check=False, capture_output=True)
+        _add_user(useradd, name)
     for each in (name, *fallbacks):
         if _exists(each):
             entry = pwd.getpwnam(each)
             return Account(each, entry.pw_uid, entry.pw_gid)
     return None
+
+
+def _add_user(useradd: str, name: str) -> None:
+    """Make a system user unless another process has made it meanwhile.
+
+    useradd looks for the name before it takes its own lock: of two at once the second gives the user of the first another
+    number, and what runs or owns files under the first number is nobody's any more.
+    """
+    etc = os.open("/etc", os.O_RDONLY)
+    try:
+        fcntl.flock(etc, fcntl.LOCK_EX)
+        if not _exists(name):
+            shell = ["--no-create-home", "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin"]
+            subprocess.run([useradd, "--system", "--user-group", *shell, name], check=False, capture_output=True)
+    finally:
+        os.close(etc)
 
 
 def step_down(account: Account) -> None:

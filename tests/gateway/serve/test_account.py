@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import stat
 import subprocess
 import sys
@@ -44,6 +45,19 @@ def test_started_by_somebody_else_than_root_everything_runs_as_they_do() -> None
     if os.geteuid() != 0:
         assert server_account(Settings(), lambda line: None) is None
     assert this_account().uid == os.geteuid()
+
+
+@as_root
+@pytest.mark.skipif(shutil.which("userdel") is None, reason="no tool to remove the user that the test makes")
+def test_processes_that_make_the_same_user_at_once_agree_on_its_number() -> None:
+    name = f"lk-test-{os.getpid()}"
+    ask = f"from gateway.support.accounts import system_account; print(system_account({name!r}).uid)"
+    try:
+        started = [subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE, text=True) for _ in range(8)]
+        seen = {process.communicate(timeout=PATIENCE_S)[0] for process in started}
+        assert seen == {f"{pwd.getpwnam(name).pw_uid}\n"}
+    finally:
+        subprocess.run(["userdel", name], check=True)
 
 
 @as_root
