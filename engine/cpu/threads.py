@@ -2,9 +2,10 @@
 
 This module knows nothing of models or steps.
 
-All threads of an operation wait for the last one, so a thread whose processor is taken by other work holds all others
-up: one thread fewer is faster. The decision counts the processor time that other work takes, rather than the time for
-which our threads wait: once there are fewer threads none of them waits, and nothing would tell when there may be more.
+A thread whose processor is taken by other work holds up those that wait for it, so beside one busy process one thread
+fewer is faster. Where every processor has other work a thread fewer is only less: then all compute. The decision counts
+the processor time that other work takes, rather than the time for which our threads wait: once there are fewer threads
+none of them waits, and nothing would tell when there may be more.
 
 A change of the number leaves the deltas of adapters as they are, bit by bit. Frozen matrices may be summed up in
 another order, so whole outputs agree up to rounding, as they do beside other neighbors in a batch.
@@ -24,14 +25,12 @@ INTERVAL_S = 1.0
 STALE_S = 5.0
 """Measurements that lie further apart are ignored: the engine had nothing to compute in between."""
 
-CALM_INTERVALS = 3
-"""Intervals in a row that must leave room for another thread before it comes back."""
+PATIENCE_INTERVALS = 3
+"""Intervals in a row in which other work must be busy before a thread is given up for it. Work that comes and goes, as
+that of a gateway, takes less than the thread would compute."""
 
-CROWDED = 0.4
-"""The share of a thread's processor that others may take before the thread is given up."""
-
-FREE = 0.8
-"""The share of a processor that must be free before a thread comes back to it."""
+ALMOST_ONE = 0.75
+"""The share of a processor from which on other work counts as busy all the time."""
 
 
 class ThreadCount:
@@ -41,25 +40,33 @@ class ThreadCount:
         self.count = most
         self._most = most
         self._num_processors = num_processors
-        self._num_calm = 0
+        self._num_crowded = 0
 
     def take(self, elapsed_s: float, others_s: float) -> int:
         """Return how many threads shall compute from now on.
 
-        elapsed_s: the time since the last call; others_s: the processor time that everything else used in it.
+        elapsed_s: the time since the last call; others_s: the processor time that everything else used in it. A thread
+        comes back at once, and is given up after PATIENCE_INTERVALS.
         """
-        left = self._num_processors - others_s / elapsed_s
-        if left < self.count - CROWDED:
-            self.count = max(1, int(left + CROWDED))
-            self._num_calm = 0
-        elif self.count < self._most and left >= self.count + FREE:
-            self._num_calm += 1
-            if self._num_calm >= CALM_INTERVALS:
-                self.count = min(self._most, int(left + 1 - FREE))
-                self._num_calm = 0
-        else:
-            self._num_calm = 0
+        wanted = self._wanted(others_s / elapsed_s)
+        self._num_crowded = self._num_crowded + 1 if wanted < self.count else 0
+        if wanted > self.count or self._num_crowded >= PATIENCE_INTERVALS:
+            self.count = wanted
+            self._num_crowded = 0
         return self.count
+
+    def _wanted(self, others: float) -> int:
+        """Return the number of threads that can have a processor each, or most where no processor is left.
+
+        others: processors that other work used. Where they were short, all who ran shared them alike, so that there
+        were as many others for each of our threads as their time is to what they left.
+        """
+        left = self._num_processors - others
+        if left <= 0:
+            return self._most
+        num_others = int(others * max(1.0, self.count / left) + 1 - ALMOST_ONE)
+        num_free = self._num_processors - num_others
+        return min(self._most, num_free) if num_free > 0 else self._most
 
 
 class Usage(NamedTuple):

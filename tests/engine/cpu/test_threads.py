@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import torch
 
-from engine.cpu.threads import CALM_INTERVALS, INTERVAL_S, STALE_S, AdaptedThreads, ThreadCount, Usage, linux_usage
+from engine.cpu.threads import INTERVAL_S, PATIENCE_INTERVALS, STALE_S, AdaptedThreads, ThreadCount, Usage, linux_usage
 from engine.hardware import resolve_dtype
 from engine.mailbox import Mailbox
 from engine.setup import build_core
@@ -33,37 +33,49 @@ def counts(threads: ThreadCount, others: Sequence[float]) -> list[int]:
     return [threads.take(1.0, each) for each in others]
 
 
-def test_a_busy_process_beside_two_threads_costs_one_of_them_at_once_and_its_end_gives_it_back() -> None:
+def shared(num_threads: int, num_others: int, num_processors: int) -> float:
+    """Return the processors that others use where a fair system runs our threads and theirs, all busy."""
+    running = num_threads + num_others
+    return num_others * min(1.0, num_processors / running)
+
+
+def settled(threads: ThreadCount, num_others: int, num_processors: int) -> set[int]:
+    """Return the numbers of threads that are left after some time beside so many busy others."""
+    seen = []
+    for _ in range(4 * PATIENCE_INTERVALS):
+        seen += counts(threads, [shared(threads.count, num_others, num_processors)])
+    return set(seen[2 * PATIENCE_INTERVALS :])
+
+
+def test_a_process_that_stays_busy_beside_two_threads_costs_one_of_them_and_its_end_gives_it_back_at_once() -> None:
     threads = ThreadCount(2, 2)
-    assert counts(threads, [0.0, 1.0, 1.0, 1.0]) == [2, 1, 1, 1]
-    assert counts(threads, [0.0] * CALM_INTERVALS) == [1] * (CALM_INTERVALS - 1) + [2]
+    assert counts(threads, [0.67] * PATIENCE_INTERVALS) == [2] * (PATIENCE_INTERVALS - 1) + [1]
+    assert counts(threads, [1.0, 1.0, 0.0]) == [1, 1, 2]
 
 
-def test_a_pause_of_other_work_brings_no_thread_back() -> None:
+def test_work_that_comes_and_goes_costs_no_thread() -> None:
+    assert set(counts(ThreadCount(2, 2), [0.5] * 10)) == {2}
+    assert set(counts(ThreadCount(2, 2), [0.9, 0.9, 0.1] * 10)) == {2}
+
+
+def test_where_every_processor_has_other_work_all_threads_compute() -> None:
+    for num_others in (2, 3, 9):
+        assert settled(ThreadCount(2, 2), num_others, 2) == {2}
     threads = ThreadCount(2, 2)
-    assert set(counts(threads, [1.0, *([0.0, 0.0, 1.0] * 10)])) == {1}
+    counts(threads, [0.67] * PATIENCE_INTERVALS)
+    assert threads.count == 1
+    assert settled(threads, 2, 2) == {2}, "a second busy process comes"
 
 
-def test_little_work_costs_no_thread_and_what_would_cost_one_gives_none_back() -> None:
-    assert set(counts(ThreadCount(2, 2), [0.35] * 10)) == {2}
-    threads = ThreadCount(2, 2)
-    assert set(counts(threads, [0.9, *([0.3] * 10)])) == {1}
-
-
-def test_one_thread_is_left_however_crowded_it_is() -> None:
-    assert counts(ThreadCount(16, 16), [16.0, 99.0]) == [1, 1]
-
-
-def test_of_many_processors_as_many_threads_remain_as_others_leave() -> None:
-    threads = ThreadCount(16, 16)
-    assert counts(threads, [0.2, 4.0, 4.1]) == [16, 12, 12]
-    assert counts(threads, [1.0] * CALM_INTERVALS)[-1] == 15
-    assert counts(threads, [0.0] * CALM_INTERVALS)[-1] == 16
+@pytest.mark.parametrize("num_others", range(20))
+def test_of_many_processors_as_many_threads_remain_as_others_leave(num_others: int) -> None:
+    assert settled(ThreadCount(16, 16), num_others, 16) == {16 - num_others if num_others < 16 else 16}
 
 
 def test_fewer_threads_than_processors_stay_while_there_is_room_beside_them() -> None:
-    assert set(counts(ThreadCount(4, 16), [11.5] * 5)) == {4}
-    assert counts(ThreadCount(4, 16), [14.0]) == [2]
+    assert settled(ThreadCount(4, 16), 12, 16) == {4}
+    assert settled(ThreadCount(4, 16), 14, 16) == {2}
+    assert settled(ThreadCount(4, 16), 16, 16) == {4}
 
 
 @pytest.mark.parametrize("others", list(itertools.product([0.0, 0.5, 1.0, 3.0], repeat=3)))
@@ -96,15 +108,16 @@ def test_pytorch_gets_the_number_and_own_work_does_not_count() -> None:
     clocks = Clocks()
     threads = AdaptedThreads(2, clocks, 2, interval_s=0.0)
     assert adapted(clocks, threads, 1.0, 0.0) == 2
-    assert adapted(clocks, threads, 1.0, 1.0) == 1
+    assert [adapted(clocks, threads, 1.0, 0.7) for _ in range(PATIENCE_INTERVALS)][-1] == 1
 
 
 def test_a_time_in_which_nothing_was_computed_decides_nothing() -> None:
     torch.set_num_threads(2)
     clocks = Clocks()
     threads = AdaptedThreads(2, clocks, 2, interval_s=0.0)
-    assert adapted(clocks, threads, 2 * STALE_S, 4 * STALE_S) == 2
-    assert adapted(clocks, threads, 1.0, 1.0) == 1
+    for _ in range(2 * PATIENCE_INTERVALS):
+        assert adapted(clocks, threads, 2 * STALE_S, STALE_S) == 2
+    assert [adapted(clocks, threads, 1.0, 0.7) for _ in range(PATIENCE_INTERVALS)][-1] == 1
 
 
 def test_the_clocks_are_read_once_an_interval_however_many_steps_there_are() -> None:
