@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
+from engine.cpu.importance import NOTHING, Importance
 from engine.cpu.kept import KeptMatrices, MatricesWriter
 from engine.models.weights import Product, Stacked
 from kernels.cpu.library import NativeLibrary
@@ -61,11 +62,13 @@ class NativeMatrices:
         blocks: Blocks | None = None,
         kept: KeptMatrices | None = None,
         writer: MatricesWriter | None = None,
+        importance: Importance = NOTHING,
     ) -> None:
         """Make matrices of a kind. dtype: of the rows of tokens, and so of the model.
 
         blocks: those that are taken as they are, where the kernels multiply their format. kept: matrices that
-        were made before, which are read instead; writer: gets those that are made.
+        were made before, which are read instead; writer: gets those that are made. importance: of the inputs of
+        matrices of 4-bit integers.
         """
         self._library = library
         self._kind = kind
@@ -73,6 +76,7 @@ class NativeMatrices:
         self._blocks = blocks
         self._kept = kept
         self._writer = writer
+        self._importance = importance
 
     def linear(self, matrices: Stacked, bias: Tensor | None) -> NativeLinear:
         """Return the product with the matrices.
@@ -129,7 +133,7 @@ class NativeMatrices:
         kind: Format = "int8" if HEADS.issuperset(matrices.names) else self._kind
         weight = matrices.read(which)
         with _naming([matrices.names[i] for i in which]):
-            return NativeMatrix.quantized(self._library, weight, kind)
+            return NativeMatrix.quantized(self._library, weight, kind, self._importance.of(matrices.names[0]))
 
 
 @contextmanager

@@ -16,15 +16,13 @@ from pathlib import Path
 
 import msgspec
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
-from engine.config import ModelConfig, load_model_config, model_digest
-from engine.cpu.attention import AttentionRows, PagedAttention, PagedCache, PrefillRows
+from engine.config import load_model_config, model_digest
+from engine.cpu.importance import NOTHING, measure_importance
 from engine.cpu.matrices import NativeMatrices
-from engine.models.checkpoint import weights_in_turn
-from engine.models.decoder import Batch, Decoder
-from engine.models.weights import MakeEmbedding, MakeLinear, plain_embedding, plain_linear
+from engine.cpu.text import TextStates, states_of, token_ids_of
+from engine.models.weights import plain_embedding, plain_linear
 from kernels.cpu.library import NativeLibrary, installed
 from kernels.cpu.matrix import FORMATS, Format
 
@@ -97,16 +95,17 @@ def measure_quality(library: NativeLibrary, model_dir: str | Path, kind: Format)
     """
     began_s = time.monotonic()
     config = load_model_config(model_dir)
-    token_ids = _token_ids(Path(model_dir), config)
+    token_ids = token_ids_of(TEXT, Path(model_dir), config)
     if len(token_ids) < 2:
         return None
     log.info("comparing %s with float32 over %d tokens, once for this model", kind, len(token_ids))
 
     with torch.inference_mode():
         try:
-            plain = _states(model_dir, config, token_ids, plain_linear, plain_embedding, torch.float32)
-            made = NativeMatrices(library, kind)
-            quantized = _states(model_dir, config, token_ids, made.linear, made.embedding, CACHE_DTYPE)
+            plain = states_of(model_dir, config, token_ids, plain_linear, plain_embedding, torch.float32)
+            importance = measure_importance(model_dir, config) if kind == "int4" else NOTHING
+            made = NativeMatrices(library, kind, importance=importance)
+            quantized = states_of(model_dir, config, token_ids, made.linear, made.embedding, CACHE_DTYPE)
         except ValueError as error:
             log.warning("%s is not for this model: %s", kind, error)
             return None
@@ -122,49 +121,7 @@ def measure_quality(library: NativeLibrary, model_dir: str | Path, kind: Format)
     return quality
 
 
-class _States(msgspec.Struct, frozen=True):
-    """The hidden states of all tokens of the text, and the decoder that makes logits of them."""
-
-    decoder: Decoder
-    hidden: Tensor  # [T, H]
-
-
-def _states(
-    model_dir: str | Path,
-    config: ModelConfig,
-    token_ids: list[int],
-    make_linear: MakeLinear,
-    make_embedding: MakeEmbedding,
-    cache_dtype: torch.dtype,
-) -> _States:
-    num_tokens = len(token_ids)
-    with weights_in_turn(model_dir, config, make_linear, make_embedding) as weights:
-        decoder = Decoder(config, weights)
-        cache = PagedCache(config, num_tokens, num_tokens, torch.float32, rounded_to=cache_dtype)
-        shift = cache.length_switch if num_tokens > cache.length_switch else 0
-        rows = {window: _rows(num_tokens, window, shift) for window in set(cache.windows)}
-        everything = torch.arange(num_tokens)
-        batch = Batch(torch.tensor(token_ids), PagedAttention(cache, rows), everything, None)
-        return _States(decoder, decoder.forward(batch))
-
-
-def _rows(num_tokens: int, window: int | None, shift: int) -> AttentionRows:
-    """Return the rows of one prompt that begins the cache. shift: of the rows of angles from positions."""
-    positions = torch.arange(num_tokens)
-    behind = positions[:, None] - positions
-    visible = (behind >= 0) & (behind < (window or num_tokens))
-    return AttentionRows(
-        positions=positions,
-        angles=positions + shift,
-        slots=positions,
-        num_decodes=0,
-        decode_blocks=torch.empty(0, 1, dtype=torch.int64),
-        decode_hidden=torch.empty(0, 1, 0, dtype=torch.bool),
-        prefills=[PrefillRows(0, num_tokens, positions, visible)],
-    )
-
-
-def _differences(plain: _States, quantized: _States, following: Tensor) -> tuple[float, float]:
+def _differences(plain: TextStates, quantized: TextStates, following: Tensor) -> tuple[float, float]:
     """Return the mean divergence, and the mean of what the logarithm of the next token's probability loses."""
     divergence = lost = 0.0
     num_tokens = len(plain.hidden)
@@ -175,16 +132,6 @@ def _differences(plain: _States, quantized: _States, following: Tensor) -> tuple
         wanted = following[part][:, None]
         lost += (theirs[: len(wanted)].gather(1, wanted) - ours[: len(wanted)].gather(1, wanted)).sum().item()
     return divergence / num_tokens, lost / (num_tokens - 1)
-
-
-def _token_ids(model_dir: Path, config: ModelConfig) -> list[int]:
-    """Return the text as the model's tokens; [] where it has no tokenizer that fits it."""
-    try:
-        ids: list[int] = Tokenizer.from_file(str(model_dir / "tokenizer.json")).encode(TEXT.read_text()).ids
-    except Exception as error:  # what the library raises for a file that it cannot read
-        log.warning("quantization cannot be measured: no usable tokenizer.json (%s)", error)
-        return []
-    return ids[: config.max_position] if max(ids, default=0) < config.vocab_size else []
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ import torch
 from engine.config import EngineConfig, ModelConfig, load_model_config
 from engine.config.gguf_file import gguf_of
 from engine.config.model import Quantized
+from engine.cpu.importance import NOTHING, measure_importance, text_digest
 from engine.cpu.kept import Damaged, KeptMatrices, MatricesWriter, file_of, made_of, remove_interrupted
 from engine.cpu.matrices import NativeMatrices, matrices_bytes
 from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
@@ -228,7 +229,9 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
     if library is None or (quantized != "int8" and quantized != "int4"):
         return load(*makers(quantized, dtype, model_dir))
     keeps = quantized == "int4" and config.quantized is not None and config.quantized.keeps_integers
+    weighs = quantized == "int4" and not keeps
     wording = f"{FORMATS[quantized]}; of the files' own integers" if keeps else FORMATS[quantized]
+    wording = f"{wording}; inputs of {text_digest()}" if weighs else wording
     path, of = file_of(model_dir, quantized), made_of(model_dir, wording, dtype)
     try:
         with KeptMatrices(path, library, of) as kept:
@@ -241,8 +244,9 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
     try:
         # What the files have in more bits becomes 8-bit integers beside 4-bit ones of their own.
         kind: Literal["int8", "int4"] = "int8" if keeps else quantized
+        importance = measure_importance(model_dir, config) if weighs else NOTHING
         with PackedBlocks(Path(model_dir), config) if keeps else nullcontext() as blocks:
-            made = NativeMatrices(library, kind, dtype, blocks, writer=writer)
+            made = NativeMatrices(library, kind, dtype, blocks, writer=writer, importance=importance)
             weights = load(made.linear, made.embedding)
         writer.finish()
     finally:

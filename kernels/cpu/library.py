@@ -18,7 +18,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "lorikeet_limit_paths": (None, [_INT32]),
     "lorikeet_path_name": (ctypes.c_char_p, [_INT32]),
     "lorikeet_matrix_new": (_POINTER, [_INT32, _INT64, _INT64]),
-    "lorikeet_matrix_quantize": (_POINTER, [_INT32, _POINTER, _INT64, _INT64, _INT32]),
+    "lorikeet_matrix_quantize": (_POINTER, [_INT32, _POINTER, _INT64, _INT64, _POINTER, _INT32]),
     "lorikeet_matrix_pack": (_POINTER, [_INT32, _POINTER, _INT64, _INT64, _INT32]),
     "lorikeet_matrix_join": (_INT32, [_POINTER, _POINTER]),
     "lorikeet_matrix_part": (_INT32, [_POINTER, _INT64, _POINTER]),

@@ -4,7 +4,7 @@ Semantics: a weight is scale * q + minimum, with groups g of 32 inputs i and an 
     int8    q in -127..127, a scale in bfloat16 for each o, g: of about max_i |weight[o, i]| / 127 and the 7 numbers
             below, the one with the least squared error; no minimum
     int4    q in 0..15, a scale and a minimum in float16 for each o, g: of 16 ranges, which leave out up to 3/48 of the
-            whole range on each side, the one with the least squared error
+            whole range on each side, the one with the least squared error, each error times its input's importance
 Blocks of GGUF files stand for the numbers that https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c says.
 Knows nothing of products.
 """
@@ -27,7 +27,8 @@ Format = Literal["int8", "int4"]
 
 FORMATS: dict[Format, str] = {
     "int8": "int8, groups of 32, the best of 8 scales, inputs in 16 bits; embedding too; cache in bfloat16",
-    "int4": "int4, groups of 32, the best of 16 ranges, inputs in 16 bits; head, embedding in int8; cache in bfloat16",
+    "int4": "int4, groups of 32, the best of 16 ranges for the inputs of a text, inputs in 16 bits; "
+    "head, embedding in int8; cache in bfloat16",
 }
 """The semantics of each format in words, and what is beside it. Figures that were measured with another wording are not
 these kernels' figures, and matrices that were kept with another one are not these matrices."""
@@ -74,15 +75,22 @@ class NativeMatrix:
         self._free = weakref.finalize(self, library.functions.lorikeet_matrix_free, address)
 
     @classmethod
-    def quantized(cls, library: NativeLibrary, weight: Tensor, kind: Format = "int8") -> NativeMatrix:
+    def quantized(
+        cls, library: NativeLibrary, weight: Tensor, kind: Format = "int8", importance: Tensor | None = None
+    ) -> NativeMatrix:
         """Return the quantized matrix of a weight [out, in], which is not kept.
+
+        importance: of each input [in], which weighs the errors of `int4`; None: all inputs are alike.
 
         Raises ValueError: when the matrix is too large or holds a number that is not finite.
         """
         source = weight.detach().float().contiguous()
         outputs, inputs = source.shape
         function = library.functions.lorikeet_matrix_quantize
-        address = function(_KINDS[kind], source.data_ptr(), outputs, inputs, torch.get_num_threads())
+        weighed = None if importance is None else importance.float().contiguous()
+        assert weighed is None or weighed.shape == (inputs,)
+        pointer = None if weighed is None else weighed.data_ptr()
+        address = function(_KINDS[kind], source.data_ptr(), outputs, inputs, pointer, torch.get_num_threads())
         return cls(library, address, (outputs, inputs))
 
     @classmethod
@@ -149,9 +157,12 @@ class NativeMatrix:
         return out
 
 
-def dequantized_weight(weight: Tensor, kind: Format = "int8") -> Tensor:
-    """Return the numbers that the quantized weight [out, in] float32 stands for, in the same shape."""
-    return _eight_bits(weight) if kind == "int8" else _four_bits(weight)
+def dequantized_weight(weight: Tensor, kind: Format = "int8", importance: Tensor | None = None) -> Tensor:
+    """Return the numbers that the quantized weight [out, in] float32 stands for, in the same shape.
+
+    importance: as for `NativeMatrix.quantized`.
+    """
+    return _eight_bits(weight) if kind == "int8" else _four_bits(weight, importance)
 
 
 def _eight_bits(weight: Tensor) -> Tensor:
@@ -169,7 +180,8 @@ def _eight_bits(weight: Tensor) -> Tensor:
     return whole(torch.where(bound < LEAST, 0.0, best), weight)
 
 
-def _four_bits(weight: Tensor) -> Tensor:
+def _four_bits(weight: Tensor, importance: Tensor | None) -> Tensor:
+    weighed = 1.0 if importance is None else groups_of(importance[None])
     # A group that is not full has its last weight again up to its end.
     groups = groups_of(torch.cat((weight, weight[:, -1:].expand(-1, -weight.shape[1] % GROUP)), 1))
     low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
@@ -181,7 +193,7 @@ def _four_bits(weight: Tensor) -> Tensor:
         scale, minimum = ((last - first) / 15.0).half().float(), first.half().float()
         factor = torch.where(scale == 0, 0.0, 1.0 / scale)
         rounded = ((groups - minimum) * factor).round().clamp(0, 15) * scale + minimum
-        lost = (rounded - groups).square()
+        lost = (rounded - groups).square() * weighed
         while lost.shape[-1] > 1:
             lost = lost[..., : lost.shape[-1] // 2] + lost[..., lost.shape[-1] // 2 :]
         best = torch.where(lost < least, rounded, best)

@@ -38,8 +38,8 @@ EXPORT Matrix* lorikeet_matrix_new(int32_t kind, int64_t num_outputs, int64_t nu
 }
 
 EXPORT Matrix* lorikeet_matrix_quantize(int32_t kind, const float* weight, int64_t num_outputs, int64_t num_inputs,
-                                        int32_t num_threads) {
-  return quantize_matrix(Kind(kind), weight, num_outputs, num_inputs, num_threads);
+                                        const float* importance, int32_t num_threads) {
+  return quantize_matrix(Kind(kind), weight, num_outputs, num_inputs, importance, num_threads);
 }
 
 EXPORT Matrix* lorikeet_matrix_pack(int32_t format, const uint8_t* rows, int64_t num_outputs, int64_t num_inputs,

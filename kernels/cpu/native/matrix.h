@@ -14,9 +14,11 @@ enum FileFormat : int32_t { kFileQ4_0 = 2, kFileQ4_1 = 3, kFileQ8_0 = 8, kFileQ4
 // A matrix of one part whose numbers are all 0. Returns null if there is no memory, or no such matrix.
 Matrix* new_matrix(Kind kind, int64_t num_outputs, int64_t num_inputs);
 
-// Quantize weight [num_outputs, num_inputs], contiguous, to kInt8 or kInt4 with at most num_threads threads. Returns null
-// if there is no memory, or a number is not finite or too large.
-Matrix* quantize_matrix(Kind kind, const float* weight, int64_t num_outputs, int64_t num_inputs, int num_threads);
+// Quantize weight [num_outputs, num_inputs], contiguous, to kInt8 or kInt4 with at most num_threads threads. Errors of
+// kInt4 are weighed by the importance of their inputs [num_inputs] unless it is null. Returns null if there is no memory, or
+// a number is not finite or too large.
+Matrix* quantize_matrix(Kind kind, const float* weight, int64_t num_outputs, int64_t num_inputs, const float* importance,
+                        int num_threads);
 
 // Take over the numbers of blocks as a file has them: num_outputs rows of num_inputs numbers. Returns null if there is no
 // memory, the format is none of the above, rows are no whole blocks, or a number is not finite.

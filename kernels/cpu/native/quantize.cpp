@@ -47,9 +47,11 @@ uint16_t best_scale(const float* w, float bound) {
   return best;
 }
 
+// importance: of each input, or null where all are alike.
 struct Source {
   const float* weight;
   int64_t num_inputs;
+  const float* importance;
 };
 
 // Copy the weights of a group, the last one again up to its end. Returns false if one is not finite.
@@ -83,12 +85,21 @@ float rounded4(float w, float minimum, float factor) {
   return value > 15.0f ? 15.0f : value < 0.0f ? 0.0f : value;
 }
 
-// The sum of squares of what the weights of a group lose, halves of the group added up until one number is left.
-float loss4(const float* w, float scale, float minimum, float factor) {
+// The importance of the weights of a group, 0 after its end.
+void take_importance(const Source& source, int64_t group, float* importance) {
+  for (int i = 0; i < kGroup; i++) {
+    const int64_t input = group * kGroup + i;
+    importance[i] = !source.importance ? 1.0f : input < source.num_inputs ? source.importance[input] : 0.0f;
+  }
+}
+
+// The sum of squares of what the weights of a group lose, each times its importance, halves of the group added up until
+// one number is left.
+float loss4(const float* w, const float* importance, float scale, float minimum, float factor) {
   float sums[kGroup];
   for (int i = 0; i < kGroup; i++) {
     const float error = (rounded4(w[i], minimum, factor) * scale + minimum) - w[i];
-    sums[i] = error * error;
+    sums[i] = error * error * importance[i];
   }
   for (int half = kGroup / 2; half > 0; half /= 2) {
     for (int i = 0; i < half; i++) sums[i] += sums[i + half];
@@ -98,8 +109,9 @@ float loss4(const float* w, float scale, float minimum, float factor) {
 
 // Of ranges that leave out nothing or little of the smallest and largest weights, the one that loses least.
 bool fill_int4(const Source& source, const Part& part, int64_t output, int64_t group) {
-  float w[kGroup];
+  float w[kGroup], importance[kGroup];
   if (!take_group(source, output, group, w)) return false;
+  take_importance(source, group, importance);
   float low = w[0], high = w[0];
   for (float each : w) low = each < low ? each : low, high = each > high ? each : high;
   const float step = (high - low) * kEndStep;
@@ -110,7 +122,7 @@ bool fill_int4(const Source& source, const Part& part, int64_t output, int64_t g
     const uint16_t a = to_half((last - first) / 15.0f), b = to_half(first);
     if (!is_finite_half(a) || !is_finite_half(b)) return false;
     const float inverse = a ? 1.0f / from_half(a) : 0.0f;
-    const float lost = loss4(w, from_half(a), from_half(b), inverse);
+    const float lost = loss4(w, importance, from_half(a), from_half(b), inverse);
     if (lost < least) least = lost, scale = a, minimum = b, factor = inverse;
   }
   const int64_t place = place_of(part, output, group);
@@ -123,9 +135,10 @@ bool fill_int4(const Source& source, const Part& part, int64_t output, int64_t g
 
 }  // namespace
 
-Matrix* quantize_matrix(Kind kind, const float* weight, int64_t num_outputs, int64_t num_inputs, int num_threads) {
+Matrix* quantize_matrix(Kind kind, const float* weight, int64_t num_outputs, int64_t num_inputs, const float* importance,
+                        int num_threads) {
   if (kind != kInt8 && kind != kInt4) return nullptr;
-  const Source source = {weight, num_inputs};
+  const Source source = {weight, num_inputs, importance};
   return filled(new_matrix(kind, num_outputs, num_inputs), source, 1, kind == kInt8 ? fill_int8 : fill_int4, num_threads);
 }
 

@@ -60,6 +60,19 @@ def test_a_matrix_stands_for_its_rounded_weights(
     assert ((stored - weight).abs() <= bound.repeat_interleave(32, 1)[:, :num_inputs]).all()
 
 
+@pytest.mark.parametrize(("num_outputs", "num_inputs"), [(70, 96), (5, 45), (16, 33)])
+def test_four_bits_lose_least_where_inputs_are_important(
+    library: NativeLibrary, num_outputs: int, num_inputs: int
+) -> None:
+    weight = torch.randn(num_outputs, num_inputs)
+    importance = torch.rand(num_inputs) ** 8
+    weighed = NativeMatrix.quantized(library, weight, "int4", importance).dequantized()
+    assert torch.equal(weighed, dequantized_weight(weight, "int4", importance))
+    alike = NativeMatrix.quantized(library, weight, "int4").dequantized()
+    lost, lost_alike = ((each - weight).square() * importance for each in (weighed, alike))
+    assert lost.sum() < lost_alike.sum()
+
+
 @pytest.mark.parametrize("scale", [0.0, 1e-9, 1e-6, 1e-3, 1.0, 1e4])
 def test_four_bits_keep_groups_of_any_size_and_constants(library: NativeLibrary, scale: float) -> None:
     weight = torch.cat((torch.randn(9, 64), torch.full((4, 64), -0.75), torch.eye(3, 64))) * scale
