@@ -107,7 +107,7 @@ long-schemathesis: $(VENV)/.installed-dev
 # 5,000 hostile texts through every door, every host and every caller against every route, and whether an answer about another tenant's
 # object takes as long as one about none: five minutes.
 long-tenancy: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/test_every_route.py tests/gateway/admin/test_access.py
+	$(BIN)/pytest --full -s tests/gateway/test_every_route.py tests/gateway/admin/access
 
 # 100,000 seeds of the limits' simulation, and the edge and the steady load at full size: an hour. FIRST_SEED goes on
 # from one.

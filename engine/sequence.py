@@ -109,6 +109,7 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def request_id(self) -> str:
+        """The id of the request."""
         return self.request.request_id
 
     @property
@@ -135,6 +136,7 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def num_prompt_tokens(self) -> int:
+        """The number of the prompt's tokens."""
         return len(self.request.prompt_token_ids)
 
     @property
@@ -154,10 +156,12 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def num_uncomputed(self) -> int:
+        """The number of tokens that have to be computed before the next one can be chosen."""
         return self.length - self.num_computed
 
     @property
     def is_alive(self) -> bool:
+        """True until the choice has finished."""
         return self.status is not Status.FINISHED
 
     @property
@@ -269,8 +273,10 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def chunks(self) -> list[Chunk]:
+        """All chunks of the step, decodes first."""
         return self.decodes + self.prefills
 
     @property
     def num_tokens(self) -> int:
+        """The number of tokens that the step computes."""
         return sum(chunk.num_tokens for chunk in self.chunks)

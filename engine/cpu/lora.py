@@ -133,9 +133,11 @@ class BatchedLora:
         self.batches = batches
 
     def begin(self, layer: int, group: Group, x: Tensor) -> BatchedDelta:
+        """Return the delta of x [N, in] to a group's product; nothing is computed before the delta is added."""
         return BatchedDelta(self.batches, (layer, group), x)
 
     def begin_experts(self, layer: int, group: Group, x: Tensor, rows: ExpertRows) -> ExpertsDelta:
+        """Return the delta of rows of experts x [M, in]; nothing is computed before the delta is added."""
         return ExpertsDelta(self.batches, (layer, group), x, rows)
 
 
@@ -147,10 +149,12 @@ class BatchedDelta(NamedTuple):
     x: Tensor
 
     def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
+        """Add the deltas of all batches of rows to out [N, sum(sizes)] in place."""
         for batch in self.batches:
             batch.add_(self.key, self.x, out, sizes)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """Add the deltas to gate and up [N, 2 * I] in place, and return the gated activation [N, I]."""
         self.add_(gate_up, (gate_up.shape[1] // 2,) * 2)
         return silu_mul(gate_up)
 
@@ -164,5 +168,6 @@ class ExpertsDelta(NamedTuple):
     rows: ExpertRows
 
     def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
+        """Add the deltas of all batches of rows to the experts' out [M, sum(sizes)] in place."""
         for batch in self.batches:
             batch.add_experts_(self.key, self.x, out, self.rows, sizes)

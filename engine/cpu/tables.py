@@ -150,6 +150,7 @@ class AdapterTables:
 
     @property
     def num_bytes(self) -> int:
+        """The bytes of all tables."""
         return sum(table.num_bytes for table in self._tables.values())
 
     def expect(self, layout: AdapterLayout) -> None:

@@ -22,21 +22,25 @@ from kernels.linear import Embedding, Linear
 class Norm(Protocol):
     """A root-mean-square norm of the last dimension, as `kernels.norm.RmsNorm`."""
 
-    def __call__(self, x: Tensor) -> Tensor: ...
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the norm of x [..., H]."""
 
 
 class Product(Protocol):
     """A product with a frozen matrix, as `kernels.linear.Linear`."""
 
-    def __call__(self, x: Tensor) -> Tensor: ...
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the product with x: [N, in] -> [N, out]."""
 
-    def add(self, x: Tensor, y: Tensor) -> Tensor: ...
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the product with x, added to y [N, out]."""
 
 
 class GroupedProduct(Protocol):
     """Products of the rows of several experts with the matrix of each, as `kernels.experts.GroupedLinear`."""
 
-    def __call__(self, x: Tensor, rows: ExpertRows) -> Tensor: ...
+    def __call__(self, x: Tensor, rows: ExpertRows) -> Tensor:
+        """Return the product of each row of x with the matrix of the row's expert: [M, in] -> [M, out]."""
 
 
 class TokenRows(Protocol):
@@ -46,7 +50,8 @@ class TokenRows(Protocol):
     """The dtype of the rows, and of the model."""
     device: torch.device
 
-    def __call__(self, token_ids: Tensor) -> Tensor: ...
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """Return the rows of tokens: [N] -> [N, H]."""
 
 
 Take = Callable[[str, tuple[int, ...]], Tensor]  # a tensor of this shape by its name in Hugging Face's checkpoints
@@ -119,14 +124,18 @@ class LayerWeights(msgspec.Struct, frozen=True):
 
     @property
     def gate_up(self) -> Product:
+        """The product of gate and up, side by side, of a layer without experts."""
         return self.gated.gate_up
 
     @property
     def down(self) -> Product:
+        """The product of down of a layer without experts."""
         return self.gated.down
 
 
 class ModelWeights(msgspec.Struct, frozen=True):
+    """The weights of a decoder. V size of the vocabulary, H hidden."""
+
     embed: TokenRows  # V rows of H
     layers: Sequence[LayerWeights]
     norm: Norm  # [H]

@@ -74,6 +74,7 @@ class Dispatcher:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Begin to look for batches that nobody works on, at each interval and whenever the dispatcher is woken."""
         self._task = asyncio.create_task(forever(self._poll, self._interval_s, name="batches", wake=self._wake))
 
     async def stop(self) -> None:
