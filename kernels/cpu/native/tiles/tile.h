@@ -118,5 +118,27 @@ inline void rows_of(const Part& part, int64_t block, const Rows& rows, int64_t r
   }
 }
 
+// All rows in as few passes over the weights as there can be: a pass of one row takes nearly as long as one of four.
+// kMost: the most rows of a pass, whose sums fit into registers; kWide: the least that keep a processor busy with one
+// chain of sums each, half of that with two, below with four.
+template <class I, template <class> class Format, int kWide, int R>
+inline void pass(const Part& part, int64_t block, const Rows& rows, int64_t row, int64_t num_rows, float* out,
+                 int64_t stride) {
+  if constexpr (R > 1) {
+    if (num_rows < R) return pass<I, Format, kWide, R - 1>(part, block, rows, row, num_rows, out, stride);
+  }
+  rows_of<I, Format, R, R >= kWide ? 1 : 2 * R >= kWide ? 2 : 4>(part, block, rows, row, out, stride);
+}
+
+template <class I, template <class> class Format, int kMost, int kWide>
+inline void passes(const Part& part, int64_t block, const Rows& rows, int64_t row, int64_t num_rows, float* out,
+                   int64_t stride) {
+  for (int64_t left = (num_rows + kMost - 1) / kMost; left; left--) {
+    const int64_t count = (num_rows + left - 1) / left;
+    pass<I, Format, kWide, kMost>(part, block, rows, row, count, out, stride);
+    row += count, num_rows -= count, out += count * stride;
+  }
+}
+
 }  // namespace
 }  // namespace lorikeet
