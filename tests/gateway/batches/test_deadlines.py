@@ -19,10 +19,12 @@ from gateway.batches.feed import Asker, Feed, Place, Queued, work_of
 from tests.engine.scheduling.band_simulation import GPU_BAND, Machine, Sizes
 from tests.figures import figure
 
-HOUR_S, FULL_HOUR_S = 20.0, 120.0
+HOUR_S, FULL_HOUR_S = 10.0, 120.0
 """The length of an hour for the machine. The engine's clock and that of the gateway run faster accordingly."""
-BATCHES, FULL_BATCHES = 150, 10_000
+BATCHES, FULL_BATCHES = 120, 10_000
 TENANTS = ["flood"] * 4 + [f"b{number}" for number in range(6)]
+USUAL_WORK = 330.0
+"""The work of a batch on the average."""
 MOST_FULL = 0.95
 """The part of the share that batches may need and be promised their deadlines: the last places are given by turns."""
 
@@ -93,8 +95,8 @@ def stream(num_batches: int, rate: float, hour_s: float, chance: random.Random) 
     day_s = 24 * hour_s
     for _ in range(num_batches):
         if not num_left:
-            load = 1.6 if load < 1 else 0.4
-            num_left = int(chance.uniform(1, 3) * day_s * rate / (18.4 * 18))  # as many as a day or three serve
+            load = 2.5 if load < 1 else 0.4
+            num_left = int(chance.uniform(1.0, 2.5) * day_s * rate / USUAL_WORK)
         num_left -= 1
         lines = [Sizes(20, 6).draw(chance) for _ in range(chance.choice((2, 5, 10, 25, 50)))]
         work_s = sum(work_of(*line) for line in lines) / rate

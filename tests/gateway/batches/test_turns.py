@@ -11,7 +11,7 @@ import pytest
 
 from gateway.batches.dispatcher import SLICE_S, _Work, gives_place
 from gateway.batches.feed import Asker, Feed
-from gateway.db.batches.work import LeasedBatch, Standing, lease_batches
+from gateway.db.batches.work import LeasedBatch, QueuedBatch, Standing, lease_batches, queued_batches
 from gateway.db.pool import Database
 from tests.figures import figure
 from tests.gateway.batches.jobs import begin, cancelled, chat_line, file_of, shown
@@ -24,6 +24,14 @@ from tests.patience import PATIENCE_S
 
 LINES, FULL_LINES = 40, 1_000
 """Lines of the one batch; the twenty others have twice as many together."""
+
+
+BEGUN = """
+    UPDATE batches SET status = 'in_progress', in_progress_at = now(), num_total = 10, num_completed = 4,
+                       input_tokens = 24, output_tokens = 20
+    WHERE $1::text IS NULL OR id = $1
+"""
+"""Four of ten lines have ended, with 16 tokens of work each."""
 
 
 class Pool:
@@ -133,6 +141,26 @@ async def test_batches_of_projects_with_the_fewest_at_work_are_leased_first(worl
         async with database.transaction() as conn:
             taken += [batch.id for batch in await lease_batches(conn, "gateway", 1)]
     assert taken[0] == mine[0].row.id and other.row.id in taken[1:2] and taken[2] in {each.row.id for each in mine}
+
+
+async def test_gateways_count_the_lines_that_wait_for_them_each_its_part(world: World, database: Database) -> None:
+    for _ in range(3):
+        await world.create(file_of([chat_line("a")]))
+
+    async def lease(gateway: str) -> list[QueuedBatch]:
+        """Have a gateway take a batch; return what waits then."""
+        async with database.transaction() as conn:
+            (taken,) = await lease_batches(conn, gateway, 1)
+            await conn.execute(BEGUN, taken.id)
+            return await queued_batches(conn)
+
+    assert await lease("first") == [], "the others are being checked"
+    async with database.acquire() as conn:
+        await conn.execute(BEGUN, None)
+        waiting = await queued_batches(conn)
+    assert [(each.num_left, each.work_per_line) for each in waiting] == [(6, 16), (6, 16)]
+    assert all(86_000 < each.left_seconds <= 86_400 for each in waiting)
+    assert [each.num_left for each in await lease("second")] == [3], "two gateways share them"
 
 
 async def test_one_batch_of_a_tenant_gets_what_twenty_of_another_get(house: House, full: bool) -> None:
