@@ -74,7 +74,11 @@ class Asker(msgspec.Struct, eq=False):
 
 
 class Place(NamedTuple):
-    """The place that a line has taken at a pool. is_urgent: it was given because deadlines are in danger."""
+    """The place that a line has taken at a pool.
+
+    is_urgent: deadlines are in danger there. Lines that went by turns are urgent then as well: with a smaller weight in
+    the engine they would hold up those that their project sends next.
+    """
 
     pool: str
     project_id: str
@@ -154,7 +158,7 @@ class Feed:
                     pool.in_flight[asker.project_id] += 1
                     pool.num_urgent = pool.num_urgent + 1 if by_deadline else 0
                     pool.waiting.pop(asker, None)
-                    return Place(each, asker.project_id, is_foreign, by_deadline)
+                    return Place(each, asker.project_id, is_foreign, pool.is_urgent)
             pool.waiting[asker] = now_s
         return None
 

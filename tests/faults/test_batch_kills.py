@@ -163,10 +163,14 @@ class Round:
     async def _kill(self, kind: str) -> None:
         """Kill the engine, a gateway or the database, and start it again.
 
-        Lines that have failed as often as they may are let end first: one more fault is their result by right.
+        Lines that have failed as often as they may are let end first: one more fault is their result by right. Where
+        they take long, a gateway is killed instead, whose lines are begun anew and have not failed.
         """
-        if kind != "gateway" and await self._num_endangered():
-            kind = "gateway"
+        give_up_s = time.monotonic() + MAX_PAUSE_S
+        while kind != "gateway" and await self._num_endangered():
+            if time.monotonic() > give_up_s:
+                kind = "gateway"
+            await asyncio.sleep(0.1)
         self.num_kills[kind] += 1
         if kind == "engine":
             await asyncio.to_thread(self._site.engine.restart)
