@@ -239,8 +239,9 @@ long-experiments: $(VENV)/.installed-dev
 	    tests/e2e/test_experiment_arms.py tests/faults/test_experiment_kills.py
 
 # All that is sized of batches, part by part, with a table at the end: the batch band beside interactive requests, simulated
-# deadlines, lines over 64 adapters, the largest file, limits at the edge, turns of tenants, and 100 rounds of two batches of 400
-# lines under ten kills of gateways, the engine and the database. FIRST_SEED goes on from a round, and NUM_ROUNDS runs fewer.
+# deadlines of 10,000 batches, lines over 64 adapters, the documented example, the largest file, limits at the edge, turns of
+# tenants, and 20 rounds of 50 kills of gateways, the engine and the database over batches. FIRST_SEED goes on from a round, and
+# NUM_ROUNDS runs fewer.
 #     make long-batches ARGS="band size"
 long-batches: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.gateway.batches $(ARGS)

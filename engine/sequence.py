@@ -6,7 +6,6 @@ No torch, and no behavior but what follows from the fields.
 from __future__ import annotations
 
 import enum
-from math import inf
 from typing import Protocol
 
 import msgspec
@@ -121,13 +120,13 @@ class Sequence(msgspec.Struct, eq=False):
     def turn(self) -> tuple[float, float]:
         """The sort key of the sequence among the waiting ones of its tenant.
 
-        In the batch band, first the moment from which the sequence's work cannot rest any more, if it has one, then the
-        arrival.
+        In the batch band, first the moment from which the sequence's work cannot rest any more, then the arrival, which
+        is that moment for work without a deadline: others may not come before it for ever.
         """
         if self.request.batch is None:
             return 0.0, self.arrived_s
         slack_s = self.request.batch.slack_s
-        return inf if slack_s is None else self.arrived_s + slack_s, self.arrived_s
+        return self.arrived_s + (slack_s or 0.0), self.arrived_s
 
     @property
     def num_blocks(self) -> int:

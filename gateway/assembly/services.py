@@ -115,6 +115,8 @@ log = structlog.get_logger(__name__)
 
 CONNECTIONS = 8
 ADMIN_CONNECTIONS = 4
+BATCH_CONNECTIONS = 3
+"""The most of a gateway's connections that work on batches borrows at once: requests wait for none of it."""
 """Connections to the database of one gateway: for requests and what works beside them, and for the admin API, whose
 reports never take one that a request waits for."""
 
@@ -334,7 +336,7 @@ async def running_services(
         authenticator.changes.subscribe(runner.changed)
         chats = StoredChats(database, cipher, writes, room)
         tools = Tools(
-            database=database,
+            database=database.bounded(BATCH_CONNECTIONS),
             files=files,
             output=FileContent(database, pieces, cipher),
             cipher=cipher,

@@ -206,6 +206,13 @@ class Database:
                 connection.terminate()
                 raise
 
+    def bounded(self, num_connections: int) -> Database:
+        """Return the same pool for a part of the process that is to leave connections to others, whose clients wait.
+
+        num_connections: the most that the part borrows at once.
+        """
+        return _Bounded(self._dsn, self._pool, num_connections)
+
     @asynccontextmanager
     async def snapshot(self, deadline_s: float | None = None) -> AsyncIterator[Connection]:
         """Give a read-only transaction that sees one moment, on a connection outside the pool: it may take long.
@@ -254,3 +261,16 @@ class Database:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class _Bounded(Database):
+    """A pool of which only some connections are borrowed at once."""
+
+    def __init__(self, dsn: str, pool: asyncpg.Pool[asyncpg.Record], num_connections: int) -> None:
+        super().__init__(dsn, pool)
+        self._places = asyncio.Semaphore(num_connections)
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[Connection]:
+        async with self._places, super().acquire() as connection:
+            yield connection
