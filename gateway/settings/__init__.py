@@ -84,7 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             pattern=r"^(https?://[^\s/]+/?)?$",
             description="URL at which clients reach the gateways, e.g. `https://llm.example.com`, where a proxy with "
-            "TLS stands in front. An `https` URL allows LORIKEET_HOST to be an address that other machines can reach.",
+            "TLS stands in front. An `https` URL allows LORIKEET_HOST to be an address that other machines can reach. "
+            "Passkeys belong to its host name: another name makes all of them useless.",
         ),
     ] = ""
     plain_http: Annotated[
@@ -258,8 +259,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     require_totp: Annotated[
         Literal["nobody", "owners", "everybody"],
         Meta(
-            description="People who need an authenticator: `nobody`, `owners` of the organization, or `everybody`. "
-            "Without one such a person can log in, and do nothing but set one up."
+            description="People who need a second factor: `nobody`, `owners` of the organization, or `everybody`. "
+            "Such a person logs in with a passkey, or with a password and an authenticator's code; with a password "
+            "alone they can do nothing but set one of these up."
         ),
     ] = "nobody"
     max_connections_per_address: Annotated[
