@@ -40,7 +40,7 @@ Purpose = Literal["add", "log in"]
 
 
 class SealsChallenges(Protocol):
-    """What seals challenges for their holders, as `gateway.support.challenges.Challenges`."""
+    """An object that seals challenges for their holders, as `gateway.support.challenges.Challenges`."""
 
     def seal(self, content: bytes, holder: str) -> bytes:
         """Return a challenge that nobody can guess or forge, for its holder alone."""
@@ -50,7 +50,7 @@ class SealsChallenges(Protocol):
 
 
 class NewCredential(msgspec.Struct, frozen=True):
-    """What a device answers when a passkey is made."""
+    """The answer of a device that was asked to make a passkey."""
 
     id: bytes
     client_data: bytes
@@ -58,7 +58,7 @@ class NewCredential(msgspec.Struct, frozen=True):
 
 
 class Assertion(msgspec.Struct, frozen=True):
-    """What a device answers when a passkey is asked for."""
+    """The answer of a device that was asked for a passkey."""
 
     id: bytes
     client_data: bytes

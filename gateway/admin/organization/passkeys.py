@@ -72,7 +72,7 @@ class RenamePasskey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PasskeyChallenge(msgspec.Struct, frozen=True, kw_only=True):
-    """What a browser needs to ask a device for a passkey. The challenge is good once, for five minutes."""
+    """The facts that a browser needs to ask a device for a passkey. The challenge is good once, for five minutes."""
 
     challenge: bytes
     rp_id: str
@@ -82,7 +82,7 @@ class PasskeyChallenge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewPasskeyChallenge(PasskeyChallenge, frozen=True, kw_only=True):
-    """What a browser needs to have a device make a passkey."""
+    """The facts that a browser needs to have a device make a passkey."""
 
     user_handle: bytes
     email: str
@@ -100,7 +100,7 @@ class Passkey(msgspec.Struct, frozen=True):
     created_at: int
     """Unix seconds."""
     last_used_at: int | None
-    """Unix seconds; null: it was not used yet."""
+    """Unix seconds; null for a passkey that was not used yet."""
     object: Literal["admin.passkey"] = "admin.passkey"
 
 

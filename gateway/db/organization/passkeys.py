@@ -27,7 +27,7 @@ class PasskeyRow(msgspec.Struct, frozen=True):
 
 
 class FoundPasskey(msgspec.Struct, frozen=True):
-    """What a login by a passkey is checked with."""
+    """A passkey as a login by it is checked."""
 
     id: str
     user_id: str

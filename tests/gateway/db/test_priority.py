@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from gateway.db.pool import Database
 from tests.installation.databases import Databases
 
 LOWEST = 19
+
+
+@pytest.fixture
+def dsn(databases: Databases) -> str:
+    return databases.create("priority")
 
 
 async def niceness_of(database: Database) -> int:
@@ -15,8 +22,7 @@ async def niceness_of(database: Database) -> int:
         return os.getpriority(os.PRIO_PROCESS, await conn.fetchval("SELECT pg_backend_pid()"))
 
 
-async def test_the_processes_behind_a_pool_have_its_niceness_and_no_others(databases: Databases) -> None:
-    dsn = databases.create("priority")
+async def test_the_processes_behind_a_pool_have_its_niceness_and_no_others(dsn: str) -> None:
     async with await Database.connect(dsn) as usual, await Database.connect(dsn, niceness=LOWEST) as lowered:
         before = await niceness_of(usual)
         assert (await niceness_of(lowered), await niceness_of(usual)) == (LOWEST, before)
