@@ -52,8 +52,9 @@ class Waits(msgspec.Struct):
     beside_ms: list[int] = []
     alone_busy: Seconds = {}
     beside_busy: Seconds = {}
-    seconds: float = 0.0
-    """The seconds that were measured on either side."""
+    alone_s: float = 0.0
+    beside_s: float = 0.0
+    """The seconds that were measured on either side, until the last answer of each phase."""
 
     @property
     def ratio(self) -> float:
@@ -68,8 +69,7 @@ class Waits(msgspec.Struct):
 
     def busy(self) -> str:
         """Return the processors that the parts kept busy on either side, in words."""
-        seconds = max(self.seconds, 1e-9)
-        return f"processors: {shares(self.alone_busy, seconds)} -> {shares(self.beside_busy, seconds)}"
+        return f"processors: {shares(self.alone_busy, self.alone_s)} -> {shares(self.beside_busy, self.beside_s)}"
 
 
 async def _ask_for(ground: Ground, key: Key, seconds: float, rng: random.Random) -> list[int]:
@@ -92,18 +92,18 @@ async def _ask_for(ground: Ground, key: Key, seconds: float, rng: random.Random)
 async def _measure(ground: Ground, key: Key, noise: Noise, size: Size, rng: random.Random) -> Waits:
     waits, parts = Waits(), Processors(_parts(ground, noise))
 
-    async def side(found_ms: list[int], busy: Seconds) -> None:
+    async def side(found_ms: list[int], busy: Seconds) -> float:
         await asyncio.sleep(SETTLE_S)
-        before = parts.seconds()
+        before, begun_s = parts.seconds(), time.monotonic()
         found_ms += await _ask_for(ground, key, size.phase_s, rng)
         for name, taken in between(before, parts.seconds()).items():
             busy[name] = busy.get(name, 0.0) + taken
+        return time.monotonic() - begun_s
 
     for number in range(size.rounds):
-        await side(waits.alone_ms, waits.alone_busy)
+        waits.alone_s += await side(waits.alone_ms, waits.alone_busy)
         with noise.on():
-            await side(waits.beside_ms, waits.beside_busy)
-        waits.seconds += size.phase_s
+            waits.beside_s += await side(waits.beside_ms, waits.beside_busy)
         tell(f"  round {number + 1} of {size.rounds}: {waits}")
     return waits
 
