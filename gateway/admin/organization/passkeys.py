@@ -230,6 +230,8 @@ class PasskeyController(Controller):
     ) -> DeletedPasskey:
         """Remove one of the caller's passkeys. All other logins of the caller end."""
         wanted = await read_body(request, Proof)
+        async with services.database.acquire() as conn:
+            _existing(await rows.lock_passkey(conn, caller.id, passkey_id), passkey_id)
         await services.logins.prove(caller.email or "", wanted.password, wanted.code, client_of(request))
         async with services.database.transaction() as conn:
             before = _existing(await rows.lock_passkey(conn, caller.id, passkey_id), passkey_id)

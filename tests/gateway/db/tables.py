@@ -183,7 +183,7 @@ TABLES: dict[str, Coverage] = {
     ),
     "passkeys": Coverage(
         access=Route(("users", "passkeys")),
-        foreign=Reason("the id of a passkey is looked up among the passkeys of a user, whose id is tested"),
+        foreign=ForeignId("passkey_id"),
         bound=Bound(admin_passkeys.MAX_PASSKEYS, "passkeys of a user"),
         removal=Removal(passkeys._REMOVE),
     ),
