@@ -63,7 +63,11 @@ export function inWords(error) {
     InvalidStateError: "This device holds a passkey of yours already.",
     SecurityError: "The browser takes no passkeys at this address.",
   };
-  return new ApiError({ status: 0, code: "passkey", message: words[error.name] ?? "The browser could not use a passkey." });
+  return new ApiError({
+    status: 0,
+    code: "passkey",
+    message: words[error.name] ?? "The browser could not use a passkey.",
+  });
 }
 
 const base64 = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer)));
