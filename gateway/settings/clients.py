@@ -48,8 +48,9 @@ class ClientSettings(StorageSettings, frozen=True, kw_only=True):
     require_totp: Annotated[
         Literal["nobody", "owners", "everybody"],
         Meta(
-            description="People who need an authenticator: `nobody`, `owners` of the organization, or `everybody`. "
-            "Without one such a person can log in, and do nothing but set one up."
+            description="People who need a second factor: `nobody`, `owners` of the organization, or `everybody`. "
+            "Such a person logs in with a passkey, or with a password and an authenticator's code; with a password "
+            "alone they can do nothing but set one of these up."
         ),
     ] = "nobody"
     max_connections_per_address: Annotated[

@@ -98,6 +98,7 @@ MEANT = {
     ("api_keys",): "keys",
     ("users",): "users",
     ("users", "logins"): "users",
+    ("users", "passkeys"): "users",
     ("users", "api_keys"): "users",
     ("admin_api_keys",): "admin_keys",
     ("audit_logs",): "audit",

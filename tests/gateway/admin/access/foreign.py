@@ -10,8 +10,9 @@ from gateway.db.pools.pools import create_pool
 from gateway.db.pools.provider_keys import list_provider_keys
 from gateway.db.pools.replicas import add_running_replica
 from gateway.db.pools.revisions import add_revision
+from tests.gateway.admin.authenticator import Device
 from tests.gateway.admin.routes import EXPERIMENT, GOOD_BODIES, ROUTE
-from tests.gateway.admin_server import AdminServer
+from tests.gateway.admin_server import PASSWORD, AdminServer
 
 
 class Foreign(msgspec.Struct, frozen=True):
@@ -33,6 +34,7 @@ class Foreign(msgspec.Struct, frozen=True):
     provider_key_id: str
     file_id: str
     batch_id: str
+    passkey_id: str
     rate_limit_id: str = "rl-tiny:pirate"
     name: str = "pirate"
 
@@ -83,8 +85,19 @@ async def make_foreign(server: AdminServer) -> Foreign:
             assert made_there.status_code == 200, made_there.text
         shared = await other.post("/routes", json={"name": "pirate", "document": ROUTE})
         assert shared.status_code == 200, shared.text
+    passkey = await _add_passkey(server, user["email"])
     ids = (user["id"], account["id"], account["api_key"]["id"], admin_key, limit, webhook, alert, delivered, import_id)
-    return Foreign(project, *ids, pool, replica, experiment, provider_key.id, file_id, batch_id)
+    return Foreign(project, *ids, pool, replica, experiment, provider_key.id, file_id, batch_id, passkey)
+
+
+async def _add_passkey(server: AdminServer, email: str) -> str:
+    """Return the id of a new passkey of a person."""
+    async with server.person(email) as person:
+        url = f"{server.url}/admin/v1/passkeys"
+        asked = (await person.post(url, json={"password": PASSWORD})).json()
+        made = await person.post(f"{url}/confirm", json=Device().make(asked))
+        assert made.status_code == 200, made.text
+        return str(made.json()["id"])
 
 
 async def _make_batch(server: AdminServer, organization_id: str, project_id: str, key_id: str) -> tuple[str, str]:
