@@ -133,7 +133,7 @@ class _Checkpoint:
     def note(self, make: Callable[Concatenate[Stacked, Given], Made]) -> Callable[Concatenate[Stacked, Given], Made]:
         """Return `make`, which may find the matrices elsewhere, with a note that they were asked for."""
 
-        def made(matrices: Stacked, *given: Given.args, **named: Given.kwargs) -> Made:
+        def made(matrices: Stacked, /, *given: Given.args, **named: Given.kwargs) -> Made:
             for name, shape in zip(matrices.names, matrices.shapes, strict=True):
                 self._unread.difference_update(self._sources(name, shape))
             return make(matrices, *given, **named)
