@@ -82,11 +82,11 @@ long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/engine/models/test_demo_speculation.py \
 	    tests/engine/cpu/test_quantization.py tests/e2e/test_tenants_share_one_batch.py
 
-# Models that transformers computes: each family served over HTTP, and every family of transformers proven or refused in words:
-# five minutes.
+# Each family of the engine's own code over 200 tokens, in the engine and served over HTTP; those that transformers computes, and
+# every family of transformers proven or refused in words; 10,000 mutants of each kind of mixtures of experts: an hour.
 long-models: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_general.py tests/e2e/test_general_models.py tests/e2e/test_families.py \
-	    tests/engine/models/test_families.py
+	    tests/engine/models/test_families.py tests/engine/models/test_experts.py tests/engine/models/test_expert_mutants.py
 
 # A million steps of the scheduler's state machine, in slices of a seed each, and 1,000 workloads of tenants that compete:
 # ten minutes. FIRST_SEED goes on from one.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.config.model import Experts
-from kernels.experts import ExpertRows, GroupedLinear
+from kernels.experts import ExpertRows, GroupedLinear, segments
 from kernels.linear import Embedding, Linear
 
 
@@ -71,6 +71,10 @@ class Stacked:
     def tensor(self) -> Tensor:
         """The matrices as one tensor, which is read once."""
         return self.read(range(len(self.names)))
+
+    def of(self, which: Sequence[int]) -> Stacked:
+        """Return some of the matrices, which are not read yet."""
+        return Stacked(self._take, [self.names[each] for each in which], [self.shapes[each] for each in which])
 
     def read(self, which: Sequence[int]) -> Tensor:
         """Return some of the matrices as one tensor, read anew."""
@@ -172,6 +176,32 @@ def plain_linear(matrices: Stacked, bias: Tensor | None) -> Product:
 def plain_grouped(matrices: Stacked, bias: Tensor | None, number: int) -> GroupedProduct:
     """Return the products with each expert's matrices as they are."""
     return GroupedLinear(*by_expert(matrices, bias, number))
+
+
+def parts_of_expert(matrices: Stacked, number: int) -> list[range]:
+    """Return which of the matrices are each expert's, of a number of experts."""
+    each = len(matrices.names) // number
+    return [range(expert * each, (expert + 1) * each) for expert in range(number)]
+
+
+class GroupedInTurn:
+    """Products with the matrices of experts that are made anew whenever a row asks for them, and not kept.
+
+    linear: makes the product with an expert's matrices.
+    """
+
+    def __init__(self, linear: MakeLinear, matrices: Stacked, bias: Tensor | None, number: int) -> None:
+        self._linear, self._matrices = linear, matrices
+        self._parts = parts_of_expert(matrices, number)
+        self._bias = None if bias is None else bias.view(number, -1)
+
+    def __call__(self, x: Tensor, rows: ExpertRows) -> Tensor:
+        """Multiply each row of x [M, in] by its expert's matrix, and return the result [M, out]."""
+        found = []
+        for expert, first, last in segments(rows):
+            bias = None if self._bias is None else self._bias[expert]
+            found.append(self._linear(self._matrices.of(self._parts[expert]), bias)(x[first:last]))
+        return torch.cat(found)
 
 
 def by_expert(matrices: Stacked, bias: Tensor | None, number: int) -> tuple[Tensor, Tensor | None]:
