@@ -82,11 +82,11 @@ long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/engine/models/test_demo_speculation.py \
 	    tests/engine/cpu/test_quantization.py tests/e2e/test_tenants_share_one_batch.py
 
-# Models that transformers computes: each family served over HTTP, and every family of transformers proven or refused in words:
-# five minutes.
+# Each family of the engine's own code over 200 tokens, in the engine and served over HTTP; those that transformers computes, and
+# every family of transformers proven or refused in words; 10,000 mutants of each kind of mixtures of experts: an hour.
 long-models: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_general.py tests/e2e/test_general_models.py tests/e2e/test_families.py \
-	    tests/engine/models/test_families.py
+	    tests/engine/models/test_families.py tests/engine/models/test_experts.py tests/engine/models/test_expert_mutants.py
 
 # A million steps of the scheduler's state machine, in slices of a seed each, and 1,000 workloads of tenants that compete:
 # ten minutes. FIRST_SEED goes on from one.
@@ -107,7 +107,7 @@ long-schemathesis: $(VENV)/.installed-dev
 # 5,000 hostile texts through every door, every host and every caller against every route, and whether an answer about another tenant's
 # object takes as long as one about none: five minutes.
 long-tenancy: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/test_every_route.py tests/gateway/admin/test_access.py
+	$(BIN)/pytest --full -s tests/gateway/test_every_route.py tests/gateway/admin/access
 
 # 100,000 seeds of the limits' simulation, and the edge and the steady load at full size: an hour. FIRST_SEED goes on
 # from one.
@@ -239,8 +239,9 @@ long-experiments: $(VENV)/.installed-dev
 	    tests/e2e/test_experiment_arms.py tests/faults/test_experiment_kills.py
 
 # All that is sized of batches, part by part, with a table at the end: the batch band beside interactive requests, simulated
-# deadlines, lines over 64 adapters, the largest file, limits at the edge, turns of tenants, and 100 rounds of two batches of 400
-# lines under ten kills of gateways, the engine and the database. FIRST_SEED goes on from a round, and NUM_ROUNDS runs fewer.
+# deadlines of 10,000 batches, lines over 64 adapters, the documented example, the largest file, limits at the edge, turns of
+# tenants, and 20 rounds of 50 kills of gateways, the engine and the database over batches. FIRST_SEED goes on from a round, and
+# NUM_ROUNDS runs fewer.
 #     make long-batches ARGS="band size"
 long-batches: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.gateway.batches $(ARGS)

@@ -39,6 +39,7 @@ class ContentDigest:
         self._sha256.update(json.dumps(head, separators=(",", ":")).encode() + b"\n")
 
     def update(self, chunk: bytes | memoryview) -> None:
+        """Hash the next bytes of the tensors of the module that has been begun."""
         self._sha256.update(chunk)
 
     def hexdigest(self) -> str:

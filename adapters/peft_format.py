@@ -16,7 +16,15 @@ from typing import BinaryIO
 import msgspec
 
 from adapters.errors import AdapterRejected
-from adapters.patterns.module_names import ModuleKey, module_key, module_name, parameter_of_experts
+from adapters.patterns.module_names import (
+    ModuleKey,
+    is_of_expert,
+    is_router,
+    module_key,
+    module_name,
+    num_experts_of,
+    parameter_of_experts,
+)
 from adapters.peft_config import CONFIG_NAME, LoraConfig, RankAndScaling, read_config
 from adapters.safe_file import open_regular
 from adapters.safetensors_header import TensorInfo, iter_tensor_bytes, read_header
@@ -32,6 +40,7 @@ _EXPERTS, _INNER = "experts", "base_layer"
 _PARAMETERS = ("gate_up_proj", "down_proj")
 """Parameters with a matrix of each expert, in the order in which PEFT wraps their module: the last one outermost."""
 MOST_EXPERTS = 1 << 12
+_ROUTER = "a router of experts, on which no adapter is taken"
 
 
 class AdapterModule(msgspec.Struct, frozen=True):
@@ -105,6 +114,8 @@ def describe(config_file: BinaryIO, weights_file: BinaryIO) -> AdapterFile:
             path = f"{path.removesuffix(f'.{_INNER}')}.{parameter}"
         rank, scaling = ranks.of(path)
         contradiction = config.contradiction(layer, path, of_parameter=bool(parameter))
+        if contradiction and is_router(projection):
+            contradiction = f"is {_ROUTER}"
         num_experts = _num_experts(pair, rank) if parameter else 1
         errors = [contradiction] if contradiction else _pair_errors(pair, rank, num_experts)
         reasons += [f"{path}: {error}" for error in errors]
@@ -147,8 +158,10 @@ def _parameter_of(
     is_inner = projection.endswith(f".{_INNER}")
     outer = projection.removesuffix(f".{_INNER}")
     targeted = {name.rpartition(".")[2] for name in config.target_parameters or ()}
-    if unknown := sorted(targeted.difference(_PARAMETERS)):
-        return "", f"{CONFIG_NAME}: target_parameters has {unknown[0][:100]!r}; supported: {', '.join(_PARAMETERS)}"
+    if unknown := sorted(name for name in config.target_parameters or () if name.rpartition(".")[2] not in _PARAMETERS):
+        of_router = f", of {_ROUTER}" if is_router(unknown[0]) else ""
+        supported = ", ".join(_PARAMETERS)
+        return "", f"{CONFIG_NAME}: target_parameters has {unknown[0][:100]!r}{of_router}; supported: {supported}"
     both = is_inner or (layer, f"{outer}.{_INNER}") in pairs
     if both and (len(targeted) < 2 or (layer, outer) not in pairs):
         return "", "its tensors are for two parameters, one of which is not targeted or not there"
@@ -214,7 +227,7 @@ def check_fit(adapter: AdapterFile, targets: Mapping[str, tuple[int, int]], num_
         if module.layer >= num_layers:
             reasons.append(f"{where}: the base model has {num_layers} layers")
         elif module.projection not in targets:
-            reasons.append(f"{where}: the base model takes no adapter there")
+            reasons.append(f"{where}: {_why_nowhere(module.projection, targets)}")
         else:
             found = (module.a.shape[1], module.b.shape[0])
             if found != targets[module.projection]:
@@ -222,6 +235,19 @@ def check_fit(adapter: AdapterFile, targets: Mapping[str, tuple[int, int]], num_
                 reasons.append(f"{where}: made for (in, out) = {found}, the base model has {expected}")
     if reasons:
         raise AdapterRejected(reasons)
+
+
+def _why_nowhere(projection: str, targets: Mapping[str, object]) -> str:
+    """Return why a base model with these targets has no place for an adapter on a projection."""
+    if is_router(projection):
+        return f"is {_ROUTER}"
+    made_for = num_experts_of(projection)
+    numbers = {number for number in map(num_experts_of, targets) if number}
+    if is_of_expert(projection) and not numbers:
+        return "the base model takes no adapter on experts"
+    if made_for and made_for not in numbers:
+        return f"made for {made_for} experts, the base model has {', '.join(map(str, numbers))}"
+    return "the base model takes no adapter there"
 
 
 def check_rank(adapter: AdapterFile, max_rank: int) -> None:

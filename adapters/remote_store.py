@@ -73,6 +73,7 @@ class RemoteStore(AdapterStore):
         self._cache = Cache(cache_dir, cache_bytes)
 
     def keep(self, folder: Path, digest: str) -> None:
+        """Upload the files of a folder under their digest, replacing what is there, and put them into the cache."""
         if not is_digest(digest):
             raise ValueError(f"{digest[:100]!r} is not a digest")
         self._upload(folder, digest)  # known content too: the time does not tell, and what was damaged is whole again
@@ -114,6 +115,7 @@ class RemoteStore(AdapterStore):
             return folder
 
     def holds(self, digest: str) -> bool:
+        """Tell whether the bucket has content of this digest, without fetching it; False for what is no digest."""
         if not is_digest(digest):
             return False
         with _failures("read"):
@@ -132,11 +134,13 @@ class RemoteStore(AdapterStore):
         self._cache.evict(digest)
 
     def digests(self) -> list[str]:
+        """Return the digests of all content in the bucket, sorted; objects with other names are left out."""
         with _failures("listed"):
             names = [each["path"] for objects in obstore.list(self._bucket) for each in objects]
         return sorted(filter(is_digest, (name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))))
 
     def size_bytes(self, digest: str) -> int:
+        """Return the bytes of the content's files together, which are fetched unless the cache has them."""
         with self.reading(digest) as folder:
             return sum((folder / name).stat().st_size for name in FILE_NAMES)
 

@@ -42,6 +42,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def num_bytes(self) -> int:
+        """The bytes of the tensor's numbers, without its entry in the header."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 

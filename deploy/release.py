@@ -125,6 +125,7 @@ def make(target: Path) -> None:
 
 
 def main() -> None:
+    """Check the repository and make the files in `dist/`; end with one line where there can be no release."""
     try:
         check()
         make(ROOT / "dist")

@@ -111,6 +111,7 @@ class Compilations:
         return failed
 
     def close(self) -> None:
+        """Stop the compiler and its processes, if there is one."""
         if self._compiler is not None:
             self._compiler.close()
 

@@ -77,12 +77,14 @@ class Runner(Protocol):
     """
 
     @property
-    def runs_ahead(self) -> bool: ...
+    def runs_ahead(self) -> bool:
+        """True if a plan may be launched before the results of the one before it are taken."""
 
     def launches_fast(self, plan: Plan) -> bool:
         """Tell whether the host is done with the launch of a plan long before the device is done with the step."""
 
-    def launch(self, plan: Plan) -> Step: ...
+    def launch(self, plan: Plan) -> Step:
+        """Launch a plan, and return its step."""
 
 
 class Device(msgspec.Struct, frozen=True):

@@ -160,6 +160,7 @@ class FakeCore:
         self._draining = False
 
     def run(self) -> None:
+        """Obey commands and make steps until the engine is drained, then post `Drained`."""
         self._mailbox.post(self._stats())  # how much batch work is wanted, before any has come
         while not (self._draining and not self._running):
             commands = self._mailbox.take_commands(0.0 if self._running else 0.5)

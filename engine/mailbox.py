@@ -62,6 +62,7 @@ class Mailbox:
         return self._wake_reader.fileno()
 
     def command(self, command: Command) -> None:
+        """Put a command into the stepping thread's queue."""
         self._inbox.put(command)
 
     def take_commands(self, timeout_s: float) -> list[Command]:
@@ -74,6 +75,7 @@ class Mailbox:
         return commands
 
     def post(self, event: Event) -> None:
+        """Put an event into the queue of the thread that talks to gateways, and wake that thread."""
         self._outbox.put(event)
         self.wake()
 
@@ -83,6 +85,7 @@ class Mailbox:
             self._wake_writer.send(b"\0")
 
     def take_events(self) -> list[Event]:
+        """Return all events that have been posted, without waiting."""
         with contextlib.suppress(BlockingIOError):
             self._wake_reader.recv(4096)
         events: list[Event] = []
@@ -92,5 +95,6 @@ class Mailbox:
         return events
 
     def close(self) -> None:
+        """Close the sockets by which the talking thread is woken."""
         self._wake_reader.close()
         self._wake_writer.close()

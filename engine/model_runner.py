@@ -42,9 +42,11 @@ class ModelRunner:
 
     @property
     def runs_ahead(self) -> bool:
+        """True if the path can feed the tokens of one step to the next."""
         return self._path.feeds
 
     def launches_fast(self, plan: Plan) -> bool:
+        """Tell whether the path launches the plan as one replay."""
         return self._path.replays(plan, sum(wanted.num_rows for wanted in rows_of(plan.chunks)))
 
     def run(self, plan: Plan) -> list[ChunkResult]:
@@ -117,6 +119,7 @@ class LaunchedStep(msgspec.Struct, frozen=True):
     """The pooled hidden states of each chunk, in that order."""
 
     def await_half(self) -> None:
+        """Wait until the device is halfway through the step."""
         self.halfway.synchronize()
 
     def wait(self) -> list[ChunkResult]:

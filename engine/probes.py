@@ -90,6 +90,7 @@ class Probes:
         self._sides: dict[str, tuple[_Probe, _Side]] = {}  # by request
 
     def is_loading(self, key: str) -> bool:
+        """Tell whether a probe waits for this adapter to be loaded."""
         probe = self._probes.get(key)
         return probe is not None and probe.sides is None
 

@@ -6,7 +6,6 @@ No torch, and no behavior but what follows from the fields.
 from __future__ import annotations
 
 import enum
-from math import inf
 from typing import Protocol
 
 import msgspec
@@ -109,6 +108,7 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def request_id(self) -> str:
+        """The id of the request."""
         return self.request.request_id
 
     @property
@@ -120,13 +120,13 @@ class Sequence(msgspec.Struct, eq=False):
     def turn(self) -> tuple[float, float]:
         """The sort key of the sequence among the waiting ones of its tenant.
 
-        In the batch band, first the moment from which the sequence's work cannot rest any more, if it has one, then the
-        arrival.
+        In the batch band, first the moment from which the sequence's work cannot rest any more, then the arrival, which
+        is that moment for work without a deadline: others may not come before it for ever.
         """
         if self.request.batch is None:
             return 0.0, self.arrived_s
         slack_s = self.request.batch.slack_s
-        return inf if slack_s is None else self.arrived_s + slack_s, self.arrived_s
+        return self.arrived_s + (slack_s or 0.0), self.arrived_s
 
     @property
     def num_blocks(self) -> int:
@@ -135,6 +135,7 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def num_prompt_tokens(self) -> int:
+        """The number of the prompt's tokens."""
         return len(self.request.prompt_token_ids)
 
     @property
@@ -154,10 +155,12 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def num_uncomputed(self) -> int:
+        """The number of tokens that have to be computed before the next one can be chosen."""
         return self.length - self.num_computed
 
     @property
     def is_alive(self) -> bool:
+        """True until the choice has finished."""
         return self.status is not Status.FINISHED
 
     @property
@@ -269,8 +272,10 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def chunks(self) -> list[Chunk]:
+        """All chunks of the step, decodes first."""
         return self.decodes + self.prefills
 
     @property
     def num_tokens(self) -> int:
+        """The number of tokens that the step computes."""
         return sum(chunk.num_tokens for chunk in self.chunks)

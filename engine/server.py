@@ -145,6 +145,7 @@ class EngineServer:
         self._socket.bind(endpoint)
 
     def run(self) -> None:
+        """Speak with gateways until the engine is drained and its usage is handed over, if anybody comes for it."""
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._mailbox.wake_fd, zmq.POLLIN)

@@ -85,7 +85,7 @@ def settled(config: EngineConfig) -> EngineConfig:
     """
     check_kv_dtype(config.kv_dtype, resolve_device(config.device))
     device = resolve_device(config.device)
-    why = why_unquantized(load_model_config(config.model_dir, config.decoder))
+    why = why_unquantized(load_model_config(config.model_dir, config.decoder), device)
     if why:
         check_unquantized(config.quantization, why)
         return msgspec.structs.replace(config, quantization="none")

@@ -49,6 +49,7 @@ class Statistics:
         self._step_seconds += seconds
 
     def snapshot(self) -> EngineStats:
+        """Return the counters of all parts as they are now."""
         scheduler, adapters, compilations = self._scheduler, self._adapters, self._compilations
         totals, slots = scheduler.totals, adapters.slots
         return EngineStats(

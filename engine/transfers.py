@@ -29,7 +29,7 @@ class PastEvent:
     has_come = True
 
     def synchronize(self) -> None:
-        pass
+        """Return at once."""
 
 
 class Fetched(Protocol):
@@ -56,6 +56,7 @@ class Here:
         self._tensor = tensor
 
     def wait(self) -> Tensor:
+        """Return the tensor at once."""
         return self._tensor
 
 
@@ -63,7 +64,9 @@ class HostTransfers:
     """The transfers of a CPU: arrays and tensors share their memory."""
 
     def put(self, array: NDArray[Any]) -> Tensor:
+        """Return a tensor over the array's memory."""
         return torch.from_numpy(array)
 
     def fetch(self, tensor: Tensor) -> Fetched:
+        """Return the tensor itself as fetched."""
         return Here(tensor)

@@ -107,6 +107,7 @@ def compile_all(names: list[str], only: list[str]) -> Iterator[tuple[str, Launch
 
 
 def main() -> None:
+    """Print the resources that each kernel of the chosen targets takes when it is compiled."""
     names = [target.name for target in TARGETS]
     parser = argparse.ArgumentParser(prog="python -m kernels.compile", description=__doc__)
     parser.add_argument("targets", nargs="*", help=f"of {', '.join(names)}; all by default")

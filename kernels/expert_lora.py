@@ -3,8 +3,8 @@
 Semantics, for row m of expert e and adapter g (none: nothing is added):
     out[m] += scaling_g * (x[m] @ A_ge^T) @ B_ge^T          A_ge [r, in], B_ge [out, r]
 
-A's and B's of all experts of an adapter lie side by side, and so do adapters of a table: the pair (g, e) is one of
-G * E virtual adapters. B's lie transposed, as in `kernels.lora`.
+A's and B's of all experts of an adapter lie side by side; B's lie transposed, as in `kernels.lora`. This is the slow
+way, one pair of adapter and expert after the other; `kernels.cpu.experts` has the fast one of CPUs.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ class ExpertSegments(NamedTuple):
 
     rows: Tensor | None
     """[n] int64, the rows; None: all, as they are."""
-    adapters: Tensor
-    """[n] int64, the adapter of each."""
     spans: list[tuple[int, int, int, int]]
     """(adapter, expert, first, last): places among these rows."""
 
@@ -62,34 +60,36 @@ def expert_segments(rows: ExpertRows, adapters: Tensor) -> ExpertSegments:
         spans.append((g, e, first, last))
         first = last
     if order == list(range(len(of_rows))):
-        return ExpertSegments(None, adapters, spans)
-    mine = torch.tensor(order, dtype=torch.int64)
-    return ExpertSegments(mine, adapters.index_select(0, mine), spans)
+        return ExpertSegments(None, spans)
+    return ExpertSegments(torch.tensor(order, dtype=torch.int64), spans)
+
+
+class ExpertFactors(NamedTuple):
+    """The matrices of one adapter for projections p that share an input."""
+
+    projections: tuple[int, ...]
+    """The adapted projections, as positions among all."""
+    a: Tensor
+    """[E, sum(r_p), in]: the A's of the projections below each other."""
+    bs: tuple[Tensor, ...]
+    """[E, r_p, out_p] of each."""
+    scalings: tuple[float, ...]
 
 
 def add_expert_lora_(
-    outs: Sequence[Tensor], x: Tensor, segments: ExpertSegments, a: Tensor, bs: Sequence[Tensor], scale: Tensor | None
+    outs: Sequence[Tensor], x: Tensor, segments: ExpertSegments, factors: Sequence[ExpertFactors | None]
 ) -> None:
-    """Add to each row the deltas of its adapter's matrices for its expert, for projections p that share x [M, in].
+    """Add to each row the deltas of its adapter's matrices for its expert, for projections that share x [M, in].
 
-    outs: [M, out_p] of each projection, in place; a [G, E, sum(r_p), in]; bs [G, E, r_p, out_p]; scale
-    [G, 1, sum(r_p)] fp32, None: multiplied into bs.
+    outs: [M, out_p] of each projection, in place. factors: of each adapter, None: it adds nothing.
     """
-    mine, spans = segments.rows, segments.spans
-    if not spans:
-        return
-    x = (x if mine is None else x.index_select(0, mine)).to(a.dtype)
-    # One after the other: side by side they would be copied, which takes several times as long as the products.
-    shrunk = x.new_empty(len(x), a.shape[2])
-    for g, e, first, last in spans:
-        torch.mm(x[first:last], a[g, e].T, out=shrunk[first:last])
-    if scale is not None:
-        shrunk = (shrunk * scale[:, 0].index_select(0, segments.adapters)).to(a.dtype)
-    for out, h, b in zip(outs, torch.split(shrunk, [b.shape[2] for b in bs], 1), bs, strict=True):
-        delta = x.new_empty(len(x), b.shape[3])
-        for g, e, first, last in spans:
-            torch.mm(h[first:last], b[g, e], out=delta[first:last])
-        if mine is None:
-            out.add_(delta)
-        else:
-            out.index_copy_(0, mine, (out.index_select(0, mine) + delta).to(out.dtype))
+    for g, e, first, last in segments.spans:
+        adapter = factors[g]
+        if adapter is None:
+            continue
+        mine = slice(first, last) if segments.rows is None else segments.rows[first:last]
+        shrunk = x[mine].to(adapter.a.dtype) @ adapter.a[e].T
+        ranks = [b.shape[1] for b in adapter.bs]
+        parts = zip(adapter.projections, torch.split(shrunk, ranks, 1), adapter.bs, adapter.scalings, strict=True)
+        for p, h, b, scaling in parts:
+            outs[p][mine] += (scaling * (h @ b[e])).to(x.dtype)

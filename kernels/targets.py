@@ -105,6 +105,7 @@ NUM_PREFILL_ROWS = 2048
 
 
 def empty(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Return a tensor on the meta device, which has a shape and no memory."""
     return torch.empty(shape, dtype=dtype, device=META)
 
 

@@ -29,6 +29,7 @@ TRIES_OF_A_DRY_RUN = 1
 
 
 def main() -> None:
+    """Measure each question's candidates and write the best to the table; with `--dry`, only try that they run."""
     parser = argparse.ArgumentParser(prog="python -m kernels.tune", description=__doc__)
     parser.add_argument("--dry", action="store_true", help="on a CPU, without measuring")
     parser.add_argument(

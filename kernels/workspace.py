@@ -23,6 +23,7 @@ class Workspace:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the buffer."""
         return self._buffer.dtype
 
     def take(self, *shape: int) -> Tensor:

@@ -158,7 +158,7 @@ LONGEST = (
     "tests/browser/",
     "tests/faults/",
     "tests/gateway/agent/",
-    "tests/gateway/admin/test_access.py",
+    "tests/gateway/admin/access/",
     "tests/gateway/test_schemathesis.py",
     "tests/gateway/limits/",
     "tests/engine/test_bench.py",

@@ -37,6 +37,7 @@ class Plain:
         self.until = COPY_BYTES + MAX_HEADERS_BYTES
 
     def read(self, size: int) -> bytes:
+        """Return the next bytes, at most `size`. Raises AdapterRejected: when they go beyond byte `until`."""
         chunk = self._next(size)
         self._position += len(chunk)
         if self._position > self.until:

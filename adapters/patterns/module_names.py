@@ -25,7 +25,8 @@ _WORD = r"[A-Za-z_][A-Za-z0-9_]{0,39}"
 _PART = r"[A-Za-z0-9_]{1,40}"
 _MODULE = re.compile(rf"({_WORD}(?:\.{_WORD}){{0,3}})\.(0|[1-9][0-9]{{0,2}})\.({_PART}(?:\.{_PART}){{0,5}})")
 
-_COUNT = re.compile(r"\[[0-9]+\]")
+_COUNT = re.compile(r"\[([0-9]+)\]")
+_ROUTERS = ("gate", "router")
 
 ModuleKey = tuple[int, str]  # the layer, and the short name of the module
 
@@ -55,6 +56,17 @@ def module_name(layer: int, short: str) -> str:
 def is_of_expert(short: str) -> bool:
     """Tell whether a module, by its short name, is a part of one expert among several, or of all of them."""
     return any(part.partition("[")[0] == "experts" for part in short.split("."))
+
+
+def is_router(short: str) -> bool:
+    """Tell whether a module, by its short name, has the name of one that chooses experts."""
+    return not set(_ROUTERS).isdisjoint(short.split("."))
+
+
+def num_experts_of(short: str) -> int:
+    """Return the number of experts of which a short name is a parameter; 0 for any other name."""
+    match = _COUNT.search(short)
+    return 0 if match is None else int(match[1])
 
 
 def parameter_of_experts(short: str, num_experts: int, parameter: str) -> str:

@@ -36,7 +36,7 @@ export const ROUTES = [
     organization: true,
     place: "models",
   }),
-  page("hosts/:host", () => import("../pages/models/host.js"), {
+  page("hosts/:host", () => import("../pages/models/host/index.js"), {
     needs: "pools.read",
     organization: true,
     place: "models",

@@ -3,6 +3,7 @@
 
 import * as api from "./api.js";
 import { forgetAll } from "./data.js";
+import { logIn } from "./passkeys.js";
 import { Store, useStore } from "./store.js";
 
 /** {state: "loading" | "in" | "out" | "unreachable", who}: who is the reply of GET /admin/v1/session. */
@@ -22,6 +23,14 @@ export async function readSession() {
 /** code: of the authenticator, for who has one. Throws ApiError. */
 export async function signIn(email, password, code) {
   await api.post("/admin/v1/login", { email, password, ...(code && { code }) });
+  otherTabs?.postMessage("changed");
+  forgetAll();
+  await readSession();
+}
+
+/** By a passkey, without password and code. Throws as `logIn` does. */
+export async function signInByPasskey() {
+  await logIn();
   otherTabs?.postMessage("changed");
   forgetAll();
   await readSession();

@@ -15,6 +15,7 @@ import { useApi } from "../lib/data.js";
 import { html, useMemo, useState } from "../lib/html.js";
 import { qrPath } from "../lib/qr.js";
 import { readSession, useSession } from "../lib/session.js";
+import { Passkeys } from "./passkeys.js";
 
 const ROLES = {
   owner: "Owner of the organization",
@@ -30,7 +31,12 @@ export default function Account() {
     <${Page} title="Account" lead="How you sign in, and where you are signed in now.">
       ${
         who.must_set_up_totp &&
-        html`<${Notice} tone="warn">People with your role need an authenticator here. Set one up to go on.<//>`
+        html`
+          <${Notice} tone="warn">
+            People with your role need an authenticator or a passkey here. Set one up to go on, or sign in with the
+            passkey that you have.
+          <//>
+        `
       }
       <${Section} card>
         <${Facts}
@@ -45,6 +51,7 @@ export default function Account() {
       <//>
       <${Password} />
       <${Authenticator} has=${who.has_totp} />
+      <${Passkeys} hasCode=${who.has_totp} />
       <${Sessions} />
     <//>
   `;

@@ -1,8 +1,11 @@
 // Signing in: address and password, then the code of the authenticator for who has one.
 
+import { Button } from "../components/button.js";
+import { ErrorBox } from "../components/feedback.js";
 import { Form, TextField, useForm } from "../components/form.js";
 import { html, useEffect, useState } from "../lib/html.js";
-import { signIn } from "../lib/session.js";
+import { arePossible, inWords } from "../lib/passkeys.js";
+import { signIn, signInByPasskey } from "../lib/session.js";
 
 const CODE_CHARS = 40;
 
@@ -79,6 +82,7 @@ export default function SignIn() {
               </button>
             `
             : html`
+              <${ByPasskey} />
               <p class="hint">
                 At the first start, <code>lorikeet serve</code> prints where the first password is.
               </p>
@@ -86,5 +90,32 @@ export default function SignIn() {
         }
       </div>
     </main>
+  `;
+}
+
+/** A button, where passkeys work at all. */
+function ByPasskey() {
+  const [possible, setPossible] = useState(false);
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState(null);
+  useEffect(() => {
+    arePossible().then(setPossible, () => {});
+  }, []);
+  if (!possible) return null;
+  const go = async () => {
+    setBusy(true);
+    setError(null);
+    try {
+      await signInByPasskey();
+    } catch (failure) {
+      setError(inWords(failure));
+      setBusy(false);
+    }
+  };
+  return html`
+    <div class="stack">
+      <${Button} onClick=${go} disabled=${busy}>Sign in with a passkey<//>
+      ${error && html`<${ErrorBox} error=${error} what="sign you in" />`}
+    </div>
   `;
 }

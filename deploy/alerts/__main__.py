@@ -53,6 +53,7 @@ def _flags() -> argparse.Namespace:
 
 
 def main() -> None:
+    """Write the rules for the objectives that the flags name to the file that they name."""
     flags = _flags()
     objectives = Objectives(flags.availability, flags.first_token_share, flags.first_token_seconds)
     flags.out.write_text(HEAD + rendered(groups(objectives), flags.divide))

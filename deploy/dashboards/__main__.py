@@ -15,6 +15,7 @@ FOLDER = Path(__file__).parent
 
 
 def main() -> None:
+    """Write each board to its file of JSON in the folder of dashboards."""
     for board in BOARDS:
         path = FOLDER / f"{board.name}.json"
         path.write_text(rendered(board) + "\n")

@@ -80,10 +80,12 @@ def pins(path: Path) -> list[str]:
 
 
 def is_torch(entry: str) -> bool:
+    """Tell whether an entry of a lock file is of PyTorch, which has an index of its own for its CPU builds."""
     return entry.startswith("torch==")
 
 
 def is_other(entry: str) -> bool:
+    """Tell whether an entry is of neither PyTorch nor a package that its CUDA build brings."""
     return not is_torch(entry) and not OF_CUDA.match(entry)
 
 
@@ -94,6 +96,7 @@ def with_cpu_builds(entry: str) -> str:
 
 
 def main() -> None:
+    """Resolve all dependencies and write the lock files; with `--keep`, what is locked stays where it may."""
     parser = argparse.ArgumentParser(description="Write the lock files anew.")
     parser.add_argument("--keep", action="store_true", help="keep what is locked, as far as pyproject.toml allows")
     keeps = parser.parse_args().keep

@@ -88,6 +88,7 @@ def demo_model() -> dict[str, Any]:
 
 
 def main() -> None:
+    """Write the bill of everything that a server with a GPU installs to the file that the command line names."""
     text = "".join((FOLDER / f"{name}.txt").read_text() for name in ("torch", "runtime", "cuda"))
     made = bill(text)
     Path(sys.argv[1]).write_text(json.dumps(made, indent=2) + "\n")

@@ -36,6 +36,7 @@ class Trace(msgspec.Struct):
 
     @property
     def ttft_s(self) -> float:
+        """Seconds from sending the request to its first token."""
         return self.arrived_s[0] - self.sent_s
 
     @property
@@ -85,9 +86,11 @@ class BenchEngine:
 
     @property
     def num_under_way(self) -> int:
+        """The number of requests that were sent and have not ended."""
         return len(self._under_way)
 
     def send(self, request: GenerateRequest) -> Trace:
+        """Send a request, and return its trace, which fills while the engine takes turns."""
         trace = self._under_way[request.request_id] = Trace(request, time.monotonic())
         self._mailbox.command(request)
         return trace

@@ -21,6 +21,7 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
+        """The length of the stretch in seconds."""
         return self.end_s - self.start_s
 
 

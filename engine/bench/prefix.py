@@ -49,6 +49,7 @@ class Prober:
         self._workload = workload
 
     def probe(self, prompt: list[int], tenant: str) -> Probe:
+        """Return the time of a tenant's first token, and the tokens of the prompt that came from the cache."""
         trace = self._engine.answer(self._workload.request(prompt, 1, tenant=tenant))
         assert trace.final is not None
         return Probe(trace.ttft_s, trace.final.usage.cached_tokens)

@@ -30,12 +30,14 @@ class Report:
         self._keys: list[str] = []
 
     def machine(self, facts: Row) -> None:
+        """Write the facts of the machine, on one line."""
         if self._as_json:
             self._write(json.dumps({"scenario": self._scenario, "machine": facts}))
         else:
             self._write(", ".join(f"{name} {value}" for name, value in facts.items()))
 
     def row(self, row: Row) -> None:
+        """Write a row; in a table, a line of names comes before it where its keys differ from those of the last row."""
         if self._as_json:
             self._write(json.dumps({"scenario": self._scenario, **row}))
             return

@@ -25,6 +25,7 @@ class Workload:
         self._numbers = itertools.count()
 
     def prompt(self, num_tokens: int) -> list[int]:
+        """Return a new prompt of random ids."""
         return self._random.choices(self._ids, k=num_tokens)
 
     def request(

@@ -80,6 +80,7 @@ class GgufTensor(msgspec.Struct, frozen=True):
 
     @property
     def num_bytes(self) -> int:
+        """The bytes of the tensor in the file."""
         return self.row_bytes * (self.shape[0] if len(self.shape) > 1 else 1)
 
 

@@ -12,7 +12,8 @@
     native      a plan to hidden states by the native kernels, for products in small integers
 
 With products in small integers a step is one native call, which has a cache of its own (`kernels.cpu.decoder`) and
-reads adapters where they lie. All other engines compute by `path`:
+reads adapters where they lie. All other engines compute by `path`, and so do those of models with experts, whose
+products in small integers are one native call for each group of a layer, and adapters on experts another one:
 
 - Cache. Per layer `[2, kv_heads, slots, head_dim]`, slot = block * 16 + offset. Decode gathers whole blocks and
   multiplies in batches; prefill attends per chunk over its cached prefix.

@@ -96,6 +96,7 @@ class PagedAttention:
         self._rotary = {rope: table.at(angles) for rope, table in cache.rotary_tables.items()}
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
+        """Attend in layer `index`, one kernel call for all decodes and one for each chunk of a prompt."""
         rows, cache = self._rows[self._cache.windows[index]], self._cache.layers[index]
         num_heads, num_kv_heads = self._cache.heads
         if layer.q_norm is not None and layer.k_norm is not None:

@@ -63,6 +63,7 @@ class GeneralAttention:
         self._rows = rows
 
     def attend_rotated(self, index: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
+        """Attend in layer `index` as its kind asks for: once for all decodes, and once for each chunk of a prompt."""
         kind, cache = self._cache.kinds[index], self._cache.layers[index]
         rows = self._rows[kind.window]
         narrower = kind.head_dim - kind.value_dim
@@ -107,6 +108,7 @@ class GeneralPath(AdapterPath):
         self._batches = BatchBuilder(block_size, [layer.window for layer in cache.kinds])
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
+        """Return the hidden states [W, hidden] of these rows of a plan."""
         self.adapt_threads()
         token_ids, rows = self._batches.build(plan)
         positions = next(iter(rows.values())).positions
@@ -115,6 +117,7 @@ class GeneralPath(AdapterPath):
         return self._decoder.forward(token_ids, positions, attention, wanted, self.step_lora(plan))
 
     def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of rows of `forward`: [W, hidden] -> [W, V] fp32."""
         return self._decoder.logits(hidden)
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from engine.config import ModelConfig, UnsupportedModel
 from engine.cpu.importance import NOTHING, Importance
 from engine.cpu.kept import KeptMatrices, MatricesWriter
-from engine.models.weights import Product, Stacked
+from engine.models.weights import Product, Stacked, parts_of_expert
+from kernels.cpu.experts import NativeGrouped
 from kernels.cpu.library import NativeLibrary
 from kernels.cpu.linear import NativeEmbedding, NativeLinear
 from kernels.cpu.matrix import BLOCK, BLOCK_FORMATS, GROUP, Format, NativeMatrix
@@ -47,6 +48,9 @@ def matrices_bytes(config: ModelConfig, kind: Format) -> int:
         return -(-outputs // BLOCK) * BLOCK * -(-inputs // GROUP) * GROUP_BYTES[kind]
 
     layer = sum(num_bytes(outputs, inputs, kind) for inputs, outputs in config.projection_shapes().values())
+    if config.experts is not None:
+        expert = sum(num_bytes(outputs, inputs, kind) for inputs, outputs in config.expert_shapes().values())
+        layer += config.experts.number * expert
     head = num_bytes(config.vocab_size, config.hidden_size, "int8")
     return config.num_layers * layer + head * (1 if config.tie_word_embeddings else 2)
 
@@ -85,6 +89,14 @@ class NativeMatrices:
         Raises Damaged: when a kept matrix is not what was written.
         """
         return NativeLinear(self._matrix(matrices), bias)
+
+    def grouped(self, matrices: Stacked, bias: Tensor | None, number: int) -> NativeGrouped:
+        """Return the products with the matrices of a number of experts, of which one at a time is made.
+
+        Raises UnsupportedModel, Damaged: as `linear`.
+        """
+        made = [self._matrix(matrices.of(which)) for which in parts_of_expert(matrices, number)]
+        return NativeGrouped(made, None if bias is None else bias.view(number, -1))
 
     def embedding(self, table: Stacked, head: Product | None) -> NativeEmbedding:
         """Return the rows of a table [V, H]. head: the product with the same table, where they are read then.

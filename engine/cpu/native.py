@@ -72,18 +72,23 @@ class NativePath:
 
     @property
     def halfway(self) -> Event:
+        """An event that has come: a step is done when it is launched."""
         return PastEvent()
 
     def replays(self, plan: Plan, num_outputs: int) -> bool:
+        """Return False: a step is launched operation by operation."""
         return False
 
     def feed(self, token_ids: Tensor, sequences: Many[Sequence]) -> None:
+        """Raise NotImplementedError: on a CPU tokens go over the host."""
         raise NotImplementedError("tokens go over the host")
 
     def order(self, plan: Plan) -> Many[int]:
+        """Return the places of decodes as the plan has them."""
         return range(len(plan.decodes))
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
+        """Return the hidden states [W, hidden] of these rows of a plan, valid until the next call."""
         if self._threads is not None:
             self._threads.adapt()
         tokens: list[int] = []
@@ -114,6 +119,7 @@ class NativePath:
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of rows of `forward`: [W, hidden] -> [W, V] fp32, valid until the next call."""
         logits = self._lm_head.write(hidden, self._logits.take(len(hidden), self._config.vocab_size))
         divided = logits if self._config.logits_divisor == 1.0 else logits.div_(self._config.logits_divisor)
         return bounded_(divided, self._config.logits_softcap)

@@ -44,12 +44,15 @@ class AdapterPath:
 
     @property
     def halfway(self) -> Event:
+        """An event that has come: a step is done when it is launched."""
         return PastEvent()
 
     def replays(self, plan: Plan, num_outputs: int) -> bool:
+        """Return False: a step is launched operation by operation."""
         return False
 
     def feed(self, token_ids: Tensor, sequences: Many[Sequence]) -> None:
+        """Raise NotImplementedError: on a CPU tokens go over the host."""
         raise NotImplementedError("tokens go over the host")
 
     def order(self, plan: Plan) -> Many[int]:
@@ -96,10 +99,12 @@ class CpuPath(AdapterPath):
         self._batches = BatchBuilder(block_size, cache.windows, cache.length_switch)
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
+        """Return the hidden states [W, hidden] of these rows of a plan."""
         self.adapt_threads()
         token_ids, rows = self._batches.build(plan)
         wanted = torch.tensor(output_rows, dtype=torch.int64)
         return self._decoder.forward(Batch(token_ids, PagedAttention(self._cache, rows), wanted, self.step_lora(plan)))
 
     def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of rows of `forward`: [W, hidden] -> [W, V] fp32."""
         return self._decoder.logits(hidden)

@@ -24,7 +24,15 @@ from engine.hardware import FLOAT8_CAPABILITY, SetupError, cpu_has_tiles, num_th
 from engine.models.checkpoint import load_weights
 from engine.models.gguf import GgufWeights
 from engine.models.packed.blocks import PackedBlocks
-from engine.models.weights import MakeEmbedding, MakeLinear, ModelWeights, plain_embedding, plain_linear
+from engine.models.weights import (
+    MakeEmbedding,
+    MakeGrouped,
+    MakeLinear,
+    ModelWeights,
+    plain_embedding,
+    plain_grouped,
+    plain_linear,
+)
 from kernels.cpu.library import NativeLibrary, installed
 from kernels.cpu.matrix import FORMATS
 
@@ -45,11 +53,11 @@ class Choice(NamedTuple):
     reason: str
 
 
-def why_unquantized(model: ModelConfig) -> str:
+def why_unquantized(model: ModelConfig, device: torch.device) -> str:
     """Return why a model is computed in the numbers of its files, in words; "" where other formats are possible."""
     if model.decoder == "transformers":
         return "transformers computes this model"
-    return "" if model.experts is None else "PyTorch computes this model's experts"
+    return "" if model.experts is None or device.type == "cpu" else "a GPU computes this model's experts"
 
 
 def check_unquantized(asked: Asked, why: str) -> None:
@@ -193,8 +201,21 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
     return choice.format
 
 
-def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") -> tuple[MakeLinear, MakeEmbedding]:
-    """Return what makes products, and what makes the rows of tokens, of a model's weights in a dtype.
+class Makers(NamedTuple):
+    """What makes products, the rows of tokens, and products of experts, of a model's weights."""
+
+    linear: MakeLinear
+    embedding: MakeEmbedding
+    grouped: MakeGrouped
+
+    @classmethod
+    def of(cls, made: NativeMatrices) -> Makers:
+        """Return those of native matrices."""
+        return cls(made.linear, made.embedding, made.grouped)
+
+
+def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") -> Makers:
+    """Return what makes a model's weights in a dtype.
 
     A quantized head that is tied to the embedding is where rows of tokens are read. model_dir: of the model that has
     blocks, for `gguf`.
@@ -203,15 +224,13 @@ def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") ->
     """
     library = installed()
     if quantized in ("none", "fp8", "w8a8") or library is None:
-        return plain_linear, plain_embedding
+        return Makers(plain_linear, plain_embedding, plain_grouped)
     if quantized == "gguf":
         file = gguf_of(model_dir)
         assert file is not None
-        made = NativeMatrices(library, "int8", dtype, GgufWeights(file, load_model_config(model_dir)))
-    else:
-        assert quantized == "int8" or quantized == "int4"
-        made = NativeMatrices(library, quantized, dtype)
-    return made.linear, made.embedding
+        return Makers.of(NativeMatrices(library, "int8", dtype, GgufWeights(file, load_model_config(model_dir))))
+    assert quantized == "int8" or quantized == "int4"
+    return Makers.of(NativeMatrices(library, quantized, dtype))
 
 
 def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format, dtype: torch.dtype) -> ModelWeights:
@@ -220,14 +239,17 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
     Raises UnsupportedModel: when the model's files are not those of its config.
     """
 
-    def load(linear: MakeLinear, embedding: MakeEmbedding) -> ModelWeights:
+    def load(makers: Makers) -> ModelWeights:
+        linear, embedding, grouped = makers
         cpu = torch.device("cpu")
-        return load_weights(model_dir, config, dtype, cpu, make_linear=linear, make_embedding=embedding)
+        return load_weights(
+            model_dir, config, dtype, cpu, make_linear=linear, make_embedding=embedding, make_grouped=grouped
+        )
 
     remove_interrupted(Path(model_dir))
     library = installed()
     if library is None or (quantized != "int8" and quantized != "int4"):
-        return load(*makers(quantized, dtype, model_dir))
+        return load(makers(quantized, dtype, model_dir))
     keeps = quantized == "int4" and config.quantized is not None and config.quantized.keeps_integers
     weighs = quantized == "int4" and not keeps
     wording = f"{FORMATS[quantized]}; of the files' own integers" if keeps else FORMATS[quantized]
@@ -235,8 +257,7 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
     path, of = file_of(model_dir, quantized), made_of(model_dir, wording, dtype)
     try:
         with KeptMatrices(path, library, of) as kept:
-            made = NativeMatrices(library, quantized, dtype, kept=kept)
-            return load(made.linear, made.embedding)
+            return load(Makers.of(NativeMatrices(library, quantized, dtype, kept=kept)))
     except (Damaged, OSError) as error:
         if path.exists():
             log.warning("quantizing again, since %s cannot be used: %s", path, error)
@@ -246,8 +267,8 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
         kind: Literal["int8", "int4"] = "int8" if keeps else quantized
         importance = measure_importance(model_dir, config) if weighs else NOTHING
         with PackedBlocks(Path(model_dir), config) if keeps else nullcontext() as blocks:
-            made = NativeMatrices(library, kind, dtype, blocks, writer=writer, importance=importance)
-            weights = load(made.linear, made.embedding)
+            matrices = NativeMatrices(library, kind, dtype, blocks, writer=writer, importance=importance)
+            weights = load(Makers.of(matrices))
         writer.finish()
     finally:
         writer.abandon()

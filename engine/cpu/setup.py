@@ -42,7 +42,8 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
     quantized = settle_format(config, cpu, dtype)
     weights = load_quantized(config.model_dir, model, quantized, dtype)
     library = installed() if quantized != "none" and config.block_size == CACHE_BLOCK else None
-    is_native = library is not None and dtype != torch.float16
+    # One native call computes a whole step, but for experts: PyTorch routes between native products of theirs.
+    is_native = library is not None and dtype != torch.float16 and model.experts is None
     token_bytes = kv_token_bytes(model, CACHE_DTYPE if is_native else dtype)
     free_bytes = free_host_bytes()
     budget = config.kv_cache_bytes
@@ -75,7 +76,8 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
         choose=choose_on_host,
         make_path=make_path,
         expect=_nothing if tables is None else tables.expect,
-        keeps_bfloat16=is_native,
+        # Tables have adapters in float32; matrices of experts are multiplied where they lie.
+        keeps_bfloat16=is_native or (model.experts is not None and installed() is not None and dtype == torch.float32),
     )
 
 

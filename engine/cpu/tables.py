@@ -6,6 +6,8 @@ in use are kept close together: holes between them are computed too. In a 16-bit
 for segments of few rows (decodes), in the engine's dtype for long ones (chunks of prompts). Scalings are applied in
 fp32: multiplied into fp32 B's, or into what a 16-bit shrink gives.
 
+Matrices of experts stay where they lie, which is many times the rest: no table has them.
+
 New memory costs more than the copy (the system clears each page at its first touch), so the loading thread touches
 the rows that its adapters will need. Knows nothing of slots or requests.
 """
@@ -13,13 +15,18 @@ the rows that its adapters will need. Knows nothing of slots or requests.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence, Set
+import weakref
+from collections.abc import Iterable, Mapping, Sequence, Set
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.cpu.lora import BatchedLora, Segment, Span, TableBatch
-from engine.lora.layer import AdapterLayout, LoadedAdapter
+from engine.cpu.lora import BatchedLora, ExpertAdapters, Segment, Span, TableBatch, expert_factors_of
+from engine.lora.layer import AdapterLayout, GroupKey, LoadedAdapter
+from kernels.cpu.library import installed
 from kernels.lora import WIDE_ROWS
 from kernels.workspace import Workspace
 
@@ -101,20 +108,30 @@ class AdapterTable:
             self._keys[self._row_of[adapter.key]] = None
         self._keys[row] = adapter.key
         self._row_of[adapter.key] = row
-        self._weights[row].copy_(adapter.weights)
+        self._copy(adapter, row)
         if self.scales:
             self._scales[row].copy_(self._layout.by_rank(adapter.scalings))
             return row
-        scalings = {scaling for of_group in adapter.scalings.values() for scaling in of_group}
+        mine = {key: adapter.scalings[key] for key in self.groups}
+        scalings = {scaling for of_group in mine.values() for scaling in of_group}
         if len(scalings) == 1:
             (scaling,) = scalings
             if scaling != 1.0:
                 self._weights[row, self._layout.num_shrink_elements :].mul_(scaling)
             return row
-        for key, of_group in adapter.scalings.items():
+        for key, of_group in mine.items():
             for b, scaling in zip(self.groups[key].bs, of_group, strict=True):
                 b[row].mul_(scaling)
         return row
+
+    def _copy(self, adapter: LoadedAdapter, row: int) -> None:
+        if adapter.layout is self._layout:
+            self._weights[row].copy_(adapter.weights)
+            return
+        for key, (_, a, bs) in self.groups.items():
+            _, own_a, own_bs = adapter.groups[key]
+            for to, matrix in zip((a, *bs), (own_a, *own_bs), strict=True):
+                to[row].copy_(matrix)
 
     def _claim(self) -> int | None:
         with self._claim_lock:
@@ -140,6 +157,9 @@ class AdapterTables:
         self._tables: dict[tuple[AdapterLayout, torch.dtype], AdapterTable] = {}  # the last one used last
         self._lock = threading.Lock()
         self._scratch = {each: Workspace(each, torch.device("cpu")) for each in self._dtypes}
+        self._factors: WeakKeyDictionary[LoadedAdapter, Mapping[GroupKey, NDArray[np.void]]] = WeakKeyDictionary()
+        self._experts: ExpertAdapters | None = None  # of the last step that had any
+        weakref.finalize(self, _wait_for_helpers)
         self._order: tuple[list[LoadedAdapter | None], list[int]] | None = None
         self._step: tuple[list[Segment], BatchedLora] | None = None
 
@@ -150,6 +170,7 @@ class AdapterTables:
 
     @property
     def num_bytes(self) -> int:
+        """The bytes of all tables."""
         return sum(table.num_bytes for table in self._tables.values())
 
     def expect(self, layout: AdapterLayout) -> None:
@@ -157,9 +178,9 @@ class AdapterTables:
 
         Called by the loading thread.
         """
-        if layout.num_elements:
+        if layout.without_experts.num_elements:
             for dtype in self._dtypes:
-                self._table(layout, dtype).touch()
+                self._table(layout.without_experts, dtype).touch()
 
     def order(self, adapters: Sequence[LoadedAdapter | None]) -> list[int]:
         """Return the places of adapters, sorted so that rows in this order need not be gathered.
@@ -179,9 +200,9 @@ class AdapterTables:
 
         def key(place: int) -> tuple[int, int]:
             adapter = adapters[place]
-            if adapter is None or adapter.layout not in tables:
+            if adapter is None or adapter.layout.without_experts not in tables:
                 return len(tables), 0
-            number, table = tables[adapter.layout]
+            number, table = tables[adapter.layout.without_experts]
             return number, table.row(adapter)
 
         order = sorted(range(len(adapters)), key=key)
@@ -201,7 +222,7 @@ class AdapterTables:
         for layout in _by_layout([segment.adapter for segment in segments]):
             by_dtype: dict[torch.dtype, list[Segment]] = {}
             for segment in segments:
-                if segment.adapter.layout is layout:
+                if segment.adapter.layout.without_experts is layout:
                     dtype = self._wide_dtype if segment.last - segment.first >= WIDE_ROWS else torch.float32
                     by_dtype.setdefault(dtype, []).append(segment)
             for dtype, mine in by_dtype.items():
@@ -212,9 +233,24 @@ class AdapterTables:
                 batches.append(_batch(table, mine, self._scratch[dtype]))
                 used.add((layout, dtype))
         self._drop_idle(used)
-        step = BatchedLora(batches)
+        step = BatchedLora(batches, self._of_experts(segments))
         self._step = (segments, step) if settled else None
         return step
+
+    def _of_experts(self, segments: Sequence[Segment]) -> ExpertAdapters | None:
+        """Return the adapters on experts of a batch, which are held until no thread reads them any more."""
+        mine = [each for each in segments if each.adapter.layout.without_experts is not each.adapter.layout]
+        if not mine:
+            return None
+        _wait_for_helpers()  # which may be late for steps that are over
+        self._experts = ExpertAdapters(mine, self._factors_of)
+        return self._experts
+
+    def _factors_of(self, adapter: LoadedAdapter) -> Mapping[GroupKey, NDArray[np.void]]:
+        found = self._factors.get(adapter)
+        if found is None:
+            found = self._factors[adapter] = expert_factors_of(adapter)
+        return found
 
     def _table(self, layout: AdapterLayout, dtype: torch.dtype) -> AdapterTable:
         key = layout, dtype
@@ -236,11 +272,11 @@ class AdapterTables:
 
 
 def _by_layout(adapters: Iterable[LoadedAdapter | None]) -> dict[AdapterLayout, list[LoadedAdapter]]:
-    """Return the adapters by layout, each once; those that adapt nothing are left out."""
+    """Return the adapters by layout without experts, each once; those that adapt nothing beside are left out."""
     found: dict[AdapterLayout, dict[str, LoadedAdapter]] = {}
     for adapter in adapters:
-        if adapter is not None and adapter.layout.num_elements:
-            found.setdefault(adapter.layout, {})[adapter.key] = adapter
+        if adapter is not None and adapter.layout.without_experts.num_elements:
+            found.setdefault(adapter.layout.without_experts, {})[adapter.key] = adapter
     return {layout: list(of_layout.values()) for layout, of_layout in found.items()}
 
 
@@ -268,10 +304,14 @@ def _batch(table: AdapterTable, segments: Sequence[Segment], scratch: Workspace)
     ordered = sorted(place_of)
     places = _unless_identity([place_of[index] for index in ordered], end)
     rows = _unless_identity(ordered, stop - start)
-    table_rows = torch.full((stop - start,), -1)
-    for segment in segments:
-        table_rows[segment.first - start : segment.last - start] = table.row(segment.adapter)
-    return TableBatch(table.groups, table.scales, scratch, slice(start, stop), spans, places, rows, table_rows)
+    return TableBatch(table.groups, table.scales, scratch, slice(start, stop), spans, places, rows)
+
+
+def _wait_for_helpers() -> None:
+    """Return once no thread of the native kernels reads what steps that are over used."""
+    library = installed()
+    if library is not None:
+        library.functions.lorikeet_wait_for_helpers()
 
 
 def _unless_identity(indexes: list[int], length: int) -> Tensor | None:

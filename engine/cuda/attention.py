@@ -100,6 +100,7 @@ class PagedAttention:
         self._out = torch.zeros(extent.num_rows, config.num_heads, config.head_dim, dtype=dtype, device=device)
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
+        """Write rotated keys and values into layer `index` of the cache, then attend: decodes first, then prompts."""
         cache, memory, out, num_decodes = self._cache, self._cache.layers[index], self._out, self._num_decodes
         (cos, sin), scales = cache.angles[index], cache.scales[index]
         if self._query_factors is not None:  # LongRoPE has none, so that rows of angles are positions

@@ -65,10 +65,12 @@ class Extent(NamedTuple):
 
     @property
     def num_rows(self) -> int:
+        """The number of rows of the batch."""
         return self.num_decode_rows + self.num_prompt_rows
 
     @property
     def num_sequences(self) -> int:
+        """The number of sequences of the batch: a decode's row each, and a prefill each."""
         return self.num_decode_rows + self.num_prefills
 
     def holds(self, other: Extent) -> bool:

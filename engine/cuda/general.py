@@ -44,6 +44,7 @@ class RotatedRows:
         self._layers = layers
 
     def attend_rotated(self, index: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
+        """Attend in layer `index` with its own scaling, by the kernels of the own decoder, without norms."""
         kind = self._layers[index]
         factor = kind.scaling * math.sqrt(kind.head_dim)  # attention divides by the root itself
         q = q if math.isclose(factor, 1.0, rel_tol=1e-9) else q * factor
@@ -58,6 +59,7 @@ class GeneralStepDecoder:
         self.dtype, self.device = self._decoder.dtype, self._decoder.device
 
     def forward(self, batch: Batch, before: Callable[[int], None] = lambda index: None) -> Tensor:
+        """Return the hidden states of the output rows. before: called with each layer's index ahead of the layer."""
         attention = batch.attention
         assert isinstance(attention, PagedAttention)
         rotated = RotatedRows(attention, self._decoder.layers)
@@ -66,6 +68,7 @@ class GeneralStepDecoder:
         )
 
     def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of rows of `forward`: [W, hidden] -> [W, V] fp32."""
         return self._decoder.logits(hidden)
 
 

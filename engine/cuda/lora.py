@@ -43,6 +43,7 @@ class SlotLora:
         self._beside = beside
 
     def begin(self, layer: int, group: Group, x: Tensor) -> SlotDelta:
+        """Launch the shrink of x [N, in] once the layer's weights have come, and return its delta."""
         if layer != self._layer:
             self._layer = layer
             self._waits.await_layer(layer)
@@ -55,6 +56,7 @@ class SlotLora:
         return SlotDelta(shrink, self._beside(launch.run))
 
     def begin_experts(self, layer: int, group: Group, x: Tensor, rows: ExpertRows) -> SlotDelta:
+        """Launch the shrink of rows of experts x [M, in]; return its delta."""
         if self._experts is None or self._experts.rows is not rows:
             self._experts = ExpertChunks.of(rows, self._work, self._slots.num_slots)
         columns = self._columns_of(group)
@@ -111,10 +113,12 @@ class SlotDelta(NamedTuple):
     """Called before the shrink's result is read."""
 
     def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
+        """Wait for the shrink on the device, and launch the expand that adds the delta to out [N, sum(sizes)]."""
         self.join()
         expand_(out, sizes, self.shrink)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """Wait for the shrink on the device, and launch the expand to gate and up with their activation: [N, I]."""
         self.join()
         return expand_and_silu_mul(gate_up, self.shrink)
 

@@ -123,6 +123,7 @@ class StepBuffers:
             self._sent.synchronize()
 
     def send(self, staged: Staged) -> None:
+        """Launch the copy of what was staged; the host's buffer is not written again before the copy is done."""
         self._device[: staged.num_bytes].copy_(self._host[: staged.num_bytes], non_blocking=True)
         self._sent = self._compute.record()
 

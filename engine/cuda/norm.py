@@ -15,4 +15,5 @@ class TritonNorm:
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Return the norm of x [..., H]."""
         return rms_norm(x, self.weight, self.eps)

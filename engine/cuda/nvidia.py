@@ -21,9 +21,11 @@ class CudaEvent:
 
     @property
     def has_come(self) -> bool:
+        """True once the stream has come to this point."""
         return bool(self.event.query())  # type: ignore[no-untyped-call]
 
     def synchronize(self) -> None:
+        """Wait for this point on the host."""
         self.event.synchronize()
 
 
@@ -34,15 +36,18 @@ class CudaStream:
         self._stream = stream
 
     def record(self) -> Event:
+        """Return an event that comes when everything given so far is done."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return CudaEvent(event)
 
     def wait(self, event: Event) -> None:
+        """Have what is given from now on start after the event; the host goes on."""
         assert isinstance(event, CudaEvent)
         self._stream.wait_event(event.event)
 
     def use(self) -> AbstractContextManager[object]:
+        """Give PyTorch's operations of the calling thread to this stream meanwhile."""
         return torch.cuda.stream(self._stream)
 
 
@@ -54,6 +59,7 @@ class CudaGraph:
         self._output = output
 
     def replay(self, at_cut: Callable[[], None]) -> Tensor:
+        """Replay the parts, and call at_cut after the first one has been launched; return the captured output."""
         self._parts[0].replay()
         at_cut()
         for part in self._parts[1:]:
@@ -75,12 +81,15 @@ class CudaAccelerator:
         self._parts: list[torch.cuda.CUDAGraph] = []  # of the graph that is being captured
 
     def side_stream(self) -> Stream:
+        """Return a new stream of the device."""
         return CudaStream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
 
     def host_buffer(self, num_bytes: int) -> Tensor:
+        """Return a uint8 buffer of pinned memory."""
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
     def capture(self, run: Callable[[], Tensor]) -> Graph:
+        """Run once to compile kernels, then capture a second run, in two parts where it cuts."""
         run()  # compiles kernels and makes libraries choose theirs, neither of which a capture may contain
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
@@ -98,6 +107,7 @@ class CudaAccelerator:
         return CudaGraph(parts, output)
 
     def cut(self) -> None:
+        """End the part that is being captured and begin the next one; outside of captures do nothing."""
         if self._parts:
             self._parts[-1].capture_end()
             self._begin_part()
@@ -107,6 +117,7 @@ class CudaAccelerator:
         self._parts[-1].capture_begin(pool=self._graph_pool)
 
     def beside(self, run: Callable[[], object]) -> Callable[[], None]:
+        """Run on the second stream beside what follows; return a function by which the current stream waits for it."""
         current = torch.cuda.current_stream(self.device)
         self._side.wait_stream(current)
         with torch.cuda.stream(self._side):
@@ -114,12 +125,14 @@ class CudaAccelerator:
         return lambda: current.wait_stream(self._side)
 
     def memory(self) -> MemoryCounts:
+        """Return the memory that is in use by anyone and all of it, once PyTorch has given unused memory back."""
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self.device)
         return MemoryCounts(total - free, total)
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
+        """Return the bytes that PyTorch reserves at most during a run, beyond those before it."""
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)

@@ -111,16 +111,20 @@ class CudaPath:
 
     @property
     def feeds(self) -> bool:
+        """True: chosen tokens stay on the device for the next step."""
         return True
 
     @property
     def halfway(self) -> Event:
+        """The event that comes when the device is halfway through the last `forward`."""
         return self._halfway
 
     def order(self, plan: Plan) -> Many[int]:
+        """Return the places of decodes as the plan has them."""
         return range(len(plan.decodes))
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
+        """Return the hidden states [W, hidden] of these rows, by a replayed graph where one fits the plan."""
         self._place(plan)
         extent = extent_of(plan, with_adapters=self._used.has_adapters)
         waits = LayerWaits(self._accelerator.compute, self._used.awaited)
@@ -131,6 +135,7 @@ class CudaPath:
         return self._launch(plan, extent, output_rows, waits)
 
     def replays(self, plan: Plan, num_outputs: int) -> bool:
+        """Tell whether a graph fits the plan, so that `forward` is one launch."""
         with_adapters = any(chunk.sequence.adapter_slot is not None for chunk in plan.chunks)
         return self._graphs.find(extent_of(plan, with_adapters=with_adapters), num_outputs) is not None
 
@@ -139,9 +144,11 @@ class CudaPath:
         self._padded(self._largest)[1]()
 
     def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of rows of `forward`: [W, hidden] -> [W, V] fp32."""
         return self._decoder.logits(hidden)
 
     def feed(self, token_ids: Tensor, sequences: Many[Sequence]) -> None:
+        """Copy chosen tokens [N] to where the next plan's chunks find those of their sequences."""
         self._chosen[: len(token_ids)].copy_(token_ids)
         self._filler.fed = {sequence: place for place, sequence in enumerate(sequences)}
 

@@ -20,6 +20,7 @@ class Arriving:
         self._event = event
 
     def wait(self) -> Tensor:
+        """Return the tensor, once its copy to the host is done."""
         self._event.synchronize()
         return self._tensor
 
@@ -32,12 +33,14 @@ class PinnedTransfers:
         self._device = accelerator.device
 
     def put(self, array: NDArray[Any]) -> Tensor:
+        """Return a copy of the array on the device, by way of pinned memory."""
         source = torch.from_numpy(array)
         pinned = self._pinned(source.numel() * source.itemsize).view(source.dtype).view(source.shape)
         pinned.copy_(source)
         return pinned.to(self._device, non_blocking=True)
 
     def fetch(self, tensor: Tensor) -> Fetched:
+        """Launch the copy of a tensor to pinned memory, and return it as arriving."""
         pinned = self._pinned(tensor.numel() * tensor.itemsize).view(tensor.dtype).view(tensor.shape)
         pinned.copy_(tensor, non_blocking=True)
         return Arriving(pinned, self._accelerator.compute.record())

@@ -53,7 +53,7 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
     paths = library.paths if library is not None else ()
     stored = stored_quality(config.model_dir, "int8")
     model = _model_of(config)
-    through = "" if model is None else _why_as_stored(config, model)
+    through = "" if model is None else _why_as_stored(config, model, device)
     quantized, why = (
         ("none", through)
         if through
@@ -95,12 +95,12 @@ def _model_of(config: EngineConfig) -> ModelConfig | None:
     return load_model_config(config.model_dir, config.decoder)
 
 
-def _why_as_stored(config: EngineConfig, model: ModelConfig) -> str:
+def _why_as_stored(config: EngineConfig, model: ModelConfig, device: torch.device) -> str:
     """Return why the model is computed in the numbers of its files; "" where it is not so.
 
     Raises SetupError: when another format is asked for.
     """
-    why = why_unquantized(model)
+    why = why_unquantized(model, device)
     if not why:
         return ""
     check_unquantized(config.quantization, why)

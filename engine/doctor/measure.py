@@ -38,7 +38,7 @@ def measure(choice: Choice, seconds: float) -> Measured:
     name = choice.products.split()[0]
     quantized = msgspec.convert("none" if name == "torch" else name, Format)
     # The doctor has no file: blocks of most files have 4 bits.
-    make, _ = makers("int4" if quantized == "gguf" else quantized, dtype)
+    make = makers("int4" if quantized == "gguf" else quantized, dtype).linear
     shapes = [*LAYER * LAYERS, HEAD]
     linears = [make(_random(shape, dtype), None) for shape in shapes[:-1]]
     linears.append(make(_random(HEAD, dtype, "lm_head.weight"), None))  # in 8-bit integers where layers have 4 bits

@@ -113,6 +113,12 @@ class AdapterLayout:
             self._groups[layer, group] = (tuple(adapted[layer, group]), a, tuple(bs))
         self.num_elements = end
         self.num_ranks = sum(a.rows for _, a, _ in self._groups.values())
+        self.without_experts: AdapterLayout = self
+        """The layout of what such adapters have beside their matrices of experts; itself where they have none."""
+        if any(group in EXPERT_GROUPS for _, group in self._groups):
+            of_experts = {name for group in EXPERT_GROUPS for name in group}
+            rest = {key: rank for key, rank in ranks.items() if key[1] not in of_experts}
+            self.without_experts = AdapterLayout(rest, targets, [each for each in groups if each not in EXPERT_GROUPS])
 
     def spans_of(self, layer: int) -> list[tuple[int, int]]:
         """Return the elements [first, last) of a buffer that hold one layer: those of its A's, and those of its B's."""

@@ -80,6 +80,7 @@ class HostTier:
         self.num_hits = 0
 
     def get(self, key: str) -> LoadedAdapter | None:
+        """Return an adapter by its content key, and count a hit; None where the adapter is not kept."""
         adapter = self._kept.get(key)
         if adapter is not None:
             self._kept.move_to_end(key)
@@ -87,6 +88,7 @@ class HostTier:
         return adapter
 
     def put(self, adapter: LoadedAdapter) -> None:
+        """Keep an adapter, and drop the ones that were used longest ago until all fit; too large a one is not kept."""
         if adapter.key in self._kept or self._taken(adapter) > self._max_bytes:
             return
         self._kept[adapter.key] = adapter

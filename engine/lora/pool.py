@@ -111,6 +111,7 @@ class AdapterPool:
 
     @property
     def resident(self) -> list[str]:
+        """Return the content keys of the adapters in slots, sorted; those that are still loading are left out."""
         return sorted(slot.key for slot in self.slots if slot.adapter is not None)
 
     def is_resident(self, key: str) -> bool:
@@ -124,6 +125,7 @@ class AdapterPool:
         return 0 if slot is None else slot.num_bytes
 
     def adapter(self, index: int) -> LoadedAdapter:
+        """Return the adapter in a slot, which has been loaded."""
         adapter = self.slots.at(index).adapter
         assert adapter is not None
         return adapter
@@ -187,6 +189,7 @@ class AdapterPool:
         return slot.index
 
     def release(self, index: int, *, for_batch: bool = False) -> None:
+        """End one use of a slot, by batch work or not; an adapter that is to be unloaded leaves with its last use."""
         slot = self.slots.at(index)
         assert slot.references > 0
         slot.references -= 1
@@ -232,6 +235,7 @@ class AdapterPool:
         return arrived
 
     def close(self) -> None:
+        """Wait for the loads under way, and drop those that have not begun."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def check_integrity(self, num_users: int) -> None:

@@ -74,6 +74,7 @@ class Slots:
 
     @property
     def num_used(self) -> int:
+        """The number of slots that hold an adapter or are kept for one that loads."""
         return len(self._by_key)
 
     @property
@@ -91,9 +92,11 @@ class Slots:
         return sum(slot.adapter is None for slot in self)
 
     def find(self, key: str) -> Slot | None:
+        """Return the slot of a content key; None where there is none."""
         return self._by_key.get(key)
 
     def at(self, index: int) -> Slot:
+        """Return the slot of an index, which is not empty."""
         slot = self._slots[index]
         assert slot is not None
         return slot
@@ -111,6 +114,7 @@ class Slots:
         return True
 
     def empty(self, slot: Slot) -> None:
+        """Empty a slot, and let go of its adapter's memory."""
         del self._by_key[slot.key]
         self._slots[slot.index] = None
         self._vacate(slot.index)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
@@ -18,6 +19,7 @@ from engine.models.expert_layout import ExpertPart, expert_part, mxfp4_numbers
 from engine.models.gguf import GgufWeights
 from engine.models.packed.files import PackedFiles
 from engine.models.weights import (
+    GroupedInTurn,
     MakeEmbedding,
     MakeGrouped,
     MakeLinear,
@@ -34,7 +36,7 @@ from kernels.norm import RmsNorm
 CLASSIFIER = "score.weight"
 """The name of the matrix by which a decoder scores, where it is a classifier."""
 
-Given = TypeVar("Given")
+Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
 
@@ -73,7 +75,10 @@ class _Checkpoint:
             packed = stack.enter_context(PackedFiles(folder, config))
             self._files, paths = dict.fromkeys(packed.keys(), packed), []
         for path in paths:
-            file = stack.enter_context(safe_open(path, framework="pt"))
+            try:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+            except (OSError, SafetensorError) as error:
+                raise UnsupportedModel(f"{path} cannot be read: {error}") from None
             self._files.update(dict.fromkeys(file.keys(), file))
         if "embed_tokens.weight" in self._files:  # as a model without a head was saved
             self._files = {f"model.{name}": _Renamed(file, name) for name, file in self._files.items()}
@@ -101,6 +106,9 @@ class _Checkpoint:
         tensor: Tensor = found[:] if part.expert is None else found[part.expert]
         if part.scales:
             scales = self._slice(part.scales, part.shape[:-1])[part.expert]
+            for name, each in ((part.source, tensor), (part.scales, scales)):
+                if each.dtype != torch.uint8:
+                    raise UnsupportedModel(f"{name} is in {each.dtype}, and MXFP4 is in U8".replace("torch.", ""))
             tensor = mxfp4_numbers(tensor[part.rows], scales[part.rows])[:, : shape[1]]
         elif part.is_transposed:
             tensor = tensor[:, part.rows].T.contiguous()
@@ -122,15 +130,27 @@ class _Checkpoint:
             raise UnsupportedModel(f"{source} is {list(given)}, the config asks for {list(shape)}")
         return found
 
-    def note(self, make: Callable[[Stacked, Given], Made]) -> Callable[[Stacked, Given], Made]:
+    def note(self, make: Callable[Concatenate[Stacked, Given], Made]) -> Callable[Concatenate[Stacked, Given], Made]:
         """Return `make`, which may find the matrices elsewhere, with a note that they were asked for."""
 
-        def made(matrices: Stacked, given: Given) -> Made:
-            parts = (part_of(name, self._config) for name in matrices.names)
-            self._unread.difference_update(matrices.names, (part.source for part in parts if part is not None))
-            return make(matrices, given)
+        def made(matrices: Stacked, /, *given: Given.args, **named: Given.kwargs) -> Made:
+            for name, shape in zip(matrices.names, matrices.shapes, strict=True):
+                self._unread.difference_update(self._sources(name, shape))
+            return make(matrices, *given, **named)
 
         return made
+
+    def _sources(self, name: str, shape: tuple[int, int]) -> Iterator[str]:
+        """Yield the names of the tensors that a matrix is made of."""
+        of_expert = expert_part(name, shape, self._config.experts, self._files)
+        part = part_of(name, self._config)
+        if of_expert is not None:
+            yield of_expert.source
+            yield of_expert.scales
+            return
+        yield name
+        if part is not None:
+            yield part.source
 
     def unread(self) -> Iterator[str]:
         return (name for name in sorted(self._unread) if not name.endswith("rotary_emb.inv_freq"))
@@ -153,7 +173,7 @@ def load_weights(
     with ExitStack() as stack:
         checkpoint = _Checkpoint(Path(model_dir), config, dtype, device, stack)
         linear, embedding = checkpoint.note(make_linear), checkpoint.note(make_embedding)
-        weights = assemble(checkpoint.take, config, make_norm, linear, embedding, make_grouped)
+        weights = assemble(checkpoint.take, config, make_norm, linear, embedding, checkpoint.note(make_grouped))
         tied = config.tie_word_embeddings
         unused = {*(("lm_head.weight",) if tied else ()), *((CLASSIFIER,) if config.task.scored_by else ())}
         unknown = [name for name in checkpoint.unread() if name not in unused]
@@ -178,10 +198,11 @@ def weights_in_turn(
 ) -> Iterator[ModelWeights]:
     """Yield weights in float32 on a CPU whose layers are read one by one, each time that they are gone through.
 
-    A model that is larger than the memory can be computed so.
+    A model that is larger than the memory can be computed so: of a layer's experts one is in memory at a time.
 
     Raises UnsupportedModel: when a tensor is missing or misshapen.
     """
     with ExitStack() as stack:
         checkpoint = _Checkpoint(Path(model_dir), config, torch.float32, torch.device("cpu"), stack)
-        yield assemble(checkpoint.take, config, RmsNorm, make_linear, make_embedding, in_turn=True)
+        grouped = partial(GroupedInTurn, make_linear)
+        yield assemble(checkpoint.take, config, RmsNorm, make_linear, make_embedding, grouped, in_turn=True)

@@ -30,6 +30,7 @@ class GgufWeights:
         self._heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
 
     def keys(self) -> Iterator[str]:
+        """Return the names of all tensors."""
         return iter(self._head.tensors)
 
     def format_of(self, name: str) -> str:

@@ -15,28 +15,32 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.config.model import Experts
-from kernels.experts import ExpertRows, GroupedLinear
+from kernels.experts import ExpertRows, GroupedLinear, segments
 from kernels.linear import Embedding, Linear
 
 
 class Norm(Protocol):
     """A root-mean-square norm of the last dimension, as `kernels.norm.RmsNorm`."""
 
-    def __call__(self, x: Tensor) -> Tensor: ...
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the norm of x [..., H]."""
 
 
 class Product(Protocol):
     """A product with a frozen matrix, as `kernels.linear.Linear`."""
 
-    def __call__(self, x: Tensor) -> Tensor: ...
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the product with x: [N, in] -> [N, out]."""
 
-    def add(self, x: Tensor, y: Tensor) -> Tensor: ...
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the product with x, added to y [N, out]."""
 
 
 class GroupedProduct(Protocol):
     """Products of the rows of several experts with the matrix of each, as `kernels.experts.GroupedLinear`."""
 
-    def __call__(self, x: Tensor, rows: ExpertRows) -> Tensor: ...
+    def __call__(self, x: Tensor, rows: ExpertRows) -> Tensor:
+        """Return the product of each row of x with the matrix of the row's expert: [M, in] -> [M, out]."""
 
 
 class TokenRows(Protocol):
@@ -46,7 +50,8 @@ class TokenRows(Protocol):
     """The dtype of the rows, and of the model."""
     device: torch.device
 
-    def __call__(self, token_ids: Tensor) -> Tensor: ...
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """Return the rows of tokens: [N] -> [N, H]."""
 
 
 Take = Callable[[str, tuple[int, ...]], Tensor]  # a tensor of this shape by its name in Hugging Face's checkpoints
@@ -66,6 +71,10 @@ class Stacked:
     def tensor(self) -> Tensor:
         """The matrices as one tensor, which is read once."""
         return self.read(range(len(self.names)))
+
+    def of(self, which: Sequence[int]) -> Stacked:
+        """Return some of the matrices, which are not read yet."""
+        return Stacked(self._take, [self.names[each] for each in which], [self.shapes[each] for each in which])
 
     def read(self, which: Sequence[int]) -> Tensor:
         """Return some of the matrices as one tensor, read anew."""
@@ -119,14 +128,18 @@ class LayerWeights(msgspec.Struct, frozen=True):
 
     @property
     def gate_up(self) -> Product:
+        """The product of gate and up, side by side, of a layer without experts."""
         return self.gated.gate_up
 
     @property
     def down(self) -> Product:
+        """The product of down of a layer without experts."""
         return self.gated.down
 
 
 class ModelWeights(msgspec.Struct, frozen=True):
+    """The weights of a decoder. V size of the vocabulary, H hidden."""
+
     embed: TokenRows  # V rows of H
     layers: Sequence[LayerWeights]
     norm: Norm  # [H]
@@ -163,6 +176,32 @@ def plain_linear(matrices: Stacked, bias: Tensor | None) -> Product:
 def plain_grouped(matrices: Stacked, bias: Tensor | None, number: int) -> GroupedProduct:
     """Return the products with each expert's matrices as they are."""
     return GroupedLinear(*by_expert(matrices, bias, number))
+
+
+def parts_of_expert(matrices: Stacked, number: int) -> list[range]:
+    """Return which of the matrices are each expert's, of a number of experts."""
+    each = len(matrices.names) // number
+    return [range(expert * each, (expert + 1) * each) for expert in range(number)]
+
+
+class GroupedInTurn:
+    """Products with the matrices of experts that are made anew whenever a row asks for them, and not kept.
+
+    linear: makes the product with an expert's matrices.
+    """
+
+    def __init__(self, linear: MakeLinear, matrices: Stacked, bias: Tensor | None, number: int) -> None:
+        self._linear, self._matrices = linear, matrices
+        self._parts = parts_of_expert(matrices, number)
+        self._bias = None if bias is None else bias.view(number, -1)
+
+    def __call__(self, x: Tensor, rows: ExpertRows) -> Tensor:
+        """Multiply each row of x [M, in] by its expert's matrix, and return the result [M, out]."""
+        found = []
+        for expert, first, last in segments(rows):
+            bias = None if self._bias is None else self._bias[expert]
+            found.append(self._linear(self._matrices.of(self._parts[expert]), bias)(x[first:last]))
+        return torch.cat(found)
 
 
 def by_expert(matrices: Stacked, bias: Tensor | None, number: int) -> tuple[Tensor, Tensor | None]:

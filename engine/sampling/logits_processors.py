@@ -32,6 +32,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def params(self) -> SamplingParams:
+        """The sampling parameters of the row's request."""
         return self.sequence.request.sampling
 
     @property

@@ -23,6 +23,7 @@ class PendingLogprobs:
         self._counts = counts
 
     def wait(self) -> list[TokenLogprobs]:
+        """Return the log-probabilities of each row, once they are on the host."""
         chosen: list[float] = self._chosen.wait().tolist()
         if self._top is None:
             return [TokenLogprobs(logprob, [], []) for logprob in chosen]

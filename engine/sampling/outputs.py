@@ -40,6 +40,7 @@ class ChunkRows(msgspec.Struct, frozen=True):
 
     @property
     def num_prompt_logprobs(self) -> int:
+        """The number of most likely tokens that come with each token of the prompt; 0 where none are wanted."""
         return self.chunk.sequence.request.sampling.num_prompt_logprobs or 0
 
 

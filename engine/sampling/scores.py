@@ -22,6 +22,7 @@ class TokenScore:
         self._yes, self._no = yes, no
 
     def __call__(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the scores of texts by hidden [T, hidden] and a function that returns the logits: [T, 1]."""
         found = logits(hidden)
         score = found[:, self._yes].clone()
         if self._no is not None:
@@ -36,6 +37,7 @@ class ClassifierScore:
         self._weight = weight
 
     def __call__(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the scores of texts by hidden [T, hidden]: [T, 1] fp32. The weight moves to their device once."""
         if self._weight.device != hidden.device:
             self._weight = self._weight.to(hidden.device)
         return hidden.float() @ self._weight.float().T

@@ -54,6 +54,7 @@ class ServiceCounters:
         return len(self._counters)
 
     def of(self, tenant: str) -> float:
+        """Return the counter of a tenant with live requests or a remembered counter."""
         return self._counters[tenant]
 
     def arrive(self, tenant: str) -> None:

@@ -30,9 +30,11 @@ class RequestBook:
         return self._interactive if request.batch is None else self._batch
 
     def find(self, request_id: str) -> RequestGroup | None:
+        """Return a request that has not ended; None for another one."""
         return self._groups.get(request_id)
 
     def add(self, request: GenerateRequest, seed: int) -> None:
+        """Take a request that has arrived: its first choice waits, unless its grammar is compiled first."""
         group = RequestGroup.of(request, seed, self._clock())
         if self._length_switch and len(request.prompt_token_ids) > self._length_switch:
             for choice in group.choices:

@@ -29,6 +29,7 @@ class RequestGroup(msgspec.Struct, eq=False):
 
     @classmethod
     def of(cls, request: GenerateRequest, seed: int, now_s: float) -> RequestGroup:
+        """Return the group of a request that arrives now, each choice with a seed of its own."""
         choices = [
             Sequence(request, list(request.prompt_token_ids), seed + index, now_s, index) for index in range(request.n)
         ]
@@ -37,11 +38,13 @@ class RequestGroup(msgspec.Struct, eq=False):
 
     @property
     def is_started(self) -> bool:
+        """Tell whether any choice has ever run."""
         return any(choice.started_s for choice in self.choices)
 
     def final(
         self, reason: FinishReason, now_s: float, error: EngineError | None = None, embedding: bytes | None = None
     ) -> Final:
+        """Return the request's final, with the usage of all its choices."""
         return Final(self.request.request_id, reason, self._usage(now_s), error, embedding)
 
     def _usage(self, now_s: float) -> Usage:

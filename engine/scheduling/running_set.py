@@ -65,6 +65,7 @@ class RunningSet:
         return True
 
     def leave(self, sequence: Sequence) -> None:
+        """Take a sequence out, and give back its blocks and its use of an adapter's slot."""
         self._sequences.remove(sequence)
         self._blocks.release(sequence)
         if sequence.adapter_slot is not None:

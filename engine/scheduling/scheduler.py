@@ -183,6 +183,7 @@ class Scheduler:
             )
 
     def find(self, request_id: str) -> RequestGroup | None:
+        """Return a request that has not ended; None for another one."""
         return self._requests.find(request_id)
 
     def set_matchers(self, group: RequestGroup, make_matcher: Callable[[], Matcher]) -> None:

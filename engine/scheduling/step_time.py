@@ -49,6 +49,7 @@ class StepLoad(msgspec.Struct):
 
     @classmethod
     def of(cls, decodes: Iterable[Chunk], prefills: Iterable[Chunk]) -> StepLoad:
+        """Return the load of a step that computes these chunks."""
         load = cls()
         for chunk in decodes:
             load.add_row(chunk.first + chunk.num_tokens, chunk.num_tokens)

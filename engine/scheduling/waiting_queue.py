@@ -27,6 +27,7 @@ class WaitingQueue:
             yield from line
 
     def push(self, sequence: Sequence) -> None:
+        """Put a sequence into its tenant's line by its turn; a new line's counter is lifted to those of the others."""
         tenant = sequence.request.tenant
         line = self._lines.get(tenant)
         if line is None:
@@ -35,12 +36,14 @@ class WaitingQueue:
         insort_right(line, sequence, key=lambda waiting: waiting.turn)
 
     def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out of its tenant's line."""
         line = self._lines[sequence.request.tenant]
         line.remove(sequence)
         if not line:
             del self._lines[sequence.request.tenant]
 
     def smallest_counter(self) -> float:
+        """Return the smallest counter of the tenants that wait."""
         return min(map(self._counters.of, self._lines))
 
     def candidates(self, first_ready: Callable[[list[Sequence]], Sequence | None]) -> list[Sequence]:

@@ -37,6 +37,9 @@ name of the domain can plant a login (RFC 6265bis, section 4.1.3.2)."""
 DEVICE_COOKIE = "lorikeet_device"
 SECURE_DEVICE_COOKIE = f"__Host-{DEVICE_COOKIE}"
 
+CHALLENGE_COOKIE = "lorikeet_passkey"
+SECURE_CHALLENGE_COOKIE = f"__Host-{CHALLENGE_COOKIE}"
+
 CSRF_HEADER = "x-csrf-token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -122,6 +125,11 @@ def device_cookie_name(call: Call) -> str:
     return SECURE_DEVICE_COOKIE if call.is_https else DEVICE_COOKIE
 
 
+def challenge_cookie_name(call: Call) -> str:
+    """Return the name of the cookie that binds a challenge for a passkey to a browser."""
+    return SECURE_CHALLENGE_COOKIE if call.is_https else CHALLENGE_COOKIE
+
+
 def login_token(connection: ASGIConnection[Any, Any, Any, Any]) -> str | None:
     """Return the token of the login with which a request comes; None where it brings no cookie."""
     return connection.cookies.get(cookie_name(call_of(connection.scope)))
@@ -181,7 +189,8 @@ async def _person(
     is_held_back = logins.must_set_up_totp(found)
     if is_held_back and access is not None and access.permission is not None:
         raise PermissionDenied(
-            "People with your role need an authenticator here. Set one up first, under 'Account' in the dashboard.",
+            "People with your role need a second factor here. Log in with a passkey, or set up an authenticator under "
+            "'Account' in the dashboard.",
             code="totp_setup_required",
         )
     roles = {} if is_held_back else found.memberships

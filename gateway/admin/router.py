@@ -51,6 +51,12 @@ from gateway.admin.organization.keys import KeyController, find_key
 from gateway.admin.organization.logins import LoginController, UserLoginController, has_login, log_in
 from gateway.admin.organization.members import MemberController
 from gateway.admin.organization.organization import OrganizationController
+from gateway.admin.organization.passkeys import (
+    PasskeyController,
+    UserPasskeyController,
+    begin_passkey_login,
+    log_in_by_passkey,
+)
 from gateway.admin.organization.projects import ProjectController
 from gateway.admin.organization.search import search
 from gateway.admin.organization.service_accounts import ServiceAccountController
@@ -131,6 +137,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     HoldoutController,
     UserController,
     UserLoginController,
+    UserPasskeyController,
     AdminKeyController,
     AuditLogController,
     ExportController,
@@ -160,6 +167,9 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     get_conversation_content,
 )
 
+_OPEN_HANDLERS = (has_login, log_in, begin_passkey_login, log_in_by_passkey, join_host)
+"""Routes that anybody may call: who comes is known at their end."""
+
 
 def admin_routers(services: AdminServices) -> list[Router]:
     """Return every route of the admin API, to be registered on the application.
@@ -174,8 +184,8 @@ def admin_routers(services: AdminServices) -> list[Router]:
     }
     return [
         check_routes(Router(PATH, route_handlers=_HANDLERS, **guarded)),
-        check_routes(Router(LOGIN_PATH, route_handlers=[LoginController], **guarded)),
-        Router(LOGIN_PATH, route_handlers=[has_login, log_in, join_host], dependencies=dependencies, **common),
+        check_routes(Router(LOGIN_PATH, route_handlers=[LoginController, PasskeyController], **guarded)),
+        Router(LOGIN_PATH, route_handlers=_OPEN_HANDLERS, dependencies=dependencies, **common),
     ]
 
 

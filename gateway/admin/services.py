@@ -36,6 +36,7 @@ from gateway.support.pace import Pace
 from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins
+from gateway.tenancy.passkeys import Passkeys
 from gateway.tenancy.passwords import Passwords
 
 REQUESTS_PER_S, REQUESTS_BURST = 50.0, 3000.0
@@ -51,6 +52,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     """The folder or the URL of the adapter store."""
     authenticator: Authenticator
     logins: Logins
+    passkeys: Passkeys
     passwords: Passwords
     lifecycle: Lifecycle
     sources: AllowedSources

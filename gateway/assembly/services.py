@@ -27,7 +27,7 @@ from gateway.adapters.importer import Importer
 from gateway.adapters.residency import Residency
 from gateway.adapters.service import Lifecycle, PoolEngines
 from gateway.adapters.watcher import Watcher
-from gateway.admin.reports import Reports
+from gateway.admin.reports import MAX_AT_ONCE, Reports
 from gateway.admin.services import AdminServices
 from gateway.backends.base import Health
 from gateway.backends.engine.client import EngineBackend
@@ -61,6 +61,7 @@ from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_tabl
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.pools.provider_key import KeyUse
 from gateway.domain.routing.bases import Bases
+from gateway.domain.tenancy.relying_party import relying_party
 from gateway.domain.tracing import names
 from gateway.domain.tracing.sampler import Sampler
 from gateway.domain.tracing.span import Attributes
@@ -101,6 +102,7 @@ from gateway.pools.readiness import GatewayReadiness
 from gateway.routing.planner import Planner
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
+from gateway.support.challenges import Challenges
 from gateway.support.cipher import Cipher
 from gateway.support.disk import DiskReserve
 from gateway.support.outbound import Guard, trusted_authorities
@@ -108,18 +110,26 @@ from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.logins import Logins
+from gateway.tenancy.passkeys import Passkeys
 from gateway.tenancy.passwords import Passwords
 from gateway.webhooks.sender import WebhookSender
 
 log = structlog.get_logger(__name__)
 
 CONNECTIONS = 8
-ADMIN_CONNECTIONS = 4
-"""Connections to the database of one gateway: for requests and what works beside them, and for the admin API, whose
-reports never take one that a request waits for."""
+ADMIN_CONNECTIONS = 3
+"""Connections to the database of one gateway: for requests and what works beside them, and for the admin API. Neither
+has to wait for a report, which has connections of its own."""
+
+BATCH_CONNECTIONS = 3
+"""The most of a gateway's connections that work on batches borrows at once: requests wait for none of it."""
 
 ONE_PROCESS = {"max_parallel_workers_per_gather": "0"}
 """PostgreSQL's settings under which a report takes one processor of the database, not several."""
+
+REPORT_NICENESS = 10
+"""Of PostgreSQL's processes that read reports, where they run on this machine: requests have the processors first, and
+a report still ends within seconds on a busy machine. It takes locks for moments only, since it changes nothing."""
 
 T = TypeVar("T")
 
@@ -183,6 +193,9 @@ async def running_services(
         begin_trace = _tracing(stack, settings, metrics)
         database = await stack.enter_async_context(await connect_database(dsn))
         of_admin = await stack.enter_async_context(await connect_database(dsn, ADMIN_CONNECTIONS, ONE_PROCESS))
+        of_reports = await stack.enter_async_context(
+            await connect_database(dsn, MAX_AT_ONCE, ONE_PROCESS, niceness=REPORT_NICENESS)
+        )
         await once_available(lambda: _warn_about_locks(database))
         if model_dir is not None:
             await once_available(partial(_ensure_first_pool, database, settings, model_dir))
@@ -261,6 +274,7 @@ async def running_services(
         admin = _admin_services(
             settings,
             of_admin,
+            of_reports,
             authenticator,
             failures,
             bases,
@@ -270,6 +284,7 @@ async def running_services(
             metering,
             contents,
             residency,
+            cipher,
             secrets,
             project_keys,
             planner,
@@ -334,7 +349,7 @@ async def running_services(
         authenticator.changes.subscribe(runner.changed)
         chats = StoredChats(database, cipher, writes, room)
         tools = Tools(
-            database=database,
+            database=database.bounded(BATCH_CONNECTIONS),
             files=files,
             output=FileContent(database, pieces, cipher),
             cipher=cipher,
@@ -481,6 +496,7 @@ def _ways_in(settings: Settings, database: Database, lifecycle: Lifecycle, due_w
 def _admin_services(
     settings: Settings,
     database: Database,
+    of_reports: Database,
     authenticator: Authenticator,
     failures: FailureCap,
     bases: Bases,
@@ -490,6 +506,7 @@ def _admin_services(
     metering: Metering,
     contents: RequestContents,
     residency: Residency,
+    cipher: Cipher,
     secrets: Secrets,
     unit_keys: ProjectKeys,
     planner: Planner,
@@ -502,17 +519,19 @@ def _admin_services(
     files: Files,
     batches: Batches,
 ) -> AdminServices:
+    logins = Logins(
+        database,
+        passwords,
+        failures,
+        secrets.open,
+        idle=datetime.timedelta(minutes=settings.login_idle_minutes) or None,
+        require_totp=settings.require_totp,
+    )
     return AdminServices(
         database=database,
-        reports=Reports(database),
-        logins=Logins(
-            database,
-            passwords,
-            failures,
-            secrets.open,
-            idle=datetime.timedelta(minutes=settings.login_idle_minutes) or None,
-            require_totp=settings.require_totp,
-        ),
+        reports=Reports(of_reports),
+        logins=logins,
+        passkeys=Passkeys(relying_party(settings.public_url, settings.port), Challenges(cipher), database, logins),
         passwords=passwords,
         store=lifecycle.store,
         adapter_place=settings.engine.adapter_store,
@@ -570,13 +589,18 @@ async def _database_id(database: Database) -> str:
 
 
 async def connect_database(
-    dsn: str, max_connections: int = CONNECTIONS, settings: Mapping[str, str] | None = None
+    dsn: str,
+    max_connections: int = CONNECTIONS,
+    settings: Mapping[str, str] | None = None,
+    *,
+    niceness: int = 0,
 ) -> Database:
-    """Connect to the database with up to so many connections, under settings of PostgreSQL.
+    """Connect to the database with up to so many connections, under settings of PostgreSQL and as `Database.connect`.
 
     Raises what `once_available` raises.
     """
-    return await once_available(lambda: Database.connect(dsn, max_size=max_connections, settings=settings))
+    connect = partial(Database.connect, dsn, max_size=max_connections, settings=settings, niceness=niceness)
+    return await once_available(connect)
 
 
 async def once_available(work: Callable[[], Awaitable[T]]) -> T:

@@ -156,6 +156,7 @@ class PoolRevision:
         return removed
 
     def find(self, replica_id: str) -> Replica | None:
+        """Return the replica of an id; None where this revision has none of it."""
         return self._replicas.get(replica_id)
 
     def refresh(self, replica: Replica) -> None:
@@ -242,6 +243,7 @@ class PoolRevision:
 
     @property
     def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model of this revision."""
         return self._prepares.tokenizer
 
     def prepare_chat(
@@ -252,9 +254,11 @@ class PoolRevision:
         fit: Fit = as_it_is,
         owner: str = "",
     ) -> PreparedPrompt:
+        """Return the prompt of a chat, made by the model of this revision with the same arguments."""
         return self._prepares.prepare_chat(messages, tools, rendering, fit, owner)
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
+        """Return the prompt of a text or of token ids, made by the model of this revision with the same arguments."""
         return self._prepares.prepare_text(prompt, field, add_special_tokens=add_special_tokens)
 
     # which replica

@@ -8,7 +8,8 @@ Knows neither the fields of an API nor how a line is answered, which it asks a `
     dispatcher   takes batches that nobody works on, and keeps their leases
     running      the lines of one batch: begun as engines want more, stored with the counts
     ending       results to the output and the error file
-    feed         the number of lines that the engines want now
+    feed         the number of lines that the engines want now, and the batches whose turn it is
+    deadlines    whether a batch is about to miss its deadline
 
     validating -> in_progress -> finalizing -> completed | expired
     validating -> failed; validating, in_progress -> cancelling -> cancelled
@@ -22,6 +23,9 @@ Knows neither the fields of an API nor how a line is answered, which it asks a `
 - Bounds. 50,000 lines and 200 MiB a file; a line has as many bytes as a request may have. A gateway has as many lines
   in flight as the engines' heartbeats give it credit for, four for each pool of another maker's servers, and reads
   one piece of the input file at a time.
+- Deadlines. Projects have places by turns as long as all batches would be done an hour before they expire, served one
+  after the other at the pace of the last minutes. Else the batch that expires first has the places, all but one of 50,
+  and its lines go first in the engine: no other order keeps more deadlines.
 - Limits of a day, a month and of cost are reserved line by line; one that is reached lets the batch rest a while.
   Faults of ours are tried three times; what the client got wrong is the line's error at once.
 - Ids of the output and the error file are chosen with the batch. They are made in the transaction that ends it, so a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import msgspec
 import structlog
 
 from gateway.batches.ending import end_batch
+from gateway.batches.feed import Queued
 from gateway.batches.lines import LineReader
 from gateway.batches.parts import Tools
 from gateway.batches.running import Lost, Rest, RunningLines
@@ -38,6 +40,9 @@ MAX_BATCHES = 16
 
 SLICE_S = 10.0
 """Seconds after which a batch gives its place to one of a project that has fewer at work."""
+
+QUEUE_S = 10.0
+"""The seconds between two looks at the batches that wait for a gateway."""
 
 AGAIN_S = 10.0
 """Seconds after which a batch that cannot go on now is tried again."""
@@ -70,10 +75,11 @@ class Dispatcher:
         self._working: dict[tuple[str, str], _Work] = {}
         self._wake = wake or asyncio.Event()
         self._idle_s = POLL_S if wake is None else RARELY_S
-        self._renewed_s = float("-inf")
+        self._renewed_s = self._queued_s = float("-inf")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Begin to look for batches that nobody works on, at each interval and whenever the dispatcher is woken."""
         self._task = asyncio.create_task(forever(self._poll, self._interval_s, name="batches", wake=self._wake))
 
     async def stop(self) -> None:
@@ -90,11 +96,14 @@ class Dispatcher:
         if now_s - self._renewed_s >= RENEW_S:
             self._renewed_s = now_s
             await self._renew()
+        if self._working and now_s - self._queued_s >= QUEUE_S:
+            self._queued_s = now_s
+            await self._look_at_queue()
         room = MAX_BATCHES - len(self._working)
         if room <= 0:
             async with self._tools.database.acquire() as conn:
                 standings = await db.standings(conn)
-            work = gives_place(list(self._working.values()), standings, now_s)
+            work = gives_place(list(self._working.values()), standings, now_s, is_urgent=self._tools.feed.is_urgent)
             if work is not None:
                 work.must_rest.set()
             return
@@ -106,6 +115,13 @@ class Dispatcher:
                 self._working[key].task.cancel()
             must_rest = asyncio.Event()
             self._working[key] = _Work(batch, asyncio.create_task(self._work(batch, must_rest)), must_rest, now_s)
+
+    async def _look_at_queue(self) -> None:
+        """Have the feed know what waits for a gateway, which may put deadlines in danger."""
+        async with self._tools.database.acquire() as conn:
+            queued = await db.queued_batches(conn)
+        now_s = time.monotonic()
+        self._tools.feed.queued = [Queued(now_s + q.left_seconds, q.num_left, q.work_per_line) for q in queued]
 
     async def _renew(self) -> None:
         for work in list(self._working.values()):
@@ -126,7 +142,8 @@ class Dispatcher:
         except asyncio.CancelledError:
             again_s = 0.0
             raise
-        except FAILURES as error:
+        except FAILURES as error:  # the database is away, which it may not be for long
+            again_s = POLL_S
             log.warning("batch_delayed", batch=batch.id, error=repr(error))
         except GatewayError as error:
             log.warning("batch_delayed", batch=batch.id, error=error.message)
@@ -216,11 +233,14 @@ class Dispatcher:
         return msgspec.structs.replace(principal_of(key), is_batch=True)
 
 
-def gives_place(working: Sequence[_Work], standings: Mapping[str, Standing], now_s: float) -> _Work | None:
+def gives_place(
+    working: Sequence[_Work], standings: Mapping[str, Standing], now_s: float, *, is_urgent: bool = False
+) -> _Work | None:
     """Return the work that gives its place to a batch which waits; None where every place is held by right.
 
     It is of the project with the most batches at work, if a project with fewer waits: at once where it has two more,
-    else after SLICE_S. Of this project's batches the one that was worked on longest gives way.
+    else after SLICE_S. Of this project's batches the one that was worked on longest gives way. is_urgent: deadlines are
+    in danger, so that the one that is due last gives way, and none does for one more.
     """
     waiting = [standing.num_at_work for standing in standings.values() if standing.num_due]
     if not waiting or any(work.must_rest.is_set() for work in working):
@@ -230,7 +250,10 @@ def gives_place(working: Sequence[_Work], standings: Mapping[str, Standing], now
     if not counts or max(counts.values()) <= min(waiting):
         return None
     most = max(counts.values())
-    work = min((work for work in working if counts.get(work.batch.project_id) == most), key=lambda work: work.began_s)
+    theirs = [work for work in working if counts.get(work.batch.project_id) == most]
+    if is_urgent:
+        return max(theirs, key=lambda work: work.batch.expires_at) if most > min(waiting) + 1 else None
+    work = min(theirs, key=lambda work: work.began_s)
     return work if most > min(waiting) + 1 or now_s - work.began_s >= SLICE_S else None
 
 

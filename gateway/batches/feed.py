@@ -1,27 +1,44 @@
 """The number of further lines that the engines want: each heartbeat of an engine gives credit, which a line takes.
 
 Projects whose lines wait for the same pool get its credit in turns, so that each has as many lines in flight there,
-however many batches it has: what an engine holds is all that the engine can share out.
+however many batches it has: what an engine holds is all that the engine can share out. Once a deadline is in danger
+(`gateway.batches.deadlines`), the batch with the earliest one goes first, and every TURN_EVERY-th place alone goes by
+turns.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
+
+import msgspec
+
+from gateway.batches.deadlines import Backlog, Pace, find_late
 
 FOREIGN_AT_ONCE = 4
 """The most lines that run at once at a pool whose servers give no credit."""
 
 WAITS_S = 5.0
-"""Seconds for which a project counts as one that waits, from its last line that got no place. A slow database may keep
-its batches from asking again for a while, in which others must not take its turn."""
+"""Seconds for which a batch counts as one that waits, from its last line that got no place. A slow database may keep it
+from asking again for a while, in which others must not take its turn."""
+
+TURN_EVERY = 50
+"""The places of which one goes by turns while deadlines go first: no project's batches stand still."""
+
+JUDGE_S = 10.0
+"""Seconds after which it is judged anew whether deadlines are in danger."""
 
 
 def base_of(model: str) -> str:
     """Return the base model that the model of a line names."""
     return model.partition(":")[0]
+
+
+def work_of(input_tokens: int, output_tokens: int) -> float:
+    """Return the work of a line."""
+    return input_tokens + 2.0 * output_tokens
 
 
 class Credited(Protocol):
@@ -31,58 +48,144 @@ class Credited(Protocol):
         """Take credit for one line; False where there is none now, None where the pool's servers know no credit."""
 
 
+class Asker(msgspec.Struct, eq=False):
+    """A batch that asks for places, kept up to date while its lines run.
+
+    ends_at_s: when it expires, by the clock of the feed.
+    """
+
+    project_id: str
+    ends_at_s: float
+    num_left: int
+    num_done: int = 0
+    work_done: float = 0.0
+
+    def done(self, work: float) -> None:
+        """Note the end of a line."""
+        self.num_left -= 1
+        self.num_done += 1
+        self.work_done += work
+
+    def backlog(self, usual_work: float) -> Backlog:
+        """Return what is left. usual_work: that of a line, as long as no line of this batch tells."""
+        return Backlog(
+            self.ends_at_s, self.num_left * (self.work_done / self.num_done if self.num_done else usual_work)
+        )
+
+
 class Place(NamedTuple):
-    """The place that a line has taken at a pool."""
+    """The place that a line has taken at a pool.
+
+    is_urgent: deadlines are in danger there. Lines that went by turns are urgent then as well: with a smaller weight in
+    the engine they would hold up those that their project sends next.
+    """
 
     pool: str
     project_id: str
     is_foreign: bool
+    is_urgent: bool
+
+
+class Queued(NamedTuple):
+    """A batch that waits for a gateway. work_per_line: None where none of its lines has run."""
+
+    ends_at_s: float
+    num_left: float
+    work_per_line: float | None
+
+
+class _Pool:
+    """The batches that ask for places at one pool, and those that have some."""
+
+    def __init__(self) -> None:
+        self.num_foreign = 0
+        self.in_flight: Counter[str] = Counter()  # by project
+        self.asked: set[Asker] = set()
+        self.waiting: dict[Asker, float] = {}  # when each got no place
+        self.pace = Pace()
+        self.judged_s = float("-inf")
+        self.is_urgent = False
+        self.hopeless: set[Asker] = set()
+        self.num_urgent = 0  # places in a row that went by deadlines
+
+    def forget(self, now_s: float) -> None:
+        """Forget batches that have not asked for a while."""
+        for asker in [each for each, last_s in self.waiting.items() if now_s - last_s > WAITS_S]:
+            del self.waiting[asker]
+
+    def judge(self, queued: Sequence[Queued], now_s: float) -> None:
+        """Find out whether deadlines are in danger."""
+        self.judged_s = now_s
+        work_per_s, usual = self.pace.work_per_s(now_s), self.pace.work_per_line
+        backlogs = [(asker.backlog(usual), asker) for asker in self.asked]
+        others = [(Backlog(q.ends_at_s, q.num_left * (q.work_per_line or usual)), None) for q in queued]
+        self.is_urgent, hopeless = find_late([*backlogs, *others], work_per_s, now_s)
+        self.hopeless = {asker for asker in hopeless if asker is not None}
 
 
 class Feed:
     """The credit of all pools. A gateway process has one."""
 
-    def __init__(self, pools: Mapping[str, Credited]) -> None:
-        self._pools = pools
-        self._foreign: Counter[str] = Counter()
-        self._in_flight: defaultdict[str, Counter[str]] = defaultdict(Counter)  # of each pool, by project
-        self._waiting: defaultdict[str, dict[str, float]] = defaultdict(dict)  # of each pool, when projects waited last
+    def __init__(self, pools: Mapping[str, Credited], clock: Callable[[], float] = time.monotonic) -> None:
+        self._credited = pools
+        self._clock = clock
+        self._pools: defaultdict[str, _Pool] = defaultdict(_Pool)
+        self.queued: Sequence[Queued] = ()
+        """Batches that no gateway works on, as far as they are this one's to do."""
 
-    def take(self, model: str, project_id: str) -> Place | None:
+    @property
+    def is_urgent(self) -> bool:
+        """Tell whether deadlines are in danger at any pool."""
+        return any(pool.is_urgent for pool in self._pools.values())
+
+    def take(self, model: str, asker: Asker) -> Place | None:
         """Take a place for a line of a model, and return what `give` wants back; None where there is none now."""
-        name = base_of(model)
-        for each in [name] if name in self._pools else list(self._pools):
-            if self._is_turn_of(project_id, each):
-                credit = self._pools[each].take_batch_credit()
-                is_foreign = credit is None and self._foreign[each] < FOREIGN_AT_ONCE
+        name, now_s = base_of(model), self._clock()
+        for each in [name] if name in self._credited else list(self._credited):
+            pool = self._pools[each]
+            if not pool.asked:
+                pool.pace.begin(now_s)
+            pool.asked.add(asker)
+            pool.forget(now_s)
+            if now_s - pool.judged_s >= JUDGE_S:
+                pool.judge(self.queued, now_s)
+            by_deadline = pool.is_urgent and pool.num_urgent < TURN_EVERY - 1
+            if self._is_first(asker, pool) if by_deadline else self._is_turn_of(asker, pool):
+                credit = self._credited[each].take_batch_credit()
+                is_foreign = credit is None and pool.num_foreign < FOREIGN_AT_ONCE
                 if credit or is_foreign:
-                    self._foreign[each] += is_foreign
-                    self._in_flight[each][project_id] += 1
-                    self._waiting[each].pop(project_id, None)
-                    return Place(each, project_id, is_foreign)
-            self._waiting[each][project_id] = time.monotonic()
+                    pool.num_foreign += is_foreign
+                    pool.in_flight[asker.project_id] += 1
+                    pool.num_urgent = pool.num_urgent + 1 if by_deadline else 0
+                    pool.waiting.pop(asker, None)
+                    return Place(each, asker.project_id, is_foreign, pool.is_urgent)
+            pool.waiting[asker] = now_s
         return None
 
-    def give(self, place: Place) -> None:
-        """Give a place back."""
-        self._foreign[place.pool] -= place.is_foreign
-        in_flight = self._in_flight[place.pool]
-        in_flight[place.project_id] -= 1
-        if not in_flight[place.project_id]:
-            del in_flight[place.project_id]
+    def give(self, place: Place, work: float | None = None) -> None:
+        """Give a place back. work: that of its line; None where the line did not end."""
+        pool = self._pools[place.pool]
+        pool.num_foreign -= place.is_foreign
+        pool.in_flight[place.project_id] -= 1
+        if not pool.in_flight[place.project_id]:
+            del pool.in_flight[place.project_id]
+        if work is not None:
+            pool.pace.note(work, self._clock())
 
-    def leave(self, project_id: str) -> None:
-        """Note that a batch of a project begins no more lines: only those that go on asking wait."""
-        for waiting in self._waiting.values():
-            waiting.pop(project_id, None)
+    def leave(self, asker: Asker) -> None:
+        """Note that a batch begins no more lines: only those that go on asking wait."""
+        for pool in self._pools.values():
+            pool.asked.discard(asker)
+            pool.waiting.pop(asker, None)
+            pool.hopeless.discard(asker)
+            pool.is_urgent = pool.is_urgent and bool(pool.asked)
 
-    def _is_turn_of(self, project_id: str, pool: str) -> bool:
+    def _is_first(self, asker: Asker, pool: _Pool) -> bool:
+        """Tell whether no other batch waits that is due earlier, or has hopes where this one has none."""
+        mine = asker in pool.hopeless, asker.ends_at_s
+        return all(mine <= (other in pool.hopeless, other.ends_at_s) for other in pool.waiting)
+
+    def _is_turn_of(self, asker: Asker, pool: _Pool) -> bool:
         """Tell whether no other project waits for the pool that has fewer lines in flight there."""
-        waiting, in_flight = self._waiting[pool], self._in_flight[pool]
-        now_s = time.monotonic()
-        for other, last_s in list(waiting.items()):
-            if now_s - last_s > WAITS_S:
-                del waiting[other]
-            elif in_flight[other] < in_flight[project_id]:
-                return False
-        return True
+        mine = pool.in_flight[asker.project_id]
+        return all(pool.in_flight[other.project_id] >= mine for other in pool.waiting)

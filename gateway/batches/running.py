@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 import structlog
 
-from gateway.batches.feed import Place, base_of
+from gateway.batches.feed import Asker, Place, base_of, work_of
 from gateway.batches.lines import LineReader
 from gateway.batches.output import line_id, read_line, reason_of, replied
 from gateway.batches.parts import Tools
@@ -65,16 +65,15 @@ class RunningLines:
         self._reader = reader
         self._claimed: deque[LineRow] = deque()
         self._alone: set[frozenset[str]] = set()  # sets of base models beside which the batch has no waiting line
-        self._running: dict[asyncio.Task[None], tuple[str, BatchLine]] = {}
+        self._running: dict[asyncio.Task[float | None], tuple[str, BatchLine]] = {}
         self._results: list[LineResult] = []
         self._given_back: list[tuple[int, int, bool]] = []
         self._rest: Rest | None = None
         self._is_exhausted = False
         self._ends_at_s = time.monotonic() + batch.left_seconds
         self._stored_at_s = time.monotonic()
-        self._num_left = batch.num_total - batch.num_completed - batch.num_failed
-        self._began_s = time.monotonic()
-        self._num_done = 0
+        num_left = batch.num_total - batch.num_completed - batch.num_failed
+        self._asker = Asker(batch.project_id, self._ends_at_s, num_left)
 
     async def run(self) -> str | Rest:
         """Run lines until all have results ("completed"), or the batch's time is over ("expired"), or it has to rest.
@@ -108,7 +107,7 @@ class RunningLines:
         if self._must_rest.is_set() and self._rest is None:
             self._rest = Rest(0.0)
         if self._rest is not None:
-            self._tools.feed.leave(self._batch.project_id)
+            self._tools.feed.leave(self._asker)
             return
         try:
             await self._claim()
@@ -117,14 +116,14 @@ class RunningLines:
             return
         for _ in range(len(self._claimed)):
             line = self._claimed.popleft()
-            place = self._tools.feed.take(line.model, self._batch.project_id)
+            place = self._tools.feed.take(line.model, self._asker)
             if place is None:
                 self._claimed.append(line)
                 continue
             terms = BatchLine(
                 begun=line.attempt - 1,
                 instant_ns=int(line.begun_at.timestamp() * 1e6) * 1000,
-                slack_s=self._slack_s(),
+                slack_s=0.0 if place.is_urgent else None,
                 batch_id=self._batch.id,
             )
             request_id = request_id_of(self._batch.id, line.number)
@@ -158,17 +157,12 @@ class RunningLines:
         self._rest = self._rest or Rest(0.0)
         await asyncio.sleep(AWAY_S)
 
-    def _slack_s(self) -> float:
-        """Return for how long the batch can rest: the time to its end less what is left at the pace so far."""
-        left_s = self._ends_at_s - time.monotonic()
-        took_s = time.monotonic() - self._began_s
-        return left_s - (self._num_left * took_s / self._num_done if self._num_done else 0.0)
-
-    def _ran(self, place: Place, task: asyncio.Task[None]) -> None:
+    def _ran(self, place: Place, task: asyncio.Task[float | None]) -> None:
         del self._running[task]
-        self._tools.feed.give(place)
+        self._tools.feed.give(place, None if task.cancelled() or task.exception() else task.result())
 
-    async def _run_line(self, line: LineRow, request_id: str, terms: BatchLine) -> None:
+    async def _run_line(self, line: LineRow, request_id: str, terms: BatchLine) -> float | None:
+        """Run a line. Return its work; None where it is given back."""
         batch = self._batch
         custom_id = ""
         try:
@@ -177,25 +171,25 @@ class RunningLines:
         except (LimitReached, NoReplicaYet) as error:  # nothing was sent, so that this is no failure of the line
             self._rest = Rest(min(error.retry_after_s or REST_S, MAX_REST_S))
             self._given_back.append((line.number, line.attempt, False))
-            return
+            return None
         except (ShuttingDown, FileUnavailable):
             self._rest = Rest(REST_S)
             self._given_back.append((line.number, line.attempt, True))
-            return
+            return None
         except GatewayError as error:
             if error.status >= 500 and line.num_faults + 1 < MAX_FAULTS:
                 if isinstance(error, Overloaded):
                     self._rest = Rest(error.retry_after_s or 1.0)
                 self._given_back.append((line.number, line.attempt, True))
-                return
+                return None
             reply = LineReply(status=error.status, body=msgspec.json.encode(body_of(error)))
         except Exception:
             log.exception("batch_line_failed", batch=batch.id, number=line.number)
             reply = LineReply(status=500, body=msgspec.json.encode(body_of(unexpected(request_id))))
         text = replied(line_id(batch.id, line.number), custom_id, request_id, reply.status, reply.body)
         sealed = self._tools.cipher.seal(text, result_place(batch.project_id, batch.id, line.number))
-        self._num_done += 1
-        self._num_left -= 1
+        work = work_of(reply.input_tokens, reply.output_tokens)
+        self._asker.done(work)
         self._results.append(
             LineResult(
                 number=line.number,
@@ -209,6 +203,7 @@ class RunningLines:
                 output_tokens=reply.output_tokens,
             )
         )
+        return work
 
     async def _store(self, *, give_back: bool) -> None:
         """Store the results that came. give_back: have claimed lines that did not run claimed anew."""
@@ -224,8 +219,10 @@ class RunningLines:
             async with self._tools.database.transaction() as conn:
                 if await db.lock_batch(conn, self._batch) is None:
                     raise Lost
-                await db.store_results(conn, self._batch, results)
-                await db.give_lines_back(conn, self._batch, given_back)
+                if results:
+                    await db.store_results(conn, self._batch, results)
+                if given_back:
+                    await db.give_lines_back(conn, self._batch, given_back)
         except FAILURES:  # both may be stored again, whether or not the database has them
             self._results = results + self._results
             self._given_back = given_back + self._given_back
@@ -244,7 +241,7 @@ class RunningLines:
 
     async def _end(self) -> None:
         """Abort what still runs, which nobody is billed for, and store what there is."""
-        self._tools.feed.leave(self._batch.project_id)
+        self._tools.feed.leave(self._asker)
         running = dict(self._running)
         for task, (request_id, terms) in running.items():
             if not task.done():  # else its result is there, and is billed

@@ -71,15 +71,18 @@ class Server:
         await self._admin.aclose()
 
     async def upload(self, name: str, folder: Path) -> httpx.Response:
+        """Send the files of an adapter's folder under a name; return the reply, whatever its status."""
         files = {file: (folder / file).read_bytes() for file in FILES}
         return await self._admin.post(self._adapters, data={"name": name}, files=files)
 
     async def add(self, name: str, folder: Path) -> None:
+        """Upload an adapter. Raises Unusable: when its version is not ready in the reply."""
         reply = await self.upload(name, folder)
         if reply.status_code != httpx.codes.OK or reply.json()["version_state"] != "ready":
             raise Unusable(f"an adapter was not taken: {reply.text}")
 
     async def ask(self, adapter: str, max_tokens: int) -> Reply:
+        """Ask for a completion by an adapter, or by the base where the name is ""."""
         model = f"{self.model}:{adapter}" if adapter else self.model
         return await ask(self._tenant, Job(model, " ".join(WORDS), max_tokens))
 

@@ -29,6 +29,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_closed(self) -> bool:
+        """True once the connection can carry no further request."""
         return self._transport is None or self._transport.is_closing()
 
     async def again(self) -> Connection:
@@ -46,13 +47,16 @@ class Connection(asyncio.Protocol):
         return await self._reply
 
     def close(self) -> None:
+        """Close the connection, if it was made."""
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport, as asyncio's protocol asks for."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none of its classes
 
     def data_received(self, data: bytes) -> None:
+        """Gather the reply up to its Content-Length or its last chunk, and hand its status on once it is whole."""
         self._received += data
         if self._length is None:
             end = self._received.find(HEAD_END)
@@ -69,6 +73,7 @@ class Connection(asyncio.Protocol):
             self._reply.set_result(int(self._received[9:12]))
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Fail the request that is under way, if there is one."""
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(ConnectionResetError("the server closed the connection"))
 

@@ -51,20 +51,20 @@ class NoMeter:
     journal_id = "none"
 
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
-        pass
+        """Note nothing."""
 
     def progressed(self, counts: list[Count]) -> None:
-        pass
+        """Note nothing."""
 
     def record(self, usage: UsageRecord, **seen: Any) -> None:
-        pass
+        """Record nothing."""
 
 
 class NoEngine:
     """An engine that forgets all usage it is told to forget."""
 
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
-        pass
+        """Return at once: no usage was remembered."""
 
 
 class Load:
@@ -135,6 +135,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def cpu_us_per_request(self) -> float:
+        """Microseconds of processor time for each request."""
         return self.cpu_s / self.num_requests * 1e6
 
 

@@ -15,6 +15,7 @@ import random
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import uvloop
 
 from gateway.bench.http import connect, post
 from gateway.bench.installation import MODEL_NAME, Installation, running
+from gateway.bench.load import WORDS
 from gateway.bench.open_loop import Connections, as_fast_as_possible, at_rate
 from gateway.bench.peers.running import PEERS, RunningPeer, running_peer, running_upstream
 
@@ -32,12 +34,20 @@ SWITCH_INTERVAL_S = 1e-4
 """Seconds between switches of threads: one thread makes the arrivals, and must not wait for the event loop's."""
 PATH = "/v1/chat/completions"
 PROMPT = "The old harbor turns green over the river while seven birds sleep."
+PROMPTS = ("question", "text", "conversation")
+"""The kinds of prompts: a short question, a text of a kilobyte of which nothing was sent before, and a conversation
+with the system prompt of all others, which grows by a turn with each request of its tenant."""
+
+MAX_TEXTS = 10_000
+SYSTEM_WORDS, TEXT_WORDS, TURN_WORDS, NUM_TURNS = 300, 200, 60, 8
 
 
 class Server(msgspec.Struct, frozen=True):
     """A gateway that is measured."""
 
     name: str
+    prompts: str
+    """The kind of the prompts."""
     ports: Sequence[int]
     """The ports, to which requests go in turn."""
     requests: Iterator[bytes]
@@ -72,7 +82,7 @@ async def rows(args: argparse.Namespace, server: Server) -> AsyncIterator[dict[s
 def _complete(row: dict[str, Any], server: Server, before_s: float, seconds: float) -> dict[str, Any]:
     cpu_ms = (server.cpu_s() - before_s) / seconds * 1e3
     per_request = round(cpu_ms / row["per_s"], 3) if row["per_s"] else None
-    return {"server": server.name} | row | {"cpu_ms_per_request": per_request}
+    return {"server": server.name, "prompts": server.prompts} | row | {"cpu_ms_per_request": per_request}
 
 
 def table_line(row: dict[str, Any]) -> str:
@@ -80,7 +90,7 @@ def table_line(row: dict[str, Any]) -> str:
     offered = "at most" if row["offered_per_s"] is None else f"{row['offered_per_s']:g}/s"
     latencies = "  ".join(f"{name} {row[f'ms_{name}']} ms" for name in ("p50", "p95", "p99"))
     return (
-        f"{row['server']:<9}  {offered:>9}  {row['per_s']:>8} requests/s  {latencies}  "
+        f"{row['server']:<9}  {row['prompts']:<12}  {offered:>9}  {row['per_s']:>8} requests/s  {latencies}  "
         f"CPU {row['cpu_ms_per_request']} ms per request  errors {row['errors']}"
     )
 
@@ -96,6 +106,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--gateways", type=int, default=2, help="gateway processes")
     add("--replicas", type=int, default=1, help="engines of the pool that the gateways choose among")
     add("--tenants", type=int, default=10, help="keys that the requests use in turn")
+    add("--prompts", nargs="+", choices=PROMPTS, default=PROMPTS, help="kinds of prompts, for our own gateways")
     add("--max-tokens", type=int, default=1, help="length of every completion")
     add("--without-limits", action="store_true", help="for comparison: no tenant has a limit")
     add("--peers", type=Path, default=Path("build/peers"), help="where other gateways are installed, if any are")
@@ -104,23 +115,42 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def ours(installation: Installation, bodies: Iterator[bytes]) -> Server:
+def ours(installation: Installation, max_tokens: int, prompts: str = "question") -> Server:
     """Return our own gateways as a server to measure, with requests by all keys in turn."""
-    keys = itertools.cycle(installation.keys)
+    keys, bodies = itertools.cycle(installation.keys), bodies_of(max_tokens, prompts, len(installation.keys))
     requests = (post(PATH, key, body) for key, body in zip(keys, bodies, strict=False))
-    return Server("lorikeet", installation.ports, requests, installation.cpu_s)
+    return Server("lorikeet", prompts, installation.ports, requests, installation.cpu_s)
 
 
 def theirs(peer: RunningPeer, bodies: Iterator[bytes]) -> Server:
     """Return another gateway as a server to measure."""
-    return Server(peer.name, [peer.port], (post(PATH, peer.key, body, peer.headers) for body in bodies), peer.cpu_s)
+    return Server(
+        peer.name, "question", [peer.port], (post(PATH, peer.key, body, peer.headers) for body in bodies), peer.cpu_s
+    )
 
 
-def bodies_of(max_tokens: int) -> Iterator[bytes]:
-    """Yield bodies of chats without end, each with another prompt."""
+def bodies_of(max_tokens: int, prompts: str = "question", num_tenants: int = 1) -> Iterator[bytes]:
+    """Yield bodies of chats without end, each with another prompt, of all tenants in turn."""
     for number in itertools.count():
-        content = [{"role": "user", "content": f"{PROMPT} {number:07}"}]
-        yield msgspec.json.encode({"model": MODEL_NAME, "messages": content, "max_tokens": max_tokens})
+        messages = _messages(prompts, *divmod(number, num_tenants))
+        yield msgspec.json.encode({"model": MODEL_NAME, "messages": messages, "max_tokens": max_tokens})
+
+
+def _messages(prompts: str, number: int, tenant: int) -> list[dict[str, str]]:
+    """Return the messages of a tenant's request with a number."""
+    if prompts == "question":
+        return [{"role": "user", "content": f"{PROMPT} {number:07}.{tenant}"}]
+    if prompts == "text":
+        return [{"role": "user", "content": _text(f"{number}.{tenant}", TEXT_WORDS)}]
+    conversation, turn = divmod(number, NUM_TURNS)
+    said = [_text(f"{conversation}.{tenant}.{place}", TURN_WORDS) for place in range(2 * turn + 1)]
+    messages = [{"role": "system", "content": _text("system", SYSTEM_WORDS)}]
+    return messages + [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(said)]
+
+
+@lru_cache(MAX_TEXTS)
+def _text(seed: str, num_words: int) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=num_words))  # noqa: S311 - prompts are no secret
 
 
 def print_rows(args: argparse.Namespace, server: Server) -> bool:
@@ -161,7 +191,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
         folder = Path(name)
         folder.chmod(0o711)  # PostgreSQL may have to run as another user
-        bodies = bodies_of(args.max_tokens)
         with running(
             folder,
             args.model_dir.absolute(),
@@ -170,8 +199,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             num_tenants=args.tenants,
             with_limits=not args.without_limits,
         ) as installation:
-            good = print_rows(args, ours(installation, bodies))
-        _print_peers(args, folder, bodies)
+            servers = [ours(installation, args.max_tokens, prompts) for prompts in args.prompts]
+            good = all([print_rows(args, server) for server in servers])  # noqa: C419 - each of them is printed
+        _print_peers(args, folder, bodies_of(args.max_tokens))
         return int(not good)
 
 

@@ -51,10 +51,12 @@ class Samples:
         self._rooms[room or ELSEWHERE] += 1
 
     def forget(self, *_: object) -> None:
+        """Drop all samples so far; a signal handler, whose arguments do not matter."""
         self._rooms.clear()
         self._functions.clear()
 
     def write(self, path: Path) -> None:
+        """Write the counts as JSON, the most frequent rooms and functions first."""
         found = {"rooms": self._rooms.most_common(), "functions": self._functions.most_common()}
         path.write_text(json.dumps(found))
 

@@ -53,6 +53,7 @@ class Streams:
         self._readers: list[asyncio.Task[None]] = []
 
     async def begin(self, port: int, keys: Sequence[str], count: int) -> None:
+        """Ask for a long stream on each of `count` new connections, and begin to read them as `pause_s` says."""
         loop = asyncio.get_running_loop()
         for number in range(count):
             sock = socket.socket()
@@ -72,6 +73,7 @@ class Streams:
                 await asyncio.sleep(self._pause_s or 0)
 
     async def end(self) -> None:
+        """Stop reading and close all connections."""
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)

@@ -51,10 +51,10 @@ class NoBooks:
         self._telling: set[asyncio.Task[None]] = set()
 
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
-        pass
+        """Note nothing."""
 
     def progressed(self, counts: list[Count]) -> None:
-        pass
+        """Note nothing."""
 
     def record(
         self,
@@ -65,16 +65,17 @@ class NoBooks:
         ttft_ms: float | None,
         latency_ms: float | None,
     ) -> None:
+        """Record nothing, and tell the engine that the usage is durable, so that the engine forgets it."""
         if source is not None:
             telling = asyncio.create_task(source.acknowledge([(usage.request_id, usage.attempt)]))
             self._telling.add(telling)
             telling.add_done_callback(self._telling.discard)
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
-        pass
+        """Record nothing."""
 
     def given_up(self, request_ids: Collection[str]) -> None:
-        pass
+        """Do nothing: no record of an engine is waited for."""
 
 
 def chat(rng: random.Random, max_tokens: int, *, stream: bool) -> bytes:

@@ -34,7 +34,7 @@ from engine.protocol import GenerateRequest, SamplingParams, Usage
 from gateway.backends.generation import Generation, Item, Piece
 from gateway.backends.pool import PoolRevision, Replica
 from gateway.bench.installation import free_port, running
-from gateway.bench.overhead import SWITCH_INTERVAL_S, bodies_of, ours, print_rows
+from gateway.bench.overhead import SWITCH_INTERVAL_S, ours, print_rows
 from gateway.domain.adapters.defaults import NO_DEFAULTS
 from gateway.domain.pools.drivers import OWN_DRIVER
 from gateway.domain.tenancy.principal import Principal
@@ -218,7 +218,7 @@ def print_latencies(args: argparse.Namespace) -> bool:
                     settings_of={"LORIKEET_TRACES_URL": url},
                 ) as installation,
             ):
-                server = msgspec.structs.replace(ours(installation, bodies_of(1)), name=name)
+                server = msgspec.structs.replace(ours(installation, 1), name=name)
                 good = print_rows(args, server) and good
     return good
 

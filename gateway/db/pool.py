@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 import asyncpg
 
+from gateway.db.priority import lower_priority
+
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
@@ -128,10 +130,12 @@ compiled for a hundred times as long as it runs."""
 _SET = "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS wanted (name, value)"
 
 
-async def _begin_session(settings: Mapping[str, str], conn: Connection) -> None:
+async def _begin_session(settings: Mapping[str, str], niceness: int, conn: asyncpg.Connection[asyncpg.Record]) -> None:
     """Set PostgreSQL's settings by statements: a pooler in between refuses those that come with a connection."""
     await read_whole_numbers(conn)
     await conn.execute(_SET, list(settings), list(settings.values()))
+    if niceness:
+        await lower_priority(conn, niceness)
 
 
 async def _as_it_is(conn: asyncpg.Connection[asyncpg.Record]) -> None:
@@ -151,9 +155,17 @@ class Database:
 
     @classmethod
     async def connect(
-        cls, dsn: str, min_size: int = 1, max_size: int = 8, settings: Mapping[str, str] | None = None
+        cls,
+        dsn: str,
+        min_size: int = 1,
+        max_size: int = 8,
+        settings: Mapping[str, str] | None = None,
+        *,
+        niceness: int = 0,
     ) -> Self:
         """Open the pool, its connections under these settings of PostgreSQL.
+
+        niceness: of the server's processes behind them, where `lower_priority` can set it.
 
         Raises one of `UNUSABLE`, or of `UNAVAILABLE` when the database cannot be reached.
         """
@@ -164,7 +176,7 @@ class Database:
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=COMMAND_TIMEOUT_S,
             server_settings={"application_name": "lorikeet", "timezone": "UTC"},
-            init=partial(_begin_session, {**SESSION, **(settings or {})}),
+            init=partial(_begin_session, {**SESSION, **(settings or {})}, niceness),
             reset=_as_it_is,
         )
         return cls(dsn, pool)
@@ -205,6 +217,13 @@ class Database:
             except asyncio.CancelledError:
                 connection.terminate()
                 raise
+
+    def bounded(self, num_connections: int) -> Database:
+        """Return the same pool for a part of the process that is to leave connections to others, whose clients wait.
+
+        num_connections: the most that the part borrows at once.
+        """
+        return _Bounded(self._dsn, self._pool, num_connections)
 
     @asynccontextmanager
     async def snapshot(self, deadline_s: float | None = None) -> AsyncIterator[Connection]:
@@ -254,3 +273,16 @@ class Database:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class _Bounded(Database):
+    """A pool of which only some connections are borrowed at once."""
+
+    def __init__(self, dsn: str, pool: asyncpg.Pool[asyncpg.Record], num_connections: int) -> None:
+        super().__init__(dsn, pool)
+        self._places = asyncio.Semaphore(num_connections)
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[Connection]:
+        async with self._places, super().acquire() as connection:
+            yield connection

@@ -38,12 +38,15 @@ class CloudEvents:
         self._encoder = msgspec.json.Encoder()
 
     def start(self) -> bytes:
+        """Return no bytes: a file of JSON lines has no head."""
         return b""
 
     def encode(self, rows: Sequence[LedgerRow]) -> bytes:
+        """Return one line for each ledger row, its event in JSON."""
         return self._encoder.encode_lines([self._event(row) for row in rows])
 
     def finish(self) -> bytes:
+        """Return no bytes: a file of JSON lines has no end of its own."""
         return b""
 
     def _event(self, row: LedgerRow) -> CloudEvent:

@@ -31,9 +31,11 @@ class CsvFile:
         self._cells = [_CELLS.get(column.type) for column in columns]
 
     def start(self) -> bytes:
+        """Return the header line with the names of all columns."""
         return _lines([[column.name for column in self._columns]])
 
     def encode(self, rows: Sequence[msgspec.Struct]) -> bytes:
+        """Return one line for each row, each cell in the form of its column's type; a missing value is empty."""
         columns = [
             column if cell is None else [None if value is None else cell(value) for value in column]
             for cell, column in zip(self._cells, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=False)
@@ -41,6 +43,7 @@ class CsvFile:
         return _lines(zip(*columns, strict=True))
 
     def finish(self) -> bytes:
+        """Return no bytes: the last row ends the file."""
         return b""
 
 

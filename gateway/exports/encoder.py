@@ -35,10 +35,13 @@ class JsonLines:
         self._encoder = msgspec.json.Encoder()
 
     def start(self) -> bytes:
+        """Return no bytes: the file begins with its first row."""
         return b""
 
     def encode(self, rows: Sequence[Any]) -> bytes:
+        """Return one line of JSON for each row."""
         return self._encoder.encode_lines(rows)
 
     def finish(self) -> bytes:
+        """Return no bytes: the last row ends the file."""
         return b""

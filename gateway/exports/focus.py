@@ -54,12 +54,15 @@ class FocusFile:
         self._csv = CsvFile(columns_of(FocusRow))
 
     def start(self) -> bytes:
+        """Return the header line with the names of FOCUS's columns."""
         return self._csv.start()
 
     def encode(self, rows: Sequence[ChargeRow]) -> bytes:
+        """Return one line of CSV for each charge, with its project's and key's names."""
         return self._csv.encode([focus_row(row, self._names) for row in rows])
 
     def finish(self) -> bytes:
+        """Return no bytes: the last charge ends the file."""
         return b""
 
 

@@ -64,10 +64,12 @@ class FileDigest:
         self._hash = hashlib.sha256()
 
     def add(self, chunk: bytes) -> None:
+        """Count and hash the next bytes of the file."""
         self._num_bytes += len(chunk)
         self._hash.update(chunk)
 
     def entry(self) -> FileEntry:
+        """Return the manifest's entry of the file as far as it has passed: its name, size and SHA-256."""
         return FileEntry(self._name, self._num_bytes, self._hash.hexdigest())
 
 

@@ -47,10 +47,12 @@ class ObjectStore:
         self._allow_http = allow_http
 
     async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None:
+        """Upload an object in parts, a few at a time; one of the same name is replaced once the upload is complete."""
         async with self._open() as store:
             await obstore.put_async(store, name, chunks, chunk_size=PART_BYTES, max_concurrency=MAX_PARTS_UNDER_WAY)
 
     async def remove(self, name: str) -> None:
+        """Delete an object. Do nothing where there is none of the name."""
         async with self._open() as store:
             with contextlib.suppress(FileNotFoundError):  # S3 itself does not say so
                 await obstore.delete_async(store, name)

@@ -53,9 +53,11 @@ class ParquetFile:
         self._num_waiting = 0
 
     def start(self) -> bytes:
+        """Return the mark that every Parquet file begins with."""
         return self._sink.drain()
 
     def encode(self, rows: Sequence[msgspec.Struct]) -> bytes:
+        """Return the bytes of row groups that the batch has filled; rows of a group that is not full wait."""
         values = zip(*map(msgspec.structs.astuple, rows), strict=True)
         arrays = [pa.array(column, field.type) for field, column in zip(self._schema, values, strict=True)]
         self._waiting.append(pa.record_batch(arrays, schema=self._schema))
@@ -65,6 +67,7 @@ class ParquetFile:
         return self._sink.drain()
 
     def finish(self) -> bytes:
+        """Write the rows that wait as a last group, and return it with the footer."""
         if self._num_waiting:
             self._write(self._num_waiting)
         self._writer.close()

@@ -53,6 +53,7 @@ class Folder:
         self._root = root
 
     async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None:
+        """Write a file under a temporary name, sync it and rename it; the temporary file is removed after a failure."""
         await asyncio.to_thread(make_private_folder, self._root)
         path, temporary = self._root / name, self._root / f".{name}.{secrets.token_hex(4)}.partial"
         try:
@@ -69,6 +70,7 @@ class Folder:
             temporary.unlink(missing_ok=True)
 
     async def remove(self, name: str) -> None:
+        """Remove a file of the folder. Do nothing where there is no such file."""
         await asyncio.to_thread(_remove, self._root / name)
 
 

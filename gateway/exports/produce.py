@@ -83,6 +83,7 @@ class Export:
         self._is_whole = True
 
     def manifest(self) -> Manifest:
+        """Return the manifest of the export, whose chunks have all been read."""
         assert self._is_whole, "chunks were read to their end"
         return make_manifest(
             self.request,

@@ -61,6 +61,7 @@ class Span(msgspec.Struct, frozen=True):
 
     @property
     def is_day(self) -> bool:
+        """True for one day, False for a whole billing period."""
         return self.text != self.period
 
 
@@ -82,10 +83,12 @@ class ExportRequest(msgspec.Struct, frozen=True):
 
     @property
     def file_name(self) -> str:
+        """The name of the file, with the ending of its format."""
         return f"{self.stem}.{SUFFIX_OF[self.format]}"
 
     @property
     def manifest_name(self) -> str:
+        """The name of the manifest, which is that of the file with an ending of its own."""
         return f"{self.file_name}.manifest.json"
 
 

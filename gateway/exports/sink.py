@@ -17,15 +17,18 @@ class Sink(io.RawIOBase):
         self._num_bytes = 0
 
     def writable(self) -> bool:
+        """Return True: a library may write to a sink."""
         return True
 
     def write(self, data: Buffer, /) -> int:
+        """Take bytes, which are copied since the library may use its buffer again; return their number."""
         piece = bytes(data)
         self._pieces.append(piece)
         self._num_bytes += len(piece)
         return len(piece)
 
     def tell(self) -> int:
+        """Return the number of bytes that have been written from the beginning."""
         return self._num_bytes
 
     def drain(self) -> bytes:

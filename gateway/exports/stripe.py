@@ -50,14 +50,17 @@ class StripeEvents:
         self._encoder = msgspec.json.Encoder()
 
     def start(self) -> bytes:
+        """Return no bytes: a file of JSON lines has no head."""
         return b""
 
     def encode(self, rows: Sequence[LedgerRow]) -> bytes:
+        """Return the meter events of ledger rows, a line for each, and count the events."""
         events = [event for row in rows for event in self._events(row)]
         self.num_events += len(events)
         return self._encoder.encode_lines(events)
 
     def finish(self) -> bytes:
+        """Return no bytes: a file of JSON lines has no end of its own."""
         return b""
 
     def _events(self, row: LedgerRow) -> Iterator[MeterEvent]:

@@ -33,6 +33,7 @@ class Sums:
         self._credit_nanos = 0
 
     def add_ledger(self, rows: Sequence[LedgerRow]) -> None:
+        """Add ledger rows; cached tokens of a prompt count as cached input alone."""
         self.num_rows += len(rows)
         prompt, cached = sum(row.prompt_tokens for row in rows), sum(row.cached_tokens for row in rows)
         self._tokens["input"] += prompt - cached
@@ -41,6 +42,7 @@ class Sums:
         self._cost_nanos += sum(row.cost_nanos for row in rows)
 
     def add_charges(self, rows: Sequence[ChargeRow]) -> None:
+        """Add charges: tokens by line item, and the cost, which for a credit is negative and summed apart."""
         self.num_rows += len(rows)
         for row in rows:
             if row.num_tokens is not None:
@@ -51,6 +53,7 @@ class Sums:
                 self._cost_nanos += row.cost_nanos
 
     def totals(self, currency: str) -> Totals:
+        """Return the sums of all rows so far, as amounts of a currency."""
         return Totals(
             input_tokens=self._tokens["input"],
             cached_input_tokens=self._tokens["cached_input"],

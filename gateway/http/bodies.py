@@ -53,10 +53,10 @@ class Bodies:
 def _announced_bytes(request: Request[Any, Any, Any]) -> int | None:
     """Return the length of a body that a request's head announces; None where it announces none or too many bytes."""
     most = request.route_handler.resolve_request_max_body_size()
-    announced = request.headers.get("content-length", "")
-    if not announced.isdecimal() or (isinstance(most, int) and int(announced) > most):
-        return None
-    return int(announced)
+    for name, value in request.scope["headers"]:  # `request.headers` would be a copy of them all
+        if name == b"content-length" and value.isdigit() and (not isinstance(most, int) or int(value) <= most):
+            return int(value)
+    return None
 
 
 async def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

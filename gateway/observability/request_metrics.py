@@ -8,7 +8,8 @@ from __future__ import annotations
 import collections
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -95,11 +96,43 @@ class _Counter:
         self._sums.clear()
 
 
+class _Phases:
+    """Gathers the usages of one batch of requests by the label's value, and counts the tokens of each phase at once."""
+
+    def __init__(self, metric: Counter) -> None:
+        self._metric = metric
+        self._children: dict[str, list[tuple[Counter, Callable[[Usage], int]]]] = {}
+        self._usages: dict[str, list[Usage]] = {}
+
+    def add(self, label: str, usage: Usage) -> None:
+        self._usages.setdefault(label, []).append(usage)
+
+    def flush(self) -> None:
+        for label, usages in self._usages.items():
+            children = self._children.get(label)
+            if children is None:
+                children = [(self._metric.labels(label, phase), tokens) for phase, tokens in _PHASES.items()]
+                self._children[label] = children
+            for child, tokens in children:
+                child.inc(sum(map(tokens, usages)))
+        self._usages.clear()
+
+
+_PHASES: dict[str, Callable[[Usage], int]] = {
+    "prompt": attrgetter("prompt_tokens"),
+    "cached": attrgetter("cached_tokens"),
+    "generation": attrgetter("completion_tokens"),
+    "discarded": attrgetter("discarded_tokens"),
+    "draft": attrgetter("draft_tokens"),
+    "accepted": attrgetter("accepted_draft_tokens"),
+}
+
+
 class _Overall:
     """The metrics of requests by base model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.gathered: list[_Counter | _Histogram] = []
+        self.gathered: list[_Counter | _Histogram | _Phases] = []
 
         def counter(name: str, doc: str, *labels: str) -> _Counter:
             made = _Counter(Counter(name, doc, ["model_name", *labels], registry=registry))
@@ -116,9 +149,15 @@ class _Overall:
         self._success = counter(
             "vllm:request_success", "Recorded requests, by the reason for which the request ended.", "finished_reason"
         )
-        self._tokens = counter(
-            "lorikeet_tokens", "Tokens of recorded requests, by phase; cached tokens are prompt tokens too.", "phase"
+        self._tokens = _Phases(
+            Counter(
+                "lorikeet_tokens",
+                "Tokens of recorded requests, by phase; cached tokens are prompt tokens too.",
+                ["model_name", "phase"],
+                registry=registry,
+            )
         )
+        self.gathered.append(self._tokens)
         self._first_token_s = histogram(
             "vllm:time_to_first_token_seconds",
             "Seconds from submitting a request to the first token.",
@@ -149,8 +188,7 @@ class _Overall:
         self._prompt_tokens.add(usage.prompt_tokens, base)
         self._generation_tokens.add(usage.completion_tokens, base)
         self._success.add(1, base, event.finish_reason)
-        for phase, num_tokens in _phases(usage).items():
-            self._tokens.add(num_tokens, base, phase)
+        self._tokens.add(base, usage)
         if event.service_tier == SHADOW_TIER:
             return  # nobody waits for a copy of a request
         self._queue_s.observe(base, usage.queue_ms / 1e3)
@@ -170,7 +208,7 @@ class _ByTenant:
     """The metrics of requests by tenant."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.gathered: list[_Counter | _Histogram] = []
+        self.gathered: list[_Counter | _Histogram | _Phases] = []
 
         def counter(name: str, doc: str, *labels: str) -> _Counter:
             made = _Counter(Counter(name, doc, ["tenant", *labels], registry=registry))
@@ -188,7 +226,15 @@ class _ByTenant:
             "Recorded requests of a tenant, by the reason for which the request ended.",
             "finished_reason",
         )
-        self._tokens = counter("lorikeet_tenant_tokens", "Tokens of a tenant's recorded requests, by phase.", "phase")
+        self._tokens = _Phases(
+            Counter(
+                "lorikeet_tenant_tokens",
+                "Tokens of a tenant's recorded requests, by phase.",
+                ["tenant", "phase"],
+                registry=registry,
+            )
+        )
+        self.gathered.append(self._tokens)
         self._queue_s = counter(
             "lorikeet_tenant_queue_seconds", "Seconds that a tenant's requests waited in the engine's queue."
         )
@@ -210,8 +256,7 @@ class _ByTenant:
     def count(self, event: UsageEvent, usage: Usage) -> None:
         tenant = self._labels.of(event.project_id)
         self._requests.add(1, tenant, event.finish_reason)
-        for phase, num_tokens in _phases(usage).items():
-            self._tokens.add(num_tokens, tenant, phase)
+        self._tokens.add(tenant, usage)
         if event.service_tier == SHADOW_TIER:
             return  # nobody waits for a copy of a request
         self._queue_s.add(usage.queue_ms / 1e3, tenant)
@@ -243,14 +288,3 @@ def _per_token_s(event: UsageEvent, usage: Usage) -> float | None:
     if event.ttft_ms is None or event.latency_ms is None or usage.completion_tokens <= 1:
         return None
     return (event.latency_ms - event.ttft_ms) / 1e3 / (usage.completion_tokens - 1)
-
-
-def _phases(usage: Usage) -> dict[str, int]:
-    return {
-        "prompt": usage.prompt_tokens,
-        "cached": usage.cached_tokens,
-        "generation": usage.completion_tokens,
-        "discarded": usage.discarded_tokens,
-        "draft": usage.draft_tokens,
-        "accepted": usage.accepted_draft_tokens,
-    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from functools import partial
+from functools import lru_cache, partial
 
 import msgspec
 import structlog
@@ -42,6 +42,9 @@ from gateway.routing.route import RoutedAdapter
 from gateway.text.thinking import ENDS_OPEN_TOKENS, begins_thinking
 
 log = structlog.get_logger(__name__)
+
+MAX_FINGERPRINTS = 1024
+"""The most fingerprints that are remembered: one for each adapter in use."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -187,8 +190,7 @@ class Run:
         backend, adapter = self._pool.capabilities.fingerprint, self._adapter
         if not backend:
             return None
-        whole = backend if adapter is None else f"{backend}:{adapter.id}@{adapter.ref.version}"
-        return f"fp_{hashlib.sha256(whole.encode()).hexdigest()[:10]}"
+        return _fingerprint(backend if adapter is None else f"{backend}:{adapter.id}@{adapter.ref.version}")
 
     async def begin(
         self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Callable[[], None]
@@ -351,22 +353,24 @@ class Run:
         prepared = self._prepared[index]
         num_choices = prepared.generation.request.n
         collector = self._collector(prepared)
+        items = self._source(prepared, may_restart=True)
         try:
-            async with aclosing(self._source(prepared, may_restart=True)) as items:
-                self._context.check()
-                async for item in items:
-                    if isinstance(item, Restarted):
-                        collector = self._collector(prepared)
-                        if self._transcript is not None:
-                            self._transcript.restart(range(index * num_choices, (index + 1) * num_choices))
-                        continue
-                    self._log(index, item)
-                    if (collected := collector.add(item)) is not None:
-                        if self._before_end is not None:
-                            await self._before_end(collected)
-                        return collected
+            self._context.check()
+            async for item in items:
+                if isinstance(item, Restarted):
+                    collector = self._collector(prepared)
+                    if self._transcript is not None:
+                        self._transcript.restart(range(index * num_choices, (index + 1) * num_choices))
+                    continue
+                self._log(index, item)
+                if (collected := collector.add(item)) is not None:
+                    if self._before_end is not None:
+                        await self._before_end(collected)
+                    return collected
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
+        finally:
+            await items.aclose()
         raise AssertionError("the backend ended without a usage")
 
     def _collector(self, prepared: Prepared) -> Collector:
@@ -424,6 +428,11 @@ class Run:
 
 def _nothing() -> None:
     pass
+
+
+@lru_cache(MAX_FINGERPRINTS)
+def _fingerprint(whole: str) -> str:
+    return f"fp_{hashlib.sha256(whole.encode()).hexdigest()[:10]}"
 
 
 def _no_bytes(token_id: int) -> bytes:

@@ -90,7 +90,7 @@ class Cipher:
         key = self._keys.get(sealed.key_id)
         if key is None:
             raise _unreadable(sealed, place, "this gateway does not have the key")
-        nonce, data = sealed.data[:NONCE_BYTES], sealed.data[NONCE_BYTES:]
+        nonce, data = sealed.data[:NONCE_BYTES], memoryview(sealed.data)[NONCE_BYTES:]
         try:
             return AESGCM(_derived(key, b"content", place.project_id)).decrypt(nonce, data, place.associated_data)
         except (InvalidTag, ValueError):  # ValueError: cut off
@@ -104,7 +104,7 @@ class Cipher:
         key = self._keys.get(sealed.key_id)
         if key is None:
             return None
-        nonce, data = sealed.data[:NONCE_BYTES], sealed.data[NONCE_BYTES:]
+        nonce, data = sealed.data[:NONCE_BYTES], memoryview(sealed.data)[NONCE_BYTES:]
         try:
             return AESGCM(_derived(key, b"content", place.project_id)).decrypt(nonce, data, place.associated_data)
         except (InvalidTag, ValueError):

@@ -16,7 +16,7 @@ from gateway.db.organization.keys import FoundKey, find_usable_key, find_usable_
 from gateway.db.pool import FAILURES, LOOKUP_TIMEOUT_S, Database
 from gateway.domain.errors import InvalidApiKey, Overloaded, PermissionDenied, Suspended, TooManyAttempts
 from gateway.domain.tenancy.addresses import contains
-from gateway.domain.tenancy.keys import ParsedKey, parse_key
+from gateway.domain.tenancy.keys import ParsedKey, key_digest, parse_key
 from gateway.domain.tenancy.permissions import has_scope, of_project_role, of_role, of_scopes
 from gateway.domain.tenancy.principal import Principal, Scope
 from gateway.tenancy.failures import FailureCap
@@ -65,14 +65,14 @@ class Authenticator:
         Raises InvalidApiKey, in OpenAI's words, Suspended, PermissionDenied where the key may not be used from this
         address, TooManyAttempts, and Overloaded when the database cannot be asked.
         """
-        parsed = parse_key(bearer_token(authorization_header))
-        entry = self._cache.get(parsed.sha256) if parsed is not None else None
+        token = bearer_token(authorization_header)
+        entry = self._cache.get(key_digest(token))  # a key that is known has the shape and the checksum of one
         if entry is None:
-            entry = await self._first_seen(parsed, address)
+            entry = await self._first_seen(parse_key(token), address)
         principal = entry.principal
         now = datetime.datetime.now(datetime.UTC)
         if not entry.usable(now):
-            raise self._refused(parsed, address)
+            raise self._refused(parse_key(token), address)
         if entry.suspended is not None:
             raise Suspended(f"This {entry.suspended} is suspended. An administrator can resume it.")
         if entry.ip_allow is not None and not contains(entry.ip_allow, address):

@@ -23,7 +23,7 @@ import msgspec
 from gateway.db.organization import audit, logins
 from gateway.db.pool import FAILURES, Database
 from gateway.domain.content.keys import SecretColumn
-from gateway.domain.errors import InvalidCredentials, TooManyAttempts
+from gateway.domain.errors import InvalidCredentials, PermissionDenied, TooManyAttempts
 from gateway.domain.tenancy import recovery, totp
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.login_line import LoginLine
@@ -125,7 +125,7 @@ class Logins:
         Raises InvalidCredentials, alike for a wrong password and an unknown address, and TooManyAttempts. Where the
         password is right and the user has a second factor, a missing code is `totp_required`.
         """
-        return await self._succeeded(await self.prove(email, password, code, client), client)
+        return await self.admit(await self.prove(email, password, code, client), client)
 
     async def prove(self, email: str, password: str, code: str | None, client: Client) -> logins.Credentials:
         """Return the user whose password and, where the user has an authenticator, code these are.
@@ -139,7 +139,7 @@ class Logins:
             )
         if user.totp_confirmed and not await self._use_any_code(user, code or "", client):
             self._failures.count(client.address, client.now_s)
-            raise self._wrong(user, client)
+            raise self.refusal(user, client)
         return user
 
     async def _use_any_code(self, user: logins.Credentials, code: str, client: Client) -> bool:
@@ -164,15 +164,15 @@ class Logins:
 
     async def _verify(self, email: str, password: str, client: Client) -> logins.Credentials:
         """Verify a password as `verify` does, without waiting for a turn."""
-        self._check_blocked(client.address, client.now_s)
+        self.check_blocked(client.address, client.now_s)
         device = None if client.device is None else _digest(client.device)
-        with self._counted(client), self._line.place(client.address):
+        with self.counted(client), self._line.place(client.address):
             async with self._database.acquire() as conn:
                 await self._throttle.count_attempt(conn, email, client.address, device)
                 user = await logins.find_credentials(conn, email)
             # No connection is held while the password is hashed.
             if not await self._passwords.matches(user.password_hash if user else None, password) or user is None:
-                raise self._wrong(user, client)
+                raise self.refusal(user, client)
         return user
 
     async def use_code(self, user: logins.Credentials, code: str) -> bool:
@@ -197,7 +197,7 @@ class Logins:
         """
         digest = _digest(token)
         if digest not in self._known_tokens:
-            self._check_blocked(address, now_s)
+            self.check_blocked(address, now_s)
         async with self._database.acquire() as conn:
             found = await logins.find_login(conn, digest, self.idle)
         if found is None:
@@ -211,21 +211,40 @@ class Logins:
         return found
 
     def must_set_up_totp(self, found: logins.LoggedIn) -> bool:
-        """Tell whether the holder of a login may do nothing before they have set up an authenticator."""
-        is_concerned = self._require_totp == "everybody" or (self._require_totp == "owners" and found.role == "owner")
-        return is_concerned and not found.has_totp
+        """Tell whether the holder of a login may do nothing before they have a second factor.
 
-    def _check_blocked(self, address: str, now_s: float) -> None:
+        An authenticator is one, and so is the passkey by which the login was made.
+        """
+        is_concerned = self._require_totp == "everybody" or (self._require_totp == "owners" and found.role == "owner")
+        return is_concerned and not (found.has_totp or found.by_passkey)
+
+    def check_may_enrol(self, found: logins.LoggedIn) -> None:
+        """Check that the holder of a login may add a second factor.
+
+        Raises PermissionDenied: when one is required and the user has a passkey, but has logged in with the password
+        alone: else the password would be enough after all.
+        """
+        if found.has_passkey and self.must_set_up_totp(found):
+            raise PermissionDenied(
+                "You have a passkey. Log in with it before you add an authenticator or another passkey.",
+                code="passkey_required",
+            )
+
+    def check_blocked(self, address: str, now_s: float) -> None:
+        """Check that not too many failures came from an address of late.
+
+        Raises TooManyAttempts: when there were.
+        """
         if blocked_s := self._failures.blocked_for_s(address, now_s):
             raise TooManyAttempts(
                 "Too many failed logins came from your network address. Try again later.", retry_after_s=blocked_s
             )
 
     @contextlib.contextmanager
-    def _counted(self, client: Client) -> Iterator[None]:
-        """Count a failure of the client before its password is hashed.
+    def counted(self, client: Client) -> Iterator[None]:
+        """Count a failure of the client before its password is hashed, or its passkey's signature is checked.
 
-        Parallel guesses cannot overtake the count. The failure is given back where the password is right, or was not
+        Parallel guesses cannot overtake the count. The failure is given back where the proof is right, or was not
         looked at; a client that leaves before its answer gets nothing back.
         """
         self._failures.count(client.address, client.now_s)
@@ -239,7 +258,12 @@ class Logins:
         else:
             self._failures.give_back(client.address)
 
-    def _wrong(self, user: logins.Credentials | None, client: Client) -> InvalidCredentials:
+    def refusal(
+        self,
+        user: logins.Credentials | None,
+        client: Client,
+        message: str = "Incorrect e-mail address, password or code.",
+    ) -> InvalidCredentials:
         """Return the refusal of a login, and have it recorded where there is such a user.
 
         Recording goes on beside the reply, whose time would tell otherwise which addresses exist.
@@ -248,7 +272,7 @@ class Logins:
             recording = asyncio.create_task(self._record_failure(user, client))
             self._recordings.add(recording)
             recording.add_done_callback(self._recordings.discard)
-        return InvalidCredentials("Incorrect e-mail address, password or code.")
+        return InvalidCredentials(message)
 
     async def _record_failure(self, user: logins.Credentials, client: Client) -> None:
         """Write a failed login to the audit log, after those that failed before: with one connection at a time."""
@@ -258,7 +282,11 @@ class Logins:
         except FAILURES as error:
             log.warning("a failed login of %s from %s is not in the audit log: %s", user.id, client.address, error)
 
-    async def _succeeded(self, user: logins.Credentials, client: Client) -> NewLogin:
+    async def admit(self, user: logins.Credentials, client: Client, passkey_id: str | None = None) -> NewLogin:
+        """Make a login of a user who has proven who they are.
+
+        passkey_id: the passkey that proved it; None: the password, and the code of whoever has an authenticator.
+        """
         token, device_token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         async with self._database.acquire() as conn, conn.transaction():
             await unlock(conn, user.email)
@@ -271,8 +299,10 @@ class Logins:
                 address=client.address,
                 user_agent=client.user_agent[:MAX_USER_AGENT_CHARS],
                 device_sha256=_digest(device_token),
+                by_passkey=passkey_id is not None,
             )
             after = {"login_id": login.id} | ({"replaces": replaced} if replaced else {})
+            after |= {"passkey_id": passkey_id} if passkey_id else {}
             await audit.record(conn, _author(user, client), "login.succeeded", user.id, after=after)
         return NewLogin(token, device_token, login, user)
 

@@ -67,7 +67,9 @@ class Pieces:
         """Return the token ids of a text, without special tokens around it."""
         keys = [(owner, piece) for piece in self._divided(text)]
         with self._lock:
-            found = {key: ids for key in keys if (ids := self._find(key)) is not None}
+            found = {key: self._cache[key] for key in keys if key in self._cache}
+            for key in found:
+                self._cache.move_to_end(key)
         missing = [key for key in dict.fromkeys(keys) if key not in found]
         if missing:
             new = self._encode([piece for _, piece in missing])
@@ -80,12 +82,6 @@ class Pieces:
     def _divided(self, text: str) -> list[str]:
         starts = [found.start() for found in self._separators.finditer(text)]
         return [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True) if start < end]
-
-    def _find(self, key: tuple[str, str]) -> array[int] | None:
-        ids = self._cache.get(key)
-        if ids is not None:
-            self._cache.move_to_end(key)
-        return ids
 
     def _keep(self, key: tuple[str, str], ids: array[int]) -> None:
         if key not in self._cache:

@@ -39,10 +39,13 @@ def streams(source: Tensor, target: Tensor) -> list[Stream]:
 
 
 class Clock(Protocol):
+    """Tells how long work takes on a device."""
+
     def seconds(self, run: Callable[[], object]) -> float | None:
         """Return the median seconds of one run; None where nothing is timed, though the run takes place."""
 
-    def rates(self) -> Rates | None: ...
+    def rates(self) -> Rates | None:
+        """Return the rates of the device; None where nothing is timed."""
 
 
 class CudaClock:
@@ -52,6 +55,7 @@ class CudaClock:
         self._device = device
 
     def seconds(self, run: Callable[[], object]) -> float:
+        """Return the median seconds of one run, over replays of its graph."""
         run()  # compiles
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -88,7 +92,8 @@ class NoClock:
     """A clock that runs without timing."""
 
     def seconds(self, run: Callable[[], object]) -> None:
+        """Let the run take place, and return None."""
         run()
 
     def rates(self) -> None:
-        return None
+        """Return None: rates are measured, too."""

@@ -35,6 +35,7 @@ Product = Callable[["Tensor"], "Tensor"]
 
 
 def main() -> int:
+    """Print the times of each way at each number of rows, alone and beside busy processes; return 0."""
     parser = argparse.ArgumentParser(prog="python -m kernels.bench.cpu_linear", description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=15)

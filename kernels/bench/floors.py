@@ -11,10 +11,13 @@ from typing import NamedTuple
 
 
 class Work(NamedTuple):
+    """The bytes that some operations have to move, and the number of multiplications and additions in them."""
+
     num_bytes: int
     num_operations: int
 
     def times(self, number: int) -> Work:
+        """Return the work of so many of the same operations."""
         return Work(self.num_bytes * number, self.num_operations * number)
 
 
@@ -28,11 +31,14 @@ class Rates(NamedTuple):
 
 
 class Floor(NamedTuple):
+    """The least seconds that some work can take."""
+
     seconds: float
     is_memory: bool  # bytes take longer than operations
 
 
 def floor(work: Work, rates: Rates) -> Floor:
+    """Return the floor of work: the longer one of moving its bytes and computing its operations, at these rates."""
     memory_s = work.num_bytes / rates.bytes_per_s
     compute_s = work.num_operations / rates.operations_per_s
     return Floor(max(memory_s, compute_s), memory_s >= compute_s)

@@ -25,6 +25,7 @@ from kernels.sampling import kept_probabilities_reference, uniform
 
 
 def layer_cases(shape: Shape) -> Iterator[Case]:
+    """Yield the cases of attention, norms, rotations, activations and sampling at the sizes of a shape."""
     context, rows = shape.context, shape.prefill_rows
     decodes = [(context, 1)] * shape.num_decodes
     yield _attention(f"decode attention, {shape.num_decodes} x {context}", shape, decodes)

@@ -61,13 +61,16 @@ class Adapters:
 
     @property
     def num_slots(self) -> int:
+        """The number of slots, each with an adapter."""
         return len(self.ranks)
 
     @property
     def max_rank(self) -> int:
+        """The highest rank of any adapter, which the tables have room for."""
         return max(self.ranks)
 
     def first_projection(self, group: int) -> int:
+        """Return the place of a group's first projection among all projections of a layer."""
         return sum(len(sizes) for _, sizes in self.shape.groups[:group])
 
     def of_slot(self, layer: int, group: int, slot: int) -> list[tuple[Tensor, Tensor, float]]:
@@ -97,6 +100,7 @@ class LoraBatch:
         self._workspace = torch.empty(elements, dtype=torch.float32, device=shape.device)
 
     def shrink(self, layer: int, group: int, sums: ShrinkSums | None = None) -> Shrink:
+        """Return the shrink of a group's inputs by the rows' adapters. sums: None for those of the tuned table."""
         _, sizes = self.adapters.shape.groups[group]
         first = self.adapters.first_projection(group)
         table = self._table.group(layer, first, first + len(sizes))
@@ -126,6 +130,7 @@ class LoraBatch:
         return self.activated if group == GATE_UP else self.outs[group]
 
     def run(self) -> None:
+        """Launch the kernels of all groups of all layers."""
         for layer in range(self.adapters.shape.num_layers):
             for group in range(len(self.xs)):
                 for launch in self.launches(layer, group):
@@ -167,6 +172,7 @@ class LoraBatch:
 
 
 def lora_cases(shape: Shape) -> Iterator[Case]:
+    """Yield the cases of each rank, from an adapter for each token to one for all, and one of mixed ranks."""
     rows, count = shape.prefill_rows, shape.num_adapters
     for rank in shape.ranks:
         adapters = Adapters(shape, [rank] * count)

@@ -42,14 +42,17 @@ class PagedBatch:
         self.workspace = torch.empty(8 * elements, dtype=torch.float32, device=device)  # room for other splits
 
     def tiled(self, queries_at_once: int) -> PagedContexts:
+        """Return the contexts with their queries in tiles of another size."""
         tiles = query_tiles(*self._lengths, queries_at_once)
         return self.contexts._replace(tiles=tiles._replace(tiles=tiles.tiles.to(self.q.device)))
 
     def run(self) -> None:
+        """Attend in each of the caches."""
         for cache in self.caches:
             paged_attention_(self.out, self.q, cache, self.contexts, self.workspace)
 
     def error(self) -> float:
+        """Return the kernel's error in the first cache relative to the reference's; of decodes, that of eight rows."""
         paged_attention_(self.out, self.q, self.caches[0], self.contexts, self.workspace)
         ours = self.out.flatten(1)
         if self.contexts.tiles is not None:

@@ -40,6 +40,7 @@ class Shape(NamedTuple):
         return [*attention, (self.hidden, (self.intermediate,) * 2), (self.intermediate, (self.hidden,))]
 
     def randn(self, *shape: int) -> Tensor:
+        """Return normal random numbers of the shape's dtype on its device."""
         return torch.randn(shape, dtype=self.dtype, device=self.device)
 
 

@@ -26,6 +26,12 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "lorikeet_matrix_rows": (None, [_POINTER, _POINTER, _INT64, _POINTER]),
     "lorikeet_matrix_free": (None, [_POINTER]),
     "lorikeet_matrix_multiply": (_INT32, [_POINTER] * 4 + [_INT64] * 3 + [_INT32] * 4),
+    "lorikeet_experts_multiply": (
+        _INT32,
+        [*[_POINTER] * 2, _INT64, *[_POINTER] * 3, *[_INT64] * 3, *[_INT32] * 3],
+    ),
+    "lorikeet_experts_adapt": (_INT32, [_POINTER, _INT32, _INT32]),
+    "lorikeet_wait_for_helpers": (None, []),
     "lorikeet_decoder_new": (_POINTER, [_POINTER, _POINTER, _INT32]),
     "lorikeet_decoder_free": (None, [_POINTER]),
     "lorikeet_decoder_forward": (_INT32, [_POINTER, _POINTER, _INT32]),

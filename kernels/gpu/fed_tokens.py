@@ -31,6 +31,7 @@ def _fed_tokens_kernel(out, token_ids, chosen, num_rows, BLOCK: tl.constexpr):
 
 
 def fed_tokens_launch(out: Tensor, token_ids: Tensor, chosen: Tensor) -> Launch:
+    """Return the launch that writes a step's tokens to out [N], those of the step before from chosen."""
     num_rows = len(token_ids)
     arguments: Arguments = {
         "out": out,

@@ -229,6 +229,7 @@ class Shrink(NamedTuple):
 
     @property
     def in_pairs(self) -> bool:
+        """True where rows are expanded in pairs, without matrix units."""
         return self.work.block_m == PAIR
 
     def _common(self) -> Arguments:

@@ -77,6 +77,7 @@ def _penalize_kernel(
 def penalize_launch(
     logits: Tensor, pairs: TokenPairs, repetition: Tensor, frequency: Tensor, presence: Tensor
 ) -> Launch:
+    """Return the launch that changes logits [N, V] in place by the penalties of their pairs of row and token."""
     num_pairs = len(pairs.rows)
     arguments: Arguments = {
         "logits": logits,

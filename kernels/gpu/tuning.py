@@ -97,22 +97,27 @@ def shrink_sums_key(in_features: int, dtype: torch.dtype) -> str:
 
 
 def shrink_key(in_features: int, block_m: int, dtype: torch.dtype) -> str:
+    """Return the key of `shrink_blocks` in the table of what was measured."""
     return f"shrink in={in_features} rows={block_m} {_name(dtype)}"
 
 
 def expand_key(out_features: int, block_m: int, dtype: torch.dtype) -> str:
+    """Return the key of the blocks of an expand in the table of what was measured."""
     return f"expand out={out_features} rows={block_m} {_name(dtype)}"
 
 
 def activate_key(width: int, block_m: int, dtype: torch.dtype) -> str:
+    """Return the key of the blocks of an expand that activates in the table of what was measured."""
     return f"activate out={width} rows={block_m} {_name(dtype)}"
 
 
 def decode_key(head_dim: int, group: int, dtype: torch.dtype) -> str:
+    """Return the key of `decode_blocks` in the table of what was measured."""
     return f"decode head={head_dim} group={group} {_name(dtype)}"
 
 
 def prefill_key(head_dim: int, group: int, dtype: torch.dtype) -> str:
+    """Return the key of `prefill_blocks` in the table of what was measured."""
     return f"prefill head={head_dim} group={group} {_name(dtype)}"
 
 
@@ -130,10 +135,12 @@ def lora_block_m(num_rows: int) -> int:
 
 
 def shrink_sums(in_features: int, dtype: torch.dtype, device: torch.device) -> ShrinkSums:
+    """Return the sizes in which a shrink is divided into partial sums over its inputs."""
     return ShrinkSums(1024, 256 // dtype.itemsize)._replace(**_measured(device, shrink_sums_key(in_features, dtype)))
 
 
 def shrink_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ShrinkBlocks:
+    """Return the blocks of a shrink, with the values that were measured to be better than the rule's."""
     rule = ShrinkBlocks(max(block_m, 16), num_warps=4, num_stages=2 if dtype == torch.float32 else 4)
     return rule._replace(**_measured(device, shrink_key(in_features, block_m, dtype)))
 
@@ -154,11 +161,13 @@ def activate_blocks(width: int, block_m: int, dtype: torch.dtype, device: torch.
 
 
 def decode_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> DecodeBlocks:
+    """Return the blocks of attention of decodes, with the values that were measured to be better than the rule's."""
     rule = DecodeBlocks(256, 64 if head_dim <= 128 else 32, num_warps=4, num_stages=2)
     return rule._replace(**_measured(device, decode_key(head_dim, group, dtype)))
 
 
 def grouped_key(in_features: int, block_m: int, dtype: torch.dtype) -> str:
+    """Return the key of a grouped product's blocks in the table of what was measured."""
     return f"grouped in={in_features} rows={block_m} {_name(dtype)}"
 
 
@@ -187,6 +196,7 @@ def split_programs(num_groups: int) -> int:
 
 
 def prefill_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> PrefillBlocks:
+    """Return the blocks of attention of prompts, with the values that were measured to be better than the rule's."""
     small = head_dim > 128 or dtype == torch.float32
     rule = PrefillBlocks(64 if small else 128, 32 if small else 64, num_warps=4 if small else 8, num_stages=2)
     return rule._replace(**_measured(device, prefill_key(head_dim, group, dtype)))

@@ -196,7 +196,7 @@ async def test_who_has_to_set_up_an_authenticator_sees_nothing_but_the_account_p
     await page.page.wait_for_url("**/admin/signin?next=*")
     await type_login(page, OWNER)
     await page.page.wait_for_url("**/admin/account")
-    await expect(page.page.get_by_text("People with your role need an authenticator")).to_be_visible()
+    await expect(page.page.get_by_text("People with your role need an authenticator or a passkey")).to_be_visible()
     await expect(page.page.get_by_role("button", name="Set up")).to_be_visible()
     await expect(page.page.get_by_role("link", name="Tenants")).to_have_count(0)
     await page.page.unroute("**/admin/v1/session")

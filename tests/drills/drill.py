@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -35,6 +36,11 @@ class Outcome(msgspec.Struct, kw_only=True):
     silence_s: float = 0.0
     back_after_s: float = 0.0
     remark: str = ""
+
+
+def tell(text: str) -> None:
+    """Print how far a long drill has come, beside the table."""
+    print(text, file=sys.stderr, flush=True)
 
 
 class CannotRun(Exception):

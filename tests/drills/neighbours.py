@@ -7,15 +7,17 @@ import os
 import random
 import resource
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from gateway.db.migrate import migrate
-from tests.drills.drill import Drill, Outcome
+from tests.drills.drill import Drill, Outcome, tell
 from tests.drills.ground import Ground, running_ground
 from tests.drills.noise import CONTEXT, KINDS, Noise, neighbour, prepare
+from tests.drills.processors import Processors, Seconds, between, shares
 from tests.engine.scheduling.fairness_simulator import percentile
 from tests.faults.pools.rivals import QUIET, ask, figures, running_fleet
 from tests.faults.processes import Postgres
@@ -27,7 +29,7 @@ VICTIM_PER_S, VICTIM_TOKENS = 20.0, 4
 SETTLE_S = 1.0
 """After the noise begins or ends, until requests are measured."""
 
-TRIES = 3
+TRIES = 2
 """A machine's other work only ever adds to a figure: the least of these counts."""
 
 
@@ -39,14 +41,20 @@ class Size(msgspec.Struct, frozen=True):
     num_events: int
 
 
-FULL, SMALL = Size(8, 8.0, 300_000), Size(3, 4.0, 30_000)
+FULL, SMALL = Size(6, 4.0, 300_000), Size(3, 4.0, 30_000)
+"""A try of the full size takes a minute, and has 480 requests of the victim on either side."""
 
 
 class Waits(msgspec.Struct):
-    """Milliseconds to the first text of the victim's requests."""
+    """Milliseconds to the first text of the victim's requests, and the processor seconds of all parts meanwhile."""
 
     alone_ms: list[int] = []
     beside_ms: list[int] = []
+    alone_busy: Seconds = {}
+    beside_busy: Seconds = {}
+    alone_s: float = 0.0
+    beside_s: float = 0.0
+    """The seconds that were measured on either side, until the last answer of each phase."""
 
     @property
     def ratio(self) -> float:
@@ -58,6 +66,10 @@ class Waits(msgspec.Struct):
             f"first text p50 {alone[0]:.0f} -> {beside[0]:.0f} ms, p99 {alone[1]:.0f} -> {beside[1]:.0f} ms, "
             f"ratio {self.ratio:.2f} of {len(self.alone_ms)} and {len(self.beside_ms)}"
         )
+
+    def busy(self) -> str:
+        """Return the processors that the parts kept busy on either side, in words."""
+        return f"processors: {shares(self.alone_busy, self.alone_s)} -> {shares(self.beside_busy, self.beside_s)}"
 
 
 async def _ask_for(ground: Ground, key: Key, seconds: float, rng: random.Random) -> list[int]:
@@ -78,14 +90,31 @@ async def _ask_for(ground: Ground, key: Key, seconds: float, rng: random.Random)
 
 
 async def _measure(ground: Ground, key: Key, noise: Noise, size: Size, rng: random.Random) -> Waits:
-    waits = Waits()
-    for _ in range(size.rounds):
+    waits, parts = Waits(), Processors(_parts(ground, noise))
+
+    async def side(found_ms: list[int], busy: Seconds) -> float:
         await asyncio.sleep(SETTLE_S)
-        waits.alone_ms += await _ask_for(ground, key, size.phase_s, rng)
+        before, begun_s = parts.seconds(), time.monotonic()
+        found_ms += await _ask_for(ground, key, size.phase_s, rng)
+        for name, taken in between(before, parts.seconds()).items():
+            busy[name] = busy.get(name, 0.0) + taken
+        return time.monotonic() - begun_s
+
+    for number in range(size.rounds):
+        waits.alone_s += await side(waits.alone_ms, waits.alone_busy)
         with noise.on():
-            await asyncio.sleep(SETTLE_S)
-            waits.beside_ms += await _ask_for(ground, key, size.phase_s, rng)
+            waits.beside_s += await side(waits.beside_ms, waits.beside_busy)
+        tell(f"  round {number + 1} of {size.rounds}: {waits}")
     return waits
+
+
+def _parts(ground: Ground, noise: Noise) -> dict[str, Callable[[], list[int]]]:
+    return {
+        "gateways": lambda: [gateway.pid for gateway in ground.gateways if gateway.pid],
+        "database": lambda: [ground.postgres.pid],
+        "engines": lambda: [engine.pid for engines in ground.engines.of_base.values() for engine in engines],
+        "noise": lambda: [noise.pid],
+    }
 
 
 def beside(kind: str, size: Size, folder: Path, rng: random.Random) -> Outcome:
@@ -96,16 +125,19 @@ def beside(kind: str, size: Size, folder: Path, rng: random.Random) -> Outcome:
     data = folder / "data"
     data.mkdir()
     with running_ground(data, context=CONTEXT) as ground:
+        tell(f"noisy neighbour: {kind}: preparing")
         site = asyncio.run(prepare(ground, kind, folder / "adapter", size.num_events))
         victim = asyncio.run(make_key(ground.postgres.dsn, "victim"))
         with neighbour(kind, site) as noise:
             tries = list[Waits]()
             while not tries or (tries[-1].ratio > MAX_SLOWER and len(tries) < TRIES):
+                tell(f"try {len(tries) + 1} of at most {TRIES}, {2 * size.rounds * (SETTLE_S + size.phase_s):.0f} s")
                 tries.append(asyncio.run(_measure(ground, victim, noise, size, rng)))
+                tell(f"  {tries[-1].busy()}")
         best = min(tries, key=lambda each: each.ratio)
         done = sum(noise.statuses[status] for status in KINDS[kind].done)
         statuses = ", ".join(f"{count} x {status}" for status, count in sorted(noise.statuses.items()))
-        remark = f"{best} (try {len(tries)}); neighbour: {statuses}; load {os.getloadavg()[0]:.0f}"
+        remark = f"{best} (try {len(tries)}); neighbour: {statuses}; {best.busy()}; load {os.getloadavg()[0]:.0f}"
         assert best.ratio <= MAX_SLOWER and done, remark
         assert not [status for status in noise.statuses if status >= 500 and status != 503], remark
         ground.settle()

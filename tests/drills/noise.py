@@ -265,7 +265,8 @@ def dearest_adapter(folder: Path) -> int:
 class Noise:
     """A process that makes noise while it is on. statuses: of what it sent, once it has ended."""
 
-    def __init__(self, on: Event) -> None:
+    def __init__(self, on: Event, pid: int) -> None:
+        self.pid = pid
         self._on = on
         self.statuses: Counter[int] = Counter()
 
@@ -286,7 +287,8 @@ def neighbour(kind: str, site: Site) -> Iterator[Noise]:
     here, there = spawns.Pipe(duplex=False)
     process = spawns.Process(target=_run, args=(kind, site, on, done, there), daemon=True)
     process.start()
-    noise = Noise(on)
+    assert process.pid is not None
+    noise = Noise(on, process.pid)
     try:
         assert here.recv() == "ready"
         yield noise

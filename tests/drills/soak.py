@@ -230,7 +230,9 @@ def main() -> int:
             while sum(stretch.seconds for stretch in state.stretches) < args.minutes * 60:
                 seed = f"{args.seed}-{len(state.stretches)}"
                 state.stretches.append(run_stretch(ground, seed, installation, begun_s, args.stretch_s))
-                kept.write_bytes(msgspec.json.encode(state))
+                unfinished = kept.with_suffix(".new")
+                unfinished.write_bytes(msgspec.json.encode(state))
+                unfinished.replace(kept)
                 print(table(state)[0], flush=True)
             ground.settle()
     finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tests.drills.drill import Outcome
 from tests.drills.growth import slope
 from tests.drills.neighbours import MAX_SLOWER, Waits
 from tests.drills.noise import KINDS
+from tests.drills.processors import Processors, between, shares
 from tests.drills.requests import HEADER_SIZE, HEADERS, TEXTS, dear_requests, fields_of, fillings
 from tests.drills.soak import State, Stretch, table
 
@@ -51,6 +54,20 @@ def test_a_victim_waits_by_the_slowest_hundredth() -> None:
     assert Waits(quick + slow, [50] * 980 + [200] * 20).ratio > MAX_SLOWER
     assert "p99 50 -> 200 ms" in str(Waits([50] * 1000, [50] * 980 + [200] * 20))
     assert Waits([0] * 10, [1] * 10).ratio == 1.0, "nothing is divided by a wait of no time"
+
+
+def test_a_part_takes_what_its_processes_and_those_they_started_take() -> None:
+    program = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
+    shell = subprocess.Popen(
+        ["sh", "-c", '"$0" -c "$1"; true', sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    parts = Processors({"shell": lambda: [shell.pid], "nobody": list})
+    before = parts.seconds()
+    assert shell.stdout is not None and shell.stdout.readline() == b"\n"
+    running = between(before, parts.seconds())
+    assert running["shell"] >= 0.25 and running["nobody"] == 0.0
+    shell.communicate(b"")
+    assert shares({"a": 0.5, "b": 1.0}, 2.0) == "a 0.25, b 0.50"
 
 
 def test_every_field_of_every_body_and_every_header_is_sent_with_each_filling() -> None:

@@ -152,8 +152,9 @@ def test_adapters_on_experts_take_turns_with_their_base(tmp_path: Path) -> None:
     options = experts.Options(
         hidden=64, inner=32, experts=8, chosen=2, layers=2, vocab=300, streams=(2,), adapters=2, new_tokens=4, repeat=1
     )
-    (row,) = experts.measure(engine_config(tmp_path / "no-model", tmp_path / "store"), options)
-    assert row["ours"] > 0 and row["other"] > 0 and row["bound"] == ">= 0.8"
+    rows = list(experts.measure(engine_config(tmp_path / "no-model", tmp_path / "store"), options))
+    assert [row["bound"] for row in rows] == [">= 0.8", ">= 0.8", ">= 1.2"]
+    assert all(row["ours"] > 0 and row["other"] > 0 for row in rows)
 
 
 def test_a_bound_is_held_by_the_median_of_what_took_turns() -> None:

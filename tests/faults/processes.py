@@ -18,17 +18,25 @@ import asyncpg
 from gateway.postgres.embedded import EmbeddedPostgres
 from tests.installation.engines import Engine as Engine
 from tests.installation.gateway_process import GatewayProcess as Gateway
+from tests.installation.networks import inside
 from tests.installation.processes import children, frozen, parent
 
 __all__ = ["Engine", "Gateway", "Postgres"]
 
 
 class Postgres:
-    """A server of the site's own."""
+    """A server of the site's own.
 
-    def __init__(self, data_dir: Path, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+    network: the name of the network namespace in which the server listens.
+    """
+
+    def __init__(
+        self, data_dir: Path, settings: Mapping[str, str] = MappingProxyType({}), *, network: str = ""
+    ) -> None:
         self._server = EmbeddedPostgres(data_dir, settings=settings)
-        self.dsn = self._server.start()
+        self._network = network
+        with inside(network):
+            self.dsn = self._server.start()
         self._pid = asyncio.run(_postmaster(self.dsn))
 
     def stop(self) -> None:
@@ -73,7 +81,8 @@ class Postgres:
             self._start()
 
     def _start(self) -> None:
-        assert self._server.start() == self.dsn
+        with inside(self._network):
+            assert self._server.start() == self.dsn
         self._pid = asyncio.run(_postmaster(self.dsn))
 
     @contextmanager

@@ -2,9 +2,9 @@
 error file; counts agree, and the usage of the lines is that of the batch, of the ledger and of the invoice, at half the
 price.
 
-Two gateways in processes of their own, a database server of their own and the fake engine. A seed is a round with a
-tenant of its own. `make long-batches` runs 100 rounds of 10 kills; `FIRST_SEED=k` goes on from a round, `NUM_ROUNDS`
-runs fewer.
+Three gateways in processes of their own, a database server of their own and the fake engine. A seed is a round with a
+tenant of its own, some of whose batches run at any time until all kills are done. `make long-batches` runs 20 rounds of
+50 kills; `FIRST_SEED=k` goes on from a round, `NUM_ROUNDS` runs fewer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import asyncio
 import json
 import os
 import random
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +24,7 @@ import httpx
 import msgspec
 import pytest
 
+from gateway.batches.running import MAX_FAULTS
 from gateway.db.billing.invoices import draft_invoice
 from gateway.db.migrate import migrate
 from gateway.db.pool import Database
@@ -29,7 +32,7 @@ from gateway.domain.billing.invoice import Invoice
 from gateway.settings import Settings
 from tests.faults.processes import Engine, Gateway, Postgres
 from tests.figures import figure
-from tests.gateway.batches.jobs import CHAT, chat_line, file_of
+from tests.gateway.batches.jobs import CHAT, OPEN, chat_line, file_of
 from tests.gateway.billing.books import THIS_MONTH
 from tests.gateway.limits.fleet import INPUT_NANOS, OUTPUT_NANOS, set_prices
 from tests.gateway.live import BASE
@@ -37,10 +40,19 @@ from tests.gateway.model_folder import make_model_folder
 from tests.installation.tenants import Key, make_key
 from tests.installation.waiting import until
 
-SIZE, FULL_SIZE = (60, 3), (400, 10)
-"""Lines of each batch, and kills of a round."""
-FULL_ROUNDS = 100
-NUM_BATCHES = 2
+
+class Size(msgspec.Struct, frozen=True):
+    """The size of a round. num_lines: of each batch. num_batches: of those that run at once."""
+
+    num_lines: int
+    num_batches: int
+    num_kills: int
+
+
+SMALL, FULL = Size(60, 2, 3), Size(200, 8, 50)
+FULL_ROUNDS = 20
+MAX_PAUSE_S = 1.5
+"""The longest pause before a kill."""
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -65,10 +77,11 @@ def site(open_folder: Path) -> Iterator[Site]:
         stack.callback(postgres.stop)
         asyncio.run(migrate(postgres.dsn))
         asyncio.run(set_prices(postgres.dsn))
-        engine = Engine(settings.engine.endpoint, model_dir, log=folder / "engine.log")
+        flags = ("--tokens-per-s", "100", "--max-num-seqs", "64")
+        engine = Engine(settings.engine.endpoint, model_dir, *flags, log=folder / "engine.log")
         stack.callback(engine.kill)
         engine.start()
-        gateways = [Gateway(settings, postgres.dsn, number) for number in range(2)]
+        gateways = [Gateway(settings, postgres.dsn, number) for number in range(3)]
         for gateway in gateways:
             stack.callback(gateway.close)
             gateway.start()
@@ -80,22 +93,153 @@ def site(open_folder: Path) -> Iterator[Site]:
 async def test_every_line_ends_once_and_is_billed_once_whoever_is_killed(site: Site, full: bool) -> None:
     first = int(os.environ.get("FIRST_SEED", "0"))
     num_rounds = int(os.environ.get("NUM_ROUNDS", str(FULL_ROUNDS))) if full else 1
-    for seed in range(first, first + num_rounds):
-        rng = random.Random(seed)
-        tenant = await make_key(site.dsn, f"batches-{seed}")
-        num_lines, num_kills = FULL_SIZE if full else SIZE
-        contents = [_lines(rng, num_lines) for _ in range(NUM_BATCHES)]
-        ids = [await begun(site, tenant, content) for content in contents]
-        for number in range(num_kills):
-            await asyncio.sleep(rng.random() * 1.5)  # any moment will do
-            await asyncio.to_thread(fault, site, number, rng)
-        ended = [await once_ended(site, tenant, id) for id in ids]
-        for content, batch in zip(contents, ended, strict=True):
-            await check(site, tenant, content, batch)
-        await check_ledger(site, tenant, ended)
-        print(f"seed {seed}: {[batch['request_counts'] for batch in ended]}", flush=True)
+    num_kills, num_batches, began_s = Counter[str](), 0, time.monotonic()
+    async with httpx.AsyncClient(timeout=10) as client:
+        for seed in range(first, first + num_rounds):
+            tenant = await make_key(site.dsn, f"batches-{seed}")
+            round = Round(site, tenant, client, FULL if full else SMALL, seed)
+            batches = await round.run()
+            num_kills += round.num_kills
+            num_batches += len(batches)
+            lines = sum(batch["request_counts"]["total"] for batch in batches)
+            seconds = (time.monotonic() - began_s) / num_kills.total()
+            print(f"seed {seed}: {dict(round.num_kills)} over {len(batches)} batches, {lines:,} lines; ", end="")
+            print(f"{num_kills.total()} kills so far, {seconds:.1f} s each", flush=True)
     if full:
-        figure(f"{num_rounds * FULL_SIZE[1]} kills over {num_rounds * NUM_BATCHES} batches of {FULL_SIZE[0]} lines")
+        figure(f"{num_kills.total()} kills {dict(num_kills)} over {num_batches} batches, {seconds:.1f} s each")
+
+
+class Round:
+    """Batches of one tenant that run one after the other, some at a time, while kills come."""
+
+    def __init__(self, site: Site, tenant: Key, client: httpx.AsyncClient, size: Size, seed: int) -> None:
+        self._site = site
+        self._tenant = tenant
+        self._client = client
+        self._size = size
+        self._chance = random.Random(seed)
+        self._contents: dict[str, list[dict[str, Any]]] = {}
+        self._is_over = False
+        self.num_kills: Counter[str] = Counter()
+
+    async def run(self) -> list[dict[str, Any]]:
+        """Run batches under kills until all have ended, check them, and return them."""
+        rows = [asyncio.create_task(self._batches()) for _ in range(self._size.num_batches)]
+        try:
+            await until(self._has_begun, "no line ended")
+            for number in range(self._size.num_kills):
+                await asyncio.sleep(self._chance.random() * MAX_PAUSE_S)  # any moment will do
+                await self._kill(("engine", "gateway", "database")[number % 3])
+            self._is_over = True
+            await asyncio.gather(*rows)
+        finally:
+            for row in rows:
+                row.cancel()
+        # A batch whose creation was answered to nobody was created once more: all that there are count.
+        path = "/v1/batches?limit=100"
+        batches: list[dict[str, Any]] = (await self._ask("GET", path))["data"]
+        ended = [await self._ended(batch["id"]) for batch in batches]
+        assert len(ended) < 100, "this is all of them"
+        for batch in ended:
+            await self._check(self._contents[batch["metadata"]["content"]], batch)
+        await check_ledger(self._site, self._tenant, ended)
+        return ended
+
+    async def _batches(self) -> None:
+        """Run one batch after the other until the kills are over."""
+        while not self._is_over:
+            name = f"content-{len(self._contents)}"
+            self._contents[name] = lines = _lines(self._chance, self._size.num_lines)
+            form = {"files": {"file": ("lines.jsonl", file_of(lines))}, "data": {"purpose": "batch"}}
+            file = await self._ask("POST", "/v1/files", **form)
+            asked = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
+            batch = await self._ask("POST", "/v1/batches", json=asked | {"metadata": {"content": name}})
+            await self._ended(batch["id"])
+
+    async def _has_begun(self) -> bool:
+        batches = (await self._ask("GET", "/v1/batches?limit=100"))["data"]
+        return any(batch["request_counts"]["completed"] for batch in batches)
+
+    async def _kill(self, kind: str) -> None:
+        """Kill the engine, a gateway or the database, and start it again.
+
+        Lines that have failed as often as they may are let end first: one more fault is their result by right. Where
+        they take long, a gateway is killed instead, whose lines are begun anew and have not failed.
+        """
+        give_up_s = time.monotonic() + MAX_PAUSE_S
+        while kind != "gateway" and await self._num_endangered():
+            if time.monotonic() > give_up_s:
+                kind = "gateway"
+            await asyncio.sleep(0.1)
+        self.num_kills[kind] += 1
+        if kind == "engine":
+            await asyncio.to_thread(self._site.engine.restart)
+        elif kind == "database":
+            await asyncio.to_thread(self._site.postgres.kill)
+        else:
+            gateway = self._chance.choice(self._site.gateways)
+            await asyncio.to_thread(gateway.kill)
+            gateway.start()
+
+    async def _num_endangered(self) -> int:
+        sql = "SELECT count(*) FROM batch_lines WHERE num_faults >= $1 AND state IN ('waiting', 'running')"
+        async with await Database.connect(self._site.dsn) as database, database.acquire() as conn:
+            return int(await conn.fetchval(sql, MAX_FAULTS - 1))
+
+    async def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self._text(method, path, **options))
+        return found
+
+    async def _text(self, method: str, path: str, **options: Any) -> str:
+        """Send a request to the gateways in turn; return the first answer's body."""
+        answer: httpx.Response | None = None
+
+        async def answers() -> bool:
+            nonlocal answer
+            for gateway in self._site.gateways:
+                try:
+                    url = gateway.url + path
+                    answer = await self._client.request(method, url, headers=self._tenant.headers, **options)
+                except httpx.TransportError:
+                    continue
+                if answer.status_code == 200:
+                    return True
+            return False
+
+        what = lambda: f"{method} {path}: {answer.text if answer is not None else 'nothing'}"  # noqa: E731
+        await until(answers, what, pause_s=0.1)
+        assert answer is not None
+        return answer.text
+
+    async def _ended(self, id: str) -> dict[str, Any]:
+        """Return a batch once it is completed."""
+        batch: dict[str, Any] = {}
+
+        async def has_ended() -> bool:
+            nonlocal batch
+            batch = await self._ask("GET", f"/v1/batches/{id}")
+            return batch["status"] not in OPEN
+
+        await until(has_ended, lambda: f"the batch did not end: {batch}", pause_s=0.5)
+        assert batch["status"] == "completed", batch
+        return batch
+
+    async def _check(self, lines: list[dict[str, Any]], batch: dict[str, Any]) -> None:
+        """Check that each line is in one of the two files, and that both say what the batch says."""
+        found: list[list[dict[str, Any]]] = []
+        for file_id in (batch["output_file_id"], batch["error_file_id"]):
+            text = await self._text("GET", f"/v1/files/{file_id}/content") if file_id else ""
+            found.append([json.loads(line) for line in text.splitlines()])
+        done, failed = found
+        assert sorted(line["custom_id"] for line in [*done, *failed]) == sorted(line["custom_id"] for line in lines)
+        assert {line["custom_id"] for line in failed} == {
+            line["custom_id"] for line in lines if "temperature" in line["body"]
+        }, [line["response"] for line in failed if line["response"]["status_code"] != 400]
+        counts = {"total": len(lines), "completed": len(done), "failed": len(failed)}
+        assert batch["request_counts"] == counts
+        usages = [line["response"]["body"]["usage"] for line in done]
+        assert sum(usage["prompt_tokens"] for usage in usages) == batch["usage"]["input_tokens"]
+        assert sum(usage["completion_tokens"] for usage in usages) == batch["usage"]["output_tokens"]
 
 
 def _lines(rng: random.Random, num_lines: int) -> list[dict[str, Any]]:
@@ -103,79 +247,6 @@ def _lines(rng: random.Random, num_lines: int) -> list[dict[str, Any]]:
     for line in rng.sample(lines, num_lines // 20):
         line["body"]["temperature"] = 9
     return lines
-
-
-def fault(site: Site, number: int, rng: random.Random) -> None:
-    """Kill the engine, a gateway or the database, and start it again."""
-    if number % 3 == 0:
-        site.engine.kill()
-        site.engine.start()
-        return
-    if number % 3 == 2:
-        site.postgres.kill()
-        return
-    gateway = rng.choice(site.gateways)
-    gateway.kill()
-    gateway.start()
-    gateway.wait_ready()
-
-
-async def asked(site: Site, tenant: Key, method: str, path: str, **options: Any) -> httpx.Response:
-    """Send a request to the gateways in turn; return the first answer."""
-    answer: httpx.Response | None = None
-
-    async def answers() -> bool:
-        nonlocal answer
-        for gateway in site.gateways:
-            try:
-                async with httpx.AsyncClient(base_url=gateway.url, headers=tenant.headers, timeout=10) as client:
-                    answer = await client.request(method, path, **options)
-            except httpx.TransportError:
-                continue
-            if answer.status_code == 200:
-                return True
-        return False
-
-    await until(answers, lambda: f"{method} {path}: {answer.text if answer is not None else 'nothing'}")
-    assert answer is not None
-    return answer
-
-
-async def begun(site: Site, tenant: Key, lines: list[dict[str, Any]]) -> str:
-    form = {"files": {"file": ("lines.jsonl", file_of(lines))}, "data": {"purpose": "batch"}}
-    file = (await asked(site, tenant, "POST", "/v1/files", **form)).json()
-    body = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
-    return str((await asked(site, tenant, "POST", "/v1/batches", json=body)).json()["id"])
-
-
-async def once_ended(site: Site, tenant: Key, id: str) -> dict[str, Any]:
-    batch: dict[str, Any] = {}
-
-    async def has_ended() -> bool:
-        nonlocal batch
-        batch = (await asked(site, tenant, "GET", f"/v1/batches/{id}")).json()
-        return batch["status"] == "completed"
-
-    await until(has_ended, lambda: f"the batch did not end: {batch}", pause_s=0.2)
-    return batch
-
-
-async def check(site: Site, tenant: Key, lines: list[dict[str, Any]], batch: dict[str, Any]) -> None:
-    """Check that each line is in one of the two files, and that both say what the batch says."""
-    found: list[list[dict[str, Any]]] = []
-    for file_id in (batch["output_file_id"], batch["error_file_id"]):
-        text = (await asked(site, tenant, "GET", f"/v1/files/{file_id}/content")).text if file_id else ""
-        found.append([json.loads(line) for line in text.splitlines()])
-    done, failed = found
-    assert sorted(line["custom_id"] for line in [*done, *failed]) == sorted(line["custom_id"] for line in lines)
-    assert {line["custom_id"] for line in failed} == {
-        line["custom_id"] for line in lines if "temperature" in line["body"]
-    }, [line["response"] for line in failed if line["response"]["status_code"] != 400]
-    counts = {"total": len(lines), "completed": len(done), "failed": len(failed)}
-    assert batch["request_counts"] == counts
-    usages = [line["response"]["body"]["usage"] for line in done]
-    assert sum(usage["prompt_tokens"] for usage in usages) == batch["usage"]["input_tokens"]
-    assert sum(usage["completion_tokens"] for usage in usages) == batch["usage"]["output_tokens"]
 
 
 async def check_ledger(site: Site, tenant: Key, batches: list[dict[str, Any]]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import socket
-from collections.abc import AsyncIterator, Collection, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -44,6 +45,7 @@ from gateway.domain.content.keys import ContentKey
 from gateway.domain.errors import GatewayError
 from gateway.domain.tenancy.addresses import Network
 from gateway.domain.tenancy.principal import Role, Scope
+from gateway.domain.tenancy.relying_party import RelyingParty
 from gateway.experiments.keys import ProjectKeys
 from gateway.files.content import FileContent
 from gateway.files.pieces import FolderPieces
@@ -57,6 +59,7 @@ from gateway.metering.reconcile import Reconciler
 from gateway.observability.metrics import Metrics
 from gateway.routing.planner import Planner
 from gateway.routing.resolve import Resolver
+from gateway.support.challenges import Challenges
 from gateway.support.cipher import Cipher
 from gateway.support.disk import DiskReserve
 from gateway.support.pace import Pace
@@ -64,6 +67,7 @@ from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.logins import Logins
+from gateway.tenancy.passkeys import Passkeys
 from tests.gateway.bases import BASE_DIGEST, bases
 from tests.installation.passwords import quick_passwords
 from tests.installation.tenants import store_operator_key
@@ -71,6 +75,7 @@ from tests.patience import PATIENCE_S
 
 CIPHER = Cipher([ContentKey(b"k" * 32)])
 SECRETS = Secrets(CIPHER)
+PARTY = RelyingParty("llm.example.com", "https://llm.example.com")
 MAX_ADAPTER_BYTES = 64 * 1024
 MAX_ADAPTER_RANK = 16
 MAX_BODY_BYTES = 4096
@@ -243,11 +248,13 @@ async def serve_admin(
     pace: Pace | None = None,
     disk: DiskReserve | None = None,
     require_totp: Literal["nobody", "owners", "everybody"] = "nobody",
+    clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left.
 
     pace: of each caller; None is the usual one.
     disk: None keeps no space free.
+    clock: Unix seconds, by which challenges for passkeys grow old.
     """
     passwords = quick_passwords()
     failures = FailureCap(max_failed_keys)
@@ -270,6 +277,7 @@ async def serve_admin(
     metrics = Metrics(CollectorRegistry())
     keys = ProjectKeys(database, CIPHER)
     resolver = Resolver(database, served, keys.key)
+    logins = Logins(database, passwords, failures, SECRETS.open, require_totp=require_totp)
     services = AdminServices(
         database=database,
         reports=Reports(database, share=1e6, burst_s=1e6),
@@ -278,7 +286,8 @@ async def serve_admin(
         lifecycle=lifecycle,
         sources=AllowedSources.parse("https://models.example.com/"),
         authenticator=Authenticator(database, failures),
-        logins=Logins(database, passwords, failures, SECRETS.open, require_totp=require_totp),
+        logins=logins,
+        passkeys=Passkeys(PARTY, Challenges(CIPHER), database, logins, clock=clock),
         passwords=passwords,
         bases=served,
         version="0.0.0",

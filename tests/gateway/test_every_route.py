@@ -20,6 +20,7 @@ PUBLIC = {
     *("GET /openapi.json", "GET /docs", "GET /docs/style.css"),
     *("GET /", "GET /admin", "GET /admin/{path}"),
     *("GET /admin/v1/login", "POST /admin/v1/login", "POST /admin/v1/hosts/join"),
+    *("POST /admin/v1/login/passkey", "POST /admin/v1/login/passkey/confirm"),
 }
 BY_ID = (
     "{completion_id}",

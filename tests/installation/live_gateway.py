@@ -35,10 +35,10 @@ class LiveGateway:
     """
 
     def __init__(self, settings: Settings, model_dir: Path, dsn: str) -> None:
-        self._settings = msgspec.structs.replace(settings, drain_seconds=5.0)
         self._model_dir = model_dir
         self._dsn = of_gateways(dsn)
         self._socket = socket.create_server(("127.0.0.1", 0))
+        self._settings = msgspec.structs.replace(settings, port=self.port, drain_seconds=5.0)
         self.app: Litestar | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None

@@ -70,26 +70,26 @@ def test_the_bounded_gate_equals_its_definition(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_adapters_on_experts_equal_the_definition(dtype: torch.dtype) -> None:
-    """Two projections of two ranks, one of which has all adapters and one those of some rows; scales beside them."""
+    """Two projections of two ranks; one adapter has both of them, one has the second alone, and one has none."""
     torch.manual_seed(2)
     shares, chosen = route(torch.randn(11, 4), 2, normalized=True)
     rows = sorted_rows(chosen, 4)
     adapters = (torch.arange(11) % 4 - 1)[rows.tokens]
-    table = torch.randn(3, 4 * 5 * 24 + 4 * 3 * 10 + 4 * 2 * 6, dtype=dtype)  # a row for each adapter
-    a, b0, b1 = torch.split(table, [4 * 5 * 24, 4 * 3 * 10, 4 * 2 * 6], 1)
-    bs = (b0.view(3, 4, 3, 10), b1.view(3, 4, 2, 6))
-    a = a.view(3, 4, 5, 24)
-    scale = torch.tensor([[0.5] * 3 + [2.0] * 2, [1.0] * 5, [3.0] * 3 + [0.25] * 2])[:, None]
+    a = torch.randn(3, 4, 5, 24, dtype=dtype)
+    bs = torch.randn(3, 4, 3, 10, dtype=dtype), torch.randn(3, 4, 2, 6, dtype=dtype)
+    both = expert_lora.ExpertFactors((0, 1), a[0], (bs[0][0], bs[1][0]), (0.5, 2.0))
+    second = expert_lora.ExpertFactors((1,), a[1, :, 3:], (bs[1][1],), (3.0,))
     x, out = torch.randn(22, 24, dtype=dtype), torch.randn(22, 16, dtype=dtype)
     expected = out.float()
-    for first, ranks, b in ((0, slice(0, 3), bs[0]), (10, slice(3, 5), bs[1])):
-        scalings = scale[:, 0, ranks.start]
-        delta = expert_lora.expert_lora_reference(x, rows, adapters, a[:, :, ranks], b, scalings)
+    scalings = torch.tensor([[0.5, 2.0], [0.0, 3.0], [0.0, 0.0]])
+    for p, (first, ranks) in enumerate(((0, slice(0, 3)), (10, slice(3, 5)))):
+        delta = expert_lora.expert_lora_reference(x, rows, adapters, a[:, :, ranks], bs[p], scalings[:, p])
         expected[:, first : first + delta.shape[1]] += delta
     before = out.clone()
     segments = expert_lora.expert_segments(rows, adapters)
-    expert_lora.add_expert_lora_(torch.split(out, [10, 6], 1), x, segments, a, bs, scale)
+    expert_lora.add_expert_lora_(torch.split(out, [10, 6], 1), x, segments, [both, second, None])
     tolerance = 1e-5 if dtype == torch.float32 else 0.1
     torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=tolerance * 10)
     assert torch.equal(out[adapters < 0], before[adapters < 0])
+    assert torch.equal(out[adapters == 2], before[adapters == 2])
     assert shares.shape == (11, 2)

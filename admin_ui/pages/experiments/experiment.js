@@ -20,7 +20,7 @@ import { Calls } from "./calls.js";
 import { Health } from "./health.js";
 import { experimentPath } from "./paths.js";
 import { HowLong } from "./form/how_long.js";
-import { Results } from "./results.js";
+import { Results } from "./results/index.js";
 import { SetUp } from "./set_up.js";
 import { Warnings } from "./warnings.js";
 import { hasResults, isOpen, spanInWords, stateInWords } from "./words.js";

@@ -267,8 +267,8 @@ function Reset({ user, onClose }) {
       }}
     >
       <p>
-        They get a new password, which you pass on. Their authenticator is removed, all their sessions end, and
-        a lock after wrong passwords is lifted.
+        They get a new password, which you pass on. Their authenticator and passkeys are removed, all their sessions
+        end, and a lock after wrong passwords is lifted.
       </p>
     <//>
   `;

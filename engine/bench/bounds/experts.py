@@ -1,7 +1,8 @@
 """Tokens per second of a mixture of experts with adapters on its experts, beside the same base without adapters.
 
 The model is made of random weights, and has the form of Qwen3-MoE; --model-dir is not read. Streams with and without
-adapters take turns in each round, in one engine. Run this on a machine that does nothing else.
+adapters take turns in each round, in one engine, and so do those of the base in 8-bit integers and in the numbers of
+its files, in two engines. Run this on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from engine.bench.report import Row
 from engine.bench.workload import Workload
 from engine.config import EngineConfig, load_model_config
 from engine.models.weights import assemble
+from kernels.cpu.library import installed
 from kernels.norm import RmsNorm
 
 LEAST_RATIO = 0.8
+LEAST_GAIN = 1.2
 HEAD_DIM, KV_HEADS = 64, 2
 
 
@@ -63,14 +66,24 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
             requests = [workload.request(prompt, options.new_tokens, adapter=next(picked)) for prompt in prompts]
             return tokens_per_s_of_batch(run_closed(engine, [Source(iter(requests), streams)]))
 
-        with BenchEngine(config, preload=digests) as engine:
+        plain, integers = (
+            msgspec.structs.replace(config, quantization=kind) for kind in ("none", "int8" if installed() else "none")
+        )
+        with BenchEngine(plain, preload=digests) as first, BenchEngine(integers, preload=digests) as second:
             for streams in options.streams:
+                case = f"tokens/s, {streams} streams"
+                adapted = f"{case} over {min(streams, options.adapters)} adapters, beside the base"
+                for engine, kind in ((first, ""), (second, ", int8")):
+                    pairs = rounds(
+                        lambda: Pair(rate(engine, streams, digests), rate(engine, streams, [])),  # noqa: B023
+                        options.repeat,
+                    )
+                    yield ratio_row("experts", adapted + kind, pairs, Bound(LEAST_RATIO, is_least=True))
                 pairs = rounds(
-                    lambda: Pair(rate(engine, streams, digests), rate(engine, streams, [])),  # noqa: B023
+                    lambda: Pair(rate(second, streams, []), rate(first, streams, [])),  # noqa: B023
                     options.repeat,
                 )
-                case = f"tokens/s, {streams} streams over {min(streams, options.adapters)} adapters, beside the base"
-                yield ratio_row("experts", case, pairs, Bound(LEAST_RATIO, is_least=True))
+                yield ratio_row("experts", f"{case}, int8 beside none", pairs, Bound(LEAST_GAIN, is_least=True))
 
 
 def save_random(folder: Path, options: Options) -> None:

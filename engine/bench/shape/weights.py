@@ -23,6 +23,7 @@ class RandomTensors:
         self._device = device
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return the tensor of a name, around 1 for a norm's weight and around 0 for a matrix."""
         generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()))
         tensor = torch.randn(shape, generator=generator, dtype=self._dtype, device=self._device)
         return tensor.mul_(0.1).add_(1) if len(shape) == 1 else tensor.mul_(shape[-1] ** -0.5)

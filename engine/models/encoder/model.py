@@ -77,6 +77,7 @@ class Classifier:
                 setattr(model, name, stand_in)
 
     def scores(self, pooled: Tensor) -> Tensor:
+        """Return the scores of texts by the model's own head: pooled [T, hidden] -> [T, 1] fp32."""
         self._given = pooled[:, None]
         token = torch.zeros(len(pooled), 1, dtype=torch.int64, device=pooled.device)
         try:

@@ -57,12 +57,15 @@ class EncoderRunner:
 
     @property
     def runs_ahead(self) -> bool:
+        """False: a plan's results are there when it has been launched."""
         return False
 
     def launches_fast(self, plan: Plan) -> bool:
+        """Return False: a launch computes the whole step."""
         return False
 
     def launch(self, plan: Plan) -> EncodedStep:
+        """Compute a plan, and return its results as a step."""
         return EncodedStep(self.run(plan))
 
     @torch.inference_mode()
@@ -124,9 +127,10 @@ class EncodedStep(msgspec.Struct, frozen=True):
     results: list[ChunkResult]
 
     def await_half(self) -> None:
-        pass
+        """Return at once: the step is computed."""
 
     def wait(self) -> Sequence[ChunkResult]:
+        """Return the results, which are there already."""
         return self.results
 
 

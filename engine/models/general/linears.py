@@ -50,6 +50,7 @@ class AdaptedLinear(nn.Module):
         self._place = 0
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the product with x and the adapters' delta: [N, in] -> [N, out]. A trial notes x."""
         if self._adapters.calls is not None:
             self._adapters.calls.setdefault((self.layer, self.name), []).append(x)
         if self._product is not None:
@@ -128,6 +129,7 @@ class FrozenLinear(nn.Module):
         self._product = Linear(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the product with x: [..., in] -> [..., out]."""
         return self._product(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
 

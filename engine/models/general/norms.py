@@ -24,6 +24,7 @@ class FastNorm(nn.Module):
         self._norm = norm
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x divided by its root mean square over the last dimension, times the weight."""
         return self._norm(x)
 
 

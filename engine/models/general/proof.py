@@ -43,6 +43,7 @@ class TextsInTurn:
         """The text, and the number of rows, of each part of the batch."""
 
     def attend_rotated(self, index: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
+        """Attend in layer `index` to all rows of each text so far, which are remembered as they came."""
         sizes = [num_rows for _, num_rows in self.parts]
         outs = []
         for (text, _), *rows in zip(self.parts, *(torch.split(each, sizes) for each in (q, k, v)), strict=True):

@@ -30,6 +30,7 @@ class Trial:
         self.layers: dict[int, LayerAttention] = {}
 
     def __call__(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, asked: dict[str, Any]) -> Tensor:
+        """Note what a layer asks of attention, and return zeros. Raises UnsupportedModel: for another kind."""
         layer = getattr(module, "layer_idx", None)
         if type(layer) is not int:
             raise UnsupportedModel(f"{type(module).__name__} has no layer_idx")

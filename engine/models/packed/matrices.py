@@ -27,6 +27,7 @@ class Float8Matrix(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
+        """The matrix's outputs and inputs."""
         return self.numbers.shape[0], self.numbers.shape[1]
 
     def dequantized(self) -> Tensor:
@@ -54,6 +55,7 @@ class IntMatrix(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
+        """The matrix's outputs and inputs."""
         return self.integers.shape[0], self.integers.shape[1]
 
     def group_of_inputs(self) -> Tensor:

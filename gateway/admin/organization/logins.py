@@ -31,7 +31,7 @@ from gateway.domain.tenancy.principal import Permission, Role
 from gateway.http.envelope import Call, call_of
 from gateway.http.fields import decode
 from gateway.http.shape import shape
-from gateway.tenancy.logins import DEVICE_LIFETIME, LIFETIME, Client, csrf_token
+from gateway.tenancy.logins import DEVICE_LIFETIME, LIFETIME, Client, NewLogin, csrf_token
 from gateway.tenancy.passwords import MAX_CHARS
 from gateway.tenancy.throttle import unlock
 
@@ -66,8 +66,8 @@ class Confirm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: Code
 
 
-class RemoveTotp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The password and the code with which the caller's authenticator is removed."""
+class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The caller's password, and the code of the caller's authenticator."""
 
     password: Password
     code: AnyCode | None = None
@@ -99,6 +99,8 @@ class KnownLogin(msgspec.Struct, frozen=True):
 
     has_cookie: bool
     """True if the request has the cookie. The login may have ended: `session` tells that."""
+    passkey_origin: str | None
+    """The origin of the pages at which passkeys work, such as `https://llm.example.com`; null: there is none."""
     object: Literal["admin.login.known"] = "admin.login.known"
 
 
@@ -127,8 +129,9 @@ class Session(CurrentLogin, frozen=True, kw_only=True):
     projects: list[MemberProject]
     """The projects of which the user is a member, by name."""
     has_totp: bool
+    has_passkey: bool
     must_set_up_totp: bool
-    """True if the user may do nothing else before an authenticator is set up."""
+    """True if the user may do nothing else before an authenticator is set up, or a passkey is logged in with."""
     model: str
     """The id of the base model."""
     imports_from_sources: bool
@@ -182,11 +185,15 @@ _log_in_decoder = msgspec.json.Decoder(LogIn)
 @post("/login", status_code=200, opt=shape(body=LogIn), request_max_body_size=MAX_LOGIN_BYTES)
 async def log_in(request: Request[Any, Any, Any], services: Services) -> Response[CurrentLogin]:
     """Log in with an e-mail address and a password. A login that the same browser had ends."""
-    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or _is_form(request):
-        raise PermissionDenied("A page of another website cannot log people in here.", code="csrf")
+    check_same_site(request)
     wanted = decode(_log_in_decoder, await request.body() or b"{}")
     check_email(wanted.email)
-    new = await services.logins.log_in(wanted.email, wanted.password, wanted.code, _client(request))
+    new = await services.logins.log_in(wanted.email, wanted.password, wanted.code, client_of(request))
+    return logged_in(request, new)
+
+
+def logged_in(request: Request[Any, Any, Any], new: NewLogin) -> Response[CurrentLogin]:
+    """Return the reply to a login that was just made, with its cookies."""
     body = CurrentLogin(
         id=new.login.id,
         user_id=new.user.id,
@@ -197,16 +204,16 @@ async def log_in(request: Request[Any, Any, Any], services: Services) -> Respons
     )
     call = call_of(request.scope)
     cookies = [
-        _cookie(call, cookie_name(call), new.token, int(LIFETIME.total_seconds())),
-        _cookie(call, device_cookie_name(call), new.device_token, int(DEVICE_LIFETIME.total_seconds())),
+        own_cookie(call, cookie_name(call), new.token, int(LIFETIME.total_seconds())),
+        own_cookie(call, device_cookie_name(call), new.device_token, int(DEVICE_LIFETIME.total_seconds())),
     ]
     return Response(body, cookies=cookies)
 
 
 @get("/login", opt=shape())
-async def has_login(request: Request[Any, Any, Any]) -> KnownLogin:
+async def has_login(request: Request[Any, Any, Any], services: Services) -> KnownLogin:
     """Tell whether the browser has a login's cookie, which scripts cannot read: without one nobody is logged in."""
-    return KnownLogin(login_token(request) is not None)
+    return KnownLogin(login_token(request) is not None, passkey_origin=services.passkeys.origin)
 
 
 class LoginController(Controller):
@@ -216,7 +223,7 @@ class LoginController(Controller):
     async def get_login(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Session:
         """Show the user of the login, what the user may do, and the CSRF token that other requests need."""
         token = login_token(request) or ""
-        found = await services.logins.find(token, caller.address, asyncio.get_running_loop().time())
+        found = await find_login(request, services, caller)
         async with services.database.acquire() as conn:
             user = await rows.get_credentials(conn, caller.id)
             organization = await get_organization(conn, caller.organization_id)
@@ -234,6 +241,7 @@ class LoginController(Controller):
             permissions=sorted(caller.permissions),
             projects=[_member_project(row, found.memberships[row.id]) for row in sorted(projects, key=_by_name)],
             has_totp=user is not None and user.totp_confirmed,
+            has_passkey=found.has_passkey,
             must_set_up_totp=must_set_up_totp,
             model=next(iter(services.bases.visible("", caller.organization_id)), ""),
             imports_from_sources=not services.sources.is_empty,
@@ -247,7 +255,7 @@ class LoginController(Controller):
         await read_body(request, Nothing)
         ended = await _end(services, caller, caller.id, login_id=caller.login_id, keeps_device=True)
         call = call_of(request.scope)
-        return Response(ended, cookies=[_cookie(call, cookie_name(call), "", 0)])
+        return Response(ended, cookies=[own_cookie(call, cookie_name(call), "", 0)])
 
     @get("/logins", opt=needs(None))
     async def list_logins(self, services: Services, caller: Caller) -> Page[Login]:
@@ -280,6 +288,7 @@ class LoginController(Controller):
     async def begin_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> TotpSecret:
         """Make the secret of a new authenticator, which counts once a code of it is confirmed."""
         wanted = await read_body(request, WithPassword)
+        services.logins.check_may_enrol(await find_login(request, services, caller))
         user = await _check_password(request, services, caller, wanted.password)
         if user.totp_confirmed:
             raise Conflict("You already have an authenticator. Remove the old authenticator first.", code="totp_exists")
@@ -313,11 +322,11 @@ class LoginController(Controller):
             await audit.record(conn, author(caller), "user.totp_confirmed", caller.id)
         return ConfirmedTotp(ended, recovery_codes=codes)
 
-    @post("/totp/remove", status_code=200, opt=needs(None, body=RemoveTotp))
+    @post("/totp/remove", status_code=200, opt=needs(None, body=Proof))
     async def remove_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> EndedLogins:
         """Remove the authenticator, so that a password is enough to log in. All other logins end."""
-        wanted = await read_body(request, RemoveTotp)
-        user = await services.logins.prove(caller.email or "", wanted.password, wanted.code, _client(request))
+        wanted = await read_body(request, Proof)
+        user = await services.logins.prove(caller.email or "", wanted.password, wanted.code, client_of(request))
         async with services.database.transaction() as conn:
             await rows.set_totp_secret(conn, caller.id, None)
             await unlock(conn, user.email)
@@ -388,7 +397,21 @@ async def _check_password(
     request: Request[Any, Any, Any], services: AdminServices, caller: Actor, password: str
 ) -> rows.Credentials:
     """Let the holder of a login prove again that they know the password. Guesses count as failed logins do."""
-    return await services.logins.verify(caller.email or "", password, _client(request))
+    return await services.logins.verify(caller.email or "", password, client_of(request))
+
+
+async def find_login(request: Request[Any, Any, Any], services: AdminServices, caller: Actor) -> rows.LoggedIn:
+    """Return the login with which a request is made. Raises as `Logins.find` does."""
+    return await services.logins.find(login_token(request) or "", caller.address, asyncio.get_running_loop().time())
+
+
+def check_same_site(request: Request[Any, Any, Any]) -> None:
+    """Check that no page of another site has the browser log somebody in.
+
+    Raises PermissionDenied: when one does.
+    """
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or _is_form(request):
+        raise PermissionDenied("A page of another website cannot log people in here.", code="csrf")
 
 
 def _is_form(request: Request[Any, Any, Any]) -> bool:
@@ -400,7 +423,8 @@ def _is_form(request: Request[Any, Any, Any]) -> bool:
     return kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
 
 
-def _client(request: Request[Any, Any, Any]) -> Client:
+def client_of(request: Request[Any, Any, Any]) -> Client:
+    """Return the client of an attempt to log in."""
     call = call_of(request.scope)
     agent = request.headers.get("user-agent", "")
     device = request.cookies.get(device_cookie_name(call))
@@ -408,7 +432,8 @@ def _client(request: Request[Any, Any, Any]) -> Client:
     return Client(call.address, agent, call.request_id, now_s, device, login_token(request))
 
 
-def _cookie(call: Call, name: str, token: str, max_age_s: int) -> Cookie:
+def own_cookie(call: Call, name: str, token: str, max_age_s: int) -> Cookie:
+    """Return a cookie out of reach of scripts and other sites."""
     return Cookie(
         key=name,
         value=token,

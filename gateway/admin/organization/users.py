@@ -16,7 +16,7 @@ from gateway.admin.organization.held import check_may_admit
 from gateway.admin.organization.key_wire import OwnedKey, owned_key
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
-from gateway.db.organization import audit, keys, logins, users
+from gateway.db.organization import audit, keys, logins, passkeys, users
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
 from gateway.domain.tenancy.common_passwords import is_common
 from gateway.domain.tenancy.permissions import authorize, check_grant, of_role
@@ -177,8 +177,8 @@ class UserController(Controller):
     ) -> User:
         """Give a user a new password.
 
-        The user's authenticator, logins and lockout are removed. A key that is held to networks or to a date cannot do
-        this.
+        The user's authenticator, passkeys, logins and lockout are removed. A key that is held to networks or to a date
+        cannot do this.
         """
         wanted = await read_body(request, ResetUser)
         password_hash = await services.passwords.hash(wanted.password)
@@ -189,6 +189,7 @@ class UserController(Controller):
             check_new_password(wanted.password, "password", before.email, before.name)
             await logins.set_password_hash(conn, user_id, password_hash)
             await logins.set_totp_secret(conn, user_id, None)
+            await passkeys.remove_passkeys(conn, user_id)
             await logins.revoke_logins(conn, user_id)
             await unlock(conn, before.email)
             after = await existing_user(conn, caller.organization_id, user_id)

@@ -107,6 +107,7 @@ class EngineLink:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Begin to connect to the engine; from now on a connection that is lost is made again."""
         if self._owns_context:
             self._context = zmq.Context()
         self._task = asyncio.create_task(self._keep_connected())

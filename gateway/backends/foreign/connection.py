@@ -250,9 +250,11 @@ class Connection(asyncio.Protocol):
     # what the transport tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport, as asyncio's protocol asks for."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
+        """Parse bytes of the response, and stop reading while more of its body is unread than a connection may keep."""
         if self._why is not None:
             return
         if self._is_whole or not self.num_requests:
@@ -289,9 +291,11 @@ class Connection(asyncio.Protocol):
         return True
 
     def eof_received(self) -> bool:
+        """Return False: asyncio closes the transport, and `connection_lost` follows."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        """End the response: whole where its end is that of the connection, else lost, with the reason why."""
         self._transport = None
         self._forget_timer()
         if self._why is None and error is None and self._has_head and self._is_until_end:
@@ -314,23 +318,27 @@ class Connection(asyncio.Protocol):
     # what the parser tells
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field of the response's head. Raises ValueError: when its fields are too many or too long."""
         self._num_header_bytes += len(name) + len(value)
         if len(self.headers) >= MAX_HEADERS or self._num_header_bytes > MAX_HEAD_BYTES:
             raise ValueError("the head of its response is too large")
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        """Take the status of the response. Raises ValueError: for an interim one, which no request asks for."""
         self.status = self._parser.get_status_code()
         if self.status < 200:
             raise ValueError("its response has a status that was not asked for")
         self._has_head = True
 
     def on_body(self, body: bytes) -> None:
+        """Take bytes of the body, which wait until they are read."""
         self._buffer.append(body)
         self._num_buffered += len(body)
         self._num_body_bytes += len(body)
 
     def on_message_complete(self) -> None:
+        """Note that the response is whole, and whether the connection takes another request."""
         self._is_whole = True
         self.is_reusable = bool(self._parser.should_keep_alive())
 

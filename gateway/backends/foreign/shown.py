@@ -33,6 +33,7 @@ class ShownIds:
         self._request_id = request_id
 
     def parts(self, attempt: Attempt, parts: list[Part]) -> list[Delta] | Final:
+        """Return a delta for each part, with its token ids and the tokens of its choice so far."""
         return [
             Delta(
                 self._request_id,
@@ -46,6 +47,7 @@ class ShownIds:
         ]
 
     def end(self, usage: Usage) -> list[Delta] | Final:
+        """Return the final with the usage of all choices, as our own engine ends a reply."""
         return Final(self._request_id, "stop", usage)
 
 
@@ -56,6 +58,7 @@ class ShownText:
         self._choices = [_Choice(index, generation.stop) for index in range(generation.request.n)]
 
     def parts(self, attempt: Attempt, parts: list[Part]) -> Item | None:
+        """Return the text that no stop string holds back, and note the length of a choice that one has ended."""
         prompt_tokens = attempt.billed_prompt_tokens
         if len(parts) > 1:
             parts = _joined(parts)
@@ -71,6 +74,7 @@ class ShownText:
         return pieces or None
 
     def end(self, usage: Usage) -> Item:
+        """Return the usage, which ends a reply of text."""
         return usage
 
 

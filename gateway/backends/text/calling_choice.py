@@ -73,6 +73,7 @@ class CallingChoice:
         self._pending: list[Token] = []  # it may turn out that they are not of the content
 
     def push(self, delta: Delta) -> Piece | None:
+        """Take a delta; return the piece that it adds, None where nothing is to be shown yet or any more."""
         if self.finish_reason is not None:
             return None
         new = _New()
@@ -92,6 +93,7 @@ class CallingChoice:
         return self._piece(new) if new.text or new.calls or new.token_ids else None
 
     def end(self, reason: FinishReason) -> Piece:
+        """End the choice without a further token; return its last piece, with text that was held back."""
         return self._end(reason, _New())
 
     def _end(self, reason: FinishReason, new: _New, stop_token_id: int | None = None) -> Piece:

@@ -6,7 +6,6 @@ Knows neither the link to an engine nor how usage is recorded.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
 
 from engine.protocol import Delta, Final, TokenLogprobs
 from gateway.backends.generation import Generation, Item, Piece, PromptTokens
@@ -33,7 +32,7 @@ async def items_of(
     choices = _choices(generation, tokenizer)
     waits_for_prompt = request.sampling.num_prompt_logprobs is not None
     pieces: list[Piece] = []
-    async with aclosing(deltas):
+    try:
         async for new in deltas:
             if isinstance(new, Final):
                 if pieces := pieces + _end(choices, new):
@@ -48,6 +47,8 @@ async def items_of(
             if pieces and not waits_for_prompt:
                 yield pieces
                 pieces = []
+    finally:
+        await deltas.aclose()
 
 
 def _choices(generation: Generation, tokenizer: Tokenizer) -> Sequence[Choice | CallingChoice]:

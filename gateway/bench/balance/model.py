@@ -135,10 +135,12 @@ class Replica:
 
     @property
     def num_here(self) -> int:
+        """The number of requests that run or wait here."""
         return self.num_running + self.num_waiting
 
     @property
     def num_waiting(self) -> int:
+        """The number of requests that wait, with their adapter in a slot or without."""
         return len(self._ready) + sum(map(len, self._unready.values()))
 
     def arrive(self, request: Request) -> None:
@@ -168,6 +170,7 @@ class Replica:
             yield self._link_free_s, key
 
     def loaded(self, key: str) -> None:
+        """Put an adapter into its slot, and let the requests that waited for it start."""
         self._loading.discard(key)
         self._slots[key] = None
         self._ready.extend(self._unready.pop(key))
@@ -182,6 +185,7 @@ class Replica:
             yield request.arrival.tokens * step_s, request
 
     def end(self, request: Request) -> None:
+        """Take a request that is done out of the batch, and an adapter that nobody uses any more out of the counts."""
         key = request.asked.adapter
         self.num_running -= 1
         for counts in (self.running, self._users):
@@ -190,6 +194,7 @@ class Replica:
                 del counts[key]
 
     def picture(self) -> Picture:
+        """Return the state of the replica as a heartbeat tells it."""
         load = ReplicaLoad(
             id=self.name,
             running=self.num_running,

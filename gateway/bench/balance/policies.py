@@ -29,17 +29,21 @@ class Ours:
         self.balancer.share_among(num_gateways)
 
     def update(self, picture: Picture, now_s: float) -> None:
+        """Take a replica's heartbeat."""
         self.balancer.update(picture.load, now_s)
 
     def pick(self, asked: Asked) -> str:
+        """Return the replica that our balancer picks for a request; there always is one."""
         replica = self.balancer.pick(asked)
         assert replica is not None
         return replica
 
     def taken(self, replica_id: str, asked: Asked) -> None:
+        """Count a request as sent to a replica."""
         self.balancer.taken(replica_id, asked)
 
     def given(self, replica_id: str, asked: Asked) -> None:
+        """Count a request of a replica as done."""
         self.balancer.given(replica_id, asked)
 
 
@@ -55,19 +59,24 @@ class Peer(ABC):
         self.since: Counter[str] = Counter()
 
     def update(self, picture: Picture, now_s: float) -> None:
+        """Remember a replica's heartbeat, which has what was sent to it before."""
         self.pictures[picture.load.id] = picture
         self.since[picture.load.id] = 0
 
     def taken(self, replica_id: str, asked: Asked) -> None:
+        """Count a request as sent to a replica since its heartbeat."""
         self.since[replica_id] += 1
 
     def given(self, replica_id: str, asked: Asked) -> None:
+        """Count a request of a replica as done since its heartbeat."""
         self.since[replica_id] -= 1
 
     @abstractmethod
-    def pick(self, asked: Asked) -> str: ...
+    def pick(self, asked: Asked) -> str:
+        """Return the replica for a request."""
 
     def load_of(self, replica: str) -> int:
+        """Return the requests at a replica: by its heartbeat, and those sent and done since."""
         load = self.pictures[replica].load
         return load.running + load.waiting + self.since[replica]
 
@@ -82,6 +91,7 @@ class RoundRobin(Peer):
         self.next = self.rng.randrange(len(replicas))
 
     def pick(self, asked: Asked) -> str:
+        """Return the next replica in the order of all."""
         self.next = (self.next + 1) % len(self.replicas)
         return self.replicas[self.next]
 
@@ -92,6 +102,7 @@ class LeastLoaded(Peer):
     name = "least loaded"
 
     def pick(self, asked: Asked) -> str:
+        """Return one of the replicas with the fewest requests."""
         loads = [(self.load_of(replica), replica) for replica in self.replicas]
         least = min(loads)[0]
         return self.rng.choice([replica for load, replica in loads if load == least])
@@ -111,6 +122,7 @@ class ConsistentHashing(Peer):
         self.owners = [name for _, name in points]
 
     def pick(self, asked: Asked) -> str:
+        """Return the owner of the first virtual node behind the adapter's place on the ring."""
         return self.owners[bisect_left(self.places, self._place(asked.adapter)) % len(self.owners)]
 
     @staticmethod
@@ -128,11 +140,13 @@ class LoraScorer(Peer):
     name = "llm-d: LoRA scorer"
 
     def pick(self, asked: Asked) -> str:
+        """Return one of the replicas with the highest score."""
         scores = [(self.score(replica, asked), replica) for replica in self.replicas]
         best = max(scores)[0]
         return self.rng.choice([replica for score, replica in scores if score == best])
 
     def score(self, replica: str, asked: Asked) -> float:
+        """Return a replica's score for the request's adapter, by its last heartbeat."""
         picture = self.pictures[replica]
         if asked.adapter in picture.running_adapters:
             return 1.0
@@ -150,6 +164,7 @@ class LoraAndQueueScorers(LoraScorer):
     name = "llm-d: LoRA + queue + running"
 
     def pick(self, asked: Asked) -> str:
+        """Return one of the replicas with the highest sum of the three scores."""
         waiting = [self.pictures[replica].load.waiting for replica in self.replicas]
         running = [self.pictures[replica].load.running + self.since[replica] for replica in self.replicas]
         queues, batches = _from_most_to_least(waiting), _from_most_to_least(running)

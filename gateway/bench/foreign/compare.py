@@ -56,7 +56,7 @@ def servers_of(
             yield msgspec.json.encode({"model": model, "messages": messages, "max_tokens": 8, "stream": stream})
 
     requests = (post(PATH, installation.keys[0], body) for body in bodies(pool))
-    ours = Server("lorikeet", installation.ports, requests, installation.cpu_s)
+    ours = Server("lorikeet", "question", installation.ports, requests, installation.cpu_s)
     return [theirs(upstream, bodies(MODEL_NAME)), ours, *(theirs(each, bodies(MODEL_NAME)) for each in peers)]
 
 

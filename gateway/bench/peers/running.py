@@ -54,6 +54,7 @@ class RunningPeer(msgspec.Struct, frozen=True):
     """The ids of the processes whose processor time counts."""
 
     def cpu_s(self) -> float:
+        """Seconds of processor time that the peer's processes have taken since they started."""
         return sum(map(cpu_s, self.pids))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.cli.errors import CommandFailed
-from gateway.cli.organization import logins
+from gateway.cli.organization import logins, passkeys
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 
 if TYPE_CHECKING:
@@ -46,10 +46,11 @@ def register(verbs: Verbs) -> None:
         "reset",
         help="give a user a new password",
         description="Set a new password for a user, end all logins and lockouts of the user, and remove the "
-        "user's authenticator.",
+        "user's authenticator and passkeys.",
     )
     reset.set_defaults(run=_reset)
     logins.register(actions)
+    passkeys.register(actions)
     remove = actions.add_parser(
         "remove",
         help="remove a user",

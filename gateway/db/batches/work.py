@@ -146,6 +146,29 @@ async def standings(conn: Connection) -> dict[str, Standing]:
     return {row[0]: Standing(row[1], row[2]) for row in await conn.fetch(_STANDING)}
 
 
+# Where several gateways work, each counts its part of the lines.
+_QUEUED = """
+    SELECT extract(epoch FROM b.expires_at - now())::float8,
+           (b.num_total - b.num_completed - b.num_failed)::float8 / greatest(1, (
+               SELECT count(DISTINCT gateway) FROM batches WHERE ended_at IS NULL AND leased_until >= now())),
+           (b.input_tokens + 2 * b.output_tokens)::float8 / nullif(b.num_completed, 0)
+    FROM batches b WHERE b.ended_at IS NULL AND b.status = 'in_progress' AND b.leased_until < now()
+"""
+
+
+class QueuedBatch(msgspec.Struct, frozen=True):
+    """A batch whose lines nobody runs. work_per_line: in tokens, a completion's twice; None where none has ended."""
+
+    left_seconds: float
+    num_left: float
+    work_per_line: float | None
+
+
+async def queued_batches(conn: Connection) -> list[QueuedBatch]:
+    """Return the batches whose lines wait for a gateway, with the part of these that each gateway may expect."""
+    return [QueuedBatch(*row) for row in await conn.fetch(_QUEUED)]
+
+
 _RENEW = """
     UPDATE batches SET leased_until = now() + $4 * interval '1 second'
     WHERE project_id = $1 AND id = $2 AND fence = $3 AND ended_at IS NULL AND leased_until > now()
@@ -190,6 +213,7 @@ _ADD_LINES = """
     SELECT $1, $2, l.number, l.first_byte, l.num_bytes, l.model
     FROM unnest($3::integer[], $4::bigint[], $5::integer[], $6::text[]) AS l (number, first_byte, num_bytes, model)
 """
+_WRITE_SOON = "SET LOCAL synchronous_commit = off"
 _BEGIN = """
     UPDATE batches SET status = 'in_progress', in_progress_at = now(), num_total = $3 WHERE project_id = $1 AND id = $2
 """
@@ -206,7 +230,11 @@ async def drop_lines(conn: Connection, batch: LeasedBatch) -> None:
 
 
 async def add_lines(conn: Connection, batch: LeasedBatch, lines: Sequence[NewLine]) -> None:
-    """Add lines to a batch that the caller's transaction has locked."""
+    """Add lines to a batch that the caller's transaction has locked, which ends before the disk has them.
+
+    A batch begins by a later transaction, which waits for the disk: before that its lines are of no use.
+    """
+    await conn.execute(_WRITE_SOON)
     columns = [[getattr(line, name) for line in lines] for name in NewLine.__struct_fields__]
     await conn.execute(_ADD_LINES, batch.project_id, batch.id, *columns)
 

@@ -60,6 +60,9 @@ class LoggedIn(msgspec.Struct, frozen=True):
     role: Role | None
     has_totp: bool
     """True if the user has a confirmed authenticator."""
+    by_passkey: bool
+    """True if the login was made by a passkey, or has added one."""
+    has_passkey: bool
     expires_at: datetime.datetime
     memberships: dict[str, Role]
     """The user's roles in single projects."""
@@ -231,8 +234,8 @@ async def find_known(conn: Connection, email: str, device_sha256: bytes | None) 
 
 
 _INSERT = """
-    INSERT INTO logins (id, user_id, token_sha256, expires_at, address, user_agent, device_sha256)
-    VALUES ($1, $2, $3, now() + $4::interval, $5, $6, $7)
+    INSERT INTO logins (id, user_id, token_sha256, expires_at, address, user_agent, device_sha256, by_passkey)
+    VALUES ($1, $2, $3, now() + $4::interval, $5, $6, $7, $8)
     RETURNING id, user_id, created_at, last_used_at, expires_at, address, user_agent
 """
 _DELETE_OLD = "DELETE FROM logins WHERE user_id = $1 AND expires_at < now() - interval '30 days'"
@@ -247,19 +250,29 @@ async def create_login(
     address: str,
     user_agent: str,
     device_sha256: bytes,
+    by_passkey: bool = False,
 ) -> LoginRow:
     """Store a new login of a person."""
     await conn.execute(_DELETE_OLD, user_id)
     row = await conn.fetchrow(
-        _INSERT, new_id("login"), user_id, token_sha256, lifetime, address, user_agent, device_sha256
+        _INSERT, new_id("login"), user_id, token_sha256, lifetime, address, user_agent, device_sha256, by_passkey
     )
     assert row is not None
     return LoginRow(**row)
 
 
+_BY_PASSKEY = "UPDATE logins SET by_passkey = true WHERE id = $1"
+
+
+async def count_as_by_passkey(conn: Connection, login_id: str) -> None:
+    """Let a login that has added a passkey count as one that was made by it."""
+    await conn.execute(_BY_PASSKEY, login_id)
+
+
 _LOGGED_IN = """
     SELECT l.id AS login_id, u.id AS user_id, u.organization_id, u.email, u.role, l.expires_at,
-           u.totp_confirmed_at IS NOT NULL AS has_totp,
+           u.totp_confirmed_at IS NOT NULL AS has_totp, l.by_passkey,
+           EXISTS (SELECT FROM passkeys p WHERE p.user_id = u.id) AS has_passkey,
            l.last_used_at < now() - interval '1 minute' AS stale,
            (SELECT coalesce(array_agg(m.project_id), '{}') FROM project_members m WHERE m.user_id = u.id) AS projects,
            (SELECT coalesce(array_agg(m.role), '{}') FROM project_members m WHERE m.user_id = u.id) AS roles

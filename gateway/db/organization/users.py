@@ -127,14 +127,15 @@ _REMOVE = """
 """
 _END_LOGINS = "UPDATE logins SET revoked_at = now() WHERE user_id = $1 AND revoked_at IS NULL"
 _END_MEMBERSHIPS = "DELETE FROM project_members WHERE user_id = $1"
+_END_PASSKEYS = "DELETE FROM passkeys WHERE user_id = $1"
 
 
 async def remove_user(conn: Connection, organization_id: str, user_id: str) -> list[str]:
-    """Remove a user whom the caller's transaction has locked: logins, memberships and keys end too.
+    """Remove a user whom the caller's transaction has locked: logins, passkeys, memberships and keys end too.
 
     Returns the ids of the keys that were revoked.
     """
-    for statement in (_END_LOGINS, _END_MEMBERSHIPS):
+    for statement in (_END_LOGINS, _END_PASSKEYS, _END_MEMBERSHIPS):
         await conn.execute(statement, user_id)
     revoked = await revoke_keys(conn, owner_user_id=user_id)
     await conn.execute(_REMOVE, organization_id, user_id)

@@ -135,10 +135,35 @@ CREATE TABLE logins (
     address       text NOT NULL,
     user_agent    text NOT NULL,
     -- The digest of the token in the cookie that says which device this was.
-    device_sha256 bytea CHECK (octet_length(device_sha256) = 32)
+    device_sha256 bytea CHECK (octet_length(device_sha256) = 32),
+    -- Whether it was made by a passkey, or has added one.
+    by_passkey    boolean NOT NULL DEFAULT false
 );
 
 CREATE INDEX logins_by_user ON logins (user_id, created_at);
+
+-- Public keys by which people log in. The private ones never leave their devices.
+CREATE TABLE passkeys (
+    id             text PRIMARY KEY,
+    user_id        text NOT NULL REFERENCES users (id),
+    -- The name that the device gave to the key pair.
+    credential_id  bytea NOT NULL UNIQUE CHECK (octet_length(credential_id) <= 1023),
+    public_key     bytea NOT NULL,
+    sign_count     bigint NOT NULL,
+    name           text NOT NULL,
+    created_at     timestamptz NOT NULL DEFAULT now(),
+    last_used_at   timestamptz
+);
+
+CREATE INDEX passkeys_by_user ON passkeys (user_id, created_at, id);
+
+-- Challenges that passkeys have answered, by their SHA-256, until they expire: none is answered twice.
+CREATE TABLE passkey_challenges (
+    sha256      bytea PRIMARY KEY CHECK (octet_length(sha256) = 32),
+    expires_at  timestamptz NOT NULL
+);
+
+CREATE INDEX passkey_challenges_by_end ON passkey_challenges (expires_at);
 
 -- Failed sign-ins by who tried: an e-mail address, known or not, with a network or a device, or all strangers together.
 -- Each is known by a SHA-256. Counters must not tell which addresses exist.

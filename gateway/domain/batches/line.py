@@ -25,7 +25,7 @@ class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
     instant_ns: int
     """The time at which the line was begun first, in Unix nanoseconds, which all its rows in the ledger have."""
     slack_s: float | None = None
-    """Seconds that the batch can rest and meet its deadline all the same."""
+    """Seconds that the line can rest: 0 where deadlines go first, None where turns do."""
     batch_id: str = ""
     """The id of the batch."""
 

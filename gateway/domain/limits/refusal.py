@@ -28,7 +28,7 @@ _NOUNS: dict[Unit, str] = {
     "enqueued_batch_tokens": "tokens of batches that wait",
 }
 _TOKENS: tuple[Unit, ...] = ("tokens", "input_tokens", "output_tokens")
-_LONGEST_FIRST: tuple[Window, ...] = ("month", "day", "minute")
+_LENGTHS: dict[Window, int] = {"minute": 0, "day": 1, "month": 2}
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -111,21 +111,24 @@ def standing(entries: Iterable[Entry], now_ns: int) -> Headers:
     last heard of. Limits of the whole organization are left out: what is left of them would show the traffic of its
     other projects.
     """
-    chosen: dict[str, Entry] = {}
+    chosen: dict[str, tuple[int, int, Entry]] = {}
     for entry in entries:
-        if entry.limit.scope == "organization":
+        limit = entry.limit
+        kind = "requests" if limit.unit == "requests" else "tokens" if limit.unit in _TOKENS else None
+        if kind is None or limit.scope == "organization":
             continue
-        unit = entry.limit.unit
-        kind = "requests" if unit == "requests" else "tokens" if unit in _TOKENS else None
-        if kind is not None and (kind not in chosen or _order(entry) < _order(chosen[kind])):
-            chosen[kind] = entry
+        found, length = chosen.get(kind), _LENGTHS[limit.window]
+        if found is None or length <= found[0]:
+            remaining = max(0, entry.slice.left + entry.slice.free)
+            if found is None or (length, remaining) < found[:2]:
+                chosen[kind] = length, remaining, entry
     headers = []
-    for kind, entry in chosen.items():
+    for kind, (_, remaining, entry) in chosen.items():
         end_s = entry.slice.window_end
         reset_s = max(0.0, end_s - now_ns / NS_PER_S) if end_s is not None else 0.0
         headers += [
             (f"x-ratelimit-limit-{kind}", str(entry.limit.max)),
-            (f"x-ratelimit-remaining-{kind}", str(_remaining(entry))),
+            (f"x-ratelimit-remaining-{kind}", str(remaining)),
             (f"x-ratelimit-reset-{kind}", duration(reset_s)),
         ]
     return tuple(headers)
@@ -140,14 +143,6 @@ def duration(seconds: float) -> str:
     hours, rest = divmod(round(seconds), 3600)
     minutes, left = divmod(rest, 60)
     return f"{hours}h{minutes}m{left}s" if hours else f"{minutes}m{left}s"
-
-
-def _remaining(entry: Entry) -> int:
-    return max(0, entry.slice.left + entry.slice.free)
-
-
-def _order(entry: Entry) -> tuple[int, int]:
-    return -_LONGEST_FIRST.index(entry.limit.window), _remaining(entry)
 
 
 def _amount(unit: Unit, number: int, currency: str) -> str:

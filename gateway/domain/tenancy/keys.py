@@ -58,7 +58,7 @@ def new_key(kind: KeyKind = "project") -> NewKey:
     public = PREFIXES[kind] + _random(_PUBLIC_CHARS)
     body = public + _random(_SECRET_CHARS)
     secret = body + _checksum(body)
-    return NewKey(secret, public, hashlib.sha256(secret.encode()).digest())
+    return NewKey(secret, public, key_digest(secret))
 
 
 def parse_key(text: str) -> ParsedKey | None:
@@ -67,7 +67,12 @@ def parse_key(text: str) -> ParsedKey | None:
     if match is None or match[3] != _checksum(text[:-_CHECKSUM_CHARS]):
         return None
     kind: KeyKind = "admin" if match[1] == PREFIXES["admin"] else "project"
-    return ParsedKey(kind, match[1] + match[2], hashlib.sha256(text.encode()).digest())
+    return ParsedKey(kind, match[1] + match[2], key_digest(text))
+
+
+def key_digest(text: str) -> bytes:
+    """Return the digest by which a whole key is known."""
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _random(num_chars: int) -> str:

@@ -48,10 +48,12 @@ class ExperimentExportRequest(msgspec.Struct, frozen=True):
 
     @property
     def file_name(self) -> str:
+        """The name of the file: the experiment's id, the kind of export and the format."""
         return f"{self.experiment_id}-{self.kind}.{self.format}"
 
     @property
     def manifest_name(self) -> str:
+        """The name of the manifest, which is that of the file with an ending of its own."""
         return f"{self.file_name}.manifest.json"
 
 

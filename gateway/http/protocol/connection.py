@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import structlog
@@ -149,7 +150,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin a request, unless its headers are too large."""
-        num_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        num_bytes = len(self.url) + sum(map(len, chain.from_iterable(self.headers)))
         if len(self.headers) > MAX_HEADERS or num_bytes > MAX_HEAD_BYTES:
             self._refuse(HEAD_TOO_LARGE)
             raise HeadTooLarge

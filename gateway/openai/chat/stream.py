@@ -73,6 +73,7 @@ class ChatEvents:
         return b""
 
     def end(self) -> bytes:
+        """Return the event `[DONE]`, with which OpenAI ends a stream."""
         return DONE
 
     def _roles(self) -> bytes:

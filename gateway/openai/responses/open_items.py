@@ -65,6 +65,7 @@ class OpenReasoning:
         self._texts: list[str] = []
 
     def begin(self) -> list[ResponseEvent]:
+        """Return the events that announce the reasoning and its one part, both still empty."""
         item, part = ReasoningItem(self._id, "in_progress"), ReasoningText("")
         return [
             ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item),
@@ -72,11 +73,13 @@ class OpenReasoning:
         ]
 
     def add_text(self, text: str) -> list[ResponseEvent]:
+        """Take text of the reasoning, and return the event that shows it."""
         self._texts.append(text)
         number = self._numbers()
         return [ReasoningDelta(sequence_number=number, output_index=self._place, item_id=self._id, delta=text)]
 
     def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
+        """Return the events that end the reasoning, and the item, with its text sealed if that was asked for."""
         text, place, id = "".join(self._texts), self._place, self._id
         part = ReasoningText(text)
         sealed = self._seal(text) if self._seal is not None else UNSET
@@ -100,6 +103,7 @@ class OpenMessage:
         self._num_encoded = 0  # of the log-probabilities, those that a delta had
 
     def begin(self) -> list[ResponseEvent]:
+        """Return the events that announce the message and its one part, both still empty."""
         item = MessageItem(self._id, "in_progress", "assistant", [])
         return [
             ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item),
@@ -107,6 +111,7 @@ class OpenMessage:
         ]
 
     def add_text(self, text: str, logprobs: Logprobs) -> list[ResponseEvent]:
+        """Take text with its tokens' log-probabilities, which wait for the next text where there is none yet."""
         self._logprobs += logprobs
         if not text:
             return []
@@ -124,6 +129,7 @@ class OpenMessage:
         ]
 
     def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
+        """Return the events that end the message, and the item with all its text."""
         text, logprobs, place, id = "".join(self._texts), self._logprobs, self._place, self._id
         part = OutputText(text, [], logprobs)
         item = MessageItem(id, status, "assistant", [part])
@@ -149,10 +155,12 @@ class OpenCall:
         self._arguments: list[str] = []
 
     def begin(self) -> list[ResponseEvent]:
+        """Return the event that announces the call, with the function's name and no arguments."""
         item = FunctionCallItem(self._id, "in_progress", self._call_id, self._name, "", self._namespace)
         return [ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item)]
 
     def write(self, arguments: str) -> list[ResponseEvent]:
+        """Take a piece of the arguments, and return the event that shows it; none for an empty piece."""
         if not arguments:
             return []
         self._arguments.append(arguments)
@@ -160,6 +168,7 @@ class OpenCall:
         return [ArgumentsDelta(sequence_number=number, output_index=self._place, item_id=self._id, delta=arguments)]
 
     def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
+        """Return the events that end the call, and the item with all its arguments."""
         arguments = "".join(self._arguments)
         item = FunctionCallItem(self._id, status, self._call_id, self._name, arguments, self._namespace)
         return [
@@ -190,13 +199,16 @@ class OpenCustomCall:
         self._texts: list[str] = []
 
     def begin(self) -> list[ResponseEvent]:
+        """Return the event that announces the call, with the tool's name and no input."""
         item = CustomToolCallItem(self._id, "in_progress", self._call_id, self._name, "", self._namespace)
         return [ItemAdded(sequence_number=self._numbers(), output_index=self._place, item=item)]
 
     def write(self, arguments: str) -> list[ResponseEvent]:
+        """Take a piece of the JSON that holds the input, and return the events of the text that the piece completes."""
         return self.add_text(self._input.push(arguments))
 
     def end(self, status: ItemStatus) -> tuple[list[ResponseEvent], OutputItem]:
+        """Return the events that end the call, with text that was held back, and the item with all its input."""
         events = self.add_text(self._input.finish())
         text = "".join(self._texts)
         item = CustomToolCallItem(self._id, status, self._call_id, self._name, text, self._namespace)
@@ -207,6 +219,7 @@ class OpenCustomCall:
         ], item
 
     def add_text(self, text: str) -> list[ResponseEvent]:
+        """Take text of the input, and return the event that shows it; none for an empty text."""
         if not text:
             return []
         self._texts.append(text)

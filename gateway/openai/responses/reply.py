@@ -40,9 +40,11 @@ class ReplyIds(msgspec.Struct, frozen=True):
     """The number of input items, which come before those of the output."""
 
     def item(self, prefix: str, index: int) -> str:
+        """Return the id of an output item by its place in the output. prefix: the kind of item, as `msg`."""
         return item_id(prefix, self.random_part, self.num_input + index)
 
     def call(self, index: int) -> str:
+        """Return the id by which the client answers a call, by the call's place among those of the response."""
         return call_id(self.request_id, 0, index)
 
 
@@ -192,6 +194,7 @@ class ResponseEvents:
         return []
 
     def end(self) -> bytes:
+        """Return the event `[DONE]`, with which OpenAI ends a stream."""
         return DONE
 
     def failed(self, error: GatewayError) -> bytes:

@@ -57,6 +57,7 @@ class TextLogprobs(msgspec.Struct, frozen=True):
     text_offset: list[int]
 
     def followed_by(self, other: TextLogprobs) -> TextLogprobs:
+        """Return the lists of both, those of `other` after these."""
         return TextLogprobs(
             self.tokens + other.tokens,
             self.token_logprobs + other.token_logprobs,

@@ -31,9 +31,11 @@ class Obfuscated(Generic[T]):
         self._empty_size = len(empty) - len(_END)
 
     async def encode(self, item: T) -> bytes:
+        """Return the events of an item, each padded."""
         return self._all_padded(await self._encoder.encode(item))
 
     def end(self) -> bytes:
+        """Return the events after the last item, each padded."""
         return self._all_padded(self._encoder.end())
 
     def _all_padded(self, events: bytes) -> bytes:

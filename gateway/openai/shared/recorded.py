@@ -40,6 +40,7 @@ class Recorded(ASGIResponse):
         self._parts: list[bytes] | None = []  # None: too large to be kept
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the reply, and record each message before it goes out, also after the client has left."""
         call = call_of(scope)
         outgoing: asyncio.Queue[Message] = asyncio.Queue()
 

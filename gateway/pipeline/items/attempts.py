@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -146,10 +146,13 @@ async def generated(
         has_begun = False
         try:
             with attempts.replica() as replica:
-                async with aclosing(_items(replica, generation, call)) as items:
+                items = _items(replica, generation, call)
+                try:
                     async for item in items:
                         has_begun = True
                         yield item
+                finally:
+                    await items.aclose()
             return
         except Unanswered as failure:
             attempts.unanswered(failure, may_restart=may_restart or not has_begun)

@@ -1,9 +1,11 @@
 // What `kernels.cpu.library` calls: plain C, so that neither Python's version nor PyTorch's matters.
 #include <string.h>
 
+#include "experts/adapt.h"
 #include "linear.h"
 #include "matrix.h"
 #include "memory.h"
+#include "pool.h"
 #include "step/decoder.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -67,23 +69,40 @@ EXPORT void lorikeet_matrix_rows(const Matrix* matrix, const int64_t* outputs, i
 
 EXPORT void lorikeet_matrix_free(Matrix* matrix) { free_matrix(matrix); }
 
+static const Path& path_of(int32_t index) {
+  const Path* paths;
+  const int count = processor_paths(&paths);
+  return paths[index < 0 || index >= count ? count - 1 : index];
+}
+
 // path: an index, or -1 for the fastest. Returns 0, or 1 if there is no memory.
 EXPORT int32_t lorikeet_matrix_multiply(const Matrix* matrix, const void* x, void* y, const float* bias,
                                       int64_t num_rows, int64_t x_stride, int64_t y_stride, int32_t dtype, int32_t add,
                                       int32_t path, int32_t num_threads) {
-  const Path* paths;
-  const int count = processor_paths(&paths);
-  const Path& chosen = paths[path < 0 || path >= count ? count - 1 : path];
-  const Product product = {matrix,   x,        y,        bias,         num_rows,
-                           x_stride, y_stride, Dtype(dtype), add != 0};
-  return multiply(product, chosen, num_threads < 1 ? 1 : num_threads) ? 0 : 1;
+  const Product product = {&matrix, &num_rows, 1, x, y, bias, num_rows, x_stride, y_stride, Dtype(dtype), add != 0};
+  return multiply(product, path_of(path), num_threads < 1 ? 1 : num_threads) ? 0 : 1;
 }
+
+// The same with a matrix for each expert: counts [num_experts] rows, num_rows in all; bias [num_experts][num_outputs].
+EXPORT int32_t lorikeet_experts_multiply(const Matrix* const* matrices, const int64_t* counts, int64_t num_experts,
+                                         const void* x, void* y, const float* bias, int64_t num_rows, int64_t x_stride,
+                                         int64_t y_stride, int32_t dtype, int32_t path, int32_t num_threads) {
+  const Product product = {matrices, counts,   num_experts,  x,    y, bias, num_rows,
+                           x_stride, y_stride, Dtype(dtype), false};
+  return multiply(product, path_of(path), num_threads < 1 ? 1 : num_threads) ? 0 : 1;
+}
+
+// path: as above. Returns 0, or 1 if there is no memory.
+EXPORT int32_t lorikeet_experts_adapt(const AdaptedExperts* experts, int32_t path, int32_t num_threads) {
+  return adapt_experts(*experts, path_of(path), num_threads < 1 ? 1 : num_threads) ? 0 : 1;
+}
+
+// Return once nothing reads what calls that are over read: then adapters may be freed.
+EXPORT void lorikeet_wait_for_helpers() { wait_for_helpers(); }
 
 // path: as above. Returns null if there is no memory, or the kernels do not compute this model.
 EXPORT Decoder* lorikeet_decoder_new(const Model* model, const Layer* layers, int32_t path) {
-  const Path* paths;
-  const int count = processor_paths(&paths);
-  return new_decoder(*model, layers, paths[path < 0 || path >= count ? count - 1 : path]);
+  return new_decoder(*model, layers, path_of(path));
 }
 
 EXPORT void lorikeet_decoder_free(Decoder* decoder) { free_decoder(decoder); }
@@ -99,11 +118,7 @@ EXPORT int64_t lorikeet_cache_block_size(int64_t num_heads, int64_t head_dim) {
 }
 
 // The kernels of rows, each in the calling thread: for tests, which compare all paths with their references.
-static const RowKernels& rows_of_path(int32_t path) {
-  const Path* paths;
-  const int count = processor_paths(&paths);
-  return *paths[path < 0 || path >= count ? count - 1 : path].rows;
-}
+static const RowKernels& rows_of_path(int32_t path) { return *path_of(path).rows; }
 
 EXPORT void lorikeet_norm(int32_t path, const float* x, const float* weight, float eps, int64_t width, float* out) {
   rows_of_path(path).norm(x, weight, eps, width, out);

@@ -1,4 +1,4 @@
-// The product of some rows with a matrix of small integers.
+// The products of rows with matrices of small integers: one matrix, or one of several for each row.
 #pragma once
 
 #include "dtype.h"
@@ -7,9 +7,12 @@
 namespace lorikeet {
 
 // x [num_rows][num_inputs] and y [num_rows][num_outputs] of one dtype, rows x_stride and y_stride numbers apart.
-// bias: num_outputs numbers in float32, or null. add: the product is added to y, instead of replacing it.
+// matrices [num_matrices], of one shape; counts: the rows of each, one after the other, num_rows in all.
+// bias: num_outputs numbers in float32 for each matrix, or null. add: products are added to y, instead of replacing it.
 struct Product {
-  const Matrix* matrix;
+  const Matrix* const* matrices;
+  const int64_t* counts;
+  int64_t num_matrices;
   const void* x;
   void* y;
   const float* bias;

@@ -238,4 +238,16 @@ void wait_for_helpers() {
   }
 }
 
+void* lend(int64_t bytes) {
+  constexpr int64_t room = 16 * kMostLentBytes;
+  thread_local char* memory = nullptr;
+  thread_local int64_t lent = 0;
+  if (!memory) memory = static_cast<char*>(take_memory(64, room));
+  if (!memory) return nullptr;
+  bytes = (bytes + 63) / 64 * 64;
+  if (lent + bytes > room) wait_for_helpers(), lent = 0;
+  lent += bytes;
+  return memory + lent - bytes;
+}
+
 }  // namespace lorikeet

@@ -10,7 +10,8 @@
 // that would follow each other are one, and nobody waits between them.
 //
 // A helper that comes late may still read what a job's `compute` reads, long after `run` has returned. Such memory is
-// therefore never freed, or freed after `wait_for_helpers`. Memory that `store` touches may be freed at once.
+// therefore never freed, or freed after `wait_for_helpers`, or lent for the job. Memory that `store` touches may be freed at
+// once.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,7 @@ constexpr int64_t kFirstFloats = 16384;   // of that, at its end: the largest fi
 constexpr int64_t kMaxUnits = 1 << 15;    // of one job
 constexpr int kMaxThreads = 64;
 constexpr int64_t kTaskBytes = 192;
+constexpr int64_t kMostLentBytes = 1 << 16;
 
 struct Job {
   void (*compute)(const void* task, int64_t unit, float* buffer);
@@ -38,5 +40,9 @@ void run(const Job& job, int64_t num_units, int num_threads);
 
 // Return once no helper reads what jobs that are over read.
 void wait_for_helpers();
+
+// Return memory of this thread for what one job reads, at most kMostLentBytes. It is lent again only once no helper reads
+// it. Null if there is no memory.
+void* lend(int64_t bytes);
 
 }  // namespace lorikeet

@@ -41,6 +41,7 @@ class Float8Weight(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
+        """The matrix's outputs and inputs."""
         return self.numbers.shape[0], self.numbers.shape[1]
 
 

@@ -42,6 +42,7 @@ class Int4Weight(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
+        """The matrix's outputs and inputs, two of which are in each byte."""
         return self.packed.shape[0], self.packed.shape[1] * 2
 
 

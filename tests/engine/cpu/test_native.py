@@ -54,7 +54,7 @@ class Model:
         save_tiny(family, folder)
         self.config = load_model_config(folder)
         self.dtype = dtype
-        linear, embedding = makers(quantized, dtype)
+        linear, embedding, _ = makers(quantized, dtype)
         self.weights: ModelWeights = load_weights(
             folder, self.config, dtype, CPU, make_linear=linear, make_embedding=embedding
         )

@@ -207,7 +207,7 @@ def test_every_projection_with_its_biases_is_quantized(tmp_path: Path) -> None:
     save_tiny("qwen2", tmp_path)
     config = engine_config(tmp_path, tmp_path / "store", quantization="int8")
     model, cpu = load_model_config(tmp_path), torch.device("cpu")
-    ours = load_weights(tmp_path, model, torch.float32, cpu, make_linear=makers("int8", torch.float32)[0])
+    ours = load_weights(tmp_path, model, torch.float32, cpu, make_linear=makers("int8", torch.float32).linear)
     theirs = load_weights(tmp_path, model, torch.float32, cpu)
     x = torch.randn(3, model.hidden_size)
     for mine, reference in [(ours.lm_head, theirs.lm_head), (ours.layers[1].qkv, theirs.layers[1].qkv)]:

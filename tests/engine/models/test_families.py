@@ -21,14 +21,17 @@ TOKEN_BYTES = 2 * 3 * 2 * 8 * 4  # keys and values of 3 layers and 2 heads of 8 
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_family_equals_transformers(name: str, tmp_path: Path) -> None:
+def test_family_equals_transformers(name: str, tmp_path: Path, full: bool) -> None:
+    """Greedy texts are those of transformers, of 200 tokens with --full."""
+    num_tokens = 200 if full else 24
     model = save_tiny(name, tmp_path / "model")
     prompts = [torch.randint(0, 199, (length,)).tolist() for length in (1, 7, 40, 133)]
     config = engine_config(tmp_path / "model", tmp_path / "store", max_batched_tokens=32)
-    answers = run_engine(config, [greedy(f"r{i}", prompt, 24) for i, prompt in enumerate(prompts)])
+    answers = run_engine(config, [greedy(f"r{i}", prompt, num_tokens) for i, prompt in enumerate(prompts)])
     for i, prompt in enumerate(prompts):
         answer = answers[f"r{i}"]
         assert_greedy_follows(model, [Claim(prompt, answer.token_ids, answer.logprobs)], tolerance=1e-4)
+        assert len(answer.token_ids) == num_tokens
         assert answer.final.finish_reason == "length"
 
 

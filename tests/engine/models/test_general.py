@@ -174,7 +174,9 @@ def test_an_adapter_on_experts_is_refused_by_name(tmp_path: Path) -> None:
     lora = LoraConfig(r=2, target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj"])
     get_peft_model(AutoModelForCausalLM.from_pretrained(base.folder), lora).save_pretrained(tmp_path / "experts")
     config = load_model_config(base.folder, "transformers")
-    with pytest.raises(AdapterRejected, match=r"mlp.experts\[4\].gate_up_proj: the base model takes no adapter there"):
+    with pytest.raises(
+        AdapterRejected, match=r"mlp.experts\[4\].gate_up_proj: the base model takes no adapter on experts"
+    ):
         check_fit(read_adapter(tmp_path / "experts"), config.adapter_targets(), config.num_layers)
 
 

@@ -135,7 +135,7 @@ def test_products_with_blocks_are_those_with_their_numbers(
 ) -> None:
     folder = write_gguf(family, tmp_path, kinds)
     config = load_model_config(folder)
-    linear, embedding = makers("gguf", torch.float32, folder)
+    linear, embedding, _ = makers("gguf", torch.float32, folder)
     ours = load_weights(folder, config, torch.float32, CPU, make_linear=linear, make_embedding=embedding)
     theirs = load_weights(folder, config, torch.float32, CPU)
     for (mine, width), (reference, _) in zip(products(ours, config), products(theirs, config), strict=True):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
 
 import msgspec
 import pytest
 
-from engine.scheduling.band import URGENT_S
 from engine.scheduling.step_time import StepCosts, StepLoad, longest_alone_s
 from tests.engine.scheduling.band_simulation import CPU, CPU_BAND, GPU, GPU_BAND, MAX_NUM_SEQS, Machine, Sizes, keep_fed
 from tests.engine.scheduling.fairness_simulator import percentile
@@ -207,104 +205,3 @@ def test_twenty_batches_of_one_tenant_get_what_one_of_another_gets(is_busy: bool
     for tenant in sizes:
         got[tenant] = machine.service[tenant] - before[tenant]
     assert max(got.values()) <= 1.1 * min(got.values()), got
-
-
-class Lines(msgspec.Struct, eq=False):
-    """A batch.
-
-    is_allowed: whether the band's share is enough for the batch's deadline.
-    num_left, num_open: the service and the lines that are still to come.
-    """
-
-    tenant: str
-    arrives_s: float
-    due_s: float
-    lines: list[tuple[int, int]]
-    is_allowed: bool
-    num_left: float = 0.0
-    num_open: int = 0
-
-    def __post_init__(self) -> None:
-        self.num_left = sum(prompt + 2 * output for prompt, output in self.lines)
-        self.num_open = len(self.lines)
-
-
-HOUR_S = 5.0
-"""The length of an hour in this simulation, in seconds. The engine sees it as URGENT_S seconds."""
-
-
-def busy_machine() -> Machine:
-    """Return a slow machine whose interactive requests leave batch work a quarter of the service, and nothing more."""
-    band = msgspec.structs.replace(GPU_BAND, share=0.25, lengthening=0.0)
-    machine = Machine(StepCosts(0.1, 1e-3, 1e-4, 0.0), band, num_blocks=500, max_num_seqs=8)
-    machine.hurry = URGENT_S / HOUR_S
-    return machine
-
-
-def step_busily(machine: Machine, chance: random.Random) -> None:
-    """Take a step while interactive requests never run out."""
-    while machine.outstanding["t"] < 12:
-        machine.send("t", *Sizes(20, 10).draw(chance))
-    machine.step()
-
-
-def rate_of_share(chance: random.Random) -> float:
-    """Return the service a second that endless batch work gets."""
-    machine = busy_machine()
-    while machine.now < 60:
-        while machine.num_batch < 20:
-            machine.send_batch("a", *Sizes(20, 6).draw(chance))
-        step_busily(machine, chance)
-    return machine.service_of[True] / machine.now
-
-
-def late_batches(num_batches: int, seed: int) -> tuple[int, int]:
-    """Return how many batches of a random stream miss 24 hours though the share allows them, and how many it allows.
-
-    A batch is allowed if all were in time, served one after the other by deadlines, beside endless interactive load.
-    Seven tenants' lines are sent in order of deadlines, some at a time. Each line's slack is what a dispatcher would
-    give: the time left after the work of all earlier deadlines, at the rate that the share gives.
-    """
-    chance = random.Random(seed)
-    rate = 0.95 * rate_of_share(chance)
-    todo = list(stream(num_batches, rate, chance))
-    machine, open_, num_late = busy_machine(), list[Lines](), 0
-    batch_of: dict[str, Lines] = {}
-    num_allowed = sum(batch.is_allowed for batch in todo)
-    while todo or open_:
-        while todo and todo[0].arrives_s <= machine.now:
-            open_.append(todo.pop(0))
-        before = 0.0
-        for batch in open_:
-            before += batch.num_left / rate
-            slack_s = (batch.due_s - machine.now - before) * machine.hurry
-            while batch.lines and machine.num_batch < 30 and machine.outstanding[batch.tenant] < 8:
-                batch_of[machine.send_batch(batch.tenant, *batch.lines.pop(), slack_s=slack_s)] = batch
-        step_busily(machine, chance)
-        for final in machine.landed.finals:
-            batch = batch_of.pop(final.request_id, None)
-            if batch is None:
-                continue
-            batch.num_left -= final.usage.prompt_tokens + 2 * final.usage.completion_tokens
-            batch.num_open -= 1
-            if not batch.num_open:
-                open_.remove(batch)
-                num_late += batch.is_allowed and machine.now > batch.due_s
-    return num_late, num_allowed
-
-
-def stream(num_batches: int, rate: float, chance: random.Random) -> Iterator[Lines]:
-    """Give batches of 5 to 100 lines of 7 tenants, in bursts, in the order of their arrival."""
-    at_s, free_s = 1.0, 0.0
-    for _ in range(num_batches):
-        lines = [Sizes(20, 6).draw(chance) for _ in range(chance.choice((5, 10, 25, 50, 100)))]
-        work_s = sum(prompt + 2 * output for prompt, output in lines) / rate
-        free_s = max(free_s, at_s) + work_s
-        yield Lines(f"b{chance.randrange(7)}", at_s, at_s + 24 * HOUR_S, lines, is_allowed=free_s <= at_s + 24 * HOUR_S)
-        at_s += work_s / 0.7 * chance.choice((0.0, 0.5, 2.5))
-
-
-def test_batches_are_done_within_24_hours_where_the_share_of_the_capacity_allows(full: bool) -> None:
-    num_late, num_allowed = late_batches(10_000 if full else 40, seed=6)
-    assert num_allowed > (5_000 if full else 30)
-    assert not num_late

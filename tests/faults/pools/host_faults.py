@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import msgspec
 
 from tests.faults.pools.hosts import ENGINE_HOSTS, GATEWAY_HOSTS, Hosts
-from tests.faults.pools.stations import HERE
+from tests.faults.pools.stations import HUB
 from tests.installation.processes import frozen
 from tests.installation.waiting import until
 
@@ -157,14 +157,14 @@ async def _gateway_cut_from_engine(hosts: Hosts, rng: random.Random) -> AsyncIte
 @asynccontextmanager
 async def _agent_cut_from_database(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
     name = rng.choice(ENGINE_HOSTS)
-    with hosts.stations.cut(name, HERE):
+    with hosts.stations.cut(name, HUB):
         yield Fault(f"{name} was cut from the database")
 
 
 @asynccontextmanager
 async def _gateway_cut_from_database(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
     number = rng.randrange(len(hosts.gateways))
-    with hosts.stations.cut(GATEWAY_HOSTS[number], HERE):
+    with hosts.stations.cut(GATEWAY_HOSTS[number], HUB):
         yield Fault(f"gateway {number} was cut from the database")
 
 
@@ -178,14 +178,14 @@ async def _hosts_cut(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
 @asynccontextmanager
 async def _host_cut_off(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
     name, other = rng.sample(ENGINE_HOSTS, 2)
-    with hosts.stations.cut(name, other, *GATEWAY_HOSTS, HERE):
+    with hosts.stations.cut(name, other, *GATEWAY_HOSTS, HUB):
         yield Fault(f"{name} was cut from all others", unheard=BOTH)
 
 
 @asynccontextmanager
 async def _gateway_cut_off(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
     number = rng.randrange(len(hosts.gateways))
-    with hosts.stations.cut(GATEWAY_HOSTS[number], *ENGINE_HOSTS, HERE):
+    with hosts.stations.cut(GATEWAY_HOSTS[number], *ENGINE_HOSTS, HUB):
         yield Fault(f"gateway {number} was cut from all others", away=(number,))
 
 

@@ -33,7 +33,7 @@ from gateway.db.pools.replicas import replace_replicas
 from gateway.postgres.placement import home_of
 from gateway.settings import Settings
 from tests.faults.pools.load import Made, billed, differences, differences_of
-from tests.faults.pools.stations import HERE, Stations
+from tests.faults.pools.stations import HUB, Stations
 from tests.faults.pools.world import NUM_ADAPTERS, World, asked_of_fake, name_of, rotation
 from tests.faults.processes import Postgres
 from tests.gateway.agent.agent_main import PRODUCED_VARIABLE
@@ -272,16 +272,16 @@ def _ready_in(text: str) -> int:
 
 @contextmanager
 def _postgres(folder: Path, stations: Stations) -> Iterator[tuple[Postgres, str]]:
-    """Give a server on the bridge, and the connection string of the other stations."""
+    """Give a server at the hub, and the connection string of the other stations."""
     folder.mkdir()
     folder.chmod(0o711)
-    postgres = Postgres(folder, settings={"listen_addresses": stations.address(HERE)})
+    postgres = Postgres(folder, settings={"listen_addresses": stations.address(HUB)}, network=stations.network(HUB))
     try:
         with (home_of(folder) / "cluster" / "pg_hba.conf").open("a") as rules:
             rules.write(f"host all all {stations.subnet}.0/24 scram-sha-256\n")
         asyncio.run(_prepare(postgres.dsn))
         parts = urlsplit(postgres.dsn)
-        there = f"{parts.username}:{parts.password}@{stations.address(HERE)}"
+        there = f"{parts.username}:{parts.password}@{stations.address(HUB)}"
         yield postgres, f"postgresql://{there}/postgres?sslmode=disable"
     finally:
         postgres.stop()

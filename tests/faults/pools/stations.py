@@ -1,6 +1,8 @@
 """Machines on one machine: network namespaces with an address each, on a bridge of their own, and cuts between two.
 
-A cut is silent: packets of each side go to a station that does not exist, and neither side is notified. Takes root.
+The bridge is in a namespace too, the hub: a browser that a test drives on this machine cuts its connections off when
+an interface of the machine appears or goes. A cut is silent: packets of each side go to a station that does not exist,
+and neither side is notified. Takes root.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 NOBODY = "02:00:00:00:00:01"
-HERE = "here"
-"""The station of this process, whose address the bridge itself has."""
+HUB = "hub"
+"""The station whose device is the bridge itself."""
+DEVICE = "eth0"
+"""The name of each station's device."""
 
 
 class CannotLay(Exception):
@@ -29,9 +33,8 @@ class Stations:
 
     def __init__(self, number: str, names: Sequence[str]) -> None:
         self.subnet = f"10.{192 + secrets.randbelow(32)}.{secrets.randbelow(256)}"
-        self.bridge = f"lkb{number}"
         self._number = number
-        self._places = {name: place for place, name in enumerate((HERE, *names), start=1)}
+        self._places = {name: place for place, name in enumerate((HUB, *names), start=1)}
 
     def address(self, name: str) -> str:
         """Return the address of a station."""
@@ -42,14 +45,17 @@ class Stations:
         return f"lorikeet-{self._number}-{name}"
 
     def lay(self, name: str) -> None:
-        """Make the namespace of a station, and its cable to the bridge. Raises CannotLay."""
-        network, device = self.network(name), f"lk{self._places[name]}{self._number}"
+        """Make the namespace of a station, and its cable to the bridge, or the bridge itself. Raises CannotLay."""
+        network, hub = self.network(name), self.network(HUB)
         ip("netns", "add", network)
-        ip("link", "add", device, "type", "veth", "peer", "name", "eth0", "netns", network)
-        ip("link", "set", device, "master", self.bridge, "up")
-        ip("-n", network, "address", "add", f"{self.address(name)}/24", "dev", "eth0")
+        if name == HUB:
+            ip("-n", hub, "link", "add", DEVICE, "type", "bridge")
+        else:
+            ip("-n", hub, "link", "add", "name", name, "type", "veth", "peer", "name", DEVICE, "netns", network)
+            ip("-n", hub, "link", "set", "dev", name, "master", DEVICE, "up")
+        ip("-n", network, "address", "add", f"{self.address(name)}/24", "dev", DEVICE)
         ip("-n", network, "link", "set", "lo", "up")
-        ip("-n", network, "link", "set", "eth0", "up")
+        ip("-n", network, "link", "set", DEVICE, "up")
 
     @contextmanager
     def cut(self, one: str, *others: str) -> Iterator[None]:
@@ -62,13 +68,12 @@ class Stations:
 
     @contextmanager
     def _silenced(self, here: str, there: str) -> Iterator[None]:
-        where = () if here == HERE else ("-n", self.network(here))
-        entry = (self.address(there), "dev", self.bridge if here == HERE else "eth0")
-        ip(*where, "neigh", "replace", *entry, "lladdr", NOBODY, "nud", "permanent")
+        entry = (self.address(there), "dev", DEVICE)
+        ip("-n", self.network(here), "neigh", "replace", *entry, "lladdr", NOBODY, "nud", "permanent")
         try:
             yield
         finally:
-            ip(*where, "neigh", "del", *entry)
+            ip("-n", self.network(here), "neigh", "del", *entry)
 
 
 def ip(*words: str) -> None:
@@ -83,16 +88,12 @@ def ip(*words: str) -> None:
 
 @contextmanager
 def laid_stations(*names: str) -> Iterator[Stations]:
-    """Make a bridge and these stations; remove all of it when the context is left. Raises CannotLay."""
+    """Make the hub and these stations; remove all of it when the context is left. Raises CannotLay."""
     if os.geteuid():
         raise CannotLay("networks of their own take root")
     stations = Stations(secrets.token_hex(3), names)
     with ExitStack() as stack:
-        ip("link", "add", stations.bridge, "type", "bridge")
-        stack.callback(_remove, "link", "del", stations.bridge)
-        ip("address", "add", f"{stations.address(HERE)}/24", "dev", stations.bridge)
-        ip("link", "set", stations.bridge, "up")
-        for name in names:
+        for name in (HUB, *names):
             stack.callback(_remove, "netns", "del", stations.network(name))
             stations.lay(name)
         yield stations

@@ -42,8 +42,9 @@ from gateway.admin.limits.webhooks import CreateWebhook, RotateWebhook
 from gateway.admin.organization.admin_keys import CreateAdminKey
 from gateway.admin.organization.key_states import RotateKey
 from gateway.admin.organization.keys import CreateKey, ModifyKey
-from gateway.admin.organization.logins import ChangePassword, Confirm, RemoveTotp, WithPassword
+from gateway.admin.organization.logins import ChangePassword, Confirm, Proof, WithPassword
 from gateway.admin.organization.members import AddMember, ModifyMember
+from gateway.admin.organization.passkeys import AddPasskey, RenamePasskey
 from gateway.admin.organization.projects import ArchiveProject, CreateProject, LogContent, ModifyProject
 from gateway.admin.organization.service_accounts import CreateServiceAccount
 from gateway.admin.organization.users import CreateUser, ModifyUser, ResetUser
@@ -262,7 +263,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "grants": [],
         "allow_unfit_adapters": True,
     },
-    RemoveTotp: {"password": "x", "code": "123456"},
+    Proof: {"password": "x", "code": "123456"},
     UpdateSpendLimit: {"threshold_amount": 1, "currency": "USD", "interval": "month"},
     UpdateRateLimit: {
         "max_requests_per_1_minute": 1,
@@ -270,6 +271,8 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "max_requests_per_1_day": 1,
     },
     WithPassword: {"password": "x"},
+    AddPasskey: {"name": "laptop", "credential_id": "AAAA", "client_data": "AAAA", "attestation": "AAAA"},
+    RenamePasskey: {"name": "phone"},
     WriteOff: {"reason": "x"},
 }
 

@@ -75,7 +75,7 @@ def test_the_pause_grows_up_to_an_hour_however_often_a_preparation_has_failed() 
 @pytest.mark.parametrize("quantized", ["gguf", "int8", "int4"])
 def test_the_estimate_is_what_the_kernels_hold(quantized: Format, tmp_path: Path) -> None:
     folder = write_gguf("llama", tmp_path, mixed)
-    model, (linear, embedding) = load_model_config(folder), makers(quantized, torch.float32, folder)
+    model, (linear, embedding, _) = load_model_config(folder), makers(quantized, torch.float32, folder)
     loaded = load_weights(
         folder, model, torch.float32, torch.device("cpu"), make_linear=linear, make_embedding=embedding
     )

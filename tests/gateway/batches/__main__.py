@@ -15,8 +15,9 @@ HERE = "tests/gateway/batches"
 MODEL = ("--model-dir", str(demo_model_dir()))
 PARTS = (
     Part("band", ("-m", "engine.bench", "band", *MODEL)),
-    Part("simulated", full("tests/engine/scheduling/test_batch_band.py")),
+    Part("simulated", full("tests/engine/scheduling/test_batch_band.py", f"{HERE}/test_deadlines.py")),
     Part("adapters", ("-m", "gateway.bench.batches", *MODEL)),
+    Part("example", full("tests/e2e/test_readme.py", "-k", "labelled")),
     Part("size", full(f"{HERE}/test_size.py")),
     Part("edge", full(f"{HERE}/test_edge.py")),
     Part("turns", full(f"{HERE}/test_turns.py")),

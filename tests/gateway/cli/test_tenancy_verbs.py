@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 
+import httpx
 import pytest
 
 from gateway.domain.errors import InvalidApiKey, Suspended
+from tests.gateway.admin.authenticator import Device
 from tests.gateway.admin_server import PASSWORD, AdminServer
 from tests.gateway.cli.conftest import Cli
 
@@ -96,6 +98,15 @@ async def test_the_first_user_logs_in_and_joins_a_tenant(
         assert ended["ids"] == [login["id"]]
         assert await lorikeet.json("user", "logins", "list", "--email", "ann@example.com") == []
         assert (await ann.get("/projects")).status_code == 401
+    async with server.person("ann@example.com") as ann:
+        ann.base_url = httpx.URL(f"{server.url}/admin/v1")
+        asked = (await ann.post("/passkeys", json={"password": PASSWORD})).json()
+        made = (await ann.post("/passkeys/confirm", json=Device().make(asked))).json()
+        assert await lorikeet.json("user", "passkeys", "list", "--email", "ann@example.com") == [made]
+        code, out, _ = await lorikeet("user", "passkeys", "list", "--email", "ann@example.com")
+        assert (code, out.splitlines()[1].split()[:2]) == (0, [made["id"], "laptop"])
+        removed = await lorikeet.json("user", "passkeys", "remove", made["id"], "--email", "ann@example.com")
+        assert (removed["deleted"], (await ann.get("/passkeys")).status_code) == (True, 401)
 
     code, _, err = await lorikeet("user", "create", "--email", "<b>bob</b>@example.com")
     assert (code, "Invalid value for 'email'" in err) == (1, True)

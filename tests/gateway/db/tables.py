@@ -23,6 +23,7 @@ from gateway.admin.experiments import metrics as admin_metrics
 from gateway.admin.limits import limits as admin_limits
 from gateway.admin.limits import webhooks as admin_webhooks
 from gateway.admin.organization import key_room
+from gateway.admin.organization import passkeys as admin_passkeys
 from gateway.admin.organization import projects as admin_projects
 from gateway.admin.pools import pool_bodies
 from gateway.admin.pools import pools as admin_pools
@@ -48,7 +49,7 @@ from gateway.db.experiments.feedback import votes
 from gateway.db.files import files, parts, uploads
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
-from gateway.db.organization import logins, projects, users
+from gateway.db.organization import logins, passkeys, projects, users
 from gateway.db.pools import backend_keys, host_failures, host_tokens, replicas, scaling_rows
 from gateway.db.routing import routes
 from gateway.domain.experiments import definition, segment_values
@@ -179,6 +180,18 @@ TABLES: dict[str, Coverage] = {
         foreign=Reason("the id of a login is looked up among the logins of a user, whose id is tested"),
         bound=Reason("one row per sign-in with a right password; old ones go at the next"),
         removal=Removal(logins._DELETE_OLD),
+    ),
+    "passkeys": Coverage(
+        access=Route(("users", "passkeys")),
+        foreign=ForeignId("passkey_id"),
+        bound=Bound(admin_passkeys.MAX_PASSKEYS, "passkeys of a user"),
+        removal=Removal(passkeys._REMOVE),
+    ),
+    "passkey_challenges": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row for each passkey that was used or added in the last five minutes"),
+        removal=Removal(passkeys._FORGET_OLD),
     ),
     "login_failures": Coverage(
         access=INTERNAL,

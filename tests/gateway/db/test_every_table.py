@@ -11,7 +11,8 @@ import pytest
 from gateway.admin.limits.limits import SetLimit
 from gateway.db.pool import Database
 from gateway.postgres.dump import LEFT_OUT
-from tests.gateway.admin.test_access import MEANT, Foreign
+from tests.gateway.admin.access.foreign import Foreign
+from tests.gateway.admin.test_access import MEANT
 from tests.gateway.db.tables import TABLES, Bound, Coverage, ForeignId, Quota, Reason, Removal, Route
 
 _TABLES = """

@@ -41,3 +41,13 @@ async def test_a_timeout_takes_it_back_without_waiting_for_the_server(database: 
             await conn.execute("SELECT pg_sleep(600)")
     assert loop.time() - start_s < PATIENCE_S
     assert await num_organizations(database) == 0
+
+
+async def test_a_bounded_part_of_a_process_leaves_connections_to_others(database: Database) -> None:
+    bounded = database.bounded(1)
+    async with bounded.transaction() as conn:
+        await conn.execute(INSERT)
+        waiting = asyncio.create_task(num_organizations(bounded))
+        assert await num_organizations(database) == 0
+        assert not waiting.done()
+    assert await waiting == 1

@@ -89,6 +89,8 @@ REFUSED = [
     "{{ nothing.at_all }}",
     "{{ messages[9].content }}",
     "{{ ''.__class__.__mro__ }}",
+    "{% for message in messages %}{{ loop.__class__ }}{% endfor %}",
+    "{% for message in messages %}{{ loop._iterable }}{% endfor %}",
     "{% set ns = namespace() %}{% set ns._x = 1 %}",
     "{{ namespace(__class__=1) }}",
     "{{ dict.mro() }}",

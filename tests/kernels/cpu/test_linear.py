@@ -17,7 +17,7 @@ from kernels.cpu.linear import NativeLinear, linear_reference
 from kernels.cpu.matrix import Format, NativeMatrix, dequantized_weight
 
 SHAPES = [(1, 1), (16, 32), (15, 31), (17, 33), (100, 64), (576, 576), (33, 1537), (1000, 96)]
-ROWS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 31, 33, 63, 64, 65]
+ROWS = [*range(1, 14), 15, 16, 23, 31, 33, 63, 64, 65]
 DTYPES = [torch.float32, torch.bfloat16]
 KINDS: list[Format] = ["int8", "int4"]
 ERRORS = {"int8": 0.02, "int4": 0.15}

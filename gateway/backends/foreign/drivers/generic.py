@@ -62,15 +62,19 @@ class GenericDriver:
         self._inspect = inspect or self._chat.inspect
 
     def features(self) -> frozenset[Feature]:
+        """Return the features that every version of such a server has."""
         return FEATURES
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
+        """Return a request by OpenAI's protocol, whose model is the adapter's name where there is an adapter."""
         digest = adapter_of(generation)
         model = self._name_of(info, digest) if digest else ""
         return self._chat.request(generation, info, self._extra(generation), model=model)
 
     def reader(self, generation: Generation) -> ChunkReader:
+        """Return a reader of chunks, which refuses a reply of another model than the adapter."""
         return ChunkReader(generation, adapter_of(generation))
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        """Return what the kind's own driver finds out of a server."""
         return await self._inspect(server, within_s)

@@ -91,17 +91,21 @@ class KserveDriver:
         self.generic: Driver | None = None if self.adapters is None else KserveDriver(pooled.without_adapters())
 
     def features(self) -> frozenset[Feature]:
+        """Return the features that both backends of Triton have."""
         return FEATURES
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
+        """Return a request for the generate extension, with the inputs of vLLM's or of TensorRT-LLM's backend."""
         inputs = _vllm_inputs(generation, info) if OF_VLLM in info.inputs else _tensorrt_inputs(generation, info)
         body = {"text_input": self._prompt(generation), "stream": True, **inputs}
         return Request(path_of(info.served_model, "generate_stream"), _encode(body))
 
     def reader(self, generation: Generation) -> Reader:
+        """Return a reader of the extension's events."""
         return StepReader(generation)
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        """Return the inputs of the model that the settings name, or of the only one that is ready."""
         name = self._settings.served_model
         if not name:
             reply = await _asked(server, "POST", "/v2/repository/index", within_s)
@@ -146,6 +150,7 @@ class StepReader:
         self._has_ended = False
 
     def read(self, data: bytes) -> Event:
+        """Read one event, which is a part of the text alone unless it has a reason why the choice has ended."""
         try:
             step = _decode_step(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -52,12 +52,15 @@ class KserveAdapters:
         self._served_model = served_model
 
     async def load(self, server: Server, digest: str, within_s: float) -> None:
+        """Raise AssertionError: Triton has the adapters that its operator gave it, and none is loaded by a gateway."""
         raise AssertionError("a server has the adapters that its operator gave it")
 
     async def unload(self, server: Server, digest: str, within_s: float) -> None:
+        """Raise AssertionError: Triton keeps the adapters that its operator gave it."""
         raise AssertionError("a server keeps the adapters that its operator gave it")
 
     async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
+        """Generate one token; return 0.0, since Triton's replies have no log-probabilities."""
         is_vllm = "sampling_parameters" in info.inputs
         given = adapter_inputs(digest, info)
         body: dict[str, Any] = {"text_input": PROBE_TEXT, "stream": True}

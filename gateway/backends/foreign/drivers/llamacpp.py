@@ -124,9 +124,11 @@ class LlamaCppDriver:
         self.generic: Driver | None = LlamaCppText(pooled, self.adapters)
 
     def features(self) -> frozenset[Feature]:
+        """Return the features of requests by token ids where there is a tokenizer, else those of text."""
         return OF_IDS if self._has_tokenizer else OF_TEXT
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
+        """Return a request for `/completion` by token ids, or by OpenAI's protocol where there is no tokenizer."""
         if not self._has_tokenizer:
             return self._chat.request(generation, info, _extra(generation, info) | {"lora": []})
         request, digest = generation.request, adapter_of(generation)
@@ -156,9 +158,11 @@ class LlamaCppDriver:
         return Request("/completion", _encode(body), proof_of(info) if digest else None)
 
     def reader(self, generation: Generation) -> Reader:
+        """Return a reader of `/completion`'s events, or of chunks without a tokenizer."""
         return StepReader(generation) if self._has_tokenizer else self._chat.reader(generation)
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        """Return the length of a slot's context, the number of slots, and the server's adapters where they are used."""
         reply = await server.whole("GET", "/props", within_s=within_s)
         if reply.status != 200:
             raise ServerRefused(reply.status, text=text_of(reply.body))
@@ -188,12 +192,14 @@ class LlamaCppText(GenericDriver):
         super().__init__(pooled, adapters=adapters, inspect=self._without_adapters)
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
+        """Return a request by OpenAI's protocol with the scale of each adapter; one for an adapter has a proof."""
         digest = adapter_of(generation)
         scales = scales_of(info, digest)
         asked = self._chat.request(generation, info, {"lora": scales} if scales else {})
         return Request(asked.path, asked.body, proof_of(info) if digest else None)
 
     def reader(self, generation: Generation) -> ChunkReader:
+        """Return a reader of chunks that checks no model's name."""
         return self._chat.reader(generation)  # a reply names the file of the model, whatever adapter made it
 
     async def _without_adapters(self, server: Server, within_s: float) -> ServerInfo:
@@ -217,6 +223,7 @@ class StepReader:
         self._num_left = generation.request.n
 
     def read(self, data: bytes) -> Event:
+        """Read one event, whose choice is one of those asked for; the last choice to stop ends the reply."""
         try:
             step = _decode_step(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -61,12 +61,15 @@ class LlamaCppAdapters:
     missing: re.Pattern[str] | None = None
 
     async def load(self, server: Server, digest: str, within_s: float) -> None:
+        """Raise AssertionError: the server has the adapters with which it was started."""
         raise AssertionError("a server has the adapters with which it was started")
 
     async def unload(self, server: Server, digest: str, within_s: float) -> None:
+        """Raise AssertionError: the server keeps the adapters with which it was started."""
         raise AssertionError("a server keeps the adapters with which it was started")
 
     async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
+        """Generate one token with the adapter's scale at 1 and all others at 0; return its log-probability."""
         body = {
             "prompt": PROBE_TEXT,
             "n_predict": 1,

@@ -89,9 +89,11 @@ class OllamaDriver:
         self.generic: Driver | None = None if self.adapters is None else OllamaDriver(pooled.without_adapters())
 
     def features(self) -> frozenset[Feature]:
+        """Return the features that Ollama's own routes have."""
         return FEATURES
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
+        """Return a request for `/api/chat`, or for `/api/generate` where there is a prompt instead of messages."""
         sampling = generation.request.sampling
         options: dict[str, Any] = {
             "num_ctx": self._length,
@@ -119,9 +121,11 @@ class OllamaDriver:
         return Request("/api/chat", _encode(body | {"messages": [_plain(m) for m in generation.conversation.messages]}))
 
     def reader(self, generation: Generation) -> LineReader:
+        """Return a reader of the reply's lines."""
         return LineReader(generation)
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        """Return the model that the settings name, or else the first one, and the adapters among Ollama's models."""
         reply = await server.whole("GET", "/api/tags", within_s=within_s)
         if reply.status != 200:
             raise ServerRefused(reply.status, text=text_of(reply.body))
@@ -149,6 +153,7 @@ class LineReader:
         self._adapter = adapter_of(generation)
 
     def read(self, data: bytes) -> Event:
+        """Read one line; the text that a model thinks is counted and not shown."""
         try:
             line = _decode_line(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -58,6 +58,7 @@ class OllamaAdapters:
         self._options = options
 
     async def load(self, server: Server, digest: str, within_s: float) -> None:
+        """Send the adapter's files, and have Ollama make a model of them and of the base, named by the digest."""
         try:
             files = await asyncio.to_thread(self._read, digest)
         except (AdapterRejected, StoreFailure, OSError) as error:
@@ -70,11 +71,13 @@ class OllamaAdapters:
         await self._asked(server, "POST", "/api/create", _encode(body), within_s)
 
     async def unload(self, server: Server, digest: str, within_s: float) -> None:
+        """Delete the adapter's model; one that Ollama does not have is no error."""
         reply = await server.whole("DELETE", "/api/delete", _encode({"model": digest}), within_s=within_s)
         if reply.status not in (200, 404):
             raise ServerRefused(reply.status, text=text_of(reply.body))
 
     async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
+        """Generate one token; return 0.0, since Ollama's replies have no log-probabilities."""
         name = digest or info.served_model
         options = self._options | {"num_predict": 1, "temperature": 0.0}
         body = {"model": name, "prompt": PROBE_TEXT, "raw": True, "stream": False, "options": options}

@@ -61,6 +61,7 @@ class OpenAIDriver:
         self._settings = pooled.settings
 
     def features(self) -> frozenset[Feature]:
+        """Return the features that any server of OpenAI's protocol has."""
         return FEATURES
 
     def request(
@@ -120,9 +121,11 @@ class OpenAIDriver:
         return body
 
     def reader(self, generation: Generation) -> ChunkReader:
+        """Return a reader of chunks."""
         return ChunkReader(generation)
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        """Return the served model and its length from the server's list of models."""
         return self.info_of(await server.whole("GET", "/v1/models", within_s=within_s))
 
     def info_of(self, reply: Reply) -> ServerInfo:

@@ -107,6 +107,7 @@ class ChunkReader:
         self._num_calls = [0] * self._num_choices
 
     def read(self, data: bytes) -> Event:
+        """Read one chunk, or `[DONE]`, which ends the reply."""
         if data == b"[DONE]":
             return Event(is_end=True)
         try:

@@ -103,9 +103,11 @@ class SglangDriver:
         )
 
     def features(self) -> frozenset[Feature]:
+        """Return the features of requests by token ids where the pool sends these, else those of requests by text."""
         return OF_IDS if self.takes_ids else OF_TEXT
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
+        """Return a request for `/generate` by token ids, or by OpenAI's protocol where the pool sends text."""
         if not self.takes_ids:
             return self._chat.request(generation, info, extra_fields(generation))
         request = generation.request
@@ -136,6 +138,7 @@ class SglangDriver:
         return Request("/generate", _encode(body))
 
     def reader(self, generation: Generation) -> Reader:
+        """Return a reader of `/generate`'s events, or of chunks where the pool sends text."""
         return StepReader(generation, self._vocab_size) if self.takes_ids else self._chat.reader(generation)
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
@@ -152,6 +155,7 @@ class StepReader:
         self._num_seen = 0
 
     def read(self, data: bytes) -> Event:
+        """Read one event of a reply with one choice, or `[DONE]`, which ends the reply."""
         if data == b"[DONE]":
             return Event(is_end=True)
         try:

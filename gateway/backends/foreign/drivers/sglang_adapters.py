@@ -65,14 +65,17 @@ class SglangAdapters:
         self._folder = settings.adapter_folder.rstrip("/")
 
     async def load(self, server: Server, digest: str, within_s: float) -> None:
+        """Have the server load the adapter from the folder that both share; one that it has loaded stays."""
         body = {"lora_name": digest, "lora_path": f"{self._folder}/{digest}"}
         await self._change(server, "/load_lora_adapter", body, digest, is_loaded=True, within_s=within_s)
 
     async def unload(self, server: Server, digest: str, within_s: float) -> None:
+        """Have the server unload the adapter; one that it has not loaded is no error."""
         body = {"lora_name": digest}
         await self._change(server, "/unload_lora_adapter", body, digest, is_loaded=False, within_s=within_s)
 
     async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
+        """Generate one token with the adapter through `/generate`; return its log-probability."""
         parameters = {"max_new_tokens": 1, "temperature": 0.0}
         body: dict[str, Any] = {"text": PROBE_TEXT, "sampling_params": parameters, "return_logprob": True}
         if digest:
@@ -114,6 +117,7 @@ class ProvedSglangAdapters(SglangAdapters):
     missing: re.Pattern[str] | None = re.compile(UNKNOWN_ADAPTER)
 
     async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
+        """Generate one token with the adapter through text completions; return its log-probability."""
         model = name_of(info, digest) if digest else info.served_model
         return await probe_completion(server, model, within_s)
 

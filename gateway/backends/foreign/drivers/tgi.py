@@ -48,16 +48,20 @@ class TgiDriver:
         self._chat = OpenAIDriver(pooled)
 
     def features(self) -> frozenset[Feature]:
+        """Return the features that TGI's versions have."""
         return FEATURES
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
+        """Return a request by OpenAI's protocol, without a `top_p` of 1, which TGI refuses."""
         left_out = {"top_p"} if generation.request.sampling.top_p >= 1.0 else frozenset[str]()
         return self._chat.request(generation, info, left_out=left_out)
 
     def reader(self, generation: Generation) -> Reader:
+        """Return a reader of chunks."""
         return self._chat.reader(generation)
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        """Return the served model, its length and the requests that TGI runs at once, once its shards answer."""
         health = await server.whole("GET", "/health", within_s=within_s)
         if health.status != 200:
             raise ServerRefused(health.status, text=text_of(health.body))

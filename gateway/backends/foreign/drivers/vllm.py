@@ -90,9 +90,11 @@ class VllmDriver:
         self.generic: Driver | None = GenericDriver(pooled, extra=extra_fields, adapters=proved, inspect=self.inspect)
 
     def features(self) -> frozenset[Feature]:
+        """Return the features of requests by token ids where the pool sends these, else those of requests by text."""
         return OF_IDS if self.takes_ids else OF_TEXT
 
     def request(self, generation: Generation, info: ServerInfo) -> Request:
+        """Return a request by token ids, or by text where the pool sends text, with the fields of vLLM."""
         extra = extra_fields(generation)
         if not self.separates_caches:
             del extra["cache_salt"]
@@ -111,9 +113,11 @@ class VllmDriver:
         return Request("/v1/completions", _encode(body))
 
     def reader(self, generation: Generation) -> Reader:
+        """Return a reader of chunks with token ids, or of chunks with text where the pool sends text."""
         return IdReader(generation, self._vocab_size) if self.takes_ids else self._chat.reader(generation)
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
+        """Return the served model, its length and the adapters that the server lists beside it."""
         reply = await server.whole("GET", "/v1/models", within_s=within_s)
         info = self._chat.info_of(reply)
         return info if self._adapters is None else replace(info, adapters=self._adapters.adapters_in(reply.body))
@@ -128,6 +132,7 @@ class IdReader:
         self._adapter = adapter_of(generation)
 
     def read(self, data: bytes) -> Event:
+        """Read one chunk with token ids, or `[DONE]`, which ends the reply."""
         if data == b"[DONE]":
             return Event(is_end=True)
         try:

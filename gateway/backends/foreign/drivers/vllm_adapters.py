@@ -52,6 +52,7 @@ class VllmAdapters:
         self._served_model = settings.served_model
 
     async def load(self, server: Server, digest: str, within_s: float) -> None:
+        """Have the server load the adapter from the folder that both share; one that it has loaded stays."""
         body = {"lora_name": digest, "lora_path": f"{self._folder}/{digest}"}
         reply = await self._post(server, "load_lora_adapter", body, within_s)
         if reply.status == 200 or (reply.status == 400 and digest in await self._listed(server, within_s)):
@@ -59,11 +60,13 @@ class VllmAdapters:
         raise ServerRefused(reply.status, text=text_of(reply.body))
 
     async def unload(self, server: Server, digest: str, within_s: float) -> None:
+        """Have the server unload the adapter; one that it has not loaded is no error."""
         reply = await self._post(server, "unload_lora_adapter", {"lora_name": digest}, within_s)
         if reply.status not in (200, 404):
             raise ServerRefused(reply.status, text=text_of(reply.body))
 
     async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
+        """Generate one token with the adapter through text completions; return its log-probability."""
         return await probe_completion(server, digest or self._served_model or info.served_model, within_s)
 
     async def _post(self, server: Server, verb: str, body: dict[str, Any], within_s: float) -> Reply:

@@ -56,10 +56,12 @@ class Following:
         self._following = number
 
     async def encode(self, item: Shown) -> bytes:
+        """Return events as the log has them, and move on to the number of the event after these."""
         self._following += item.num_events
         return item.encoded
 
     def end(self) -> bytes:
+        """Return the event `[DONE]`, with which OpenAI ends a stream."""
         return DONE
 
     def failed(self, error: GatewayError) -> bytes:

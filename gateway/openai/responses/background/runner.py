@@ -61,6 +61,7 @@ class BackgroundRunner:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
+        """Begin to claim queued responses, and to renew the leases of those that run."""
         self._tasks = [
             asyncio.create_task(forever(self._claim_all, self._poll_s, name="background responses", wake=self._wake)),
             asyncio.create_task(forever(self._hold, HOLD_S, name="background leases", wake=self._hold_now)),

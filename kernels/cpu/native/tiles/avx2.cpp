@@ -15,10 +15,7 @@ struct Avx2 : Avx2Lanes {
 template <template <class> class Format>
 void tile(const Part& part, int64_t block, const Rows& rows, int64_t first_row, int64_t num_rows, float* out,
           int64_t stride) {
-  int64_t r = 0;
-  for (; r + 4 <= num_rows; r += 4) rows_of<Avx2, Format, 4, 1>(part, block, rows, first_row + r, out + r * stride, stride);
-  for (; r + 2 <= num_rows; r += 2) rows_of<Avx2, Format, 2, 1>(part, block, rows, first_row + r, out + r * stride, stride);
-  for (; r < num_rows; r++) rows_of<Avx2, Format, 1, 1>(part, block, rows, first_row + r, out + r * stride, stride);
+  passes<Avx2, Format, 4, 1>(part, block, rows, first_row, num_rows, out, stride);
 }
 
 }  // namespace

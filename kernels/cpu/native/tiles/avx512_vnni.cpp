@@ -43,22 +43,10 @@ struct Avx512Vnni {
   static __m128i sixteen_bytes(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
 };
 
-template <template <class> class Format, int R, int kChains>
-void some(const Part& part, int64_t block, const Rows& rows, int64_t row, float* out, int64_t stride) {
-  rows_of<Avx512Vnni, Format, R, kChains>(part, block, rows, row, out, stride);
-}
-
 template <template <class> class Format>
 void tile(const Part& part, int64_t block, const Rows& rows, int64_t first_row, int64_t num_rows, float* out,
           int64_t stride) {
-  int64_t r = 0;
-  for (; r + 12 <= num_rows && r + 16 != num_rows; r += 12) {
-    some<Format, 12, 1>(part, block, rows, first_row + r, out + r * stride, stride);
-  }
-  for (; r + 8 <= num_rows; r += 8) some<Format, 8, 1>(part, block, rows, first_row + r, out + r * stride, stride);
-  for (; r + 4 <= num_rows; r += 4) some<Format, 4, 2>(part, block, rows, first_row + r, out + r * stride, stride);
-  for (; r + 2 <= num_rows; r += 2) some<Format, 2, 4>(part, block, rows, first_row + r, out + r * stride, stride);
-  for (; r < num_rows; r++) some<Format, 1, 4>(part, block, rows, first_row + r, out + r * stride, stride);
+  passes<Avx512Vnni, Format, 12, 8>(part, block, rows, first_row, num_rows, out, stride);
 }
 
 }  // namespace

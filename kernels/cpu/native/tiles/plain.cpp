@@ -56,7 +56,7 @@ struct Plain {
 template <template <class> class Format>
 void tile(const Part& part, int64_t block, const Rows& rows, int64_t first_row, int64_t num_rows, float* out,
           int64_t stride) {
-  for (int64_t r = 0; r < num_rows; r++) rows_of<Plain, Format, 1, 1>(part, block, rows, first_row + r, out + r * stride, stride);
+  for (int64_t r = 0; r < num_rows; r++) rows_of<Plain, Format, 1, 1>(part, block, rows, first_row + r, out + r * stride, stride, 0);
 }
 
 }  // namespace

@@ -15,6 +15,8 @@
 namespace lorikeet {
 namespace {
 
+constexpr int64_t kLine = 64;  // bytes of a cache line
+
 // Formats: weights of a pair of inputs, and the scale and minimum of a group. place: of block and group; above: of block
 // and super; kLaneBytes: of weights between neighbouring outputs.
 
@@ -64,10 +66,11 @@ struct Q6KFormat : Int8Format<I> {
 };
 
 // kLanes outputs of R rows. kChains: sums of each row that are made side by side, so that none waits for the one before.
+// ahead: the bytes from each weight to one that is asked for, since it is needed later; 0: nothing is.
 // Integers add up to the same in any order. All inner loops are unrolled, else a compiler keeps the sums in memory.
 template <class I, template <class> class Format, int R, int kChains>
 inline void lanes_of(const Part& part, int64_t block, int64_t lane, const Rows& rows, int64_t row, float* out,
-                     int64_t stride) {
+                     int64_t stride, int64_t ahead) {
   using F = Format<I>;
   constexpr int kPairsOfPart = int(kPairs) / F::kParts;
   const int64_t groups = part.num_groups, supers = groups / kSuper;
@@ -78,6 +81,7 @@ inline void lanes_of(const Part& part, int64_t block, int64_t lane, const Rows& 
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++) sums[r] = I::zeros();
   for (int64_t g = 0; g < groups; g++, w += F::kGroupBytes, x += kGroup) {
+    for (int64_t i = 0; ahead && i < F::kGroupBytes; i += kLine) __builtin_prefetch(w + ahead + i);
     const int64_t place = (block * groups + g) * kBlock * (F::kIsK ? 2 : 1) + lane;
     const int64_t above = F::kIsK ? (block * supers + g / kSuper) * kBlock + lane : 0;
 #pragma GCC unroll 2
@@ -112,9 +116,33 @@ inline void lanes_of(const Part& part, int64_t block, int64_t lane, const Rows& 
 }
 
 template <class I, template <class> class Format, int R, int kChains>
-inline void rows_of(const Part& part, int64_t block, const Rows& rows, int64_t row, float* out, int64_t stride) {
+inline void rows_of(const Part& part, int64_t block, const Rows& rows, int64_t row, float* out, int64_t stride,
+                    int64_t ahead) {
   for (int64_t lane = 0; lane < kBlock; lane += I::kLanes) {
-    lanes_of<I, Format, R, kChains>(part, block, lane, rows, row, out, stride);
+    lanes_of<I, Format, R, kChains>(part, block, lane, rows, row, out, stride, lane ? 0 : ahead);
+  }
+}
+
+// All rows in as few passes over the weights as there can be. The last one asks for the weights of the next block: no
+// processor sees them coming while passes begin anew in this one. kMost: the most rows of a pass, whose sums fit into
+// registers. kWide: the rows that keep a processor busy with one chain of sums each; half of them take two, fewer four.
+template <class I, template <class> class Format, int kWide, int R>
+inline void pass(const Part& part, int64_t block, const Rows& rows, int64_t row, int64_t num_rows, float* out,
+                 int64_t stride, int64_t ahead) {
+  if constexpr (R > 1) {
+    if (num_rows < R) return pass<I, Format, kWide, R - 1>(part, block, rows, row, num_rows, out, stride, ahead);
+  }
+  rows_of<I, Format, R, R >= kWide ? 1 : 2 * R >= kWide ? 2 : 4>(part, block, rows, row, out, stride, ahead);
+}
+
+template <class I, template <class> class Format, int kMost, int kWide>
+inline void passes(const Part& part, int64_t block, const Rows& rows, int64_t row, int64_t num_rows, float* out,
+                   int64_t stride) {
+  for (int64_t left = (num_rows + kMost - 1) / kMost; left; left--) {
+    const int64_t count = (num_rows + left - 1) / left;
+    const int64_t ahead = left == 1 ? part.num_groups * Format<I>::kGroupBytes : 0;
+    pass<I, Format, kWide, kMost>(part, block, rows, row, count, out, stride, ahead);
+    row += count, num_rows -= count, out += count * stride;
   }
 }
 

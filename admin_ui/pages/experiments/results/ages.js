@@ -1,16 +1,16 @@
 // The effects of an experiment by days since a unit's first request: whether users get used to an arm.
 
-import { Chart } from "../../components/charts/chart.js";
-import { Notice } from "../../components/feedback.js";
-import { Select } from "../../components/form.js";
-import { coloursOf } from "../../lib/colours.js";
-import { useApi } from "../../lib/data.js";
-import { change } from "../../lib/format/format.js";
-import { html } from "../../lib/html.js";
-import { useQuery } from "../../lib/router.js";
+import { Chart } from "../../../components/charts/chart.js";
+import { Notice } from "../../../components/feedback.js";
+import { Select } from "../../../components/form.js";
+import { coloursOf } from "../../../lib/colours.js";
+import { useApi } from "../../../lib/data.js";
+import { change } from "../../../lib/format/format.js";
+import { html } from "../../../lib/html.js";
+import { useQuery } from "../../../lib/router.js";
 import { absoluteOf, relativeOf } from "./look.js";
-import { experimentPath } from "./paths.js";
-import { isProven, metricTitle, shownDifference, windowInWords } from "./words.js";
+import { experimentPath } from "../paths.js";
+import { isProven, metricTitle, shownDifference, windowInWords } from "../words.js";
 
 const DAY_S = 86_400;
 const EVERY_MS = 60_000;

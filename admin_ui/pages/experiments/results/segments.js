@@ -1,17 +1,17 @@
 // What an experiment found in each of its segments: those of one API key, one endpoint and so on.
 
-import { Badge } from "../../components/badge.js";
-import { Loaded } from "../../components/feedback.js";
-import { Select } from "../../components/form.js";
-import { Section } from "../../components/page.js";
-import { Table } from "../../components/table.js";
-import { useApi } from "../../lib/data.js";
-import { count, plural } from "../../lib/format/format.js";
-import { html } from "../../lib/html.js";
-import { useQuery } from "../../lib/router.js";
-import { experimentPath } from "./paths.js";
+import { Badge } from "../../../components/badge.js";
+import { Loaded } from "../../../components/feedback.js";
+import { Select } from "../../../components/form.js";
+import { Section } from "../../../components/page.js";
+import { Table } from "../../../components/table.js";
+import { useApi } from "../../../lib/data.js";
+import { count, plural } from "../../../lib/format/format.js";
+import { html } from "../../../lib/html.js";
+import { useQuery } from "../../../lib/router.js";
+import { experimentPath } from "../paths.js";
 import { Difference, WORD } from "./verdicts.js";
-import { metricTitle, segmentInWords, SEGMENT_KINDS } from "./words.js";
+import { metricTitle, segmentInWords, SEGMENT_KINDS } from "../words.js";
 
 const EVERY_MS = 60_000;
 

@@ -1,10 +1,10 @@
 // What one comparison says: its verdict in a word, and its difference with the interval.
 
-import { change } from "../../lib/format/format.js";
-import { now, short } from "../../lib/format/time.js";
-import { html } from "../../lib/html.js";
+import { change } from "../../../lib/format/format.js";
+import { now, short } from "../../../lib/format/time.js";
+import { html } from "../../../lib/html.js";
 import { absoluteOf, relativeOf } from "./look.js";
-import { shownDifference, spanShown } from "./words.js";
+import { shownDifference, spanShown } from "../words.js";
 
 /** By verdict: [word, tone]. */
 export const WORD = {

@@ -1,9 +1,9 @@
 // The project's own metrics by which people and a judge voted: what people would say, with the help of the judge.
 
-import { Section } from "../../components/page.js";
-import { Table } from "../../components/table.js";
-import { html } from "../../lib/html.js";
-import { metricTitle, shownDifference, spanShown } from "./words.js";
+import { Section } from "../../../components/page.js";
+import { Table } from "../../../components/table.js";
+import { html } from "../../../lib/html.js";
+import { metricTitle, shownDifference, spanShown } from "../words.js";
 
 const HINT =
   "People voted about some units, a judge about many. The judge's bias is taken out where both voted, if people vote about units drawn at random. Differences are in the metric's own unit, those of percentages in points. They decide nothing.";

@@ -1,12 +1,12 @@
 // What an experiment is made of, as files to keep: rows of units, and the sums that every published number comes from.
 
-import { Button } from "../../components/button.js";
-import { ErrorBox } from "../../components/feedback.js";
-import { Section } from "../../components/page.js";
-import { download } from "../../lib/api.js";
-import { html, useState } from "../../lib/html.js";
-import { save } from "../../lib/save.js";
-import { experimentPath } from "./paths.js";
+import { Button } from "../../../components/button.js";
+import { ErrorBox } from "../../../components/feedback.js";
+import { Section } from "../../../components/page.js";
+import { download } from "../../../lib/api.js";
+import { html, useState } from "../../../lib/html.js";
+import { save } from "../../../lib/save.js";
+import { experimentPath } from "../paths.js";
 
 const KINDS = [
   ["exposures", "Exposures"],

@@ -1,0 +1,74 @@
+// Passkeys: what the server asks of the browser's WebAuthn, and what a device answers. Bytes travel in base64.
+
+import { ApiError, get, post } from "./api.js";
+
+/** Whether a passkey can be used at this page: origin is what the server says of itself, null for nowhere. */
+export function isPossible(origin) {
+  return origin === location.origin && Boolean(globalThis.PublicKeyCredential);
+}
+
+/** Whether passkeys can be used here at all, by the server's word. */
+export async function arePossible() {
+  return isPossible((await get("/admin/v1/login")).passkey_origin);
+}
+
+/** Have a device prove who the reader is; the login's cookie is set then. Throws ApiError, or what the browser throws. */
+export async function logIn() {
+  const asked = await post("/admin/v1/login/passkey");
+  const { rawId, response } = await navigator.credentials.get({
+    publicKey: {
+      challenge: bytes(asked.challenge),
+      rpId: asked.rp_id,
+      timeout: asked.timeout_ms,
+      userVerification: "required",
+    },
+  });
+  await post("/admin/v1/login/passkey/confirm", {
+    credential_id: base64(rawId),
+    client_data: base64(response.clientDataJSON),
+    authenticator_data: base64(response.authenticatorData),
+    signature: base64(response.signature),
+    user_handle: response.userHandle?.byteLength ? base64(response.userHandle) : null,
+  });
+}
+
+/** Have a device make a passkey and add it. code: of the authenticator, for who has one. */
+export async function add(name, password, code) {
+  const asked = await post("/admin/v1/passkeys", { password, ...(code && { code }) });
+  const { rawId, response } = await navigator.credentials.create({
+    publicKey: {
+      challenge: bytes(asked.challenge),
+      rp: { id: asked.rp_id, name: "Lorikeet" },
+      user: { id: bytes(asked.user_handle), name: asked.email, displayName: asked.email },
+      pubKeyCredParams: asked.algorithms.map((alg) => ({ type: "public-key", alg })),
+      excludeCredentials: asked.existing.map((id) => ({ type: "public-key", id: bytes(id) })),
+      authenticatorSelection: { residentKey: "required", userVerification: "required" },
+      attestation: "none",
+      timeout: asked.timeout_ms,
+    },
+  });
+  return await post("/admin/v1/passkeys/confirm", {
+    name,
+    credential_id: base64(rawId),
+    client_data: base64(response.clientDataJSON),
+    attestation: base64(response.attestationObject),
+  });
+}
+
+/** What went wrong in words, where the browser or the device said it rather than the server. */
+export function inWords(error) {
+  if (!(error instanceof DOMException)) return error;
+  const words = {
+    NotAllowedError: "No passkey was given: it was refused, took too long, or there is none here.",
+    InvalidStateError: "This device holds a passkey of yours already.",
+    SecurityError: "The browser takes no passkeys at this address.",
+  };
+  return new ApiError({
+    status: 0,
+    code: "passkey",
+    message: words[error.name] ?? "The browser could not use a passkey.",
+  });
+}
+
+const base64 = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer)));
+const bytes = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
