@@ -8,8 +8,6 @@ import json
 import os
 import signal
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,15 +24,15 @@ from gateway.domain.content.keys import ContentKey, parse_keys
 from gateway.support.cipher import Cipher, Place, Sealed
 from tests.deploy.balancers import Balancer, program
 from tests.deploy.client import Client
+from tests.deploy.commands import Done, lorikeet
 from tests.deploy.gateways import OwnPort
 from tests.deploy.test_upgrade import answers, check, site_of, under_load
 from tests.drills.drill import SHARE
 from tests.drills.ground import Ground, running_ground
 from tests.drills.traffic import Traffic
-from tests.installation.databases import REPOSITORY, execute
+from tests.installation.databases import execute
 from tests.installation.tenants import make_operator_key
 from tests.installation.waiting import wait_until
-from tests.patience import PATIENCE_S
 
 OLD, NEW = (ContentKey(letter * 32) for letter in (b"o", b"n"))
 GRACE_S = 3
@@ -56,13 +54,9 @@ class Operator:
         self.dsn = ground.postgres.dsn
         self.admin_key = asyncio.run(make_operator_key(self.dsn))
 
-    def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gateway.cli", *words]
+    def run(self, *words: str, **environ: str) -> Done:
         environ = {"LORIKEET_URL": self.ground.gateways[0].url, "LORIKEET_ADMIN_KEY": self.admin_key} | environ
-        environ = {"LORIKEET_DATA_DIR": str(self.ground.folder)} | environ
-        return subprocess.run(
-            command, env=os.environ | environ, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S
-        )
+        return lorikeet({"LORIKEET_DATA_DIR": str(self.ground.folder)} | environ, *words)
 
     def lorikeet(self, *words: str, **environ: str) -> Any:
         """Run a command that succeeds, and return its JSON."""
