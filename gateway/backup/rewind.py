@@ -98,7 +98,7 @@ async def rewind(
             left = "" if failed is None else f"; what the restore made of the archive is in {failed}"
             line = f"the restore failed, and the database that was there is back in {cluster}{left}"
             if isinstance(error, FAILURES):
-                raise BackupError(f"{error}\n{line}") from None
+                raise BackupError(f"{error}; {line}") from None
             report(line)
             raise
         server.clean_up()

@@ -25,6 +25,7 @@ from gateway.postgres.archive import (
     WAL,
     ArchiveError,
     base_before,
+    bases,
     first_segment,
     verify_base,
     wal_since,
@@ -96,7 +97,7 @@ class RecoveredPostgres:
             host = urlsplit(self._server.start()).query
         except EmbeddedPostgresError as error:
             if at is not None and TOO_LATE in str(error):
-                raise ArchiveError(_ends_before(archive, at, str(error))) from None
+                raise ArchiveError(_ends_before(archive, at, base, str(error))) from None
             raise ArchiveError(f"the archive {archive} could not be restored: {error}") from None
         parts = urlsplit(source_dsn)
         self._dsn = f"postgresql://{parts.username or 'postgres'}@/{parts.path.strip('/') or 'postgres'}?{host}"
@@ -191,11 +192,14 @@ def _in_utc(at: datetime.datetime) -> str:
     return f"{at.astimezone(datetime.UTC).replace(tzinfo=None)} UTC"
 
 
-def _ends_before(archive: Path, at: datetime.datetime, log: str) -> str:
+def _ends_before(archive: Path, at: datetime.datetime, base: Path, log: str) -> str:
     """Return what is wrong where the log ends before a moment. log: the server's own words about its recovery."""
-    found = _LAST_CHANGE.findall(log)
-    last = f"its last change is of {found[-1]} UTC" if found else "it has no change since its base backup"
-    return f"the archive {archive} ends before {_in_utc(at)}: {last}; without --at all of it is restored"
+    if found := _LAST_CHANGE.findall(log):
+        last = f"its last change is of {found[-1]} UTC"
+    else:
+        whole_at = next(whole_at for whole_at, path in bases(archive) if path == base)
+        last = f"it has no change since its base backup of {_in_utc(whole_at)}"
+    return f"the archive {archive} ends before {_in_utc(at)}: {last}. Without --at all of it is restored"
 
 
 def _at_least(placement: Placement) -> dict[str, str]:
