@@ -77,8 +77,9 @@ def machines(dsn: str, database: Database) -> Iterator[list[Machine]]:
     for address in ADDRESSES:
         host = Host(folder / address, dsn, database)
         host.variables["LORIKEET_LINK_ADDRESS"] = address
+        model = str(folder / ADDRESSES[0] / "tiny")
         settings = Settings(
-            data_dir=host.data_dir, model=str(folder / ADDRESSES[0] / "tiny"), model_name="tiny", drain_seconds=5.0
+            data_dir=host.data_dir, model=model, model_name="tiny", lame_duck_seconds=1.0, drain_seconds=5.0
         )
         made.append(Machine(host, GatewayProcess(settings, dsn)))
     yield made
