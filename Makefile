@@ -118,10 +118,11 @@ long-limits: $(VENV)/.installed-dev
 long-conservation: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_conservation.py
 
-# 20 random moments of one loaded installation restored from its archive, each with a ledger that is the running one's: ten minutes.
-# FIRST_SEED goes on from one. Then secrets are rotated under load, and for five minutes HAProxy's certificate.
+# 20 random moments of one loaded installation restored from its archive, each with a ledger that is the running one's: five minutes.
+# FIRST_SEED goes on from one. Then secrets and keys are rotated under load, and for five minutes HAProxy's certificate.
 long-restore: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/faults/test_point_in_time.py tests/deploy/test_rotation.py $(ARGS)
+	$(BIN)/pytest --full -s tests/faults/test_point_in_time.py tests/deploy/test_rotation.py \
+	    tests/deploy/test_key_rotation.py $(ARGS)
 
 # 2,000 clients that leave at random bytes, by the ledger, and as many by the engine's places and blocks; and 2,000 random
 # token sequences streamed and whole: ten minutes.
