@@ -118,10 +118,11 @@ long-limits: $(VENV)/.installed-dev
 long-conservation: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_conservation.py
 
-# 20 random moments of one loaded installation restored from its archive, each with a ledger that is the running one's: ten minutes.
-# FIRST_SEED goes on from one. Then secrets are rotated under load, and for five minutes HAProxy's certificate.
+# 20 random moments of one loaded installation restored from its archive, each with a ledger that is the running one's: five minutes.
+# FIRST_SEED goes on from one. Then secrets and keys are rotated under load, and for five minutes HAProxy's certificate.
 long-restore: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/faults/test_point_in_time.py tests/deploy/test_rotation.py $(ARGS)
+	$(BIN)/pytest --full -s tests/faults/test_point_in_time.py tests/deploy/test_rotation.py \
+	    tests/deploy/test_key_rotation.py $(ARGS)
 
 # 2,000 clients that leave at random bytes, by the ledger, and as many by the engine's places and blocks; and 2,000 random
 # token sequences streamed and whole: ten minutes.
@@ -189,8 +190,9 @@ long-responses: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/openai/responses tests/gateway/messages
 
 # Each alerting rule on series on which it must fire, and on series on which it must not; then faults of a loaded installation, of
-# each of which the alert fires in a real Prometheus: twenty minutes. Both programs are in Debian's package prometheus.
+# each of which the alert fires in a real Prometheus: ten minutes. Both programs are in Debian's package prometheus.
 #     make long-alerts ARGS="-k 'not drill'"
+#     make long-alerts ARGS="-k 'queue_long or quiet_hour'"
 long-alerts: $(VENV)/.installed-dev
 	@command -v promtool > /dev/null || { echo "promtool is not installed: apt-get install prometheus" >&2; exit 1; }
 	$(BIN)/pytest --full -s tests/deploy/alerts $(ARGS)

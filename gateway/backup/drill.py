@@ -31,7 +31,7 @@ from gateway.files.content import PIECE_BYTES
 from gateway.metering.again import HeldUsage, bill_again, difference_tokens, held_usage
 from gateway.postgres.dump import contents, last_change, read_contents
 from gateway.postgres.embedded import EmbeddedPostgres
-from gateway.postgres.point_in_time import RecoveredPostgres, remove_database
+from gateway.postgres.point_in_time import RecoveredPostgres, as_of, remove_database
 from gateway.support.cipher import Cipher, Place, Sealed
 from gateway.support.process import make_data_folder
 
@@ -155,7 +155,7 @@ class Drill:
         self._report("journals")
         copy_journals(installation.journal_dir, copied, with_spent=True)
         server = RecoveredPostgres(self._scratch / "data", self._report)
-        self._report("database")
+        self._report(f"database {as_of(at)}")
         began_s = time.monotonic()
         try:
             dsn = server.start(folder, at, source_dsn)

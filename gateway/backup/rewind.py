@@ -24,7 +24,7 @@ from gateway.postgres.archive import ArchiveError
 from gateway.postgres.dump import forget_what_ran, last_change
 from gateway.postgres.embedded import EmbeddedPostgresError
 from gateway.postgres.placement import PlacementError, home_of
-from gateway.postgres.point_in_time import EMBEDDED, RecoveredPostgres, checked_base
+from gateway.postgres.point_in_time import EMBEDDED, RecoveredPostgres, as_of, checked_base
 from gateway.support.accounts import as_root
 from gateway.support.process import write_private
 
@@ -79,7 +79,7 @@ async def rewind(
         server = RecoveredPostgres(installation.data_dir, report)
         try:
             _restore_keys(archive, installation)
-            report("database")
+            report(f"database {as_of(at)}")
             dsn = server.start(archive, at, EMBEDDED, base)
             restored_to = await last_change(dsn)
             await bring_up_to_date(Dsns(dsn, dsn))  # gateways' role gets its rights by the server's next start
@@ -98,7 +98,7 @@ async def rewind(
             left = "" if failed is None else f"; what the restore made of the archive is in {failed}"
             line = f"the restore failed, and the database that was there is back in {cluster}{left}"
             if isinstance(error, FAILURES):
-                raise BackupError(f"{error}\n{line}") from None
+                raise BackupError(f"{error}; {line}") from None
             report(line)
             raise
         server.clean_up()

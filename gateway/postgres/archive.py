@@ -9,6 +9,7 @@ The log comes through a replication slot, so that the server keeps what the arch
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import os
@@ -20,6 +21,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import asyncpg
+
+from gateway.db.pool import CONNECT_TIMEOUT_S, UNAVAILABLE, UNUSABLE, in_words
 from gateway.postgres.dump import program, without_password
 from gateway.support.process import make_private_folder
 
@@ -40,6 +44,9 @@ GONE = (
 """Parts of messages of a server that does not have the log from where the archive ends."""
 
 NO_SLOT = f'replication slot "{SLOT}" does not exist'
+
+HELD_S = 2.0
+"""Seconds for which a receiver that has just ended may still hold the slot."""
 
 STATUS_EVERY_S = 1
 RETRY_S = 5.0
@@ -199,9 +206,13 @@ class Receiver:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start receiving, from the slot, which is made if need be. Raises ArchiveError."""
+        """Start receiving, from the slot, which is made if need be.
+
+        Raises ArchiveError, also when another receiver has the slot.
+        """
         slot = f"--slot={SLOT}"
         _run("pg_receivewal", self._dsn, [slot, "--create-slot", "--if-not-exists"])
+        _wait_until_free(self._dsn)
         arguments = [slot, f"--directory={self._wal}", "--synchronous", "--no-loop"]
         arguments.append(f"--status-interval={STATUS_EVERY_S}")
         command, environ = _command("pg_receivewal", self._dsn, arguments)
@@ -229,6 +240,34 @@ class Receiver:
             process.wait()
         assert process.stderr is not None
         process.stderr.close()
+
+
+_HOLDER = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1"
+
+
+def _wait_until_free(dsn: str) -> None:
+    """Wait until nobody receives from the slot. Raises ArchiveError: when somebody goes on."""
+    deadline = time.monotonic() + HELD_S
+    while (pid := asyncio.run(_holder(dsn))) is not None:
+        if time.monotonic() > deadline:
+            raise ArchiveError(
+                f"another `lorikeet archive` receives this database's log (the server's process {pid} has the "
+                f"replication slot {SLOT}): a database has one archive; end the other one first"
+            )
+        time.sleep(0.1)
+
+
+async def _holder(dsn: str) -> int | None:
+    """Return the server's process that sends from the slot; None: nobody receives. Raises ArchiveError."""
+    try:
+        conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+        try:
+            found: int | None = await conn.fetchval(_HOLDER, SLOT)
+        finally:
+            await conn.close()
+    except (*UNUSABLE, *UNAVAILABLE) as error:
+        raise ArchiveError(in_words(error)) from None
+    return found
 
 
 def keep_archive(

@@ -25,6 +25,7 @@ from gateway.postgres.archive import (
     WAL,
     ArchiveError,
     base_before,
+    bases,
     first_segment,
     verify_base,
     wal_since,
@@ -52,6 +53,8 @@ NOT_BELOW = (
 """Parameters that may not be lower than those of the server that wrote the log."""
 
 NEVER_COPIED = ("postmaster.pid", "postmaster.opts", "postgresql.auto.conf", "standby.signal")
+TOO_LATE = "recovery ended before configured recovery target was reached"
+_LAST_CHANGE = re.compile(r"last completed transaction was at log time (\S+ \S+?)\+00$", re.MULTILINE)
 _CONTROL = re.compile(r"^(\w+) setting: +(\d+)$", re.MULTILINE)
 
 
@@ -93,6 +96,8 @@ class RecoveredPostgres:
         try:
             host = urlsplit(self._server.start()).query
         except EmbeddedPostgresError as error:
+            if at is not None and TOO_LATE in str(error):
+                raise ArchiveError(_ends_before(archive, at, base, str(error))) from None
             raise ArchiveError(f"the archive {archive} could not be restored: {error}") from None
         parts = urlsplit(source_dsn)
         self._dsn = f"postgresql://{parts.username or 'postgres'}@/{parts.path.strip('/') or 'postgres'}?{host}"
@@ -167,6 +172,8 @@ def _recovery(placement: Placement, archive: Path, base: Path, at: datetime.date
         "restore_command": f"cp {shlex.quote(str(wal))}/%f %p",
         "recovery_target_action": "promote",
         "hot_standby": "off",  # connections wait for the end of recovery
+        "lc_messages": "C",
+        "timezone": "UTC",
         "archive_mode": "off",
         "ssl": "off",
         "shared_preload_libraries": "",
@@ -174,6 +181,25 @@ def _recovery(placement: Placement, archive: Path, base: Path, at: datetime.date
     if at is not None:
         settings["recovery_target_time"] = at.astimezone(datetime.UTC).isoformat(sep=" ")
     return settings | _at_least(placement)
+
+
+def as_of(at: datetime.datetime | None) -> str:
+    """Return a moment in words, with its zone. at: None: the last one that an archive has."""
+    return "of the archive's end" if at is None else f"as of {_in_utc(at)}"
+
+
+def _in_utc(at: datetime.datetime) -> str:
+    return f"{at.astimezone(datetime.UTC).replace(tzinfo=None)} UTC"
+
+
+def _ends_before(archive: Path, at: datetime.datetime, base: Path, log: str) -> str:
+    """Return what is wrong where the log ends before a moment. log: the server's own words about its recovery."""
+    if found := _LAST_CHANGE.findall(log):
+        last = f"its last change is of {found[-1]} UTC"
+    else:
+        whole_at = next(whole_at for whole_at, path in bases(archive) if path == base)
+        last = f"it has no change since its base backup of {_in_utc(whole_at)}"
+    return f"the archive {archive} ends before {_in_utc(at)}: {last}. Without --at all of it is restored"
 
 
 def _at_least(placement: Placement) -> dict[str, str]:

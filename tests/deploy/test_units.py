@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.agent.agent import LEAVE_S
+from gateway.agent.steps import STOP_S
 from gateway.settings import settings_table
 from tests.documents import REPOSITORY
 
@@ -68,6 +70,15 @@ def test_a_unit_lets_a_thread_lower_its_priority(name: str) -> None:
     `@resources`."""
     filters = re.findall(r"^SystemCallFilter=~(.+)$", (UNITS / name).read_text(), re.MULTILINE)
     assert filters and "@resources" not in " ".join(filters).split()
+
+
+def test_systemd_waits_until_engines_have_ended_what_they_run() -> None:
+    name = "lorikeet-engine.service"
+    text = (UNITS / name).read_text()
+    assert re.search(r"^ExecStart=\S+ agent --drain-engines$", text, re.MULTILINE)
+    [stop_s] = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
+    drain_s = int(variables(name)["LORIKEET_REPLICA_DRAIN_SECONDS"])
+    assert int(stop_s) >= drain_s + LEAVE_S + STOP_S
 
 
 def test_systemd_waits_for_lame_duck_and_drain_and_15_seconds_more() -> None:

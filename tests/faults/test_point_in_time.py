@@ -26,7 +26,7 @@ import pytest
 
 from gateway.postgres.archive import bases
 from gateway.postgres.embedded import EmbeddedPostgres
-from tests.drills.drill import SHARE
+from tests.deploy.commands import lorikeet
 from tests.drills.ground import Ground, running_ground
 from tests.installation.databases import REPOSITORY
 from tests.installation.waiting import wait_until
@@ -36,6 +36,9 @@ from tests.seeds import seeds
 NUM_RESTORES, FULL_RESTORES = 1, 20
 NUM_ANSWERS, FULL_ANSWERS = 60, 1500
 """The answers between the first and the last moment that may be chosen."""
+
+LOAD_SHARE = 0.8
+"""The share of the engines' capacity that the load takes."""
 
 NOT_THERE = {"adapters"}
 """The check that has to fail: the fake engines' adapters have rows, and no files."""
@@ -73,7 +76,7 @@ def test_any_moment_is_restored_under_load(open_folder: Path, pytestconfig: pyte
 def _load(ground: Ground, num_answers: int) -> tuple[datetime.datetime, datetime.datetime]:
     """Send requests until so many are answered and billed. Return the first and the last moment among them."""
     asyncio.run(ground.warm_up())
-    with ground.traffic(SHARE) as traffic:
+    with ground.traffic(LOAD_SHARE) as traffic:
         traffic.more_answers(5)
         first = _now()
         traffic.more_answers(num_answers)
@@ -85,7 +88,7 @@ def _load(ground: Ground, num_answers: int) -> tuple[datetime.datetime, datetime
 
 def _drilled(ground: Ground, archive: Path, at: datetime.datetime, live: Books) -> None:
     words = ("drill", "restore", str(archive), "--at", at.isoformat(), "--in", str(ground.folder), "--json")
-    done = _lorikeet(_environ(ground), *words)
+    done = lorikeet(_environ(ground), *words)
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     assert {finding["check"] for finding in found["findings"] if not finding["is_good"]} == NOT_THERE, found
@@ -100,14 +103,13 @@ def _really_restored(ground: Ground, archive: Path, data_dir: Path, at: datetime
     for gateway in ground.gateways:
         gateway.terminate()
     shutil.copytree(ground.folder / "journal", data_dir / "journal")
-    environ = {name: value for name, value in _environ(ground).items() if name != "DATABASE_URL"}
-    environ |= {"LORIKEET_DATA_DIR": str(data_dir)}
-    done = _lorikeet(environ, "restore", str(archive), "--at", at.isoformat(), "--json")
+    environ = {"LORIKEET_DATA_DIR": str(data_dir)}
+    done = lorikeet(environ, "restore", str(archive), "--at", at.isoformat(), "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["num_billed_again"] > 0 and found["difference_tokens"] == 0 and found["refused"] == []
     assert (data_dir / "content.key").read_text() == (ground.folder / "content.key").read_text()
-    again = _lorikeet(environ, "restore", str(archive), "--at", at.isoformat())
+    again = lorikeet(environ, "restore", str(archive), "--at", at.isoformat())
     assert again.returncode == 1 and "holds a database; --force sets it aside" in again.stderr
     server = EmbeddedPostgres(data_dir)
     try:
@@ -120,7 +122,9 @@ def _really_restored(ground: Ground, archive: Path, data_dir: Path, at: datetime
 def _archived(ground: Ground, archive: Path) -> Iterator[Path]:
     """Run `lorikeet archive`, once it has taken its first base backup."""
     command = [sys.executable, "-m", "gateway.cli", "archive", str(archive)]
-    with subprocess.Popen(command, env=_environ(ground), cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=os.environ | _environ(ground), cwd=REPOSITORY, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             wait_until(
                 lambda: process.poll() is not None or ((archive / "base").is_dir() and bool(bases(archive))),
@@ -135,12 +139,7 @@ def _archived(ground: Ground, archive: Path) -> Iterator[Path]:
 
 
 def _environ(ground: Ground) -> dict[str, str]:
-    return os.environ | {"LORIKEET_DATA_DIR": str(ground.folder), "DATABASE_URL": ground.postgres.dsn}
-
-
-def _lorikeet(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gateway.cli", *words]
-    return subprocess.run(command, env=environ, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S)
+    return {"LORIKEET_DATA_DIR": str(ground.folder), "DATABASE_URL": ground.postgres.dsn}
 
 
 async def _books(dsn: str) -> Books:

@@ -72,7 +72,8 @@ def register(verbs: Verbs) -> None:
         "--at",
         type=moment,
         metavar="TIME",
-        help="moment to restore from an archive, e.g. 2026-11-28T16:04:05Z (default: the last one that it has)",
+        help="moment to restore from an archive, e.g. 2026-11-28T16:04:05Z; without a zone it is in UTC (default: the "
+        "last one that it has)",
     )
     restore.add_argument(
         "--in",

@@ -1,46 +1,33 @@
 """Faults are brought upon an installation under load, and the alert of each fires in a real Prometheus, and no other.
 
-The rules' hours are minutes. `ALERT_CAUSES` names the causes to try, separated by commas.
+The rules' hours are minutes. `-k` chooses faults by their names.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-import random
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from resource import RLIMIT_FSIZE, prlimit
-from typing import NamedTuple
 
-import asyncpg
-import httpx
 import pytest
 
 from deploy.alerts.alert import Alert
 from deploy.dashboards.boards import BOARDS
-from gateway.db.experiments.events import LOCK_KEY
-from tests.deploy.alerts.live import PROGRAM, Prometheus, as_prometheus_reads, watching
+from tests.deploy.alerts.faults import CAUSES, FIRES_WITHIN_S, Scene
+from tests.deploy.alerts.live import PROGRAM, as_prometheus_reads, watching
 from tests.deploy.alerts.test_rules import ALWAYS_FIRES, GROUPS
-from tests.drills.ground import Ground, running_ground
-from tests.drills.traffic import Traffic
-from tests.faults.pools.world import BASES, asked_of_fake
-from tests.gateway.experiments.making import ArmOf, start_experiment
-from tests.gateway.routing.policies.routes import Routes, add_pool, target
-from tests.installation.databases import execute
-from tests.installation.tenants import Tenant
+from tests.drills.ground import running_ground
 from tests.installation.waiting import wait_until
 
 DIVISOR = 60
 QUIET_S = 60.0
 """An hour of the rules."""
 
-FIRES_WITHIN_S = 150.0
-SHARE = 0.2
+SHARE = 0.1
+"""The share of the fake engines' capacity that the load takes: few enough for those of a fault to be most requests."""
+
 ALERTS = {(rule.name, rule.window) for group in GROUPS for rule in group.rules if isinstance(rule, Alert)}
 NOT_CAUSED = {
     ("RequestsFail", "1d"): "its windows take 24 minutes here; promtool tries it",
@@ -57,235 +44,11 @@ NOT_CAUSED = {
 }
 """Alerts that no cause here brings about, and why."""
 
+NO_COLLECTOR = "http://127.0.0.1:9/v1/traces"
+"""Nothing listens there, so that spans are dropped, which a dashboard shows."""
 
-class Scene:
-    """An installation under load, and what watches it."""
-
-    def __init__(self, ground: Ground, traffic: Traffic, prometheus: Prometheus) -> None:
-        self.ground = ground
-        self.traffic = traffic
-        self.prometheus = prometheus
-
-
-Fault = Callable[[Scene, ExitStack], None]
-"""Brings a fault about, which ends with the stack."""
-
-
-def gateway_down(scene: Scene, until: ExitStack) -> None:
-    gateway = scene.ground.gateways[1]
-    gateway.kill()
-    until.callback(_start, scene, 1)
-
-
-def pool_down(scene: Scene, until: ExitStack) -> None:
-    for engine in scene.ground.engines.of_base["large"]:
-        engine.kill()
-        until.callback(engine.start)
-
-
-def usage_not_recorded(scene: Scene, until: ExitStack) -> None:
-    """No file of a gateway may grow any more, as where its disk is full."""
-    pid = scene.ground.gateways[1].pid
-    assert pid is not None
-    soft, hard = prlimit(pid, RLIMIT_FSIZE)
-    prlimit(pid, RLIMIT_FSIZE, (1, hard))
-    until.callback(_if_it_lives, lambda: prlimit(pid, RLIMIT_FSIZE, (soft, hard)))
-
-
-def database_away(scene: Scene, until: ExitStack) -> None:
-    """The database is away for longer than content waits for it."""
-    dsn = scene.ground.postgres.dsn
-    asyncio.run(execute(dsn, "UPDATE projects SET log_content_days = 1"))
-    until.callback(lambda: asyncio.run(execute(dsn, "UPDATE projects SET log_content_days = 0")))
-    scene.traffic.more_answers(20)
-    until.enter_context(scene.ground.postgres.stopped())
-
-
-def ledger_differs(scene: Scene, until: ExitStack) -> None:
-    """The ledger forgets what it had of the engines, as one that was restored without the journals."""
-    asyncio.run(execute(scene.ground.postgres.dsn, "UPDATE engine_usage SET prompt_tokens = prompt_tokens - 1000"))
-    undo = "UPDATE engine_usage SET prompt_tokens = prompt_tokens + 1000"
-    until.callback(lambda: asyncio.run(execute(scene.ground.postgres.dsn, undo)))
-
-
-def journal_damaged(scene: Scene, until: ExitStack) -> None:
-    """A gateway dies, and bytes in the middle of its journal change before another one reads it."""
-    gateway = scene.ground.gateways[1]
-    gateway.kill()
-    for path in (scene.ground.folder / "journal").glob("*/*.journal"):
-        content = bytearray(path.read_bytes())
-        if len(content) > 1000:
-            content[500:520] = bytes(20)
-            path.write_bytes(content)
-    _start(scene, 1)
-
-
-def requests_unbilled(scene: Scene, until: ExitStack) -> None:
-    """A gateway and the engines die, and the gateway's folder is lost: nobody knows what ran."""
-    before = {path.name for path in (scene.ground.folder / "journal").iterdir()}
-    busy = max(before, key=lambda name: (scene.ground.folder / "journal" / name).stat().st_mtime)
-    for gateway in scene.ground.gateways:
-        gateway.kill()
-    for engines in scene.ground.engines.of_base.values():
-        for engine in engines:
-            engine.restart()
-    shutil.rmtree(scene.ground.folder / "journal" / busy)
-    for number in range(len(scene.ground.gateways)):
-        _start(scene, number)
-    until.callback(lambda: asyncio.run(execute(scene.ground.postgres.dsn, "UPDATE journals SET open_requests = 0")))
-
-
-def queue_long(scene: Scene, until: ExitStack) -> None:
-    """Many more requests come than an engine has places for."""
-    until.enter_context(scene.ground.traffic(3.0, seed=1))
-
-
-def first_tokens_late(scene: Scene, until: ExitStack) -> None:
-    """Engines stand still again and again."""
-    until.enter_context(_standing_still(scene))
-
-
-def route_falls_back(scene: Scene, until: ExitStack) -> None:
-    """A route's first target has no engine."""
-    ground = scene.ground
-    key, folder = ground.world.key, ground.folder
-    address = f"ipc://{folder}/nobody.sock"
-    asyncio.run(add_pool(ground.postgres.dsn, "down", folder / "small", address))
-    client = httpx.Client(base_url=ground.gateways[0].url, headers=key.headers, timeout=60, trust_env=False)
-    until.callback(client.close)
-    tenant = Tenant(key.project_id, key.secret, "", "")
-    routes = Routes(ground.postgres.dsn, tenant, client)
-    routes.make("either", {"fallback": {"nodes": [target("down"), target("small")]}})
-    body = {"model": "either", "prompt": [5, 6, 7], "max_tokens": 1}
-
-    def keep_asking() -> bool:
-        client.post("/v1/completions", json=body)
-        return ("RouteFallsBack", "") in scene.prometheus.firing()
-
-    wait_until(keep_asking, "no route falls back", patience_s=FIRES_WITHIN_S, pause_s=0.2)
-
-
-def background_responses_fail(scene: Scene, until: ExitStack) -> None:
-    """Responses in the background lose their engine while they are said."""
-    ground = scene.ground
-    key = ground.world.key
-    asyncio.run(execute(ground.postgres.dsn, "UPDATE projects SET store_days = 1"))
-    body = {"model": "small", "input": "abc", "background": True, "max_output_tokens": 200}
-
-    def lose_one() -> bool:
-        reply = httpx.post(f"{ground.gateways[0].url}/v1/responses", json=body, headers=key.headers, timeout=60)
-        if reply.status_code == 200:
-            url = f"{ground.gateways[0].url}/v1/responses/{reply.json()['id']}"
-            with suppress(AssertionError):
-                wait_until(
-                    lambda: httpx.get(url, headers=key.headers, timeout=60).json()["status"] == "in_progress",
-                    patience_s=5,
-                )
-            time.sleep(1)  # so that something is said
-            ground.engines.of_base["small"][0].restart()
-        return ("BackgroundResponsesFail", "") in scene.prometheus.firing()
-
-    wait_until(lose_one, "no response fails", patience_s=FIRES_WITHIN_S, pause_s=0.5)
-
-
-def experiments_behind(scene: Scene, until: ExitStack) -> None:
-    """Somebody holds the lock of those who keep the books of experiments."""
-    _experiment(scene, "behind", (ArmOf("control"), ArmOf("other", "small-1")))
-    until.enter_context(_locked(scene.ground.postgres.dsn))
-    with _tenant_client(scene) as client:
-        body = {"model": "behind", "prompt": [5, 6, 7], "max_tokens": 1}
-        assert client.post("/v1/completions", json=body | {"user": "ann"}).status_code == 200
-
-
-def experiment_paused(scene: Scene, until: ExitStack) -> None:
-    """An arm of an experiment has no engine, so that its requests fail."""
-    asyncio.run(
-        add_pool(scene.ground.postgres.dsn, "gone", scene.ground.folder / "small", f"ipc://{scene.ground.folder}/gone")
-    )
-    _experiment(scene, "harmful", (ArmOf("control"), ArmOf("harm", pool="gone")))
-    with _tenant_client(scene) as client:
-        units = itertools.count()
-
-        def keep_asking() -> bool:
-            for _ in range(10):
-                body = {"model": "harmful", "prompt": [5, 6, 7], "max_tokens": 1, "user": f"unit-{next(units)}"}
-                client.post("/v1/completions", json=body)
-            return ("ExperimentPaused", "") in scene.prometheus.firing()
-
-        wait_until(keep_asking, "the experiment goes on", patience_s=FIRES_WITHIN_S)
-
-
-def _experiment(scene: Scene, name: str, arms: Sequence[ArmOf]) -> None:
-    """Start an experiment of the tenant, and wait until both gateways know it."""
-
-    async def start() -> None:
-        conn = await asyncpg.connect(scene.ground.postgres.dsn)
-        try:
-            project_id = scene.ground.world.key.project_id
-            await start_experiment(conn, project_id, arms, pool="small", name=name, model=name, layer=name)
-        finally:
-            await conn.close()
-
-    asyncio.run(start())
-    with _tenant_client(scene) as client:
-        models = lambda: {each["id"] for each in client.get("/v1/models").json()["data"]}  # noqa: E731
-        wait_until(lambda: name in models(), "the experiment is not listed")
-
-
-@contextmanager
-def _tenant_client(scene: Scene) -> Iterator[httpx.Client]:
-    key, url = scene.ground.world.key, scene.ground.gateways[0].url
-    with httpx.Client(base_url=url, headers=key.headers, timeout=60, trust_env=False) as client:
-        yield client
-
-
-@contextmanager
-def _locked(dsn: str) -> Iterator[None]:
-    """Hold the lock of the books of experiments until the context is left."""
-    loop = asyncio.new_event_loop()
-    conn = loop.run_until_complete(asyncpg.connect(dsn))
-    try:
-        loop.run_until_complete(conn.execute("SELECT pg_advisory_lock($1)", LOCK_KEY))
-        yield
-    finally:
-        loop.run_until_complete(conn.close())
-        loop.close()
-
-
-class Cause(NamedTuple):
-    """A fault and its alerts.
-
-    fires: the alerts that have to fire. beside: others that may, since the fault is their cause, too.
-    """
-
-    fault: Fault
-    fires: set[tuple[str, str]]
-    beside: set[str] = frozenset()  # type: ignore[assignment]
-
-
-FAIL = {"RequestsFail", "FirstTokensLate", "LedgerDiffers", "EngineDown"}
-CAUSES = {
-    "gateway_down": Cause(gateway_down, {("GatewayDown", "")}, FAIL),
-    "pool_down": Cause(pool_down, {("PoolDown", ""), ("EngineDown", ""), ("RequestsFail", "1h")}, FAIL),
-    "usage_not_recorded": Cause(usage_not_recorded, {("UsageNotRecorded", "")}, FAIL),
-    "database_away": Cause(
-        database_away, {("LedgerBehind", ""), ("ContentLost", "")}, FAIL | {"ExperimentsBehind", "RefusalsLost"}
-    ),
-    "ledger_differs": Cause(ledger_differs, {("LedgerDiffers", "")}, set()),
-    "first_tokens_late": Cause(first_tokens_late, {("FirstTokensLate", "1h")}, FAIL | {"QueueLong"}),
-    "queue_long": Cause(queue_long, {("QueueLong", "")}, FAIL),
-    "route_falls_back": Cause(route_falls_back, {("RouteFallsBack", "")}, FAIL | {"PoolDown"}),
-    "background_responses_fail": Cause(
-        background_responses_fail, {("BackgroundResponsesFail", "")}, FAIL | {"PoolDown"}
-    ),
-    "experiments_behind": Cause(experiments_behind, {("ExperimentsBehind", "")}, set()),
-    "experiment_paused": Cause(experiment_paused, {("ExperimentPaused", "")}, FAIL | {"PoolDown", "ExperimentsBehind"}),
-    "journal_damaged": Cause(journal_damaged, {("JournalDamaged", "")}, FAIL | {"GatewayDown"}),
-    "requests_unbilled": Cause(
-        requests_unbilled, {("RequestsUnbilled", "")}, FAIL | {"GatewayDown", "PoolDown", "JournalDamaged"}
-    ),
-}
-WANTED = os.environ.get("ALERT_CAUSES", ",".join(CAUSES)).split(",")
+REMEMBERING = {(name, window) for name, window in ALERTS if window not in ("", "1h")}
+"""Alerts whose long windows remember the faults before for minutes."""
 
 
 def test_each_alert_has_a_cause_or_a_reason_why_not() -> None:
@@ -302,7 +65,7 @@ def scene(open_folder: Path, pytestconfig: pytest.Config) -> Iterator[Scene]:
         pytest.skip("prometheus is not here: Debian's package prometheus has it")
     folder = open_folder / "alerts"
     folder.mkdir()
-    with running_ground(folder) as ground:
+    with running_ground(folder, changes={"traces_url": NO_COLLECTOR}) as ground:
         asyncio.run(ground.warm_up())
         urls = [gateway.operator_url for gateway in ground.gateways]
         with ground.traffic(SHARE) as traffic, watching(folder / "prometheus", urls, DIVISOR) as prometheus:
@@ -318,7 +81,7 @@ def test_nothing_fires_in_a_quiet_hour(scene: Scene) -> None:
     assert fired == {(name, "") for name in ALWAYS_FIRES}
 
 
-@pytest.mark.parametrize("name", [name for name in CAUSES if name in WANTED])
+@pytest.mark.parametrize("name", CAUSES)
 def test_the_cause_of_an_alert_lets_it_fire(scene: Scene, name: str) -> None:
     cause = CAUSES[name]
     _wait_until_silent(scene)
@@ -335,7 +98,7 @@ def test_the_cause_of_an_alert_lets_it_fire(scene: Scene, name: str) -> None:
             all_fire, lambda: f"{cause.fires - fired} do not fire; {fired} do", patience_s=FIRES_WITHIN_S, pause_s=0.5
         )
     print(f"{name}: {sorted(cause.fires)} after {time.monotonic() - began_s:.0f} s")
-    others = {alert for alert, _ in fired} - {alert for alert, _ in cause.fires} - ALWAYS_FIRES
+    others = {alert for alert, _ in fired - REMEMBERING} - {alert for alert, _ in cause.fires} - ALWAYS_FIRES
     assert others <= set(cause.beside), others
     scene.traffic.more_answers(10)
 
@@ -353,53 +116,11 @@ def test_every_expression_of_the_dashboards_gives_data(scene: Scene) -> None:
 
 
 def _wait_until_silent(scene: Scene) -> None:
-    """Wait until the alerts of the fault before are over, but for long windows, which remember it for minutes."""
+    """Wait until the alerts of the fault before are over, but for those that remember it."""
     quiet = {(name, "") for name in ALWAYS_FIRES}
-    remembering = {alert for alert in ALERTS if alert[1] not in ("", "1h")}
     wait_until(
-        lambda: scene.prometheus.firing() - remembering == quiet,
+        lambda: scene.prometheus.firing() - REMEMBERING == quiet,
         lambda: f"alerts of the fault before still fire: {scene.prometheus.firing()}",
         patience_s=1200,
         pause_s=0.5,
     )
-
-
-def _start(scene: Scene, number: int) -> None:
-    gateway = scene.ground.gateways[number]
-    gateway.start()
-    gateway.wait_ready()
-
-
-def _if_it_lives(act: Callable[[], object]) -> None:
-    with suppress(ProcessLookupError):
-        act()
-
-
-@contextmanager
-def _standing_still(scene: Scene) -> Iterator[None]:
-    """Let the engines stand still for three seconds at a time, and ask meanwhile, until the alert fires."""
-    rng, engines = random.Random(1), [e for each in scene.ground.engines.of_base.values() for e in each]
-
-    async def ask() -> None:
-        async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
-            asked = [asked_of_fake(rng.choice(BASES), 0, [5, 6, 7], 1, stream=True) for _ in range(30)]
-            gateway = scene.ground.gateways[0]
-            await asyncio.gather(*(scene.ground.world.ask(http, each, gateway) for each in asked))
-
-    def again() -> bool:
-        with ExitStack() as frozen:
-            for engine in engines:
-                frozen.enter_context(engine.frozen())
-            asking = asyncio.run(_started_then(ask, 2.8, frozen.close))
-            assert asking is None
-        return ("FirstTokensLate", "1h") in scene.prometheus.firing()
-
-    wait_until(again, "first tokens are not late", patience_s=FIRES_WITHIN_S, pause_s=0.1)
-    yield
-
-
-async def _started_then(ask: Callable[[], object], seconds: float, then: Callable[[], None]) -> None:
-    task = asyncio.ensure_future(ask())  # type: ignore[arg-type]
-    await asyncio.sleep(seconds)
-    then()
-    await task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from gateway.postgres.archive import (
     bases,
     first_segment,
     is_archive,
+    keep_archive,
     prune,
     wal_since,
 )
@@ -122,6 +124,16 @@ def test_a_server_that_went_back_is_archived_on_its_new_timeline(open_folder: Pa
     assert len(aside) == (1 if num_segments else 0), lines
     for path in aside:
         assert _numbers(path, folder / "of-former") == list(range(1, 3 + num_segments))
+
+
+def test_a_second_archive_of_a_database_is_refused_and_the_first_goes_on(open_folder: Path) -> None:
+    archive, second = open_folder / "first-archive", open_folder / "second-archive"
+    with server(open_folder / "twice") as dsn, archived(dsn, archive) as lines:
+        with pytest.raises(ArchiveError, match="another `lorikeet archive` receives this database's log"):
+            keep_archive(dsn, second, base_every_s=3600, num_bases=2, report=lines.append, stop=threading.Event())
+        assert not (second / "base").exists()
+        asyncio.run(execute(dsn, "CREATE TABLE seen AS SELECT 1 AS number"))
+        wait_until(received(dsn, archive), lambda: str(lines))
 
 
 def test_a_rotated_key_is_copied_at_once(open_folder: Path) -> None:

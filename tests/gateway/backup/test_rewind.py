@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import asyncpg
@@ -57,6 +59,7 @@ def old(open_folder: Path) -> Iterator[Old]:
         asyncio.run(furnish(old.data_dir, dsn))
         asyncio.run(execute(dsn, UNDO))
         with archived(dsn, old.archive) as lines:
+            asyncio.run(execute(dsn, "UPDATE installation SET id = id"))
             wait_until(received(dsn, old.archive), lambda: str(lines))
         asyncio.run(migrate(dsn))
     yield old
@@ -86,8 +89,12 @@ def test_a_restore_that_cannot_work_leaves_the_database_in_its_place(
     assert main(["restore", str(old.archive), "--force", "--at", "2020-01-01T00:00:00Z"], old.environ) == 1
     assert "no base backup from before" in capsys.readouterr().err
     assert not list(home.glob("cluster.*")) and not (old.data_dir / RESTORE_MARKER).exists()
-    assert main(["restore", str(old.archive), "--force", "--at", "2100-01-01T00:00:00Z"], old.environ) == 1
+    assert main(["restore", str(old.archive), "--force", "--at", "2100-01-01T00:00:00"], old.environ) == 1
     why = capsys.readouterr().err
+    assert "database as of 2100-01-01 00:00:00 UTC" in why, "a moment without a zone is in UTC, and that is said"
+    ends = re.search(r"ends before 2100-01-01 00:00:00 UTC: its last change is of (\S+ \S+) UTC\. Without --at", why)
+    assert ends is not None and "FATAL" not in why, why
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(f"{ends[1]}+00:00")) < timedelta(hours=1)
     (failed,) = home.glob("cluster.*")
     assert failed.name.startswith("cluster.failed-") and f"what the restore made of the archive is in {failed}" in why
     assert not (old.data_dir / RESTORE_MARKER).exists(), "the server may start"
