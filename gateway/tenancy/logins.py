@@ -218,15 +218,15 @@ class Logins:
         is_concerned = self._require_totp == "everybody" or (self._require_totp == "owners" and found.role == "owner")
         return is_concerned and not (found.has_totp or found.by_passkey)
 
-    def check_may_enrol(self, found: logins.LoggedIn) -> None:
-        """Check that the holder of a login may add a second factor.
+    def check_may_change_factors(self, found: logins.LoggedIn) -> None:
+        """Check that the holder of a login may add, rename or remove a second factor.
 
         Raises PermissionDenied: when one is required and the user has a passkey, but has logged in with the password
         alone: else the password would be enough after all.
         """
         if found.has_passkey and self.must_set_up_totp(found):
             raise PermissionDenied(
-                "You have a passkey. Log in with it before you add an authenticator or another passkey.",
+                "You have a passkey. Log in with it before you change passkeys or authenticators.",
                 code="passkey_required",
             )
 

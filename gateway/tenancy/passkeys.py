@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 LIFETIME = datetime.timedelta(minutes=5)
+CLOCK_SKEW_S = 60
+"""Seconds by which the clock of another gateway, which made a challenge, may be ahead."""
+
 ALGORITHMS = (-7, -8, -257)
 """COSE's numbers of the signatures that are taken: ES256, EdDSA, RS256 (WebAuthn, section 5.8.5)."""
 
@@ -138,7 +141,8 @@ class Passkeys:
 
     async def use(self, conn: Connection, client_data: bytes) -> bool:
         """Use up the challenge of a browser's statement that was checked; return whether it was not used before."""
-        return await rows.use_challenge(conn, hashlib.sha256(_challenge_of(client_data) or b"").digest(), LIFETIME)
+        kept = LIFETIME + 2 * datetime.timedelta(seconds=CLOCK_SKEW_S)  # a challenge may be good so long after its use
+        return await rows.use_challenge(conn, hashlib.sha256(_challenge_of(client_data) or b"").digest(), kept)
 
     async def log_in(self, assertion: Assertion, holder: str, client: Client) -> NewLogin:
         """Log a user in by a passkey. holder: the token of the browser that asked for the challenge.
@@ -172,9 +176,10 @@ class Passkeys:
         if challenge is None:
             return None
         made = self._challenges.open(challenge, f"{purpose} {holder}")
-        if made is None or self._clock() - int.from_bytes(made) > LIFETIME.total_seconds():
+        if made is None:
             return None
-        return challenge
+        age_s = self._clock() - int.from_bytes(made)
+        return challenge if -CLOCK_SKEW_S <= age_s <= LIFETIME.total_seconds() else None
 
 
 def _challenge_of(client_data: bytes) -> bytes | None:
@@ -210,6 +215,9 @@ def _check_new(credential: NewCredential, challenge: bytes, party: RelyingParty)
         )
     except Exception as error:  # the library parses what strangers wrote, and lets errors of its parsers through
         log.info("a new passkey is refused: %s", error)
+        return None
+    if found.credential_id != credential.id:
+        log.info("a new passkey is refused: its statement is about another one")
         return None
     return Checked(found.credential_id, found.credential_public_key, found.sign_count)
 

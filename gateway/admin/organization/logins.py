@@ -288,7 +288,7 @@ class LoginController(Controller):
     async def begin_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> TotpSecret:
         """Make the secret of a new authenticator, which counts once a code of it is confirmed."""
         wanted = await read_body(request, WithPassword)
-        services.logins.check_may_enrol(await find_login(request, services, caller))
+        services.logins.check_may_change_factors(await find_login(request, services, caller))
         user = await _check_password(request, services, caller, wanted.password)
         if user.totp_confirmed:
             raise Conflict("You already have an authenticator. Remove the old authenticator first.", code="totp_exists")

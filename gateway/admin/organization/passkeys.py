@@ -164,7 +164,7 @@ class PasskeyController(Controller):
         """Return a challenge to make a passkey with. The passkey counts once it is confirmed."""
         wanted = await read_body(request, Proof)
         party = services.passkeys.party
-        services.logins.check_may_enrol(await find_login(request, services, caller))
+        services.logins.check_may_change_factors(await find_login(request, services, caller))
         user = await services.logins.prove(caller.email or "", wanted.password, wanted.code, client_of(request))
         async with services.database.acquire() as conn:
             await unlock(conn, user.email)
@@ -185,7 +185,7 @@ class PasskeyController(Controller):
         """Add a passkey that the caller's device has made. The present login counts as one by a passkey."""
         wanted = await read_body(request, AddPasskey)
         check_name(wanted.name)
-        services.logins.check_may_enrol(await find_login(request, services, caller))
+        services.logins.check_may_change_factors(await find_login(request, services, caller))
         credential = NewCredential(wanted.credential_id, wanted.client_data, wanted.attestation)
         checked = await services.passkeys.check_new(credential, caller.login_id or "")
         async with services.database.transaction() as conn:
@@ -214,6 +214,7 @@ class PasskeyController(Controller):
         """Give one of the caller's passkeys another name."""
         wanted = await read_body(request, RenamePasskey)
         check_name(wanted.name)
+        services.logins.check_may_change_factors(await find_login(request, services, caller))
         async with services.database.transaction() as conn:
             before = _existing(await rows.lock_passkey(conn, caller.id, passkey_id), passkey_id)
             after = msgspec.structs.replace(before, name=wanted.name)
@@ -228,8 +229,12 @@ class PasskeyController(Controller):
     async def remove_passkey(
         self, passkey_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> DeletedPasskey:
-        """Remove one of the caller's passkeys. All other logins of the caller end."""
+        """Remove one of the caller's passkeys. All other logins of the caller end.
+
+        Without a passkey left the present login is one by a password again.
+        """
         wanted = await read_body(request, Proof)
+        services.logins.check_may_change_factors(await find_login(request, services, caller))
         async with services.database.acquire() as conn:
             _existing(await rows.lock_passkey(conn, caller.id, passkey_id), passkey_id)
         await services.logins.prove(caller.email or "", wanted.password, wanted.code, client_of(request))
@@ -238,6 +243,8 @@ class PasskeyController(Controller):
             await unlock(conn, caller.email or "")
             await rows.remove_passkeys(conn, caller.id, passkey_id)
             await logins.revoke_logins(conn, caller.id, except_id=caller.login_id)
+            if not await rows.credential_ids(conn, caller.id):
+                await logins.count_as_by_password(conn, caller.login_id or "")
             await audit.record(conn, author(caller), "user.passkey_removed", caller.id, before=_wire(before))
         return DeletedPasskey(passkey_id)
 

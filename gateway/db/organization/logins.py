@@ -269,6 +269,14 @@ async def count_as_by_passkey(conn: Connection, login_id: str) -> None:
     await conn.execute(_BY_PASSKEY, login_id)
 
 
+_BY_PASSWORD = "UPDATE logins SET by_passkey = false WHERE id = $1"
+
+
+async def count_as_by_password(conn: Connection, login_id: str) -> None:
+    """Let a login whose passkeys were removed count as one that was made by a password."""
+    await conn.execute(_BY_PASSWORD, login_id)
+
+
 _LOGGED_IN = """
     SELECT l.id AS login_id, u.id AS user_id, u.organization_id, u.email, u.role, l.expires_at,
            u.totp_confirmed_at IS NOT NULL AS has_totp, l.by_passkey,

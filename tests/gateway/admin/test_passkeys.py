@@ -115,6 +115,29 @@ async def test_a_challenge_is_bound_to_its_browser_its_login_and_its_purpose(ser
         assert (await browser.post("/login/passkey/confirm", json=device.sign(to_log_in))).status_code == 200
 
 
+async def test_a_challenge_of_a_clock_that_is_far_ahead_is_refused(database: Database, tmp_path: Path) -> None:
+    now = [time.time()]
+    device = Device()
+    async with serve_admin(database, tmp_path, clock=lambda: now[0]) as server:
+        await server.user(EMAIL, "owner")
+        async with person(server) as browser:
+            await add(browser, device)
+        async with browser_of(server) as browser:
+            for ahead_s, status in ((30, 200), (600, 401)):
+                now[0] += ahead_s
+                asked = await asked_by(browser, "/login/passkey", {})
+                now[0] -= ahead_s
+                reply = await browser.post("/login/passkey/confirm", json=device.sign(asked))
+                assert reply.status_code == status
+
+
+async def test_a_statement_about_another_passkey_adds_none(server: AdminServer, ann: str) -> None:
+    async with person(server) as browser:
+        asked = await asked_by(browser, "/passkeys", PROOF)
+        body = Device().make(asked) | {"credential_id": base64.b64encode(b"another").decode()}
+        assert error_of(await browser.post("/passkeys/confirm", json=body)) == (400, "invalid_passkey")
+
+
 async def test_a_challenge_is_over_after_five_minutes(database: Database, tmp_path: Path) -> None:
     now = [time.time()]
     async with serve_admin(database, tmp_path, clock=lambda: now[0]) as server:
@@ -258,10 +281,16 @@ async def test_where_a_second_factor_is_required_a_passkey_is_one(database: Data
             assert error_of(await thief.get(projects)) == (403, "totp_setup_required")
             for path in ("/totp", "/passkeys"):
                 assert error_of(await thief.post(path, json=PROOF)) == (403, "passkey_required")
+            theirs = (await thief.get("/passkeys")).json()["data"][0]["id"]
+            for path, body in ((f"/passkeys/{theirs}/remove", PROOF), (f"/passkeys/{theirs}", {"name": "mine"})):
+                assert error_of(await thief.post(path, json=body)) == (403, "passkey_required")
         async with browser_of(server) as browser:
             assert (await log_in(browser, device)).status_code == 200
             session = (await browser.get("/session")).json()
             assert (session["must_set_up_totp"], (await browser.get(projects)).status_code) == (False, 200)
+            mine = (await browser.get("/passkeys")).json()["data"][0]["id"]
+            assert (await browser.post(f"/passkeys/{mine}/remove", json=PROOF)).status_code == 200
+            assert error_of(await browser.get(projects)) == (403, "totp_setup_required"), "no factor is left"
 
 
 async def test_another_sites_page_asks_for_no_passkey(server: AdminServer) -> None:
