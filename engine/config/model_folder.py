@@ -144,6 +144,8 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
         raise UnsupportedModel(f"config.json: partial_rotary_factor is not supported for {name}")
     has_experts = fields.get("experts") is not None
     quantized = read_quantized(folder, raw, has_experts=has_experts) if gguf_of(folder) is None else None
+    if quantized is not None and fields.get("recurrence") is not None:
+        raise UnsupportedModel(f"config.json: quantization_config is not supported for {name}")
     return ModelConfig(
         family=name,
         num_kv_heads=num_kv_heads,

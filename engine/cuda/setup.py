@@ -163,6 +163,8 @@ def check_model(model: ModelConfig, dtype: torch.dtype) -> None:
     """
     if model.has_sinks:
         raise UnsupportedModel(f"config.json: attention of {model.family} has sinks, which needs a CPU for now")
+    if model.recurrence is not None:
+        raise UnsupportedModel(f"config.json: {model.family} has layers with a state, which needs a CPU for now")
     if model.head_dim % 16 or model.head_dim > LARGEST_HEAD:
         raise UnsupportedModel(
             f"config.json: head_dim is {model.head_dim}; on a GPU a multiple of 16 up to {LARGEST_HEAD}"

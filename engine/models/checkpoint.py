@@ -133,7 +133,12 @@ class _Checkpoint:
         return made
 
     def unread(self) -> Iterator[str]:
-        return (name for name in sorted(self._unread) if not name.endswith("rotary_emb.inv_freq"))
+        unused = self._config.unused
+        return (
+            name
+            for name in sorted(self._unread)
+            if not name.endswith("rotary_emb.inv_freq") and not name.startswith(unused)
+        )
 
 
 def load_weights(
