@@ -91,7 +91,7 @@ class Sequence(msgspec.Struct, eq=False):
     num_registered: int = 0
     """The number of its blocks that the prefix cache has seen."""
     state_slot: int | None = None
-    """The slot of its states, in models that keep some (`engine.scheduling.state_slots`)."""
+    """The slot of its states, in models that keep some (`engine.scheduling.cache.state_slots`)."""
     state_source: tuple[int, int, bytes] | None = None
     """The number of tokens after which it began with a snapshot, and that one's slot and identity, until the results of
     its first step are taken."""

@@ -31,9 +31,9 @@ from engine.protocol import EngineLimits, Pooling
 from engine.sampling.sampler import Sampler
 from engine.sampling.scores import ClassifierScore, Score, TokenScore
 from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.cache.state_slots import StateSlots
 from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.scheduler import Scheduler
-from engine.scheduling.state_slots import StateSlots
 from engine.server import EngineServer
 from engine.statistics import Statistics
 from engine.version import VERSION

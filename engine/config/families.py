@@ -84,6 +84,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """The key of the function of the gate, and the only one that is computed."""
     computes: Callable[[Raw], bool] = lambda raw: True
     """Returns False for a config of this family that is left to transformers."""
+    wrapper: str = ""
+    """The `model_type` of models for text and images whose text model is of this family, and is computed alone."""
 
 
 def unrotated_layers(raw: Raw) -> tuple[int, ...]:
@@ -251,6 +253,26 @@ def _qwen3_5(raw: Raw) -> Raw:
         "recurrence": qwen_recurrence(raw),
         "unused": ("mtp.", "model.visual."),
     }
+
+
+def _shared_expert(raw: Raw) -> Raw:
+    return {
+        "intermediate_size": whole(raw, "moe_intermediate_size", MOST_INNER),
+        "shared_size": whole(raw, "shared_expert_intermediate_size", MOST_INNER),
+        "shared_gate": "mlp.shared_expert_gate",
+        "renamed": tuple((name, f"mlp.shared_expert.{name}") for name in ("gate_proj", "up_proj", "down_proj")),
+    }
+
+
+def _qwen3_5_moe(raw: Raw) -> Raw:
+    return _qwen3_5(raw) | _shared_expert(raw) | {"experts": experts_of(raw, "num_experts", normalized=True)}
+
+
+def _qwen3_next(raw: Raw) -> Raw:
+    experts = experts_of(raw, "num_experts", normalized=bool(raw.get("norm_topk_prob", True)))
+    return (
+        _qwen3_5(raw) | _shared_expert(raw) | {"experts": experts, "recurrence": qwen_recurrence(raw, is_grouped=True)}
+    )
 
 
 def _granite_hybrid(raw: Raw) -> Raw:
@@ -510,11 +532,48 @@ FAMILIES: dict[str, Family] = {
         keys=tuple(_QWEN_LINEAR),
         fields=_qwen3_5,
         rotates_partly=True,
+        wrapper="qwen3_5",
+    ),
+    "qwen3_5_moe_text": Family(
+        architecture="Qwen3_5MoeForCausalLM",
+        examples="Qwen3.5 and 3.6 35B-A3B, text",
+        beside="as Qwen3.5; experts, and one for all tokens",
+        defaults=_QWEN_LINEAR
+        | {
+            "num_key_value_heads": 2,
+            "intermediate_size": 1,
+            "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+            "num_experts": 256,
+            "num_experts_per_tok": 8,
+        },
+        keys=(*_QWEN_LINEAR, "num_experts", "num_experts_per_tok"),
+        fields=_qwen3_5_moe,
+        rotates_partly=True,
+        wrapper="qwen3_5_moe",
+    ),
+    "qwen3_next": Family(
+        architecture="Qwen3NextForCausalLM",
+        examples="Qwen3-Next 80B-A3B",
+        beside="as Qwen3.5 with experts; fused inputs of states",
+        defaults=_QWEN_LINEAR
+        | {
+            "num_key_value_heads": 2,
+            "intermediate_size": 5632,
+            "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+            "num_experts": 512,
+            "num_experts_per_tok": 10,
+        },
+        keys=(*_QWEN_LINEAR, "num_experts", "num_experts_per_tok", "norm_topk_prob"),
+        fields=_qwen3_next,
+        rotates_partly=True,
+        computes=_has_experts_everywhere,
     ),
     "granitemoehybrid": Family(
         architecture="GraniteMoeHybridForCausalLM",
-        examples="Granite 4 micro, 1B, H-micro, H-1B",
-        beside="as Granite; most layers are Mamba-2's",
+        examples="Granite 4, H-micro, H-tiny, H-small",
+        beside="as Granite; most layers are Mamba-2's; in some models experts beside a part for all tokens",
         defaults={
             "mamba_d_conv": 4,
             "mamba_d_state": 256,

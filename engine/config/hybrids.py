@@ -14,8 +14,8 @@ _ATTENDS = {"linear_attention": False, "mamba": False, "full_attention": True, "
 _UNBOUNDED = ([0.0, {"__float__": "Infinity"}], [0, {"__float__": "Infinity"}], [0.0, "Infinity"], [0.0, "inf"])
 
 
-def qwen_recurrence(raw: Raw) -> Recurrence | None:
-    """Return the layers of Qwen3.5 with a gated delta rule: those that `layer_types` names, or three of four.
+def qwen_recurrence(raw: Raw, *, is_grouped: bool = False) -> Recurrence | None:
+    """Return the layers of Qwen3.5 or Qwen3-Next with a gated delta rule: as `layer_types` says, or three of four.
 
     Raises UnsupportedModel: for what cannot be computed, naming the key.
     """
@@ -30,6 +30,7 @@ def qwen_recurrence(raw: Raw) -> Recurrence | None:
         key_dim=whole(raw, "linear_key_head_dim", MOST_CHANNELS),
         value_dim=whole(raw, "linear_value_head_dim", MOST_CHANNELS),
         conv_width=whole(raw, "linear_conv_kernel_dim", MOST_CONV),
+        is_grouped=is_grouped,
     )
     if recurrence.num_heads % recurrence.num_key_heads:
         raise UnsupportedModel("config.json: linear_num_value_heads must be a multiple of linear_num_key_heads")

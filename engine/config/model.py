@@ -208,6 +208,9 @@ class Recurrence(msgspec.Struct, frozen=True):
     has_conv_bias: bool = False
     has_proj_bias: bool = False
     """True where the products before and after have biases."""
+    is_grouped: bool = False
+    """True where a checkpoint has two linears for the inputs, each with all outputs of a key head together: Qwen3-Next.
+    The engine has the queries of all heads first, then the keys, and so on."""
 
     @property
     def block(self) -> str:
@@ -234,12 +237,26 @@ class Recurrence(msgspec.Struct, frozen=True):
         """The linears that make the layer's inputs, with their outputs, in the order in which the engine has them."""
         if self.kind == "mamba2":
             return {"mamba.in_proj": self.num_values + self.num_channels + self.num_heads}
+        if self.is_grouped:
+            return {
+                "linear_attn.in_proj_qkvz": self.num_channels + self.num_values,
+                "linear_attn.in_proj_ba": 2 * self.num_heads,
+            }
         return {
             "linear_attn.in_proj_qkv": self.num_channels,
             "linear_attn.in_proj_z": self.num_values,
             "linear_attn.in_proj_b": self.num_heads,
             "linear_attn.in_proj_a": self.num_heads,
         }
+
+    def parts_of_groups(self, name: str) -> tuple[int, ...]:
+        """Return the sizes of the parts of one key head's outputs of a linear; () where they are not together."""
+        if not self.is_grouped or name not in self.inputs:
+            return ()
+        heads = self.num_heads // self.num_key_heads
+        if name == "linear_attn.in_proj_ba":
+            return heads, heads
+        return self.key_dim, self.key_dim, heads * self.value_dim, heads * self.value_dim
 
     @property
     def output(self) -> str:

@@ -57,6 +57,8 @@ def in_order(name: str, tensor: Tensor, config: ModelConfig) -> Tensor:
     words = name.split(".")
     if len(words) > 1 and words[-2] == "q_proj" and config.gated_attention:
         return _gates_last(tensor, config)
+    if config.recurrence is not None and len(words) > 2:
+        tensor = _ungrouped(tensor, config.recurrence.parts_of_groups(".".join(words[-3:-1])))
     order = config.head_order() if len(words) > 1 and words[-2] in (*REORDERED, *_NORMS) else None
     return tensor if order is None else _reordered(tensor, order)
 
@@ -65,6 +67,8 @@ def outputs_of(projection: str, outputs: Tensor, config: ModelConfig) -> Tensor:
     """Return B of an adapter's projection, [out, r], with its outputs in the engine's order."""
     if projection == "q_proj" and config.gated_attention:
         return _gates_last(outputs, config)
+    if config.recurrence is not None:
+        outputs = _ungrouped(outputs, config.recurrence.parts_of_groups(projection))
     order = config.head_order() if projection in REORDERED else None
     return outputs if order is None else _reordered(outputs, order)
 
@@ -83,6 +87,14 @@ def _gates_last(tensor: Tensor, config: ModelConfig) -> Tensor:
     by_head = tensor.reshape(config.num_heads, 2, config.head_dim, *tensor.shape[1:])
     order, queries = config.head_order(), by_head[:, 0].flatten(0, 1)
     return torch.cat((queries if order is None else _reordered(queries, order), by_head[:, 1].flatten(0, 1)))
+
+
+def _ungrouped(tensor: Tensor, parts: Sequence[int]) -> Tensor:
+    """Return outputs in groups of parts of these sizes, [groups * sum(parts), ...], part by part of all groups."""
+    if not parts:
+        return tensor
+    by_group = tensor.reshape(-1, sum(parts), *tensor.shape[1:])
+    return torch.cat([part.flatten(0, 1) for part in torch.split(by_group, list(parts), 1)])
 
 
 def _reordered(tensor: Tensor, order: Sequence[int]) -> Tensor:

@@ -3,7 +3,7 @@
 Each sequence has a slot, and each snapshot of a sequence's states has one. A slot holds for every layer with a state
 the last inputs of the convolution and the state itself, in float32. A run is consecutive rows of one sequence: it
 begins with the states of a slot, or with zeros, and leaves its own in another or the same one, as
-`engine.scheduling.state_slots` has decided. Knows no device and no requests.
+`engine.scheduling.cache.state_slots` has decided. Knows no device and no requests.
 """
 
 from __future__ import annotations
@@ -94,7 +94,10 @@ class TableStates:
             gate, channels, steps = torch.split(x, sizes, 1)
             betas = steps  # has none
         else:
-            channels, gate, betas, steps = torch.split(x, list(recurrence.inputs.values()), 1)
+            heads = recurrence.num_heads
+            channels, gate, betas, steps = torch.split(
+                x, [recurrence.num_channels, recurrence.num_values, heads, heads], 1
+            )
             betas = betas.sigmoid()
         steps = softplus(steps + weights.step_bias)
         tails, states = self._table.of(index)

@@ -16,8 +16,7 @@ Pure: data in, a plan out; no clock of its own, no torch, no threads, no sockets
     finish_rate     when a refused request may come again
     completion      one choice's tokens: stop ids, lengths, what is shown
     block_manager   the KV cache's blocks: references, reuse of prefixes, least recently used
-    block_hashes    what makes two blocks equal
-    state_slots     the slots for states, in models that keep some: sequences and snapshots
+    cache           what makes two blocks equal; the slots for states, in models that keep some
     drafter         tokens guessed from the text so far
     limits          what a request may ask of this engine
     matcher_time    what grammars may take of one step

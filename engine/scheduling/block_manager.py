@@ -14,8 +14,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from engine.scheduling.block_hashes import BlockHasher
-from engine.scheduling.state_slots import StateSlots
+from engine.scheduling.cache.block_hashes import BlockHasher
+from engine.scheduling.cache.state_slots import StateSlots
 from engine.sequence import Sequence
 
 NEVER = -1

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from adapters.errors import AdapterRejected
 from adapters.peft_format import check_fit, read_adapter
@@ -26,25 +27,43 @@ CHUNK = 32
 BLOCK = 16
 LENGTHS = (1, 17, 40, 100)
 WITH_STATES = ("qwen3.5", "granite-hybrid")
+WITH_EXPERTS = ("qwen3.5-moe", "qwen3-next", "granite-hybrid-moe")
 ADAPTERS: dict[str, dict[str, Any]] = {
     "all": {"r": 5, "target_modules": "all-linear"},
-    "states": {"r": 3, "target_modules": ["in_proj_qkv", "in_proj_a", "in_proj", "out_proj"]},
+    "states": {
+        "r": 3,
+        "target_modules": ["in_proj_qkv", "in_proj_a", "in_proj", "in_proj_qkvz", "in_proj_ba", "out_proj"],
+    },
     "attention": {"r": 2, "target_modules": ["q_proj", "o_proj"], "rank_pattern": {"q_proj": 6}},
+}
+ON_EXPERTS: dict[str, dict[str, Any]] = {
+    "experts": {"target_modules": ["out_proj"], "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]},
+    "shared": {
+        "target_modules": [
+            *("q_proj", "in_proj_qkvz", "in_proj_ba", "in_proj_z", "in_proj_b", "shared_expert_gate"),
+            *(f"shared_expert.{name}_proj" for name in ("gate", "up", "down")),
+            *("shared_mlp.input_linear", "shared_mlp.output_linear"),
+        ]
+    },
 }
 
 
 class HybridBase(AdaptedBase):
-    """A tiny model with states, and adapters on all linears, on those of states and on those of attention."""
+    """A tiny model with states, and adapters on all linears, on those of states, of attention, and on experts."""
 
     def __init__(self, root: Path, name: str) -> None:
         config_class, _, changes = FAMILIES[name]
-        super().__init__(root, config_class.model_type, ADAPTERS, **changes)
+        adapters = dict(ADAPTERS | (ON_EXPERTS if name in WITH_EXPERTS else {}))
+        if name == "qwen3-next":  # where PEFT's all linears are routers, too
+            del adapters["all"]
+        super().__init__(root, config_class.model_type, adapters, **changes)
 
     def config(self, **changes: object) -> EngineConfig:
         return engine_config(self.folder, self.store, **({"decoder": "own"} | changes))
 
 
-@pytest.mark.parametrize("name", WITH_STATES)
+@pytest.mark.filterwarnings("ignore:The following .* keys did not match:RuntimeWarning")  # of PEFT, as in test_experts
+@pytest.mark.parametrize("name", [*WITH_STATES, *WITH_EXPERTS])
 def test_base_and_adapters_in_one_batch_equal_transformers_and_peft(name: str, tmp_path: Path, full: bool) -> None:
     """Chunks of prompts and decodes share steps. Answers of 200 tokens with --full."""
     base = HybridBase(tmp_path, name)
@@ -195,6 +214,24 @@ def test_layers_by_their_older_names_are_the_same(tmp_path: Path) -> None:
     raw["layers_block_type"] = raw.pop("layer_types")
     (tmp_path / "config.json").write_text(json.dumps(raw))
     assert load_model_config(tmp_path) == expected
+
+
+def test_the_text_model_of_one_for_text_and_images_is_computed_alone(tmp_path: Path) -> None:
+    _, _, changes = FAMILIES["qwen3.5"]
+    vision = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 48}
+    vision |= {"num_position_embeddings": 16}
+    torch.manual_seed(2)
+    config = Qwen3_5Config(text_config=TINY | changes, vision_config=vision)
+    model = Qwen3_5ForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path / "model")
+    prompt = torch.randint(0, 199, (40,)).tolist()
+    answer = run_engine(engine_config(tmp_path / "model", tmp_path / "store"), [greedy("r", prompt, 12)])["r"]
+    assert_greedy_follows(model, [Claim(prompt, answer.token_ids, answer.logprobs)], 1e-4)
+    raw = json.loads((tmp_path / "model" / "config.json").read_text())
+    for text in (None, {"model_type": "llama"}):
+        (tmp_path / "model" / "config.json").write_text(json.dumps(raw | {"text_config": text}))
+        with pytest.raises(UnsupportedModel, match="text_config must be of the model_type qwen3_5_text"):
+            load_model_config(tmp_path / "model")
 
 
 def test_matrices_of_a_model_with_states_stay_as_they_are(tmp_path: Path) -> None:

@@ -45,11 +45,15 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -139,6 +143,16 @@ HYBRIDS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
         | {"attention_bias": True, "tie_word_embeddings": True, "linear_conv_kernel_dim": 2}
         | {"linear_num_value_heads": 2, "rope_parameters": {"rope_theta": 5000.0, "partial_rotary_factor": 0.5}},
     ),
+    "qwen3.5-moe": (
+        Qwen3_5MoeTextConfig,
+        Qwen3_5MoeForCausalLM,
+        DELTA_RULE | EIGHT_EXPERTS | {"shared_expert_intermediate_size": 24},
+    ),
+    "qwen3-next": (
+        Qwen3NextConfig,
+        Qwen3NextForCausalLM,
+        DELTA_RULE | EIGHT_EXPERTS | {"shared_expert_intermediate_size": 24},
+    ),
     "granite-hybrid": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM, MAMBA),
     "granite-hybrid-biases": (
         GraniteMoeHybridConfig,
@@ -147,6 +161,7 @@ HYBRIDS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
         | {"mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_n_groups": 1, "attention_bias": True}
         | {"position_embedding_type": "rope", "tie_word_embeddings": True},
     ),
+    "granite-hybrid-moe": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM, MAMBA | FOUR_EXPERTS),
     "granite-hybrid-dense": (
         GraniteMoeHybridConfig,
         GraniteMoeHybridForCausalLM,

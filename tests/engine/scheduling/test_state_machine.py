@@ -30,10 +30,10 @@ from engine.lora.layer import LoadedAdapter
 from engine.lora.pool import AdapterPool
 from engine.protocol import BatchTerms, Delta, Final, GenerateRequest, Grammar, SamplingParams, StepOutputs
 from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.cache.state_slots import StateSlots
 from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.matcher_time import STEP_S
 from engine.scheduling.scheduler import Scheduler
-from engine.scheduling.state_slots import StateSlots
 from engine.sequence import Chunk, ChunkResult, ChunkStates, Plan
 from tests.engine.scheduling.scheduler_model import (
     EOS,

@@ -6,7 +6,7 @@ import msgspec
 
 from engine.protocol import BatchTerms
 from engine.scheduling.block_manager import BlockManager
-from engine.scheduling.state_slots import StateSlots
+from engine.scheduling.cache.state_slots import StateSlots
 from engine.sequence import Chunk, Sequence
 from tests.engine.scheduling.test_prefix_cache import BLOCK_SIZE, sequence
 
