@@ -249,6 +249,12 @@ class Recurrence(msgspec.Struct, frozen=True):
             "linear_attn.in_proj_a": self.num_heads,
         }
 
+    @property
+    def input_groups(self) -> list[tuple[str, ...]]:
+        """The same linears by two, in order: as adapters on them are multiplied, of which a GPU takes three at most."""
+        names = tuple(self.inputs)
+        return [names[first : first + 2] for first in range(0, len(names), 2)]
+
     def parts_of_groups(self, name: str) -> tuple[int, ...]:
         """Return the sizes of the parts of one key head's outputs of a linear; () where they are not together."""
         if not self.is_grouped or name not in self.inputs:

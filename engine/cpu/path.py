@@ -103,7 +103,7 @@ class CpuPath(AdapterPath):
         token_ids, rows = self._batches.build(plan)
         wanted = torch.tensor(output_rows, dtype=torch.int64)
         attention, lora = PagedAttention(self._cache, rows), self.step_lora(plan)
-        states = None if self._states is None else TableStates(self._states, StateRows.of(plan, token_ids.device))
+        states = None if self._states is None else TableStates(self._states, StateRows.of(plan, torch.from_numpy))
         return self._decoder.forward(Batch(token_ids, attention, wanted, lora, states))
 
     def logits(self, hidden: Tensor) -> Tensor:

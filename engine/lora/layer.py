@@ -40,7 +40,7 @@ def groups_of(config: ModelConfig) -> Sequence[Group]:
     if config.shared_gate:
         groups = (*groups, (config.shared_gate,))
     if config.recurrence is not None:
-        groups = (*groups, tuple(config.recurrence.inputs), (config.recurrence.output,))
+        groups = (*groups, *config.recurrence.input_groups, (config.recurrence.output,))
     return groups
 
 

@@ -164,10 +164,12 @@ class Decoder:
         recurrence, lora = self.config.recurrence, batch.lora
         assert recurrence is not None and batch.states is not None
         normed = x if layer.input_norm is None else layer.input_norm(x)
-        delta = None if lora is None else lora.begin(index, tuple(recurrence.inputs), normed)
-        inputs = layer.qkv(normed)
-        if delta is not None:
-            delta.add_(inputs, tuple(recurrence.inputs.values()))
+        inputs, first = layer.qkv(normed), 0
+        if lora is not None:
+            for group in recurrence.input_groups:
+                sizes = [recurrence.inputs[name] for name in group]
+                lora.begin(index, group, normed).add_(inputs[:, first : first + sum(sizes)], sizes)
+                first += sum(sizes)
         out = _scaled(batch.states.recur(index, layer, inputs), self.config.residual_multiplier)
         delta = None if lora is None else lora.begin(index, (recurrence.output,), out)
         return _added(layer.o, out, delta, layer.attention_norm, x)

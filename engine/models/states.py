@@ -8,10 +8,13 @@ begins with the states of a slot, or with zeros, and leaves its own in another o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 
 import msgspec
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -19,6 +22,8 @@ from engine.config.model import Recurrence
 from engine.models.weights import LayerWeights, RecurrentWeights
 from engine.sequence import Plan
 from kernels.linear_attention import causal_conv, decayed_sum, decayed_sum_step, gated_delta, gated_delta_step
+
+Ints = NDArray[np.int64]
 
 UNIT_EPS = 1e-6
 """The number that keeps the length of a query or a key above zero, as in the paper's own code."""
@@ -45,11 +50,13 @@ class StateRows(msgspec.Struct, frozen=True):
     runs: Many[Run]
 
     @classmethod
-    def of(cls, plan: Plan, device: torch.device) -> StateRows:
-        """Return the rows of a plan, whose decodes have no drafts. A chunk is cut where a snapshot is taken."""
+    def of(cls, plan: Plan, put: Callable[[Ints], Tensor]) -> StateRows:
+        """Return the rows of a plan, whose decodes have no drafts. A chunk is cut where a snapshot is taken.
+
+        put: brings integers to the device.
+        """
         parts = [chunk.states for chunk in plan.decodes if chunk.states is not None]
-        sources = torch.tensor([part.source for part in parts], dtype=torch.int64)
-        slots = torch.tensor([part.slot for part in parts], dtype=torch.int64)
+        sources, slots = put(np.array([[p.source for p in parts], [p.slot for p in parts]], dtype=np.int64))
         runs, first = list[Run](), len(parts)
         for chunk in plan.prefills:
             assert chunk.states is not None
@@ -59,7 +66,7 @@ class StateRows(msgspec.Struct, frozen=True):
                 first, source = end, slot
             runs.append(Run(first, last, source, chunk.states.slot))  # without rows after a snapshot of the chunk's end
             first = last
-        return cls(sources.to(device), slots.to(device), runs)
+        return cls(sources, slots, runs)
 
 
 class StateTable:
