@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.config.model import Recurrence, UnsupportedModel
+from engine.config.model import UnsupportedModel
+from engine.config.recurrence import Recurrence
 from engine.config.values import whole
 
 Raw = dict[str, Any]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from engine.config.model import Recurrence
+from engine.config.recurrence import Recurrence
 from engine.models.weights import LayerWeights, RecurrentWeights
 from engine.sequence import Plan
 from kernels.linear_attention import causal_conv, decayed_sum, decayed_sum_step, gated_delta, gated_delta_step

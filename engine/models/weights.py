@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.config.model import Experts, Recurrence
+from engine.config.model import Experts
+from engine.config.recurrence import Recurrence
 from kernels.experts import ExpertRows, GroupedLinear
 from kernels.linear import Embedding, Linear
 
@@ -99,7 +100,7 @@ class ExpertWeights(msgspec.Struct, frozen=True):
 
 
 class RecurrentWeights(msgspec.Struct, frozen=True):
-    """The weights of a layer with a state, beside its products; all in fp32 (`engine.config.model.Recurrence`)."""
+    """The weights of a layer with a state, beside its products; all in fp32 (`engine.config.recurrence`)."""
 
     conv: Tensor  # [conv_width, num_channels]
     conv_bias: Tensor | None  # [num_channels]

@@ -134,6 +134,14 @@ DELTA_RULE = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
 }
+# Of a text, the positions of all three kinds are the same.
+MROPE = {
+    "rope_type": "default",
+    "rope_theta": 5000.0,
+    "partial_rotary_factor": 0.5,
+    "mrope_section": [2, 1, 1],
+    "mrope_interleaved": True,
+}
 HYBRIDS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
     "qwen3.5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM, DELTA_RULE),
     "qwen3.5-biases": (
@@ -141,7 +149,7 @@ HYBRIDS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
         Qwen3_5ForCausalLM,
         DELTA_RULE
         | {"attention_bias": True, "tie_word_embeddings": True, "linear_conv_kernel_dim": 2}
-        | {"linear_num_value_heads": 2, "rope_parameters": {"rope_theta": 5000.0, "partial_rotary_factor": 0.5}},
+        | {"linear_num_value_heads": 2, "rope_parameters": MROPE},
     ),
     "qwen3.5-moe": (
         Qwen3_5MoeTextConfig,
