@@ -21,7 +21,7 @@ def why_unfit(store: AdapterStore, digest: str, base: BaseShape, max_rank: int) 
     try:
         with store.reading(digest) as folder:
             adapter = read_description(folder)
-        check_fit(adapter, base.targets, base.num_layers)
+        check_fit(adapter, base.targets, base.num_layers, base.layers_of)
         check_rank(adapter, max_rank)
     except AdapterRejected as rejected:
         reasons = rejected.reasons

@@ -99,7 +99,7 @@ def _read(weights: BinaryIO, tensor: TensorInfo, digest: ContentDigest) -> float
 def _check_fit(adapter: AdapterFile, base: BaseShape, bounds: Bounds) -> None:
     reasons: list[str] = []
     try:
-        check_fit(adapter, base.targets, base.num_layers)
+        check_fit(adapter, base.targets, base.num_layers, base.layers_of)
     except AdapterRejected as refusal:
         reasons += refusal.reasons
     try:
@@ -146,7 +146,11 @@ def _module_reports(adapter: AdapterFile, norms: dict[str, float]) -> Iterable[M
 def _unadapted(adapter: AdapterFile, base: BaseShape) -> dict[str, list[int]]:
     adapted = {(module.layer, module.projection) for module in adapter.modules}
     layers = {
-        projection: [layer for layer in range(base.num_layers) if (layer, projection) not in adapted]
+        projection: [
+            layer
+            for layer in base.layers_of.get(projection, range(base.num_layers))
+            if (layer, projection) not in adapted
+        ]
         for projection in base.targets
         if not is_of_expert(projection)  # which have several names
     }

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 import msgspec
@@ -214,10 +215,16 @@ def check_finite(norms: Mapping[str, float]) -> None:
         raise AdapterRejected(reasons)
 
 
-def check_fit(adapter: AdapterFile, targets: Mapping[str, tuple[int, int]], num_layers: int) -> None:
+def check_fit(
+    adapter: AdapterFile,
+    targets: Mapping[str, tuple[int, int]],
+    num_layers: int,
+    layers_of: Mapping[str, Collection[int]] = MappingProxyType({}),
+) -> None:
     """Check that the base model has a place for every module.
 
     targets: {projection: (in_features, out_features)} of the base model, the same in each of its num_layers layers.
+    layers_of: the layers that have a projection, for those that not all layers have.
 
     Raises AdapterRejected: with every module that the base model has no place for.
     """
@@ -228,6 +235,8 @@ def check_fit(adapter: AdapterFile, targets: Mapping[str, tuple[int, int]], num_
             reasons.append(f"{where}: the base model has {num_layers} layers")
         elif module.projection not in targets:
             reasons.append(f"{where}: {_why_nowhere(module.projection, targets)}")
+        elif module.layer not in layers_of.get(module.projection, range(num_layers)):
+            reasons.append(f"{where}: the base model takes no adapter there")
         else:
             found = (module.a.shape[1], module.b.shape[0])
             if found != targets[module.projection]:

@@ -11,6 +11,8 @@ class BaseShape(msgspec.Struct, frozen=True):
     targets: dict[str, tuple[int, int]]
     """{projection: (in_features, out_features)}, the same in each of num_layers."""
     num_layers: int
+    layers_of: dict[str, tuple[int, ...]] = {}
+    """The layers that have a projection, for those that not all layers have."""
 
 
 class Bounds(msgspec.Struct, frozen=True):

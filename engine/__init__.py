@@ -9,7 +9,7 @@ Knows nothing about HTTP, text, money or SQL, and of a tenant only an opaque id 
     scheduling      the tokens that the next step computes
     model_runner    a plan computed: hidden states, then tokens, log-probabilities and embeddings
     cpu, cuda       a plan to hidden states, on each kind of device; device, transfers: the interface to both
-    models          the forward pass, weights, positions
+    models          the forward pass, weights, positions, states
     lora            adapters: tiers and slots
     sampling        from hidden states to tokens, log-probabilities, embeddings
     grammar         structured output

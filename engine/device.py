@@ -115,6 +115,8 @@ class Device(msgspec.Struct, frozen=True):
     """Called with the number of a slot whose adapter leaves the slot."""
     make_runner: Callable[[AdapterIn], Runner] | None = None
     """Makes the runner of plans of a model that makes no tokens; None: plans are run by `engine.model_runner`."""
+    num_state_slots: int = 0
+    """The number of slots for states; 0 for a model without any."""
     model: ModelConfig | None = None
     """The model as it was found when it was loaded; None: as its configuration said."""
 
@@ -123,9 +125,31 @@ BuildDevice = Callable[[EngineConfig, ModelConfig, torch.dtype], Device]
 
 
 def kv_token_bytes(model: ModelConfig, dtype: torch.dtype, *, in_float8: bool = False) -> int:
-    """Return the bytes of one token's keys and values in all layers. in_float8: in 8 bits, each with its scale."""
+    """Return the bytes of one token's keys and values in all layers that have them.
+
+    in_float8: in 8 bits, each with its scale.
+    """
     head_bytes = model.head_dim + torch.float32.itemsize if in_float8 else model.head_dim * dtype.itemsize
-    return 2 * model.num_layers * model.num_kv_heads * head_bytes
+    return 2 * len(model.cached_layers) * model.num_kv_heads * head_bytes
+
+
+def state_slots(model: ModelConfig, max_num_seqs: int, budget_bytes: int, kept_bytes: int) -> int:
+    """Return how many slots for states a cache has, one for each sequence and one for a snapshot of each.
+
+    There are fewer where that would leave less than kept_bytes of the budget, and less than a half, to blocks.
+
+    Raises SetupError: when fewer than two fit, with which no sequence could go on from a snapshot.
+    """
+    if model.recurrence is None:
+        return 0
+    slot_bytes = model.recurrence.state_bytes
+    number = min(2 * max_num_seqs, max(budget_bytes - kept_bytes, budget_bytes // 2) // slot_bytes)
+    if number < 2:
+        raise SetupError(
+            f"LORIKEET_KV_CACHE_BYTES is {budget_bytes}; the states of one sequence take {slot_bytes}, "
+            "of which at least two must fit in half of it"
+        )
+    return number
 
 
 def blocks_within(budget_bytes: int, block_bytes: int, available_bytes: int | None) -> int:

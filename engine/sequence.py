@@ -89,6 +89,13 @@ class Sequence(msgspec.Struct, eq=False):
     """True: it is longer than `Limits.length_switch`, so that all of its positions are rotated by other angles."""
     num_registered: int = 0
     """The number of its blocks that the prefix cache has seen."""
+    state_slot: int | None = None
+    """The slot of its states, in models that keep some (`engine.scheduling.cache.state_slots`)."""
+    state_source: tuple[int, int, bytes] | None = None
+    """The number of tokens after which it began with a snapshot, and that one's slot and identity, until the results of
+    its first step are taken."""
+    snapshots: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    """The numbers of tokens after which it takes snapshots that nobody else knows of yet, in order, and their slots."""
     adapter_slot: int | None = None
     adapter_load_bytes: int = 0
     prompt_logprobs: list[TokenLogprobs] = msgspec.field(default_factory=list)
@@ -198,6 +205,25 @@ class Sequence(msgspec.Struct, eq=False):
         self.pooled = None
 
 
+class ChunkStates(msgspec.Struct, frozen=True):
+    """The states between which a chunk leads, in models that keep some."""
+
+    source: int | None
+    """The slot with the states before the chunk; None: zeros."""
+    slot: int
+    """The slot that has them after the chunk."""
+    snapshots: tuple[tuple[int, int], ...] = ()
+    """The numbers of the sequence's tokens within the chunk after which a snapshot is taken, and its slot."""
+
+    @classmethod
+    def of(cls, sequence: Sequence, slot: int, first: int, last: int) -> ChunkStates:
+        """Return the states of a sequence for the tokens from first to last."""
+        source: int | None = slot if first else None
+        if sequence.state_source is not None and sequence.state_source[0] == first:
+            source = sequence.state_source[1]
+        return cls(source, slot, tuple(each for each in sequence.snapshots if first < each[0] <= last))
+
+
 class Chunk(msgspec.Struct, frozen=True):
     """The part of a sequence that one step computes."""
 
@@ -213,6 +239,8 @@ class Chunk(msgspec.Struct, frozen=True):
     """True: the chunk reaches the sequence's end, so the step chooses its next token."""
     follows: bool
     """True: its one token is pending, chosen by the step that is launched before this one."""
+    states: ChunkStates | None = None
+    """None in models that keep none."""
 
     @classmethod
     def of(cls, sequence: Sequence, first: int, num_tokens: int, drafts: tuple[int, ...] = ()) -> Chunk:
@@ -220,7 +248,9 @@ class Chunk(msgspec.Struct, frozen=True):
         samples = first + num_tokens == sequence.length + len(drafts)
         follows = first >= len(sequence.token_ids)
         assert not follows or (num_tokens == sequence.num_pending == 1), "no more than one token is fed by the device"
-        return cls(sequence, first, num_tokens, drafts, samples, follows)
+        slot = sequence.state_slot
+        states = None if slot is None else ChunkStates.of(sequence, slot, first, first + num_tokens)
+        return cls(sequence, first, num_tokens, drafts, samples, follows, states)
 
     @property
     def token_ids(self) -> list[int]:

@@ -31,6 +31,7 @@ from engine.protocol import EngineLimits, Pooling
 from engine.sampling.sampler import Sampler
 from engine.sampling.scores import ClassifierScore, Score, TokenScore
 from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.cache.state_slots import StateSlots
 from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.scheduler import Scheduler
 from engine.server import EngineServer
@@ -135,7 +136,8 @@ def build_core(
     host = HostTier(config.adapter_host_bytes, pinned=device.pin)
     pool = build_adapter_pool(config, model, dtype, device, host, mailbox)
     score = None if device.make_runner is not None else _score_of(config, model)
-    blocks = BlockManager(device.num_blocks, config.block_size, model.longest_window)
+    states = StateSlots(device.num_state_slots) if device.num_state_slots else None
+    blocks = BlockManager(device.num_blocks, config.block_size, model.longest_window, states)
     bounds = scheduler_limits(config, model, device, where)
     scheduler = Scheduler(blocks, pool, bounds, time.monotonic)
     compiler = GrammarCompiler(
@@ -216,7 +218,7 @@ def scheduler_limits(config: EngineConfig, model: ModelConfig, device: Device, w
         task=model.task.kind,
         caches_prefixes=not model.is_encoder,
         length_switch=model.length_switch,
-        num_draft_tokens=config.num_draft_tokens,
+        num_draft_tokens=config.num_draft_tokens if model.recurrence is None else 0,  # a state takes no token back
         batch=batch_limits(config, where),
     )
 

@@ -10,6 +10,7 @@ kernels for CPUs in C++, for engines that are asked for quantized products, whos
 | attention over the cache | `attention.decode_attention`, `prefill_attention` | `gpu.attention.paged_attention_` |
 | rotation and cache write | `rope.rope`, `kv_cache.write_kv` | `gpu.rope_kv.rope_and_write_kv_` |
 | RMS norm | `norm.RmsNorm` | `gpu.norm.rms_norm`, `add_rms_norm_` |
+| linear attention | `linear_attention.gated_delta`, `decayed_sum` | none |
 | gated activation | `activation.silu_mul`, `gelu_mul` | `gpu.activation.silu_mul`, `gelu_mul` |
 | tokens of the step before | the host knows them | `gpu.fed_tokens.fed_tokens` |
 | choosing tokens | `sampling.most_likely`, `sample` | `gpu.sampling.sample` |

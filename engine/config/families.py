@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from engine.config.experts import clamp_of, experts_of
+from engine.config.hybrids import granite_recurrence, qwen_recurrence
 from engine.config.model import ExpertNames, NormNames, UnsupportedModel
 from engine.config.rope_keys import ropes_by_kind, scaling_of
 from engine.config.values import number, whole
@@ -83,6 +84,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """The key of the function of the gate, and the only one that is computed."""
     computes: Callable[[Raw], bool] = lambda raw: True
     """Returns False for a config of this family that is left to transformers."""
+    wrapper: str = ""
+    """The `model_type` of models for text and images whose text model is of this family, and is computed alone."""
 
 
 def unrotated_layers(raw: Raw) -> tuple[int, ...]:
@@ -241,6 +244,62 @@ def _gpt_oss(raw: Raw) -> Raw:
     )
     return _attention_biases(raw) | {"experts": experts, "has_sinks": True}
 
+
+def _qwen3_5(raw: Raw) -> Raw:
+    return _attention_biases(raw) | {
+        "qk_norm": True,
+        "norm_offset": 1.0,
+        "gated_attention": True,
+        "recurrence": qwen_recurrence(raw),
+        "unused": ("mtp.", "model.visual."),
+    }
+
+
+def _shared_expert(raw: Raw) -> Raw:
+    return {
+        "intermediate_size": whole(raw, "moe_intermediate_size", MOST_INNER),
+        "shared_size": whole(raw, "shared_expert_intermediate_size", MOST_INNER),
+        "shared_gate": "mlp.shared_expert_gate",
+        "renamed": tuple((name, f"mlp.shared_expert.{name}") for name in ("gate_proj", "up_proj", "down_proj")),
+    }
+
+
+def _qwen3_5_moe(raw: Raw) -> Raw:
+    return _qwen3_5(raw) | _shared_expert(raw) | {"experts": experts_of(raw, "num_experts", normalized=True)}
+
+
+def _qwen3_next(raw: Raw) -> Raw:
+    experts = experts_of(raw, "num_experts", normalized=bool(raw.get("norm_topk_prob", True)))
+    return (
+        _qwen3_5(raw) | _shared_expert(raw) | {"experts": experts, "recurrence": qwen_recurrence(raw, is_grouped=True)}
+    )
+
+
+def _granite_hybrid(raw: Raw) -> Raw:
+    fields: Raw = {"shared_size": whole(raw, "shared_intermediate_size", MOST_INNER)}
+    if not raw.get("num_local_experts"):
+        fields = {"intermediate_size": fields["shared_size"]}
+    else:
+        fields["experts"] = experts_of(raw, "num_local_experts", normalized=True, names=_GRANITE_NAMES)
+    positions = raw.get("position_embedding_type")
+    if positions not in (None, "nope", "rope"):
+        raise UnsupportedModel("config.json: position_embedding_type must be rope, nope or null")
+    return (
+        _granite(raw)
+        | fields
+        | {
+            "recurrence": granite_recurrence(raw),
+            "unrotated_layers": () if positions == "rope" else tuple(range(raw["num_hidden_layers"])),
+            "fused": ("shared_mlp.input_linear",),
+            "renamed": (("down_proj", "shared_mlp.output_linear"),),
+        }
+    )
+
+
+_QWEN_LINEAR: Raw = {
+    "head_dim": 256, "partial_rotary_factor": 0.25, "full_attention_interval": 4, "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+}  # fmt: skip
 
 _GPT_OSS_ROPE: Raw = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
@@ -464,6 +523,77 @@ FAMILIES: dict[str, Family] = {
         keys=("num_experts", "num_experts_per_tok", "norm_topk_prob"),
         fields=_olmoe,
         computes=lambda raw: raw.get("clip_qkv") is None,
+    ),
+    "qwen3_5_text": Family(
+        architecture="Qwen3_5ForCausalLM",
+        examples="Qwen3.5 and 3.6, dense, text",
+        beside="three of four layers have a gated delta rule; attention has gates",
+        defaults=_QWEN_LINEAR | {"num_key_value_heads": 4},
+        keys=tuple(_QWEN_LINEAR),
+        fields=_qwen3_5,
+        rotates_partly=True,
+        wrapper="qwen3_5",
+    ),
+    "qwen3_5_moe_text": Family(
+        architecture="Qwen3_5MoeForCausalLM",
+        examples="Qwen3.5 and 3.6 35B-A3B, text",
+        beside="as Qwen3.5; experts, and one for all tokens",
+        defaults=_QWEN_LINEAR
+        | {
+            "num_key_value_heads": 2,
+            "intermediate_size": 1,
+            "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+            "num_experts": 256,
+            "num_experts_per_tok": 8,
+        },
+        keys=(*_QWEN_LINEAR, "num_experts", "num_experts_per_tok"),
+        fields=_qwen3_5_moe,
+        rotates_partly=True,
+        wrapper="qwen3_5_moe",
+    ),
+    "qwen3_next": Family(
+        architecture="Qwen3NextForCausalLM",
+        examples="Qwen3-Next 80B-A3B",
+        beside="as Qwen3.5 with experts; fused inputs of states",
+        defaults=_QWEN_LINEAR
+        | {
+            "num_key_value_heads": 2,
+            "intermediate_size": 5632,
+            "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+            "num_experts": 512,
+            "num_experts_per_tok": 10,
+        },
+        keys=(*_QWEN_LINEAR, "num_experts", "num_experts_per_tok", "norm_topk_prob"),
+        fields=_qwen3_next,
+        rotates_partly=True,
+        computes=_has_experts_everywhere,
+    ),
+    "granitemoehybrid": Family(
+        architecture="GraniteMoeHybridForCausalLM",
+        examples="Granite 4, H-micro, H-tiny, H-small",
+        beside="as Granite; most layers are Mamba-2's; in some models experts beside a part for all tokens",
+        defaults={
+            "mamba_d_conv": 4,
+            "mamba_d_state": 256,
+            "mamba_expand": 2,
+            "mamba_n_groups": 1,
+            "mamba_n_heads": 128,
+            "num_experts_per_tok": 2,
+            "num_local_experts": 8,
+            "shared_intermediate_size": 1024,
+        },
+        keys=(
+            "embedding_multiplier",
+            "attention_multiplier",
+            "residual_multiplier",
+            "logits_scaling",
+            "num_local_experts",
+            "num_experts_per_tok",
+            "mamba_d_state",
+        ),
+        fields=_granite_hybrid,
     ),
 }
 """The families that the engine's own code computes, by `model_type`, with the differences of each from Llama."""

@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from engine.config.recurrence import Recurrence
+
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PROJECTIONS: tuple[Projection, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ATTENTION: tuple[Projection, ...] = PROJECTIONS[:4]
@@ -14,6 +16,7 @@ ATTENTION: tuple[Projection, ...] = PROJECTIONS[:4]
 FUSED: dict[str, tuple[Projection, ...]] = {
     "self_attn.qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "mlp.gate_up_proj": ("gate_proj", "up_proj"),
+    "shared_mlp.input_linear": ("gate_proj", "up_proj"),
 }
 """Modules that are one matrix in some checkpoints, and the projections that are their parts, one below the other."""
 
@@ -216,6 +219,19 @@ class ModelConfig(msgspec.Struct, frozen=True):
     """True where neighbouring dimensions are rotated together in the checkpoint: GLM-4."""
     experts: Experts | None = None
     """The experts of each layer, whose inner size is intermediate_size then; None: one feed-forward part for all."""
+    shared_size: int = 0
+    """The inner size of a feed-forward part that all tokens go through beside their experts; 0: there is none."""
+    shared_gate: str = ""
+    """The module whose one output, through a sigmoid, is the factor of that part; none where the part has no factor."""
+    recurrence: Recurrence | None = None
+    """The layers that keep a state in place of keys and values; None where all layers attend."""
+    gated_attention: bool = False
+    """True where queries come with a gate for each dimension of attention's output: Qwen3.5. In a checkpoint each head
+    has its queries, then its gates; the engine has the queries of all heads first."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Projections whose modules have other names than Llama's, with those names."""
+    unused: tuple[str, ...] = ()
+    """The beginnings of names of tensors that a checkpoint may have, and that completions are computed without."""
     has_sinks: bool = False
     """True where each head's softmax has one more score whose weight is dropped: gpt-oss (Xiao et al., 2023)."""
     activation: Literal["silu", "gelu_tanh"] = "silu"
@@ -286,14 +302,15 @@ class ModelConfig(msgspec.Struct, frozen=True):
     def projection_shape(self, projection: Projection) -> tuple[int, int]:
         """Return (in_features, out_features) of one linear of a layer."""
         q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        inner = self.intermediate_size if self.experts is None else self.shared_size
         return {
-            "q_proj": (self.hidden_size, q),
+            "q_proj": (self.hidden_size, 2 * q if self.gated_attention else q),
             "k_proj": (self.hidden_size, kv),
             "v_proj": (self.hidden_size, kv),
             "o_proj": (q, self.hidden_size),
-            "gate_proj": (self.hidden_size, self.intermediate_size),
-            "up_proj": (self.hidden_size, self.intermediate_size),
-            "down_proj": (self.intermediate_size, self.hidden_size),
+            "gate_proj": (self.hidden_size, inner),
+            "up_proj": (self.hidden_size, inner),
+            "down_proj": (inner, self.hidden_size),
         }[projection]
 
     def projection_shapes(self) -> dict[str, tuple[int, int]]:
@@ -303,14 +320,36 @@ class ModelConfig(msgspec.Struct, frozen=True):
         """
         if self.decoder == "transformers":
             return {name: (num_in, num_out) for name, num_in, num_out in self.modules}
-        names = PROJECTIONS if self.experts is None else ATTENTION
-        return {projection: self.projection_shape(projection) for projection in names}
+        names = PROJECTIONS if self.experts is None or self.shared_size else ATTENTION
+        shapes: dict[str, tuple[int, int]] = {projection: self.projection_shape(projection) for projection in names}
+        if self.shared_gate:
+            shapes[self.shared_gate] = (self.hidden_size, 1)
+        if self.recurrence is not None:
+            shapes |= {name: (self.hidden_size, outputs) for name, outputs in self.recurrence.inputs.items()}
+            shapes[self.recurrence.output] = (self.recurrence.num_values, self.hidden_size)
+        return shapes
+
+    @property
+    def cached_layers(self) -> list[int]:
+        """The layers that attend, whose keys and values are cached."""
+        recurrent = () if self.recurrence is None else self.recurrence.layers
+        return [layer for layer in range(self.num_layers) if layer not in recurrent]
+
+    def layers_of_targets(self) -> dict[str, tuple[int, ...]]:
+        """Return the layers that have a module which adapters may target, for modules that not all layers have."""
+        if self.recurrence is None:
+            return {}
+        attending = tuple(self.cached_layers)
+        found = {self._module_of(name): attending for name in ATTENTION}
+        return found | dict.fromkeys([*self.recurrence.inputs, self.recurrence.output], self.recurrence.layers)
 
     def expert_shapes(self) -> dict[str, tuple[int, int]]:
         """Return (in_features, out_features) of each linear of an expert; {} for a model without any."""
         if self.experts is None:
             return {}
-        return {f"experts.{name}": self.projection_shape(name) for name in PROJECTIONS[4:]}
+        hidden, inner = self.hidden_size, self.intermediate_size
+        shapes = ((hidden, inner), (hidden, inner), (inner, hidden))
+        return {f"experts.{name}": shape for name, shape in zip(PROJECTIONS[4:], shapes, strict=True)}
 
     def expert_modules(self) -> dict[str, ExpertModule]:
         """Return the modules of experts that an adapter may target, by short names (`adapters.patterns`).
@@ -333,7 +372,11 @@ class ModelConfig(msgspec.Struct, frozen=True):
 
     def parts_of(self, module: str) -> tuple[Projection, ...]:
         """Return the projections of a module that an adapter may target, in the order of its outputs."""
-        return FUSED[module] if module in self.fused else (module,)  # type: ignore[return-value]
+        usual = {own: projection for projection, own in self.renamed}
+        return FUSED[module] if module in self.fused else (usual.get(module, module),)  # type: ignore[return-value]
+
+    def _module_of(self, projection: str) -> str:
+        return dict(self.renamed).get(projection, projection)
 
     def adapter_targets(self) -> dict[str, tuple[int, int]]:
         """Return the modules that an adapter may target in each layer: {module: (in_features, out_features)}."""
@@ -342,7 +385,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
         fused: dict[str, str] = {FUSED[name][0]: name for name in self.fused}
         parts = {part for name in self.fused for part in FUSED[name]}
         shapes = self.projection_shapes()
-        modules = [fused.get(name, name) for name in shapes if name in fused or name not in parts]
+        modules = [fused.get(name, self._module_of(name)) for name in shapes if name in fused or name not in parts]
         targets = {name: _whole([shapes[part] for part in self.parts_of(name)]) for name in modules}
         of_experts = self.expert_shapes()
         for name, module in self.expert_modules().items():

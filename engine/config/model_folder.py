@@ -70,7 +70,7 @@ def load_model_config(model_dir: str | Path, decoder: DecoderChoice = "auto") ->
     Raises UnsupportedModel: when the engine would compute something wrongly, naming the key.
     """
     folder = Path(model_dir)
-    raw = _read_json(folder / "config.json")
+    raw = _text_alone(_read_json(folder / "config.json"))
     family = raw.get("model_type")
     is_encoder = isinstance(family, str) and family in ENCODERS
     task = task_of(folder, raw, is_encoder=is_encoder)
@@ -89,6 +89,21 @@ def load_model_config(model_dir: str | Path, decoder: DecoderChoice = "auto") ->
         # Without a head of its own, which nothing would be computed by.
         tie_word_embeddings=config.tie_word_embeddings or not has_head,
     )
+
+
+def _text_alone(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of the text model of a config for text and images, where such models are computed without images.
+
+    Raises UnsupportedModel: for a text model of another family than the config's.
+    """
+    wrapped = next((name for name, family in FAMILIES.items() if family.wrapper == raw.get("model_type") != ""), None)
+    if wrapped is None:
+        return raw
+    text = raw.get("text_config")
+    if not isinstance(text, dict) or text.get("model_type", wrapped) != wrapped:
+        raise UnsupportedModel(f"config.json: text_config must be of the model_type {wrapped}")
+    outside = ("tie_word_embeddings", "eos_token_id", "quantization_config", "architectures")
+    return {key: raw[key] for key in outside if key in raw} | text | {"model_type": wrapped}
 
 
 def _decoder_config(folder: Path, raw: dict[str, Any], decoder: DecoderChoice) -> ModelConfig:
@@ -144,6 +159,8 @@ def _own_config(name: str, family: Family, raw: dict[str, Any], folder: Path) ->
         raise UnsupportedModel(f"config.json: partial_rotary_factor is not supported for {name}")
     has_experts = fields.get("experts") is not None
     quantized = read_quantized(folder, raw, has_experts=has_experts) if gguf_of(folder) is None else None
+    if quantized is not None and fields.get("recurrence") is not None:
+        raise UnsupportedModel(f"config.json: quantization_config is not supported for {name}")
     return ModelConfig(
         family=name,
         num_kv_heads=num_kv_heads,

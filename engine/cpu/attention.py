@@ -75,9 +75,12 @@ class PagedCache:
         self.length_switch = config.length_switch
         self.softcap = config.attention_softcap
         self.gathered = Workspace(dtype, torch.device("cpu"))
-        shape = (2, config.num_kv_heads, num_slots, config.head_dim)
+        shape, nothing = (2, config.num_kv_heads, num_slots, config.head_dim), (0,)
+        cached = {*config.cached_layers}
         # Zeros, not garbage: padded context is read at weight 0, and 0 * NaN is a NaN (see kernels.kv_cache).
-        self.layers = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]
+        self.layers = [
+            torch.zeros(shape if layer in cached else nothing, dtype=dtype) for layer in range(config.num_layers)
+        ]
         self.windows = [config.window(layer) for layer in range(config.num_layers)]
 
 

@@ -15,6 +15,7 @@ from engine.cpu.tables import AdapterTables
 from engine.cpu.threads import AdaptedThreads
 from engine.lora.layer import LoadedAdapter
 from engine.models.decoder import Batch, Decoder
+from engine.models.states import StateRows, StateTable, TableStates
 from engine.sequence import Plan, Sequence
 from engine.transfers import Event, PastEvent
 
@@ -92,10 +93,12 @@ class CpuPath(AdapterPath):
         adapter_in: Callable[[int], LoadedAdapter],
         tables: AdapterTables,
         threads: AdaptedThreads | None = None,
+        states: StateTable | None = None,
     ) -> None:
         super().__init__(adapter_in, tables, threads)
         self._decoder = decoder
         self._cache = cache
+        self._states = states
         self._batches = BatchBuilder(block_size, cache.windows, cache.length_switch)
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
@@ -103,7 +106,9 @@ class CpuPath(AdapterPath):
         self.adapt_threads()
         token_ids, rows = self._batches.build(plan)
         wanted = torch.tensor(output_rows, dtype=torch.int64)
-        return self._decoder.forward(Batch(token_ids, PagedAttention(self._cache, rows), wanted, self.step_lora(plan)))
+        attention, lora = PagedAttention(self._cache, rows), self.step_lora(plan)
+        states = None if self._states is None else TableStates(self._states, StateRows.of(plan, torch.from_numpy))
+        return self._decoder.forward(Batch(token_ids, attention, wanted, lora, states))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of rows of `forward`: [W, hidden] -> [W, V] fp32."""

@@ -57,6 +57,8 @@ def why_unquantized(model: ModelConfig, device: torch.device) -> str:
     """Return why a model is computed in the numbers of its files, in words; "" where other formats are possible."""
     if model.decoder == "transformers":
         return "transformers computes this model"
+    if model.recurrence is not None:
+        return "PyTorch computes this model's states"
     return "" if model.experts is None or device.type == "cpu" else "a GPU computes this model's experts"
 
 

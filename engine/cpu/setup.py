@@ -14,10 +14,11 @@ from engine.cpu.quality import CACHE_DTYPE
 from engine.cpu.quantization import load_quantized, settle_format
 from engine.cpu.tables import AdapterTables
 from engine.cpu.threads import AdaptedThreads, linux_usage
-from engine.device import AdapterIn, Device, DevicePath, blocks_within, context_length, kv_token_bytes
+from engine.device import AdapterIn, Device, DevicePath, blocks_within, context_length, kv_token_bytes, state_slots
 from engine.hardware import free_host_bytes, num_threads
 from engine.lora.layer import AdapterLayout
 from engine.models.decoder import Decoder
+from engine.models.states import StateTable
 from engine.sampling.choice import choose_on_host
 from engine.transfers import HostTransfers
 from kernels.cpu.decoder import CACHE_BLOCK
@@ -49,7 +50,9 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
     budget = config.kv_cache_bytes
     if budget is None:
         budget = cache_bytes(config, model, token_bytes, free_bytes)
-    num_blocks = blocks_within(budget, token_bytes * config.block_size, free_bytes)
+    num_state_slots = state_slots(model, config.max_num_seqs, budget, wanted_bytes(config, model, token_bytes))
+    state_bytes = 0 if model.recurrence is None else num_state_slots * model.recurrence.state_bytes
+    num_blocks = blocks_within(budget - state_bytes, token_bytes * config.block_size, free_bytes)
     max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
     adapter_bytes = ADAPTER_BYTES if config.adapter_device_bytes is None else config.adapter_device_bytes
     tables = None
@@ -62,7 +65,10 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
         threads = None if config.num_threads else AdaptedThreads(most, linux_usage, len(os.sched_getaffinity(0)))
         if tables is not None:
             cache = PagedCache(model, num_blocks * config.block_size, max_model_len, dtype)
-            return CpuPath(Decoder(model, weights), cache, config.block_size, adapter_in, tables, threads)
+            states = None
+            if model.recurrence is not None:
+                states = StateTable(model.recurrence, model.rms_norm_eps, num_state_slots, cpu)
+            return CpuPath(Decoder(model, weights), cache, config.block_size, adapter_in, tables, threads, states)
         assert library is not None
         decoder = make_decoder(library, model, weights, num_blocks, max_model_len, cache_dtype=CACHE_DTYPE)
         return NativePath(decoder, model, weights.lm_head, adapter_in, threads)
@@ -78,6 +84,7 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
         expect=_nothing if tables is None else tables.expect,
         # Tables have adapters in float32; matrices of experts are multiplied where they lie.
         keeps_bfloat16=is_native or (model.experts is not None and installed() is not None and dtype == torch.float32),
+        num_state_slots=num_state_slots,
     )
 
 
@@ -87,11 +94,18 @@ def cache_bytes(config: EngineConfig, model: ModelConfig, token_bytes: int, free
     The cache has room for a full batch of sequences of CACHED_TOKENS tokens, and for one of the longest, within bounds.
     Where it is full, new requests wait, and the latest of those that run begin again later.
     """
-    longest = min(config.max_model_len or model.max_position, model.max_position)
-    longest += -longest % config.block_size
-    wanted = max(config.max_num_seqs * CACHED_TOKENS, longest) * token_bytes
+    wanted = wanted_bytes(config, model, token_bytes)
+    if model.recurrence is not None:
+        wanted += 2 * config.max_num_seqs * model.recurrence.state_bytes
     most = MOST_CACHE_BYTES if free_bytes is None else min(MOST_CACHE_BYTES, free_bytes // CACHE_SHARE)
     return max(min(wanted, most), 2 * config.block_size * token_bytes)
+
+
+def wanted_bytes(config: EngineConfig, model: ModelConfig, token_bytes: int) -> int:
+    """Return the bytes of the blocks that a full batch, and one of the longest sequences, would like to have."""
+    longest = min(config.max_model_len or model.max_position, model.max_position)
+    longest += -longest % config.block_size
+    return max(config.max_num_seqs * CACHED_TOKENS, longest) * token_bytes
 
 
 def _nothing(layout: AdapterLayout) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine.lora.layer import GROUPS, Group, LoadedAdapter
 from engine.transfers import Transfers
-from kernels.gpu.lora import SlotTable
+from kernels.gpu.lora import MAX_PROJECTIONS, SlotTable
 
 PROJECTIONS = tuple(name for group in GROUPS for name in group)
 
@@ -38,6 +38,7 @@ class DeviceSlots:
         groups: Sequence[Group] = GROUPS,
         shapes: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
+        assert all(len(group) <= MAX_PROJECTIONS for group in groups), "the kernels take no more of a group"
         self._shapes = shapes or {}
         self._first: dict[Group, int] = {}
         num_projections = 0

@@ -46,9 +46,11 @@ class PagedCache:
         group = config.num_heads // config.num_kv_heads
         self.queries_at_once = queries_at_once(config.head_dim, group, dtype, device)
         kept = torch.float8_e4m3fn if in_float8 else dtype
-        self.layers = [torch.zeros(shape, dtype=kept, device=device) for _ in range(config.num_layers)]
+        cached, nothing = {*config.cached_layers}, (0,) * len(shape)
+        shapes = [shape if layer in cached else nothing for layer in range(config.num_layers)]
+        self.layers = [torch.zeros(each, dtype=kept, device=device) for each in shapes]
         self.scales: list[Tensor | None] = [
-            torch.zeros(shape[:-1], device=device) if in_float8 else None for _ in range(config.num_layers)
+            torch.zeros(each[:-1], device=device) if in_float8 else None for each in shapes
         ]
 
     @property

@@ -21,8 +21,10 @@ from engine.cuda.fill import Extent, Filler, extent_of, fill_work, row_slots
 from engine.cuda.graphs import Captured, StepGraphs, StepLimits, extents_for
 from engine.cuda.lora import LayerWaits, SlotLora, lora_workspace
 from engine.cuda.metadata import Staged, StepBuffers, StepFields, StepShape, num_bytes_of
+from engine.cuda.transfers import PinnedTransfers
 from engine.device import AdapterIn
 from engine.models.decoder import Batch
+from engine.models.states import StateRows, StateTable, TableStates
 from engine.sequence import Plan, Sequence
 from engine.transfers import Event
 from kernels.gpu.fed_tokens import fed_tokens
@@ -30,6 +32,7 @@ from kernels.gpu.query_tiles import max_tiles
 from kernels.gpu.tuning import lora_block_m
 from kernels.gpu.work_list import WorkList, max_chunks
 
+NO_ROWS = Plan([], [])
 CUT = 2  # one of so many parts of the layers comes before the point at which a step counts as halfway
 
 
@@ -86,7 +89,10 @@ class CudaPath:
         limits: StepLimits,
         *,
         use_graphs: bool,
+        states: StateTable | None = None,
     ) -> None:
+        self._states = states
+        self._transfers = PinnedTransfers(accelerator)
         self._accelerator = accelerator
         self._decoder = decoder
         self._cache = cache
@@ -171,7 +177,7 @@ class CudaPath:
         staged = self._buffers.stage(self._shape(extent, len(output_rows)))
         self._send(staged, plan, output_rows, extent)
         at_cut = self._at_cut(self._come_halfway)
-        return self._decoder.forward(self._batch(staged.device, extent, waits), before=at_cut)
+        return self._decoder.forward(self._batch(staged.device, extent, waits, plan=plan), before=at_cut)
 
     def _capture(self, extent: Extent) -> Captured:
         staged, run = self._padded(extent)
@@ -228,11 +234,20 @@ class CudaPath:
         self._buffers.send(staged)
 
     def _batch(
-        self, fields: StepFields[Tensor], extent: Extent, waits: LayerWaits, beside: Beside | None = None
+        self,
+        fields: StepFields[Tensor],
+        extent: Extent,
+        waits: LayerWaits,
+        beside: Beside | None = None,
+        plan: Plan = NO_ROWS,
     ) -> Batch:
+        """Return the batch of a step. plan: that of its rows, in a model with states; none of padding."""
         lora = self._lora(fields, waits, beside) if extent.with_adapters else None
         token_ids = fed_tokens(fields.token_ids, self._chosen)
-        return Batch(token_ids, PagedAttention(self._cache, fields, extent), fields.output_rows, lora)
+        states = None
+        if self._states is not None:
+            states = TableStates(self._states, StateRows.of(plan, self._transfers.put))
+        return Batch(token_ids, PagedAttention(self._cache, fields, extent), fields.output_rows, lora, states)
 
     def _lora(self, fields: StepFields[Tensor], waits: LayerWaits, beside: Beside | None) -> SlotLora:
         num_rows = len(fields.rows)

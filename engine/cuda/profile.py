@@ -13,6 +13,7 @@ from engine.cuda.attention import PagedCache
 from engine.cuda.graphs import StepLimits
 from engine.cuda.path import CudaPath, StepDecoder
 from engine.lora.layer import LoadedAdapter
+from engine.models.states import StateTable
 from engine.protocol import GenerateRequest, SamplingParams
 from engine.sampling.logits_processors import Row
 from engine.sampling.sampler import Sampler
@@ -50,8 +51,11 @@ def peak_of_largest_steps(
             accelerator.device,
             in_float8=in_float8,
         )
-        nothing = LoadedAdapter("", {}, 0)
-        return CudaPath(accelerator, decoder, cache, slots, lambda slot: nothing, limits, use_graphs=False)
+        nothing, recurrence = LoadedAdapter("", {}, 0), decoder.config.recurrence
+        states = None if recurrence is None else StateTable(recurrence, 1e-6, 1, accelerator.device)
+        return CudaPath(
+            accelerator, decoder, cache, slots, lambda slot: nothing, limits, use_graphs=False, states=states
+        )
 
     def compute(plan: Plan) -> None:
         path = path_of(1 + max(max(chunk.sequence.block_table) for chunk in plan.chunks))
@@ -101,4 +105,4 @@ def _prompts(limits: StepLimits, num_decodes: int, block_size: int, adapter_slot
 def _sequence(num_tokens: int, sampling: SamplingParams, adapter_slot: int | None = None) -> Sequence:
     """Return a sequence of so many tokens whose prompt is one token."""
     request = GenerateRequest("profile", [0], sampling, "")
-    return Sequence(request, [0] * num_tokens, seed=0, arrived_s=0.0, adapter_slot=adapter_slot)
+    return Sequence(request, [0] * num_tokens, seed=0, arrived_s=0.0, adapter_slot=adapter_slot, state_slot=0)

@@ -20,9 +20,10 @@ from engine.cuda.path import CudaPath, StepDecoder
 from engine.cuda.profile import peak_of_largest_steps
 from engine.cuda.sampling import TritonChoice, penalize_rows_
 from engine.cuda.transfers import PinnedTransfers
-from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes
+from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes, state_slots
 from engine.lora.layer import groups_of, shapes_of
 from engine.models.decoder import Decoder
+from engine.models.states import StateTable
 from engine.models.weights import GroupedProduct, ModelWeights, Stacked, by_expert
 from engine.sampling.sampler import Sampler
 from kernels.gpu.activation import gelu_mul, silu_mul
@@ -77,7 +78,8 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
     Raises SetupError.
     """
     decoder = Decoder(model, weights, silu_mul if model.activation == "silu" else gelu_mul, sorted_rows)
-    return build_with(config, decoder, accelerator, use_graphs=True)
+    # Runs of prompts' rows through states are a loop over sequences, which no graph could hold.
+    return build_with(config, decoder, accelerator, use_graphs=model.recurrence is None)
 
 
 def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelerator, *, use_graphs: bool) -> Device:
@@ -113,15 +115,20 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
     )
     log.info("memory in bytes: %d of %d used, %d for steps, %s", memory.used, memory.total, peak_bytes, division)
     token_bytes = kv_token_bytes(model, dtype, in_float8=in_float8)
-    num_blocks = blocks_within(division.kv_cache, token_bytes * config.block_size, None)
+    num_state_slots = state_slots(model, config.max_num_seqs, division.kv_cache, division.kv_cache)
+    state_bytes = 0 if model.recurrence is None else num_state_slots * model.recurrence.state_bytes
+    num_blocks = blocks_within(division.kv_cache - state_bytes, token_bytes * config.block_size, None)
     max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
 
     def make_path(adapter_in: AdapterIn) -> CudaPath:
         with explained("the KV cache was made", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_KV_CACHE_BYTES"):
             cache = PagedCache(model, num_blocks, config.block_size, max_model_len, dtype, device, in_float8=in_float8)
+            states = None
+            if model.recurrence is not None:
+                states = StateTable(model.recurrence, model.rms_norm_eps, num_state_slots, device)
         with explained("graphs were captured", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_MAX_NUM_SEQS"):
             final = step_limits(config, max_model_len)
-            path = CudaPath(accelerator, decoder, cache, slots, adapter_in, final, use_graphs=use_graphs)
+            path = CudaPath(accelerator, decoder, cache, slots, adapter_in, final, use_graphs=use_graphs, states=states)
         with explained("memory of adapters was taken", "lower LORIKEET_ADAPTER_DEVICE_BYTES"):
             copies.reserve(division.adapters)  # last: a capture gives unused memory back to the driver
         return path
@@ -142,6 +149,7 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
         pin=device.type == "cuda",
         to_device=copies.to_device,
         vacate=vacate,
+        num_state_slots=num_state_slots,
     )
 
 
@@ -163,6 +171,10 @@ def check_model(model: ModelConfig, dtype: torch.dtype) -> None:
     """
     if model.has_sinks:
         raise UnsupportedModel(f"config.json: attention of {model.family} has sinks, which needs a CPU for now")
+    if model.shared_gate:
+        raise UnsupportedModel(
+            f"config.json: the shared expert of {model.family} has a factor of its own, which needs a CPU for now"
+        )
     if model.head_dim % 16 or model.head_dim > LARGEST_HEAD:
         raise UnsupportedModel(
             f"config.json: head_dim is {model.head_dim}; on a GPU a multiple of 16 up to {LARGEST_HEAD}"

@@ -23,7 +23,7 @@ QKV: Group = ("q_proj", "k_proj", "v_proj")
 OUT: Group = ("o_proj",)
 GATE_UP: Group = ("gate_proj", "up_proj")
 DOWN: Group = ("down_proj",)
-GROUPS = (QKV, OUT, GATE_UP, DOWN)  # projections of one group share their input
+GROUPS: tuple[Group, ...] = (QKV, OUT, GATE_UP, DOWN)  # projections of one group share their input
 
 EXPERTS_GATE_UP: Group = ("experts.gate_proj", "experts.up_proj")
 EXPERTS_DOWN: Group = ("experts.down_proj",)
@@ -34,7 +34,14 @@ def groups_of(config: ModelConfig) -> Sequence[Group]:
     """Return the groups of a model's projections."""
     if config.decoder != "own":
         return config.groups
-    return GROUPS if config.experts is None else (QKV, OUT, *EXPERT_GROUPS)
+    groups = GROUPS if config.experts is None or config.shared_size else GROUPS[:2]
+    if config.experts is not None:
+        groups = (*groups, *EXPERT_GROUPS)
+    if config.shared_gate:
+        groups = (*groups, (config.shared_gate,))
+    if config.recurrence is not None:
+        groups = (*groups, *config.recurrence.input_groups, (config.recurrence.output,))
+    return groups
 
 
 def shapes_of(config: ModelConfig) -> dict[str, tuple[int, int]]:

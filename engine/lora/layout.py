@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from adapters.patterns.module_names import BLOCK_OF_PROJECTION
 from engine.config import ModelConfig
 from engine.config.model import FUSED, ExpertModule
 
@@ -19,29 +20,32 @@ _NORMS = ("q_norm", "k_norm")
 
 
 class Part(NamedTuple):
-    """Rows from `first` of a fused matrix or bias."""
+    """Rows from `first` of a fused matrix or bias, or all rows of one that goes by another name."""
 
     source: str
-    """The name of the fused tensor."""
+    """The name of the tensor."""
     first: int
     num_rows: int
-    """The rows of the fused tensor."""
+    """The rows of the tensor."""
 
 
 def part_of(name: str, config: ModelConfig) -> Part | None:
-    """Return where a tensor lies in a fused one; None where the model has it apart.
+    """Return where a tensor lies in a fused one or under another name; None where the model has it as Llama does.
 
-    name: as where nothing is fused, such as `model.layers.0.self_attn.k_proj.weight`.
+    name: Llama's, such as `model.layers.0.self_attn.k_proj.weight`.
     """
     for module in config.fused:
-        block, fused = module.split(".")
         for projection in FUSED[module]:
-            tail = f"{block}.{projection}."
-            if tail not in name:
+            usual = f".{BLOCK_OF_PROJECTION[projection]}.{projection}."
+            if usual not in name:
                 continue
             heights = [config.projection_shape(each)[1] for each in FUSED[module]]
             first = sum(heights[: FUSED[module].index(projection)])
-            return Part(name.replace(tail, f"{block}.{fused}."), first, sum(heights))
+            return Part(name.replace(usual, f".{module}."), first, sum(heights))
+    for own, module in config.renamed:
+        usual = f".{BLOCK_OF_PROJECTION[own]}.{own}."
+        if usual in name:
+            return Part(name.replace(usual, f".{module}."), 0, config.projection_shapes()[own][1])
     return None
 
 
@@ -51,12 +55,20 @@ def in_order(name: str, tensor: Tensor, config: ModelConfig) -> Tensor:
     name: of the checkpoint's tensor; tensor [heads * head_dim, ...] or [head_dim].
     """
     words = name.split(".")
+    if len(words) > 1 and words[-2] == "q_proj" and config.gated_attention:
+        return _gates_last(tensor, config)
+    if config.recurrence is not None and len(words) > 2:
+        tensor = _ungrouped(tensor, config.recurrence.parts_of_groups(".".join(words[-3:-1])))
     order = config.head_order() if len(words) > 1 and words[-2] in (*REORDERED, *_NORMS) else None
     return tensor if order is None else _reordered(tensor, order)
 
 
 def outputs_of(projection: str, outputs: Tensor, config: ModelConfig) -> Tensor:
     """Return B of an adapter's projection, [out, r], with its outputs in the engine's order."""
+    if projection == "q_proj" and config.gated_attention:
+        return _gates_last(outputs, config)
+    if config.recurrence is not None:
+        outputs = _ungrouped(outputs, config.recurrence.parts_of_groups(projection))
     order = config.head_order() if projection in REORDERED else None
     return outputs if order is None else _reordered(outputs, order)
 
@@ -68,6 +80,21 @@ def expert_outputs(projection: str, module: ExpertModule, config: ModelConfig) -
     if len(module.projections) > 1 and experts is not None and experts.order == "interleaved":
         return slice(place, None, len(module.projections))
     return slice(place * height, (place + 1) * height)
+
+
+def _gates_last(tensor: Tensor, config: ModelConfig) -> Tensor:
+    """Return queries with gates, [heads * 2 * head_dim, ...], as queries of all heads, in order, and then all gates."""
+    by_head = tensor.reshape(config.num_heads, 2, config.head_dim, *tensor.shape[1:])
+    order, queries = config.head_order(), by_head[:, 0].flatten(0, 1)
+    return torch.cat((queries if order is None else _reordered(queries, order), by_head[:, 1].flatten(0, 1)))
+
+
+def _ungrouped(tensor: Tensor, parts: Sequence[int]) -> Tensor:
+    """Return outputs in groups of parts of these sizes, [groups * sum(parts), ...], part by part of all groups."""
+    if not parts:
+        return tensor
+    by_group = tensor.reshape(-1, sum(parts), *tensor.shape[1:])
+    return torch.cat([part.flatten(0, 1) for part in torch.split(by_group, list(parts), 1)])
 
 
 def _reordered(tensor: Tensor, order: Sequence[int]) -> Tensor:

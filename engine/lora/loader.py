@@ -129,6 +129,7 @@ class AdapterLoader:
         self._num_experts = 0 if config.experts is None else config.experts.number
         self._groups = groups_of(config)
         self._num_layers = config.num_layers
+        self._layers_of = config.layers_of_targets()
         self._dtype = dtype
         self._expect = expect
         self._pin = pin
@@ -156,7 +157,7 @@ class AdapterLoader:
                 file = read_description(folder)
             except AdapterRejected as refusal:  # nothing is stored that this would refuse
                 raise AdapterDamaged(digest, f"can't be read: {'; '.join(refusal.reasons)}") from None
-            check_fit(file, self._targets, self._num_layers)
+            check_fit(file, self._targets, self._num_layers, self._layers_of)
             check_rank(file, self._max_rank)
             content = _read_file(folder / WEIGHTS_NAME)
             if _content_digest(file, content.data) != digest:

@@ -47,6 +47,10 @@ class _File(Protocol):
         """Return what gives rows of the tensor by an index, without the others."""
 
 
+WRAPPED = "model.language_model."
+"""The beginning of names of a text model's tensors in a model for text and images."""
+
+
 class _Renamed:
     """A file of which one tensor goes by another name."""
 
@@ -82,6 +86,10 @@ class _Checkpoint:
             self._files.update(dict.fromkeys(file.keys(), file))
         if "embed_tokens.weight" in self._files:  # as a model without a head was saved
             self._files = {f"model.{name}": _Renamed(file, name) for name, file in self._files.items()}
+        self._files |= {
+            name.replace(WRAPPED, "model.", 1): _Renamed(self._files.pop(name), name)
+            for name in [each for each in self._files if each.startswith(WRAPPED)]
+        }
         self._unread = set(self._files)
         self._config = config
         self._dtype = dtype
@@ -153,7 +161,12 @@ class _Checkpoint:
             yield part.source
 
     def unread(self) -> Iterator[str]:
-        return (name for name in sorted(self._unread) if not name.endswith("rotary_emb.inv_freq"))
+        unused = self._config.unused
+        return (
+            name
+            for name in sorted(self._unread)
+            if not name.endswith("rotary_emb.inv_freq") and not name.startswith(unused)
+        )
 
 
 def load_weights(

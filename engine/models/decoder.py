@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.lora.layer import DOWN, EXPERTS_DOWN, EXPERTS_GATE_UP, GATE_UP, OUT, QKV, Group
-from engine.models.weights import ExpertWeights, LayerWeights, ModelWeights, Norm, Product
+from engine.models.weights import ExpertWeights, GatedWeights, LayerWeights, ModelWeights, Norm, Product
 from kernels.activation import clamped_mul, gelu_mul, silu_mul
 from kernels.experts import ExpertRows, route, sorted_rows, weighted_sum
 from kernels.workspace import Workspace
@@ -29,6 +29,16 @@ class StepAttention(Protocol):
 
         qkv may be overwritten. Queries and keys get the layer's norms by head, if it has any, and are rotated, unless
         the layer is one that does not rotate; keys and values are in the cache of layer `index` afterwards.
+        """
+
+
+class StepStates(Protocol):
+    """The states of one step's rows, in layers that keep a state in place of keys and values."""
+
+    def recur(self, index: int, layer: LayerWeights, inputs: Tensor) -> Tensor:
+        """Go on from the rows' states by the inputs [N, ...] of layer `index` -> [N, num_values] in their dtype.
+
+        The states are those after the rows afterwards, and snapshots that the step takes are there.
         """
 
 
@@ -73,6 +83,7 @@ class Batch(msgspec.Struct, frozen=True):
     output_rows: Tensor  # [W] integers
     """The rows whose hidden states are wanted."""
     lora: StepLora | None
+    states: StepStates | None = None
 
 
 class Decoder:
@@ -109,7 +120,8 @@ class Decoder:
         x = _scaled(self.weights.embed(batch.token_ids), self._embedding_multiplier)
         for index, layer in enumerate(self.weights.layers):
             before(index)
-            x = self._attend(index, layer, x, batch)
+            attend = self._attend if layer.recurrent is None else self._recur
+            x = attend(index, layer, x, batch)
             x = self._feed_forward(index, layer, x, batch.lora)
         return self.weights.norm(x[batch.output_rows])
 
@@ -127,7 +139,13 @@ class Decoder:
         delta = None if lora is None else lora.begin(index, QKV, normed)
         qkv = layer.qkv(normed)
         sizes = [number * config.head_dim for number in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
-        if delta is not None:
+        gates: Tensor | None = None
+        if config.gated_attention:
+            if delta is not None:
+                delta.add_(qkv, [2 * sizes[0], *sizes[1:]])
+            q, gates, kv = torch.split(qkv, [sizes[0], sizes[0], sum(sizes[1:])], 1)
+            qkv = torch.cat((q, kv), 1)
+        elif delta is not None:
             delta.add_(qkv, sizes)
         if layer.whole_norms is not None:
             q, k, v = torch.split(qkv, sizes, 1)
@@ -135,15 +153,35 @@ class Decoder:
         elif layer.q_norm is None:  # a norm has the factor in its weights
             _scaled(qkv[:, : config.num_heads * config.head_dim], config.query_multiplier)
         attended = batch.attention.attend(index, layer, qkv.view(x.shape[0], -1, config.head_dim))
+        if gates is not None:
+            attended = attended * gates.sigmoid()
         attended = _scaled(attended, config.residual_multiplier)
         delta = None if lora is None else lora.begin(index, OUT, attended)
         return _added(layer.o, attended, delta, layer.attention_norm, x)
+
+    def _recur(self, index: int, layer: LayerWeights, x: Tensor, batch: Batch) -> Tensor:
+        """Return the residual stream x [N, hidden] after a layer that keeps a state in place of keys and values."""
+        recurrence, lora = self.config.recurrence, batch.lora
+        assert recurrence is not None and batch.states is not None
+        normed = x if layer.input_norm is None else layer.input_norm(x)
+        inputs, first = layer.qkv(normed), 0
+        if lora is not None:
+            for group in recurrence.input_groups:
+                sizes = [recurrence.inputs[name] for name in group]
+                lora.begin(index, group, normed).add_(inputs[:, first : first + sum(sizes)], sizes)
+                first += sum(sizes)
+        out = _scaled(batch.states.recur(index, layer, inputs), self.config.residual_multiplier)
+        delta = None if lora is None else lora.begin(index, (recurrence.output,), out)
+        return _added(layer.o, out, delta, layer.attention_norm, x)
 
     def _feed_forward(self, index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
         """Return the residual stream x [N, hidden] after the layer's feed-forward part."""
         normed = x if layer.post_norm is None else layer.post_norm(x)
         if isinstance(layer.feed_forward, ExpertWeights):
-            fed = _scaled(self._experts(index, layer.feed_forward, normed, lora), self.config.residual_multiplier)
+            fed = self._experts(index, layer.feed_forward, normed, lora)
+            if layer.feed_forward.shared is not None:
+                fed += self._shared(index, layer.feed_forward, layer.feed_forward.shared, normed, lora)
+            fed = _scaled(fed, self.config.residual_multiplier)
             return (fed if layer.feed_forward_norm is None else layer.feed_forward_norm(fed)) + x
         delta = None if lora is None else lora.begin(index, GATE_UP, normed)
         gate_up = layer.gate_up(normed)
@@ -174,6 +212,27 @@ class Decoder:
         if delta is not None:
             delta.add_(out, out.shape[1:])
         return weighted_sum(out, rows, shares)
+
+    def _shared(
+        self, index: int, weights: ExpertWeights, shared: GatedWeights, x: Tensor, lora: StepLora | None
+    ) -> Tensor:
+        """Return what the part that all rows go through beside their experts makes of x [N, hidden]."""
+        delta = None if lora is None else lora.begin(index, GATE_UP, x)
+        gate_up = shared.gate_up(x)
+        if delta is not None:
+            delta.add_(gate_up, (gate_up.shape[1] // 2,) * 2)
+        gated = self._activation(gate_up)
+        delta = None if lora is None else lora.begin(index, DOWN, gated)
+        out = shared.down(gated)
+        if delta is not None:
+            delta.add_(out, out.shape[1:])
+        if weights.shared_gate is None:
+            return out
+        delta = None if lora is None else lora.begin(index, (self.config.shared_gate,), x)
+        factor = weights.shared_gate(x)
+        if delta is not None:
+            delta.add_(factor, (1,))
+        return out * factor.sigmoid()
 
 
 def bounded_(x: Tensor, cap: float) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.config.model import Experts
+from engine.config.recurrence import Recurrence
 from kernels.experts import ExpertRows, GroupedLinear, segments
 from kernels.linear import Embedding, Linear
 
@@ -103,13 +104,29 @@ class ExpertWeights(msgspec.Struct, frozen=True):
     router: Product  # H -> E
     gate_up: GroupedProduct  # H -> 2I
     down: GroupedProduct  # I -> H
+    shared: GatedWeights | None = None  # of all tokens
+    shared_gate: Product | None = None  # H -> 1
+
+
+class RecurrentWeights(msgspec.Struct, frozen=True):
+    """The weights of a layer with a state, beside its products; all in fp32 (`engine.config.recurrence`)."""
+
+    conv: Tensor  # [conv_width, num_channels]
+    conv_bias: Tensor | None  # [num_channels]
+    decay: Tensor  # [num_heads], below 0
+    step_bias: Tensor  # [num_heads]
+    skip: Tensor | None  # [num_heads], the factor of the values that are added to the output: Mamba-2
+    norm: Tensor  # [value_dim] of each head, or of Mamba-2 [num_values]
 
 
 class LayerWeights(msgspec.Struct, frozen=True):
-    """The weights of one decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate."""
+    """The weights of one decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate.
+
+    Of a layer with a state, the first product gives the state's inputs, and the second takes its output.
+    """
 
     input_norm: Norm | None  # [H]
-    qkv: Product  # H -> Q + 2K
+    qkv: Product  # H -> Q + 2K, or 2Q + 2K where queries come with gates
     q_norm: Norm | None  # [D]
     k_norm: Norm | None  # [D]
     whole_norms: tuple[Norm, Norm] | None  # [Q] and [K], of all heads together
@@ -119,6 +136,7 @@ class LayerWeights(msgspec.Struct, frozen=True):
     feed_forward: GatedWeights | ExpertWeights
     feed_forward_norm: Norm | None  # [H], of the feed-forward part's output
     sinks: Tensor | None = None  # [heads]
+    recurrent: RecurrentWeights | None = None  # None of a layer that attends
 
     @property
     def gated(self) -> GatedWeights:
@@ -262,14 +280,37 @@ def _layer(
     def layer_norm(name: str) -> Norm | None:
         return norm(name, hidden) if name else None
 
-    def feed_forward() -> GatedWeights | ExpertWeights:
-        if config.experts is not None:
-            return _experts(take, config, config.experts, prefix, make_grouped)
+    def gated() -> GatedWeights:
         return GatedWeights(
             make_linear(matrices("mlp", "gate_proj", "up_proj"), None),
             make_linear(matrices("mlp", "down_proj"), None),
         )
 
+    def feed_forward() -> GatedWeights | ExpertWeights:
+        if config.experts is None:
+            return gated()
+        experts = _experts(take, config, config.experts, prefix, make_grouped)
+        if not config.shared_size:
+            return experts
+        gate = config.shared_gate
+        factor = Linear(take(f"{prefix}.{gate}.weight", (1, hidden)), None) if gate else None
+        return msgspec.structs.replace(experts, shared=gated(), shared_gate=factor)
+
+    if config.recurrence is not None and index in config.recurrence.layers:
+        inputs, output, recurrent = _recurrent(take, config, config.recurrence, prefix, make_linear)
+        return LayerWeights(
+            input_norm=layer_norm(config.norms.before_attention),
+            qkv=inputs,
+            q_norm=None,
+            k_norm=None,
+            whole_norms=None,
+            o=output,
+            attention_norm=layer_norm(config.norms.after_attention),
+            post_norm=layer_norm(config.norms.before_feed_forward),
+            feed_forward=feed_forward(),
+            feed_forward_norm=layer_norm(config.norms.after_feed_forward),
+            recurrent=recurrent,
+        )
     qkv = ("q_proj", "k_proj", "v_proj")
     q_size, k_size = (config.projection_shapes()[name][1] for name in qkv[:2])
     whole = (
@@ -295,6 +336,43 @@ def _layer(
         feed_forward=feed_forward(),
         feed_forward_norm=layer_norm(config.norms.after_feed_forward),
         sinks=take(f"{prefix}.self_attn.sinks", (config.num_heads,)) if config.has_sinks else None,
+    )
+
+
+def _recurrent(
+    take: Take, config: ModelConfig, recurrence: Recurrence, prefix: str, make_linear: MakeLinear
+) -> tuple[Product, Product, RecurrentWeights]:
+    """Return the products before and after the state of a layer, and what the layer has beside them."""
+    hidden, block = config.hidden_size, f"{prefix}.{recurrence.block}"
+    heads, channels, width = recurrence.num_heads, recurrence.num_channels, recurrence.conv_width
+    is_mamba, has_bias = recurrence.kind == "mamba2", recurrence.has_proj_bias
+
+    def bias(name: str, outputs: int) -> Tensor | None:
+        return take(f"{prefix}.{name}.bias", (outputs,)) if has_bias else None
+
+    names = recurrence.inputs
+    matrices = Stacked(
+        take, [f"{prefix}.{name}.weight" for name in names], [(outputs, hidden) for outputs in names.values()]
+    )
+    # No model with several matrices has biases.
+    inputs = make_linear(matrices, bias(next(iter(names)), sum(names.values())))
+    output_bias = bias(recurrence.output, hidden)
+    output = make_linear(
+        Stacked(take, [f"{prefix}.{recurrence.output}.weight"], [(hidden, recurrence.num_values)]),
+        None if output_bias is None else output_bias * config.residual_multiplier,
+    )
+    conv_bias = take(f"{block}.conv1d.bias", (channels,)) if recurrence.has_conv_bias else None
+    return (
+        inputs,
+        output,
+        RecurrentWeights(
+            conv=take(f"{block}.conv1d.weight", (channels, 1, width))[:, 0].float().T.contiguous(),
+            conv_bias=None if conv_bias is None else conv_bias.float(),
+            decay=-take(f"{block}.A_log", (heads,)).float().exp(),
+            step_bias=take(f"{block}.dt_bias", (heads,)).float(),
+            skip=take(f"{block}.D", (heads,)).float() if is_mamba else None,
+            norm=take(f"{block}.norm.weight", (recurrence.num_values if is_mamba else recurrence.value_dim,)).float(),
+        ),
     )
 
 

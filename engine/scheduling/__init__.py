@@ -16,7 +16,7 @@ Pure: data in, a plan out; no clock of its own, no torch, no threads, no sockets
     finish_rate     when a refused request may come again
     completion      one choice's tokens: stop ids, lengths, what is shown
     block_manager   the KV cache's blocks: references, reuse of prefixes, least recently used
-    block_hashes    what makes two blocks equal
+    cache           what makes two blocks equal; the slots for states, in models that keep some
     drafter         tokens guessed from the text so far
     limits          what a request may ask of this engine
     matcher_time    what grammars may take of one step
@@ -36,6 +36,9 @@ Pure: data in, a plan out; no clock of its own, no torch, no threads, no sockets
   token aside; unused blocks stay until memory is needed, least recently released first. Prompts whose
   log-probabilities are asked for, and mean pooling, need every position computed and reuse nothing, but what they
   compute is reused.
+- States. In models some of whose layers keep a state in place of keys and values, a sequence has a slot as well, and a
+  prefix is of use only where a snapshot of the states at its end was taken. Chunks name the slots between which they
+  lead; drafts are off, since a state takes no token back.
 - Bands. Interactive requests are planned as if there were no batch work, which fills what they leave of a step's rows,
   tokens and time, and has a small share in any case. `batch_work` states the rules.
 - Choices. The n choices of a request are sequences of their own. The first computes the prompt; the others wait for

@@ -92,6 +92,8 @@ class BatchWork:
         """Places of this step that interactive requests may not take."""
         self.num_held_blocks = 0
         """Blocks that have to stay free when an interactive request is admitted."""
+        self.holds_slot = False
+        """True where a slot for states has to stay free as well."""
 
     @property
     def num_rows(self) -> int:
@@ -110,6 +112,7 @@ class BatchWork:
         self._planned = {}
         self._has_given_up = self._must_wait = False
         self.num_held_places = self.num_held_blocks = 0
+        self.holds_slot = False
         if not self._band.num_alive:
             return
         num_used = sum(sequence.num_blocks for sequence in self._interactive.running)
@@ -119,21 +122,22 @@ class BatchWork:
             if slot is not None and not sequence.num_pending and self._adapters.is_reclaimed(slot):
                 self._give_up(sequence)
 
-    def reclaim(self, num_blocks: int) -> None:
+    def reclaim(self, num_blocks: int, starting: Sequence | None = None) -> None:
         """Have sequences of the band give up their blocks, as far as that lets an interactive request have num_blocks.
 
         They give up until so many are free, and of these nothing recent unless the band is down to what it may always
-        hold.
+        hold. starting: the sequence that is to start with these blocks, and with a slot for its states.
         """
-        if not len(self._band.running) or not self._lacks(num_blocks):
+        if not len(self._band.running) or not (self._lacks(num_blocks) or self._lacks_slot(starting)):
             return
         victims = self._victims()
-        if self._blocks.num_free + sum(sequence.num_blocks for sequence in victims) < num_blocks:
+        num_within_reach = self._blocks.num_free + sum(sequence.num_blocks for sequence in victims)
+        if num_within_reach < num_blocks or (not victims and self._lacks_slot(starting)):
             # A sequence whose tokens are pending can give up once the tokens are known: until then it gets no more.
             self._must_wait |= any(sequence.num_pending for sequence in self._band.running)
             return
         for sequence in victims:
-            if not self._lacks(num_blocks):
+            if not (self._lacks(num_blocks) or self._lacks_slot(starting)):
                 return
             self._give_up(sequence)
 
@@ -141,6 +145,9 @@ class BatchWork:
         """Tell whether batch work is in the way of so many blocks."""
         blocks = self._blocks
         return num_blocks > blocks.num_free or (num_blocks > blocks.num_idle and not self._max_recent())
+
+    def _lacks_slot(self, starting: Sequence | None) -> bool:
+        return starting is not None and self._blocks.lacks_slot(starting, starting.may_reuse_prefix)
 
     def take_owed(self, num_places: int, left: int) -> list[Chunk]:
         """Plan what the band is owed, of num_places places and `left` tokens that interactive decodes have left."""
@@ -235,6 +242,7 @@ class BatchWork:
         if not self._start(sequence, 0):
             if len(self._interactive.running):  # else nobody is in the way
                 self.num_held_blocks = self._blocks.num_needed(sequence, sequence.may_reuse_prefix)
+                self.holds_slot = self._blocks.lacks_slot(sequence, sequence.may_reuse_prefix)
             return None
         return sequence
 

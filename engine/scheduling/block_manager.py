@@ -14,7 +14,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from engine.scheduling.block_hashes import BlockHasher
+from engine.scheduling.cache.block_hashes import BlockHasher
+from engine.scheduling.cache.state_slots import StateSlots
 from engine.sequence import Sequence
 
 NEVER = -1
@@ -25,6 +26,8 @@ class _Prefix(NamedTuple):
 
     end: int
     blocks: list[int]
+    num_known: int = 0
+    """The number of blocks from the beginning that are in the cache, though there may be no snapshot at their end."""
 
 
 NOTHING = _Prefix(0, [])
@@ -37,10 +40,17 @@ class BlockManager:
     used, then old and then recent ones of interactive requests.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, window: int | None = None) -> None:
-        """Set up empty blocks. window: the most tokens that a position sees, itself included; None: all."""
+    def __init__(
+        self, num_blocks: int, block_size: int, window: int | None = None, states: StateSlots | None = None
+    ) -> None:
+        """Set up empty blocks.
+
+        window: the most tokens that a position sees, itself included; None: all. states: the slots for states, which
+        sequences get with their blocks; None for a model without any.
+        """
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.states = states
         self._window = window
         self._hasher = BlockHasher(block_size)
         self._empty = list(range(num_blocks))
@@ -71,6 +81,8 @@ class BlockManager:
         self._old.update(self._aging)
         self._aging, self._new = self._new, OrderedDict()
         self._num_agings += 1
+        if self.states is not None:
+            self.states.age()
 
     def num_cached_tokens(self, sequence: Sequence) -> int:
         """Return how many tokens of the sequence's beginning are in the cache.
@@ -99,6 +111,8 @@ class BlockManager:
         num_idle = self.num_idle - sum(block not in self._new and block not in self._aging for block in revived)
         if max_recent is not None and num_new > num_idle + max_recent:
             return False
+        if self.states is not None and not self._start_states(self.states, sequence, prefix):
+            return False
         for block in prefix.blocks:
             self._uncache(block)
             self._references[block] += 1
@@ -108,6 +122,21 @@ class BlockManager:
         sequence.num_computed = prefix.end * self.block_size
         sequence.num_registered = prefix.end
         return True
+
+    def _start_states(self, states: StateSlots, sequence: Sequence, prefix: _Prefix) -> bool:
+        """Give a sequence a slot for its states; return False, and change nothing, where none is free."""
+        num_full = (len(sequence.token_ids) - 1) // self.block_size
+        self._hasher.extend(sequence, num_full)
+        ends = sorted({end for end in (prefix.num_known, num_full) if end > prefix.end})
+        positions = [end * self.block_size for end in ends]
+        return states.start(sequence, prefix.end * self.block_size, positions, self.block_size)
+
+    def lacks_slot(self, sequence: Sequence, use_cache: bool) -> bool:
+        """Tell whether `start` of a sequence fails for want of a slot for its states."""
+        if self.states is None:
+            return False
+        prefix = self._find_prefix(sequence) if use_cache else NOTHING
+        return not self.states.has_room(sequence, prefix.end * self.block_size, self.block_size)
 
     def num_missing(self, sequence: Sequence, num_tokens: int | None = None) -> int:
         """Return how many more blocks a sequence needs for num_tokens tokens; None: for all of its tokens."""
@@ -135,6 +164,8 @@ class BlockManager:
         if num_past > sequence.num_past:
             self._let_go(sequence, sequence.block_table[sequence.num_past : num_past])
             sequence.num_past = num_past
+        if self.states is not None:
+            self.states.register(sequence, num_tokens, self.block_size)
 
     def _register(self, sequence: Sequence, num_full: int) -> None:
         self._hasher.extend(sequence, num_full)
@@ -152,6 +183,8 @@ class BlockManager:
         self._let_go(sequence, sequence.block_table[sequence.num_past :])
         sequence.block_table = []
         sequence.num_computed = sequence.num_registered = sequence.num_past = 0
+        if self.states is not None:
+            self.states.release(sequence)
 
     def _let_go(self, sequence: Sequence, blocks: list[int]) -> None:
         """Take blocks back from a sequence, the last of them first."""
@@ -168,6 +201,9 @@ class BlockManager:
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Check the invariants of all blocks; tests do so after every step."""
         everyone = list(sequences)
+        if self.states is not None:
+            self.states.check_integrity(everyone)
+            assert self.states.contents <= self._block_of.keys(), "a snapshot is of a block that is not cached"
         owners = Counter(block for sequence in everyone for block in sequence.block_table[sequence.num_past :])
         assert [owners[block] for block in range(self.num_blocks)] == self._references
         cached = [*self._batch, *self._old, *self._aging, *self._new]
@@ -190,19 +226,21 @@ class BlockManager:
         """Return the longest cached beginning of a sequence of which all is there that later tokens see."""
         num_full = (len(sequence.token_ids) - 1) // self.block_size
         self._hasher.extend(sequence, num_full)
-        found, run = NOTHING, list[int]()
+        found, run, num_known = NOTHING, list[int](), 0
         for end, content in enumerate(sequence.block_hashes[:num_full], 1):
             block = self._block_of.get(content)
             if block is not None:
                 run.append(block)
                 num_seen = end - self._first_seen(end * self.block_size)
                 if len(run) >= num_seen:
-                    found = _Prefix(end, run[len(run) - num_seen :])
+                    num_known = end
+                    if self.states is None or self.states.has(content):
+                        found = _Prefix(end, run[len(run) - num_seen :])
             elif self._window is None:
                 break
             else:
                 run = []
-        return found
+        return found if self.states is None else found._replace(num_known=num_known)
 
     def _first_seen(self, position: int) -> int:
         """Return the first block that a position sees, and all after it do: no block before it is needed any more."""
@@ -234,6 +272,8 @@ class BlockManager:
             assert content is not None
             del self._block_of[content]
             self._hash_of[block] = None
+            if self.states is not None:
+                self.states.forget(content)
         self._references[block] = 1
         return block
 

@@ -404,7 +404,9 @@ class Scheduler:
             num_spare = len(self._interactive.running) + self._batch.num_held_blocks
             if self._batch_band.running:
                 needed = self._blocks.num_needed(sequence, sequence.may_reuse_prefix)
-                self._batch.reclaim(needed + num_spare)
+                self._batch.reclaim(needed + num_spare, sequence)
+            if self._batch.holds_slot:
+                return left, False
             if not self._admission.start(sequence, num_spare):
                 return left, False
             if not sequence.started_s:

@@ -330,7 +330,8 @@ class LivePools(Mapping[str, Pool]):
             allowed = frozenset(grant.project_id or grant.organization_id for grant in served.grants)
         shape = NO_ADAPTERS
         if isinstance(model, EngineModel) and has_adapters(row.driver, row.settings):
-            shape = BaseShape(model.config.adapter_targets(), model.config.num_layers)
+            found = model.config
+            shape = BaseShape(found.adapter_targets(), found.num_layers, found.layers_of_targets())
         return Base(served.row.name, _digest_of(row, model), shape, allowed)
 
     def _connected(self, replica: ReplicaRow, row: RevisionRow, model: Model, pool: str) -> ManagedBackend:

@@ -92,5 +92,5 @@ class Fits:
     def _read(self, folder: Path, digests: set[str], max_rank: int) -> Verdicts:
         store = self._store = self._store or self._open_store()
         config = load_model_config(folder)
-        base = BaseShape(config.adapter_targets(), config.num_layers)
+        base = BaseShape(config.adapter_targets(), config.num_layers, config.layers_of_targets())
         return {digest: why_unfit(store, digest, base, max_rank) for digest in sorted(digests)}

@@ -21,6 +21,7 @@ SERVED = (
     *(IN_EACH_RUN, "llama", "mistral-window", "ministral", "ministral3", "qwen2", "qwen3", "smollm3", "granite"),
     *("phi3-longrope", "gemma2", "gemma3", "olmo2", "olmo3", "glm", "glm4"),
     *("qwen3-moe", "mixtral", "gpt-oss", "granite-moe", "olmoe"),
+    *("qwen3.5", "qwen3.5-moe", "qwen3-next", "granite-hybrid", "granite-hybrid-moe", "granite-hybrid-dense"),
 )
 PROMPT = [(7 * i) % 90 + 4 for i in range(45)]
 NUM_TOKENS = 200

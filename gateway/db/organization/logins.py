@@ -269,12 +269,12 @@ async def count_as_by_passkey(conn: Connection, login_id: str) -> None:
     await conn.execute(_BY_PASSKEY, login_id)
 
 
-_BY_PASSWORD = "UPDATE logins SET by_passkey = false WHERE id = $1"
+_NOT_BY_PASSKEY = "UPDATE logins SET by_passkey = false WHERE id = $1"
 
 
 async def count_as_by_password(conn: Connection, login_id: str) -> None:
     """Let a login whose passkeys were removed count as one that was made by a password."""
-    await conn.execute(_BY_PASSWORD, login_id)
+    await conn.execute(_NOT_BY_PASSKEY, login_id)
 
 
 _LOGGED_IN = """

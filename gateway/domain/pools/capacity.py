@@ -143,8 +143,8 @@ def _held_on_gpu(weights: Weights, model: ModelConfig, config: EngineConfig, ite
 
 
 def token_bytes(model: ModelConfig, item_bytes: int) -> int:
-    """Return the bytes of one token's keys and values in all layers."""
-    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * item_bytes
+    """Return the bytes of one token's keys and values in all layers that have them."""
+    return 2 * len(model.cached_layers) * model.num_kv_heads * model.head_dim * item_bytes
 
 
 class Needs(msgspec.Struct, frozen=True):

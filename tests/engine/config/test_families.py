@@ -28,10 +28,13 @@ def test_the_readme_has_a_row_for_each_family(tmp_path: Path) -> None:
         modules = [name for name in model.adapter_targets() if not is_of_expert(name)]
         targets = ", ".join(module.split(".")[-1].removesuffix("_proj") for module in modules)
         targets += "" if model.experts is None else "; of experts gate, up, down"
-        quantized = "int8, int4, gguf" if name in BLOCKS else "int8, int4"
+        is_native = model.recurrence is None
+        quantized = "int8, int4, gguf" if name in BLOCKS else "int8, int4" if is_native else "none"
         row = f"| `{name}` | {family.examples} | {family.beside} | {targets} | {quantized} |".replace("|  |", "| |")
         assert row in page, row
-    assert sum(line.startswith("| `") and line.endswith(("int4 |", "gguf |")) for line in page) == len(FAMILIES)
+    assert sum(line.startswith("| `") and line.endswith(("int4 |", "gguf |", "none |")) for line in page) == len(
+        FAMILIES
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -21,6 +21,8 @@ from transformers import (
     GraniteForCausalLM,
     GraniteMoeConfig,
     GraniteMoeForCausalLM,
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     Ministral3Config,
@@ -42,10 +44,16 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -106,6 +114,67 @@ WITH_EXPERTS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
         | {"residual_multiplier": 0.3, "logits_scaling": 4.0},
     ),
     "olmoe": (OlmoeConfig, OlmoeForCausalLM, {"num_experts": 6, "num_experts_per_tok": 4, "intermediate_size": 32}),
+}
+MAMBA = GRANITE | {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "num_local_experts": 0,
+    "shared_intermediate_size": 80,
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "num_key_value_heads": 6,
+}
+# With larger weights transformers' own float32 is further from float64 than a tenth of a thousandth.
+DELTA_RULE = {
+    "initializer_range": 0.08,
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+# Of a text, the positions of all three kinds are the same.
+MROPE = {
+    "rope_type": "default",
+    "rope_theta": 5000.0,
+    "partial_rotary_factor": 0.5,
+    "mrope_section": [2, 1, 1],
+    "mrope_interleaved": True,
+}
+HYBRIDS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
+    "qwen3.5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM, DELTA_RULE),
+    "qwen3.5-biases": (
+        Qwen3_5TextConfig,
+        Qwen3_5ForCausalLM,
+        DELTA_RULE
+        | {"attention_bias": True, "tie_word_embeddings": True, "linear_conv_kernel_dim": 2}
+        | {"linear_num_value_heads": 2, "rope_parameters": MROPE},
+    ),
+    "qwen3.5-moe": (
+        Qwen3_5MoeTextConfig,
+        Qwen3_5MoeForCausalLM,
+        DELTA_RULE | EIGHT_EXPERTS | {"shared_expert_intermediate_size": 24},
+    ),
+    "qwen3-next": (
+        Qwen3NextConfig,
+        Qwen3NextForCausalLM,
+        DELTA_RULE | EIGHT_EXPERTS | {"shared_expert_intermediate_size": 24},
+    ),
+    "granite-hybrid": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM, MAMBA),
+    "granite-hybrid-biases": (
+        GraniteMoeHybridConfig,
+        GraniteMoeHybridForCausalLM,
+        MAMBA
+        | {"mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_n_groups": 1, "attention_bias": True}
+        | {"position_embedding_type": "rope", "tie_word_embeddings": True},
+    ),
+    "granite-hybrid-moe": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM, MAMBA | FOUR_EXPERTS),
+    "granite-hybrid-dense": (
+        GraniteMoeHybridConfig,
+        GraniteMoeHybridForCausalLM,
+        MAMBA | {"position_embedding_type": "rope", "layer_types": ["full_attention"] * 3},
+    ),
 }
 FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
     "llama": (LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": True}),
@@ -238,6 +307,7 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
         {"head_dim": 16, "rope_parameters": YARN_ROPE | {"truncate": False, "attention_factor": 1.3}},
     ),
     **WITH_EXPERTS,
+    **HYBRIDS,
 }
 
 

@@ -3,7 +3,8 @@
 `HashingRunner` writes to each cache slot what stands for keys and values: a hash of the token, of its tenant, of the
 adapter that is in the sequence's slot of the pool at that step, of the rotation, and of the entry before it. It derives
 the next token from the whole prefix as read back through the block table: one foreign, stale or missing entry changes
-all that follow.
+all that follow. A sequence's state, in a model that keeps some, is the entry of its last token: a step that begins with
+another one fails.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from engine.lora.layer import LoadedAdapter
 from engine.protocol import GenerateRequest, TokenLogprobs
-from engine.sequence import Chunk, ChunkResult, MatcherError, Plan, Sampled, Sequence
+from engine.sequence import Chunk, ChunkResult, ChunkStates, MatcherError, Plan, Sampled, Sequence
 from tests.engine.steps import Computed
 
 VOCAB = 50
@@ -138,6 +139,7 @@ class HashingRunner:
         self._window = window
         self._adapter_in = adapter_in
         self._cache = [b""] * (num_blocks * block_size)
+        self._states: dict[int, bytes] = {}
         self._chosen: dict[Sequence, int] = {}
 
     def launches_fast(self, plan: Plan) -> bool:
@@ -156,10 +158,20 @@ class HashingRunner:
                 parent = self._cache[self._slot(chunk, position - 1)] if position else b""
                 tenant, is_long = chunk.sequence.request.tenant, chunk.sequence.is_long
                 self._cache[self._slot(chunk, position)] = entry(parent, token, tenant, adapter, is_long)
+        for chunk in plan.chunks:
+            if chunk.states is not None:
+                self.go_on(chunk, chunk.states)
         results = [self._result(chunk) for chunk in plan.chunks]
         chunks_and_results = zip(plan.chunks, results, strict=True)
         self._chosen = {c.sequence: result.sampled[0].token_id for c, result in chunks_and_results if result.sampled}
         return results
+
+    def go_on(self, chunk: Chunk, states: ChunkStates) -> None:
+        """Go on from a chunk's state to those that it leaves."""
+        before = b"" if states.source is None else self._states[states.source]
+        assert before == (self._cache[self._slot(chunk, chunk.first - 1)] if chunk.first else b""), "another state"
+        for position, slot in [*states.snapshots, (chunk.first + chunk.num_tokens, states.slot)]:
+            self._states[slot] = self._cache[self._slot(chunk, position - 1)]
 
     def corrupt_cache(self, plan: Plan) -> None:
         """Replace everything that a plan wrote to the cache by wrong entries."""

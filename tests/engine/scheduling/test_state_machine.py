@@ -7,14 +7,15 @@ that are often wrong, and far too little memory; each must get exactly what it g
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 import numpy as np
-from hypothesis import HealthCheck, seed, settings
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -29,10 +30,11 @@ from engine.lora.layer import LoadedAdapter
 from engine.lora.pool import AdapterPool
 from engine.protocol import BatchTerms, Delta, Final, GenerateRequest, Grammar, SamplingParams, StepOutputs
 from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.cache.state_slots import StateSlots
 from engine.scheduling.limits import BatchLimits, Limits
 from engine.scheduling.matcher_time import STEP_S
 from engine.scheduling.scheduler import Scheduler
-from engine.sequence import ChunkResult, Plan
+from engine.sequence import Chunk, ChunkResult, ChunkStates, Plan
 from tests.engine.scheduling.scheduler_model import (
     EOS,
     VOCAB,
@@ -120,7 +122,10 @@ prompts = st.builds(
 
 class SchedulerMachine(RuleBasedStateMachine):
     num_followed = 0  # rows of steps that were launched ahead, over all examples
+    num_snapshots = 0  # chunks that began with a snapshot
     num_batch = num_given_up = 0  # rows of the batch band; above zero if any of these gave its blocks up
+
+    make_runner = HashingRunner
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,23 +149,33 @@ class SchedulerMachine(RuleBasedStateMachine):
         share=st.sampled_from((0.0, 0.02, 0.3)),
         switch=st.sampled_from((0, 0, 19)),
         window=st.sampled_from((None, None, 2, 7, 16)),
+        num_slots=st.sampled_from((0, 0, 2, 4, 12)),
     )
     def use_memory(
-        self, num_blocks: int, num_drafts: int, share: float = 0.02, switch: int = 0, window: int | None = None
+        self,
+        num_blocks: int,
+        num_drafts: int,
+        share: float = 0.02,
+        switch: int = 0,
+        window: int | None = None,
+        num_slots: int = 0,
     ) -> None:
         """Set the memory: few blocks make preemptions and evictions, many let prefixes be found again.
 
         switch: the length beyond which a sequence has another rotation. window: the tokens that a position sees.
+        num_slots: those for states; 0: for a model without any. A model with states has no drafts, and no windows.
         """
+        num_drafts, window = (0, None) if num_slots else (num_drafts, window)
         self.switch, self.window = switch, window
-        self.blocks = BlockManager(num_blocks, BLOCK_SIZE, window)
+        states = StateSlots(num_slots) if num_slots else None
+        self.blocks = BlockManager(num_blocks, BLOCK_SIZE, window, states)
         limits = msgspec.structs.replace(
             LIMITS, num_draft_tokens=num_drafts, batch=BatchLimits(share=share), length_switch=switch
         )
         self.scheduler = Scheduler(
             self.blocks, self.slots, limits, lambda: self.now_s, make_drafter=lambda _: Oracle(self.texts)
         )
-        self.runner = HashingRunner(num_blocks, BLOCK_SIZE, self.slots.adapter, window)
+        self.runner = self.make_runner(num_blocks, BLOCK_SIZE, self.slots.adapter, window)
         self.flight: tuple[Plan, list[ChunkResult]] | None = None
 
     def texts(self) -> list[list[int]]:
@@ -279,6 +294,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler.note_step(plan, 0.004 + 0.002 * plan.num_tokens)
         type(self).num_batch += sum(chunk.sequence.is_batch for chunk in plan.chunks)
         type(self).num_given_up += self.scheduler.totals.batch_preemptions
+        type(self).num_snapshots += sum(
+            chunk.states is not None and chunk.states.source not in (None, chunk.states.slot) for chunk in plan.chunks
+        )
         type(self).num_followed += sum(chunk.follows for chunk in plan.chunks)
         self.land(before)
 
@@ -325,6 +343,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.live
         assert self.scheduler.num_running == self.scheduler.num_waiting == 0
         assert self.blocks.num_free == self.blocks.num_blocks
+        states = self.blocks.states
+        assert states is None or states.num_free == states.num_slots
         self.slots.check_integrity(num_users=0)
 
     def _take(self, outputs: StepOutputs) -> None:
@@ -383,15 +403,46 @@ def test_whatever_happens_each_request_gets_exactly_its_own_tokens(full: bool) -
     for number in range(first, first + (FULL_STEPS // CI_STEPS if full else 1)):
         print(f"seed {number}", flush=True)
         machine = type("Slice", (SchedulerMachine,), {})
-        run_state_machine_as_test(
-            seed(number)(machine),
-            settings=settings(
-                max_examples=CI_STEPS // STEPS_PER_EXAMPLE,
-                stateful_step_count=STEPS_PER_EXAMPLE,
-                deadline=None,
-                derandomize=True,
-                database=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
-        assert min(machine.num_followed, machine.num_batch, machine.num_given_up) > 0
+        run_slice(seed(number)(machine))
+        assert min(machine.num_followed, machine.num_batch, machine.num_given_up, machine.num_snapshots) > 0
+
+
+def run_slice(machine: type[SchedulerMachine], phases: Iterable[Phase] = tuple(Phase)) -> None:
+    """Run CI_STEPS steps of a machine."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=CI_STEPS // STEPS_PER_EXAMPLE,
+            stateful_step_count=STEPS_PER_EXAMPLE,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=phases,
+        ),
+    )
+
+
+class ForgetsSnapshots(HashingRunner):
+    """A runner that begins with the state in a sequence's own slot where it should begin with a snapshot."""
+
+    def go_on(self, chunk: Chunk, states: ChunkStates) -> None:
+        self._states.setdefault(states.slot, b"")
+        source = None if states.source is None else states.slot
+        super().go_on(chunk, msgspec.structs.replace(states, source=source))
+
+
+class TakesNoSnapshots(HashingRunner):
+    """A runner that leaves the slots of snapshots as they are."""
+
+    def go_on(self, chunk: Chunk, states: ChunkStates) -> None:
+        for _, slot in states.snapshots:
+            self._states.setdefault(slot, b"")
+        super().go_on(chunk, msgspec.structs.replace(states, snapshots=()))
+
+
+@pytest.mark.parametrize("runner", [ForgetsSnapshots, TakesNoSnapshots])
+def test_a_state_that_is_not_restored_or_not_kept_is_found(runner: type[HashingRunner]) -> None:
+    machine = type("Mutant", (SchedulerMachine,), {"make_runner": runner})
+    with pytest.raises(AssertionError, match="another state"):
+        run_slice(seed(0)(machine), (Phase.generate,))

@@ -287,6 +287,7 @@ async def test_where_a_second_factor_is_required_a_passkey_is_one(database: Data
         async with browser_of(server) as browser:
             assert (await log_in(browser, device)).status_code == 200
             session = (await browser.get("/session")).json()
+            browser.headers["x-csrf-token"] = session["csrf_token"]
             assert (session["must_set_up_totp"], (await browser.get(projects)).status_code) == (False, 200)
             mine = (await browser.get("/passkeys")).json()["data"][0]["id"]
             assert (await browser.post(f"/passkeys/{mine}/remove", json=PROOF)).status_code == 200
