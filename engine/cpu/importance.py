@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,12 +26,16 @@ log = logging.getLogger(__name__)
 
 TEXT = Path(__file__).with_name("mixture.txt")
 MOST_TOKENS = 1024
+LEAST_ROWS = 32
+"""Rows by which the inputs of a matrix are known. Some of many experts see fewer of the text: their inputs count
+alike."""
+
 LEAST_SHARE = 0.01
 """The part of the mean that an input counts for at least: another text may well have what this one lacks."""
 
 
 class Importance:
-    """The mean square of each input of a model's matrices, by the names of the matrices [in]."""
+    """The squares of each input of a model's matrices, added up, by the names of the matrices [in]."""
 
     def __init__(self, squares: Mapping[str, Tensor]) -> None:
         self._squares = squares
@@ -67,7 +72,11 @@ def measure_importance(model_dir: str | Path, config: ModelConfig) -> Importance
     with torch.inference_mode():
         states_of(model_dir, config, token_ids, observed.linear, plain_embedding, torch.float32)
     log.info("measured which inputs count in %.1f s", time.monotonic() - began_s)
-    return Importance({name: total / len(token_ids) for name, total in observed.totals.items()})
+    found = {name: total for name, total in observed.totals.items() if observed.num_rows[name] >= LEAST_ROWS}
+    if not all(total.isfinite().all() for total in found.values()):
+        log.warning("all inputs count alike: this model's numbers over the text are not finite")
+        return NOTHING
+    return Importance(found)
 
 
 class _Observed:
@@ -75,28 +84,44 @@ class _Observed:
 
     def __init__(self) -> None:
         self.totals: dict[str, Tensor] = {}
+        self.num_rows: Counter[str] = Counter()
 
     def linear(self, matrices: Stacked, bias: Tensor | None) -> Product:
-        """Return the product with the matrices."""
-        return _ObservedLinear(plain_linear(matrices, bias), matrices.names, self.totals)
+        """Return the product with the matrices. That of the head, which makes logits, is not read."""
+        if matrices.names == ("lm_head.weight",):
+            return _Unread()
+        return _ObservedLinear(plain_linear(matrices, bias), matrices.names, self)
+
+    def note(self, names: Sequence[str], x: Tensor) -> None:
+        """Add the squares of inputs x [N, in] of matrices."""
+        squares = x.float().square().sum(0)
+        for name in names:
+            self.totals[name] = self.totals[name] + squares if name in self.totals else squares
+            self.num_rows[name] += len(x)
+
+
+class _Unread:
+    """A product that nobody computes."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        raise AssertionError("no logits are made")
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Raise AssertionError."""
+        return y + self(x)
 
 
 class _ObservedLinear:
-    """A product that adds up the squares of its inputs under the names of its matrices."""
+    """A product that notes its inputs under the names of its matrices."""
 
-    def __init__(self, product: Product, names: tuple[str, ...], totals: dict[str, Tensor]) -> None:
-        self._product, self._names, self._totals = product, names, totals
+    def __init__(self, product: Product, names: Sequence[str], observed: _Observed) -> None:
+        self._product, self._names, self._observed = product, names, observed
 
     def __call__(self, x: Tensor) -> Tensor:
-        self._observe(x)
+        self._observed.note(self._names, x)
         return self._product(x)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the product with x, added to y."""
-        self._observe(x)
+        self._observed.note(self._names, x)
         return self._product.add(x, y)
-
-    def _observe(self, x: Tensor) -> None:
-        squares = x.float().square().sum(0)
-        for name in self._names:
-            self._totals[name] = self._totals[name] + squares if name in self._totals else squares

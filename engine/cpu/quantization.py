@@ -255,7 +255,8 @@ def load_quantized(model_dir: str | Path, config: ModelConfig, quantized: Format
     keeps = quantized == "int4" and config.quantized is not None and config.quantized.keeps_integers
     weighs = quantized == "int4" and not keeps
     wording = f"{FORMATS[quantized]}; of the files' own integers" if keeps else FORMATS[quantized]
-    wording = f"{wording}; inputs of {text_digest()}" if weighs else wording
+    if weighs and (Path(model_dir) / "tokenizer.json").exists():  # else all inputs are alike
+        wording = f"{wording}; inputs of {text_digest()}"
     path, of = file_of(model_dir, quantized), made_of(model_dir, wording, dtype)
     try:
         with KeptMatrices(path, library, of) as kept:

@@ -82,13 +82,15 @@ class NativeMatrix:
 
         importance: of each input [in], which weighs the errors of `int4`; None: all inputs are alike.
 
-        Raises ValueError: when the matrix is too large or holds a number that is not finite.
+        Raises ValueError: when the matrix is too large, or it or the importance holds a number that is not finite.
         """
         source = weight.detach().float().contiguous()
         outputs, inputs = source.shape
         function = library.functions.lorikeet_matrix_quantize
         weighed = None if importance is None else importance.float().contiguous()
         assert weighed is None or weighed.shape == (inputs,)
+        if weighed is not None and not (weighed.isfinite() & (weighed >= 0)).all():
+            raise ValueError("the importance of inputs has numbers that are negative or not finite")
         pointer = None if weighed is None else weighed.data_ptr()
         address = function(_KINDS[kind], source.data_ptr(), outputs, inputs, pointer, torch.get_num_threads())
         return cls(library, address, (outputs, inputs))

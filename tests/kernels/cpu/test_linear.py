@@ -71,6 +71,10 @@ def test_four_bits_lose_least_where_inputs_are_important(
     alike = NativeMatrix.quantized(library, weight, "int4").dequantized()
     lost, lost_alike = ((each - weight).square() * importance for each in (weighed, alike))
     assert lost.sum() < lost_alike.sum()
+    for wrong in (torch.nan, torch.inf, -1.0):
+        importance[-1] = wrong
+        with pytest.raises(ValueError, match="importance"):
+            NativeMatrix.quantized(library, weight, "int4", importance)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-9, 1e-6, 1e-3, 1.0, 1e4])
