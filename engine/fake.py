@@ -50,7 +50,7 @@ from engine.protocol import (
 from engine.server import EngineServer
 
 BLOCK_SIZE = 16
-BATCH_WANTED = 64
+BATCH_WANTED = 32
 """The credit of a heartbeat, in choices of the batch band, less those that are held: lines that may begin in a second."""
 MAX_SEEN_PREFIXES = 4096
 UNSUPPORTED_WORD = "unsupported"
