@@ -51,7 +51,7 @@ from engine.server import EngineServer
 
 BLOCK_SIZE = 16
 BATCH_WANTED = 32
-"""The credit of a heartbeat, in choices of the batch band, less those that are held: lines that may begin in a second."""
+"""The choices of the batch band that the engine wants to hold after each heartbeat."""
 MAX_SEEN_PREFIXES = 4096
 UNSUPPORTED_WORD = "unsupported"
 PROBE_TOKENS = 8
