@@ -50,7 +50,8 @@ from engine.protocol import (
 from engine.server import EngineServer
 
 BLOCK_SIZE = 16
-BATCH_WANTED = 16
+BATCH_WANTED = 32
+"""The choices of the batch band that the engine wants to hold after each heartbeat."""
 MAX_SEEN_PREFIXES = 4096
 UNSUPPORTED_WORD = "unsupported"
 PROBE_TOKENS = 8

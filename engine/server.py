@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -61,6 +61,8 @@ SEND_HIGH_WATER_MARK = 1000
 MAX_OUTBOX_MESSAGES = 4096
 FLUSH_ON_CLOSE_MS = 2000
 ACKNOWLEDGE_ON_CLOSE_S = 5.0
+AT_WORK_HEARTBEATS = 3
+"""Heartbeats for which a gateway counts as one with batch work after its last request of the batch band."""
 
 
 class Session(msgspec.Struct):
@@ -73,6 +75,8 @@ class Session(msgspec.Struct):
     """The public key of the gateway's host; "" over a socket of this machine."""
     num_in_flight: int = 0
     """Interactive requests. The scheduler bounds those of the batch band."""
+    submitted_batch_s: float = -math.inf
+    """When the gateway last submitted a request of the batch band."""
     heartbeats_sent: int = 0
     outbox: deque[bytes] = msgspec.field(default_factory=deque)
     """Encoded messages that its socket would not take yet."""
@@ -297,6 +301,8 @@ class EngineServer:
             return self._send(gateway, StepOutputs(finals=[Final(request.request_id, "error", usage, error)]))
         num_batch_choices = 0 if request.batch is None else request.n
         session.num_in_flight += not num_batch_choices
+        if num_batch_choices:
+            session.submitted_batch_s = session.last_message_s
         self._in_flight[request.request_id] = InFlight(
             gateway, session.database_id, request.attempt, request.meter, num_batch_choices, arrived_unix_ns
         )
@@ -396,12 +402,12 @@ class EngineServer:
             for gateway, session in list(self._sessions.items()):
                 if not self._gate.allows(session.key):
                     self._forget(gateway, "is of a host that may not connect any more")
-        batch_credits = self._batch_credits()
+        batch_credits = self._batch_credits(now_s)
         for gateway, session in list(self._sessions.items()):
             if now_s - session.last_message_s > HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED:
                 self._forget(gateway, f"missed {HEARTBEATS_MISSED} heartbeats")
                 continue
-            self._send(gateway, Heartbeat(session.heartbeats_sent, stats, next(batch_credits)))
+            self._send(gateway, Heartbeat(session.heartbeats_sent, stats, batch_credits.get(gateway, 0)))
             session.heartbeats_sent += 1
         self._hand_over_usage()
         if self._sessions:
@@ -410,14 +416,30 @@ class EngineServer:
             log.warning("nobody has been connected for %g s: ending", self._unattended_s)
             self._drain_requested = True
 
-    def _batch_credits(self) -> Iterator[int]:
-        """Yield each gateway's share of what the engine wants of the batch band beyond what it holds."""
+    def _batch_credits(self, now_s: float) -> dict[bytes, int]:
+        """Return each gateway's share of what the engine wants of the batch band beyond what it holds.
+
+        Gateways with batch work share it equally. Any other, which may just have got some, is offered one choice, but
+        all of these together no more than half.
+        """
         num_held = sum(flight.num_batch_choices for flight in self._in_flight.values())
         num_left = 0 if self._draining else max(self._stats.num_batch_wanted - num_held, 0)
-        for num_others in reversed(range(len(self._sessions))):
-            share = -(-num_left // (num_others + 1))
-            num_left -= share
-            yield share
+        at_work = {flight.gateway for flight in self._in_flight.values() if flight.num_batch_choices}
+        at_work |= {
+            gateway
+            for gateway, session in self._sessions.items()
+            if now_s - session.submitted_batch_s < AT_WORK_HEARTBEATS * HEARTBEAT_INTERVAL_S
+        }
+        workers = [gateway for gateway in self._sessions if gateway in at_work]
+        idle = [gateway for gateway in self._sessions if gateway not in at_work] if workers else []
+        offered = random.sample(idle, min(len(idle), -(-num_left // 2)))
+        num_left -= len(offered)
+        credits = dict.fromkeys(offered, 1)
+        workers = workers or list(self._sessions)
+        for num_others, gateway in zip(reversed(range(len(workers))), workers, strict=True):
+            credits[gateway] = -(-num_left // (num_others + 1))
+            num_left -= credits[gateway]
+        return credits
 
     def _forget(self, gateway: bytes, why: str) -> None:
         """End a session: abort what it runs and let other gateways take its usage."""

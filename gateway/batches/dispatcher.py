@@ -210,7 +210,9 @@ class Dispatcher:
                 return None
             faults = verdict.errors
             if not faults:
-                await db.begin_batch(conn, batch, verdict.num_lines)
+                if not await db.begin_batch(conn, batch, verdict.num_lines):
+                    log.warning("batch_checked_again", batch=batch.id)
+                    return 0.0
                 over = await exceeded_enqueued(conn, batch.project_id)
                 if over is None:
                     return 0.0

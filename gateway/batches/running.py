@@ -98,8 +98,11 @@ class RunningLines:
                         continue
                 if is_idle and self._rest is not None:
                     return self._rest
-                if is_idle and self._is_exhausted and not await self._num_open():
-                    return "completed"
+                if is_idle and self._is_exhausted:
+                    if not (num_open := await self._num_open()):
+                        return "completed"
+                    log.warning("batch_lines_left", batch=self._batch.id, number=num_open)
+                    return Rest(REST_S)  # nobody runs them: all begin anew with the next lease
         finally:
             await self._end()
 

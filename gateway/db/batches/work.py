@@ -93,8 +93,7 @@ class StoredResult(msgspec.Struct, frozen=True):
     sealed_result: bytes | None
 
 
-# Of the batches that nobody works on, those come first whose projects have the fewest that are worked on. Lines that
-# another gateway was at are to be begun anew.
+# Of the batches that nobody works on, those come first whose projects have the fewest that are worked on.
 _LEASE = """
     WITH at_work AS (
         SELECT project_id, count(*) AS number FROM batches WHERE ended_at IS NULL AND leased_until >= now()
@@ -111,10 +110,7 @@ _LEASE = """
     taken AS (
         UPDATE batches b SET gateway = $1, leased_until = now() + $3 * interval '1 second', fence = b.fence + 1
         FROM due WHERE b.project_id = due.project_id AND b.id = due.id
-        RETURNING b.*),
-    anew AS (
-        UPDATE batch_lines l SET state = 'waiting' FROM due
-        WHERE l.project_id = due.project_id AND l.batch_id = due.id AND l.state = 'running')
+        RETURNING b.*)
     SELECT project_id, id, api_key_id, endpoint, input_file_id, output_file_id, error_file_id, keep_seconds, status,
            ending, expires_at, extract(epoch FROM expires_at - now())::float8 AS left_seconds, num_total, num_completed,
            num_failed, fence
@@ -122,9 +118,22 @@ _LEASE = """
 """
 
 
+# A statement of its own: that of the lease does not see lines which a gateway, late itself, began while it ran.
+_ANEW = """
+    UPDATE batch_lines l SET state = 'waiting' FROM unnest($1::text[], $2::text[]) AS taken (project_id, id)
+    WHERE l.project_id = taken.project_id AND l.batch_id = taken.id AND l.state = 'running'
+"""
+
+
 async def lease_batches(conn: Connection, gateway: str, limit: int) -> list[LeasedBatch]:
-    """Take batches that nobody works on, and return them."""
-    return [LeasedBatch(**row) for row in await conn.fetch(_LEASE, gateway, limit, LEASE_SECONDS)]
+    """Take batches that nobody works on, in the caller's transaction, and return them.
+
+    Lines that another gateway was at are to be begun anew.
+    """
+    leased = [LeasedBatch(**row) for row in await conn.fetch(_LEASE, gateway, limit, LEASE_SECONDS)]
+    if leased:
+        await conn.execute(_ANEW, [batch.project_id for batch in leased], [batch.id for batch in leased])
+    return leased
 
 
 _STANDING = """
@@ -215,7 +224,10 @@ _ADD_LINES = """
 """
 _WRITE_SOON = "SET LOCAL synchronous_commit = off"
 _BEGIN = """
-    UPDATE batches SET status = 'in_progress', in_progress_at = now(), num_total = $3 WHERE project_id = $1 AND id = $2
+    UPDATE batches SET status = 'in_progress', in_progress_at = now(), num_total = $3
+    WHERE project_id = $1 AND id = $2
+          AND $3 = (SELECT count(*) FROM batch_lines WHERE project_id = $1 AND batch_id = $2)
+    RETURNING true
 """
 _FAIL = """
     UPDATE batches SET status = 'failed', ended_at = now(), in_progress_at = NULL, num_total = 0,
@@ -232,16 +244,16 @@ async def drop_lines(conn: Connection, batch: LeasedBatch) -> None:
 async def add_lines(conn: Connection, batch: LeasedBatch, lines: Sequence[NewLine]) -> None:
     """Add lines to a batch that the caller's transaction has locked, which ends before the disk has them.
 
-    A batch begins by a later transaction, which waits for the disk: before that its lines are of no use.
+    A database that dies may lose them, though not those added later. `begin_batch` waits for the disk and counts them.
     """
     await conn.execute(_WRITE_SOON)
     columns = [[getattr(line, name) for line in lines] for name in NewLine.__struct_fields__]
     await conn.execute(_ADD_LINES, batch.project_id, batch.id, *columns)
 
 
-async def begin_batch(conn: Connection, batch: LeasedBatch, num_total: int) -> None:
-    """Have the lines of a locked batch run."""
-    await conn.execute(_BEGIN, batch.project_id, batch.id, num_total)
+async def begin_batch(conn: Connection, batch: LeasedBatch, num_total: int) -> bool:
+    """Have the lines of a locked batch run. Return False, and change nothing, where the database lost some of them."""
+    return bool(await conn.fetchval(_BEGIN, batch.project_id, batch.id, num_total))
 
 
 async def fail_batch(

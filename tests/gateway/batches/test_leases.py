@@ -1,0 +1,124 @@
+"""A batch changes hands and starts to run without losing a line, however late a gateway is and whenever the database
+dies."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.db.batches.work import (
+    LeasedBatch,
+    NewLine,
+    add_lines,
+    begin_batch,
+    claim_lines,
+    drop_lines,
+    lease_batches,
+    lock_batch,
+)
+from gateway.db.pool import Database
+from tests.gateway.batches.jobs import chat_line, file_of
+from tests.gateway.batches.test_dispatcher import DONE, Runner, World
+from tests.gateway.batches.test_dispatcher import world as world
+from tests.installation.waiting import until
+
+LINES = [NewLine(number, 0, 1, "tiny") for number in range(1, 5)]
+GATE = 7
+HALT_LEASES = f"""
+    CREATE FUNCTION halt() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN PERFORM pg_advisory_xact_lock({GATE}); RETURN NEW; END $$;
+    CREATE TRIGGER halt BEFORE UPDATE OF fence ON batches FOR EACH ROW EXECUTE FUNCTION halt();
+"""
+"""Leases of several batches halt after the first one, as on a machine that is busy, while this lock is held."""
+EXPIRE = "UPDATE batches SET leased_until = '-infinity'"
+NUM_HALTED = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted"
+
+
+async def leased(database: Database, gateway: str) -> list[LeasedBatch]:
+    async with database.transaction() as conn:
+        return await lease_batches(conn, gateway, 2)
+
+
+async def test_lines_begun_while_their_batch_changes_hands_are_begun_anew(world: World, database: Database) -> None:
+    for _ in range(2):
+        await world.create(file_of([chat_line("a")]))
+    old = await leased(database, "old")
+    async with database.transaction() as conn:
+        for batch in old:
+            await lock_batch(conn, batch)
+            await add_lines(conn, batch, LINES)
+            assert await begin_batch(conn, batch, len(LINES))
+    async with database.acquire() as conn:
+        await conn.execute(HALT_LEASES)
+        await conn.execute(EXPIRE)
+    async with database.acquire() as gate, database.acquire() as conn:
+        await gate.execute("SELECT pg_advisory_lock($1)", GATE)
+        taking = asyncio.create_task(leased(database, "new"))
+
+        async def halts() -> bool:
+            return bool(await conn.fetchval(NUM_HALTED, GATE))
+
+        await until(halts, "no lease was taken")
+        begun = []
+        for batch in old:  # its gateway does not know yet that the lease is over
+            free = "SELECT id FROM batches WHERE id = $1 FOR UPDATE SKIP LOCKED"
+            async with database.transaction() as late:
+                if await late.fetchval(free, batch.id):
+                    assert await lock_batch(late, batch) == "in_progress"
+                    begun += await claim_lines(late, batch, len(LINES))
+        assert len(begun) == len(LINES), "one of the two is not taken yet"
+        await gate.execute("SELECT pg_advisory_unlock($1)", GATE)
+        for batch in await taking:
+            async with database.transaction() as other:
+                assert await lock_batch(other, batch) == "in_progress"
+                assert len(await claim_lines(other, batch, len(LINES))) == len(LINES)
+
+
+async def test_a_batch_some_of_whose_lines_the_database_lost_does_not_begin(world: World, database: Database) -> None:
+    await world.create(file_of([chat_line("a")]))
+    (batch,) = await leased(database, "gateway")
+    async with database.transaction() as conn:
+        await lock_batch(conn, batch)
+        await add_lines(conn, batch, LINES[2:])  # a database that died lost the first ones
+        assert not await begin_batch(conn, batch, len(LINES))
+        assert await lock_batch(conn, batch) == "validating"
+        await drop_lines(conn, batch)
+        await add_lines(conn, batch, LINES)
+        assert await begin_batch(conn, batch, len(LINES))
+
+
+async def test_lines_that_are_lost_while_a_file_is_checked_run_all_the_same(world: World, database: Database) -> None:
+    """The rows of the first lines vanish once, as from a database that dies before its disk has them."""
+    async with database.acquire() as conn:
+        await conn.execute("""
+            CREATE TABLE losses (number integer);
+            CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                IF NEW.number = 1 AND NOT EXISTS (SELECT FROM losses) THEN
+                    INSERT INTO losses VALUES (1); RETURN NULL;
+                END IF;
+                RETURN NEW;
+            END $$;
+            CREATE TRIGGER lose BEFORE INSERT ON batch_lines FOR EACH ROW EXECUTE FUNCTION lose();
+        """)
+    batch = await world.create(file_of(chat_line(str(n)) for n in range(300)))
+    async with world.dispatching(Runner(lambda body, line: DONE)):
+        ended = await world.ended(batch)
+    assert (ended.row.num_completed, ended.row.num_failed) == (300, 0)
+
+
+async def test_a_line_whose_run_is_cancelled_from_within_is_begun_again(world: World) -> None:
+    class Cancelling(Runner):
+        """A runner below which something that it awaits is cancelled, once."""
+
+        has_cancelled = False
+
+        async def run(self, *asked: object) -> object:  # type: ignore[override]
+            if not self.has_cancelled:
+                self.has_cancelled = True
+                raise asyncio.CancelledError
+            return await super().run(*asked)  # type: ignore[arg-type]
+
+    batch = await world.create(file_of(chat_line(str(n)) for n in range(4)))
+    async with world.dispatching(Cancelling(lambda body, line: DONE)):  # type: ignore[arg-type]
+        ended = await world.ended(batch)
+    assert (ended.row.num_completed, ended.row.num_failed) == (4, 0)
