@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from litestar import Request
+from litestar.types import HTTPScope
 
 from gateway.http.caller import Caller
 from gateway.http.envelope import call_of
@@ -49,7 +50,7 @@ class Bodies:
         if call.is_body_counted:
             return await request.body()
         call.is_body_counted = True
-        announced = announced_bytes(request)
+        announced = announced_bytes(request.scope, request.route_handler.resolve_request_max_body_size())
         if announced is not None:
             self._pace.take(caller.project_id, announced)
         body = await request.body()
@@ -72,10 +73,9 @@ def _further_bytes(body: bytes) -> int:
     return max(0, min(most, BYTES_PER_WORK * work_of(body, enough=len(body) // BYTES_PER_WORK)) - len(body))
 
 
-def announced_bytes(request: Request[Any, Any, Any]) -> int | None:
-    """Return the length of a body that a request's head announces; None where it announces none or too many bytes."""
-    most = request.route_handler.resolve_request_max_body_size()
-    for name, value in request.scope["headers"]:  # `request.headers` would be a copy of them all
+def announced_bytes(scope: HTTPScope, most: int | None) -> int | None:
+    """Return the length of a body that a request's head announces; None where it announces none, or more than most."""
+    for name, value in scope["headers"]:  # `request.headers` would be a copy of them all
         if name == b"content-length" and value.isdigit() and (not isinstance(most, int) or int(value) <= most):
             return int(value)
     return None
