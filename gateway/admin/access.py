@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from litestar import Request, Router
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.types import HTTPScope
 
 from gateway.admin.services import AdminServices
 from gateway.domain.errors import InvalidRequest, NotFound, PermissionDenied
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import authorize, of_project_role, of_role
 from gateway.domain.tenancy.principal import Permission
+from gateway.http.bodies import announced_bytes
 from gateway.http.envelope import Call, call_of
 from gateway.http.fields import decode
 from gateway.http.shape import Form
@@ -28,6 +30,9 @@ from gateway.tenancy.logins import Logins, csrf_matches
 
 T = TypeVar("T")
 Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]
+
+BYTES_PER_REQUEST = 16 << 10
+"""The bytes of a JSON body for which a request counts as one more."""
 
 COOKIE = "lorikeet_login"
 SECURE_COOKIE = f"__Host-{COOKIE}"
@@ -153,12 +158,18 @@ def admin_guard(services: AdminServices) -> Guard:
         if access is None:
             assert connection.scope.get("method") == "OPTIONS", "check_routes saw every other route"
             return
-        services.pace.take(actor.id)
+        services.pace.take(actor.id, 1 + _body_bytes(connection, handler) / BYTES_PER_REQUEST)
         _check_text(connection, access)
         _check_permission(actor, access, connection.path_params.get("project_id"))
         connection.scope["auth"] = actor
 
     return guard
+
+
+def _body_bytes(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> int:
+    """Return the announced length of a JSON body. Files, which are read piece by piece, have no such bound."""
+    most = handler.resolve_request_max_body_size() if isinstance(handler, HTTPRouteHandler) else None
+    return 0 if most is None else announced_bytes(cast("HTTPScope", connection.scope), most) or 0
 
 
 async def _key(header: str | None, authenticator: Authenticator, call: Call) -> Actor:

@@ -111,11 +111,11 @@ def build_app(services: Services) -> Application:
             *uploads(services.uploads, services.files.content, bodies),
             embeddings(services.pipeline, bodies, services.idempotency),
             rerank(services.pipeline, bodies, services.idempotency),
-            *stored_chats(services.chats),
+            *stored_chats(services.chats, bodies),
             messages(services.pipeline, bodies, services.idempotency, services.signatures),
             count_message_tokens(services.pipeline, bodies, pace, services.signatures),
             *models(services.resolver, pools, anthropic_models, anthropic_model),
-            *tokens(services.pipeline, pace, operations=("tokenize", "detokenize")),
+            *tokens(services.pipeline, bodies, pace, operations=("tokenize", "detokenize")),
             *feedback(services.votes, bodies, may_post=provide_caller(services.authenticator, "feedback")),
         ],
         dependencies={"caller": caller},
@@ -132,7 +132,7 @@ def build_app(services: Services) -> Application:
             Router(
                 "/",
                 route_handlers=tokens(
-                    services.pipeline, pace, operations=("tokenize_unversioned", "detokenize_unversioned")
+                    services.pipeline, bodies, pace, operations=("tokenize_unversioned", "detokenize_unversioned")
                 ),
                 dependencies={"caller": caller},
             ),

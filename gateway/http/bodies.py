@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 
 import msgspec
 from litestar import Request
+from litestar.types import HTTPScope
 
 from gateway.http.caller import Caller
+from gateway.http.envelope import call_of
 from gateway.http.fields import decode
-from gateway.http.json_work import UNCOUNTED_BYTES
+from gateway.http.json_work import MAX_WORK, UNCOUNTED_BYTES, work_of
 from gateway.support.pace import Pace
 
 T = TypeVar("T")
@@ -23,6 +25,12 @@ BODY_BYTES_PER_S = 4 << 20
 
 BURST_BYTES = 16 << 20
 
+BYTES_PER_WORK = 8
+"""The bytes of a body for which a unit of its work counts: the dearest body is about as dear as 3 MiB of text."""
+
+LIGHT_BYTES = 16 << 10
+"""The bytes of a body up to which its work is not counted: a request itself costs as much."""
+
 
 class Bodies:
     """Bodies of all projects in one gateway process."""
@@ -31,18 +39,25 @@ class Bodies:
         self._pace = Pace(BODY_BYTES_PER_S, BURST_BYTES, what="large requests")
 
     async def read(self, request: Request[Any, Any, Any], caller: Caller) -> bytes:
-        """Return the body of a request, not decoded yet.
+        """Return the body of a request, not decoded yet. A body that is read again counts once.
 
-        The pace counts the length that a request's head announces, so that a refused body is not read.
+        The pace counts the length that a request's head announces, so that a refused body is not read. A body that is
+        more work than its length lets expect counts for more bytes once it is read: the next requests wait for them.
 
         Raises LimitReached: when the project sends more bytes than its pace allows.
         """
-        announced = _announced_bytes(request)
+        call = call_of(request.scope)
+        if call.is_body_counted:
+            return await request.body()
+        call.is_body_counted = True
+        announced = announced_bytes(request.scope, request.route_handler.resolve_request_max_body_size())
         if announced is not None:
             self._pace.take(caller.project_id, announced)
-            return await request.body()
         body = await request.body()
-        self._pace.take(caller.project_id, len(body))
+        if announced is None:
+            self._pace.take(caller.project_id, len(body))
+        if further := _further_bytes(body):
+            self._pace.charge(caller.project_id, further)
         return body
 
     def charge(self, caller: Caller, num_bytes: int) -> None:
@@ -50,10 +65,17 @@ class Bodies:
         self._pace.charge(caller.project_id, num_bytes)
 
 
-def _announced_bytes(request: Request[Any, Any, Any]) -> int | None:
-    """Return the length of a body that a request's head announces; None where it announces none or too many bytes."""
-    most = request.route_handler.resolve_request_max_body_size()
-    for name, value in request.scope["headers"]:  # `request.headers` would be a copy of them all
+def _further_bytes(body: bytes) -> int:
+    """Return the bytes for which a body counts beyond its length, because of the work that it makes."""
+    most = BYTES_PER_WORK * MAX_WORK  # a body of more work is refused before it is decoded
+    if not LIGHT_BYTES < len(body) < most:
+        return 0
+    return max(0, min(most, BYTES_PER_WORK * work_of(body, enough=len(body) // BYTES_PER_WORK)) - len(body))
+
+
+def announced_bytes(scope: HTTPScope, most: int | None) -> int | None:
+    """Return the length of a body that a request's head announces; None where it announces none, or more than most."""
+    for name, value in scope["headers"]:  # `request.headers` would be a copy of them all
         if name == b"content-length" and value.isdigit() and (not isinstance(most, int) or int(value) <= most):
             return int(value)
     return None

@@ -99,6 +99,8 @@ class Call(msgspec.Struct):
     """Called when the reply is over, however it ended."""
     dialect: Dialect = OPENAI
     """The API whose replies the client expects."""
+    is_body_counted: bool = False
+    """True once the bytes of the body are counted against the project's pace."""
     on_disconnect: Callable[[], None] | None = None
     """Ends the work that is under way for the client."""
 

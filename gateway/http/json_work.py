@@ -57,7 +57,7 @@ def affordable(body: bytes, kind: Any) -> bytes:
     Raises InvalidRequest: for a body that takes more, naming the field that takes most.
     Raises msgspec.DecodeError: for a text that is no JSON, and for a field that the struct does not have.
     """
-    total = 0 if len(body) <= UNCOUNTED_BYTES else _work(body)
+    total = 0 if len(body) <= UNCOUNTED_BYTES else work_of(body)
     if total <= MAX_WORK:
         return body
     skimmed = _skimmer(kind).decode(body)
@@ -66,7 +66,7 @@ def affordable(body: bytes, kind: Any) -> bytes:
     num_refused_bytes = sum(len(fields[name]) for name in refused)
     # Not the sum over other fields: one that is given many times is decoded as often, and only its last value is here.
     if len(body) - num_refused_bytes > UNCOUNTED_BYTES:
-        total -= sum(_work(fields[name]) for name in refused)
+        total -= sum(work_of(fields[name]) for name in refused)
         if total > MAX_WORK:
             heaviest = max((name for name in fields if name not in refused), key=lambda name: len(fields[name]))
             raise _refusal(heaviest, fields[heaviest], kind)
@@ -114,11 +114,11 @@ def _skimmer(kind: Any) -> msgspec.json.Decoder[msgspec.Struct]:
     )
 
 
-def _work(text: bytes) -> int:
-    """Return the work of a JSON text, or, where that is within MAX_WORK, no less than that."""
+def work_of(text: bytes, enough: int = MAX_WORK) -> int:
+    """Return the work of a JSON text, or, where that is at most `enough`, no less than that and at most `enough`."""
     codes = np.frombuffer(text, np.uint8)
     bound = _sum(codes, None)
-    if bound <= MAX_WORK:
+    if bound <= enough:
         return bound
     if b"\\" in text:  # what a backslash escapes is no end of a string
         text = text.replace(rb"\\", b"__").replace(rb"\"", b"__")

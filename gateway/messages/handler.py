@@ -51,7 +51,7 @@ def messages(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, signa
     """Return the handler of POST /v1/messages."""
 
     @post("/messages", status_code=200, opt=SHAPE)
-    @idempotent(idempotency)
+    @idempotent(idempotency, bodies)
     async def create_message(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Answer a conversation in Anthropic's shapes, whole or as a stream of events."""
         call = call_of(request.scope)

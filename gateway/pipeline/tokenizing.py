@@ -47,6 +47,8 @@ class Tokenizing:
         wanted, field = request.max_prompt_tokens, request.names.prompt
         cut = _beginning_within if request.keeps_first else _end_within
         fit = partial(_within if wanted is None else cut, model.capabilities, field)
+        if wanted is None and isinstance(request.prompt, list):
+            _check_number(model.capabilities, field, request.prompt)
         prompt = await self.tokenized(
             account, model, request.prompt, field, add_special_tokens=request.add_special_tokens, fit=fit
         )
@@ -148,6 +150,16 @@ def _within(capabilities: Capabilities, field: str, text: str) -> str:
         if num_tokens > capabilities.max_model_len:
             raise too_long(capabilities.max_model_len, num_tokens, field, is_at_least=True)
     return text
+
+
+def _check_number(capabilities: Capabilities, field: str, token_ids: list[int]) -> None:
+    """Check that token ids fit the context before each of them is looked at.
+
+    Raises InvalidRequest: when they do not.
+    """
+    most = capabilities.max_model_len
+    if "token_ids" in capabilities.features and len(token_ids) > most:
+        raise too_long(most, len(token_ids), field)
 
 
 def _end_within(capabilities: Capabilities, field: str, text: str) -> str:

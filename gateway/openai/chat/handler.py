@@ -75,7 +75,7 @@ def chat_completions(
     """Return the handler of POST /v1/chat/completions."""
 
     @post("/chat/completions", status_code=200, opt=SHAPE)
-    @idempotent(idempotency)
+    @idempotent(idempotency, bodies)
     async def create_chat_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Answer a conversation, whole or as a stream."""
         call = call_of(request.scope)

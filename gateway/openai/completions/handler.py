@@ -69,7 +69,7 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
     """Return the handler of POST /v1/completions."""
 
     @post("/completions", status_code=200, opt=SHAPE)
-    @idempotent(idempotency)
+    @idempotent(idempotency, bodies)
     async def create_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Continue one text or several, whole or as a stream."""
         call = call_of(request.scope)

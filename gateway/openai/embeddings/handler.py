@@ -59,7 +59,7 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
     """Return the handler of POST /v1/embeddings."""
 
     @post("/embeddings", status_code=200, opt=SHAPE)
-    @idempotent(idempotency)
+    @idempotent(idempotency, bodies)
     async def create_embeddings(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Embed one text or several."""
         call = call_of(request.scope)

@@ -57,7 +57,7 @@ def rerank(
     """Return the route. path, operation: where it is and its name, which differ for Cohere's and other clients."""
 
     @post(path, operation_id=operation, status_code=200, opt=SHAPE)
-    @idempotent(idempotency)
+    @idempotent(idempotency, bodies)
     async def rank_documents(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Rank documents by how relevant they are for a query."""
         call = call_of(request.scope)

@@ -50,7 +50,7 @@ def compact(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, earlie
         status_code=200,
         opt=shape(body=CompactResponse, reply=CompactedResponse, is_billed=True, example=examples.COMPACT),
     )
-    @idempotent(idempotency)
+    @idempotent(idempotency, bodies)
     async def compact_response(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Return a shorter form of a conversation: messages of the user, and a sealed summary. Nothing is stored."""
         call = call_of(request.scope)

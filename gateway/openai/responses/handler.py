@@ -51,7 +51,7 @@ def responses(
     """Return the handler of POST /v1/responses."""
 
     @post("/responses", status_code=200, opt=SHAPE)
-    @idempotent(idempotency)
+    @idempotent(idempotency, bodies)
     async def create_response(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Answer text or items, whole, as a stream of events, or in the background."""
         call = call_of(request.scope)

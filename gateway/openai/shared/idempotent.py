@@ -21,6 +21,7 @@ from gateway.content.idempotency import Execution, Idempotency, Reply
 from gateway.content.refusals import PARAM
 from gateway.db.content.idempotency import Slot
 from gateway.domain.errors import GatewayError, InvalidRequest, Overloaded, ShuttingDown
+from gateway.http.bodies import Bodies
 from gateway.http.caller import Caller
 from gateway.http.envelope import Call, call_of
 from gateway.http.error_body import unexpected
@@ -37,7 +38,7 @@ _MAY_NOT_RETRY = ("x-should-retry", "false")
 Handler = Callable[[Request[Any, Any, Any], Caller], Awaitable[ASGIResponse]]
 
 
-def idempotent(replies: Idempotency) -> Callable[[Handler], Handler]:
+def idempotent(replies: Idempotency, bodies: Bodies) -> Callable[[Handler], Handler]:
     """Return a decorator for a route's handler that runs the handler at most once per Idempotency-Key."""
 
     def declared(handler: Handler) -> Handler:
@@ -46,7 +47,8 @@ def idempotent(replies: Idempotency) -> Callable[[Handler], Handler]:
             key = idempotency_key(request.scope["headers"])
             if key is None:
                 return await handler(request, caller)
-            return await _once(replies, handler, request, caller, key)
+            body = await bodies.read(request, caller)
+            return await _once(replies, handler, request, caller, key, body)
 
         return handle
 
@@ -73,11 +75,10 @@ def idempotency_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
 
 
 async def _once(
-    replies: Idempotency, handler: Handler, request: Request[Any, Any, Any], caller: Caller, key: bytes
+    replies: Idempotency, handler: Handler, request: Request[Any, Any, Any], caller: Caller, key: bytes, body: bytes
 ) -> ASGIResponse:
     call = call_of(request.scope)
     slot = Slot(caller.project_id, hashlib.sha256(key).digest())
-    body = await request.body()
     fingerprint = _fingerprint(request, body, caller)
     begun = await replies.begin(slot, fingerprint, call.request_id, num_bytes=len(body))
     if isinstance(begun, Reply):

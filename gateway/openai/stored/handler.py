@@ -18,6 +18,7 @@ from litestar.response.base import ASGIResponse
 from gateway.content.stored_chats import Chat, ListQuery, StoredChat, StoredChats
 from gateway.domain.errors import InvalidRequest, NotFound
 from gateway.domain.tenancy.principal import Principal
+from gateway.http.bodies import Bodies
 from gateway.http.caller import Caller
 from gateway.http.envelope import call_of
 from gateway.http.fields import decode
@@ -111,7 +112,7 @@ async def store_chat(
     await chats.store(caller.project_id, chat)
 
 
-def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
+def stored_chats(chats: StoredChats, bodies: Bodies) -> list[HTTPRouteHandler]:
     """Return the routes. Each project has a pace of its own, by requests and by what they read."""
     pace = Pace(PER_S, BURST, what="stored completions")
     deletions = Pace(DELETIONS_PER_S, DELETIONS_BURST, what="deletions of stored completions")
@@ -168,7 +169,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
     ) -> ASGIResponse:
         """Replace the metadata of a stored chat completion."""
         pace.take(caller.project_id)
-        wanted = decode(_UPDATE, await request.body())
+        wanted = decode(_UPDATE, await bodies.read(request, caller))
         changed = await chats.set_metadata(caller, completion_id, wanted.metadata or {})
         if changed is None:
             raise _no_such(completion_id)

@@ -13,7 +13,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
 from gateway.domain.errors import InvalidRequest
-from gateway.http.bodies import decoded
+from gateway.http.bodies import Bodies, decoded
 from gateway.http.caller import Caller
 from gateway.http.envelope import call_of
 from gateway.http.shape import shape
@@ -34,14 +34,14 @@ _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
 _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
 
 
-def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> list[HTTPRouteHandler]:
+def tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, *, operations: tuple[str, str]) -> list[HTTPRouteHandler]:
     """Return both routes. operations: their names with /v1 and without: vLLM's clients ask for either."""
     tokenizing, detokenizing = operations
 
     @post("/tokenize", operation_id=tokenizing, status_code=200, opt=shape(body=TokenizeRequest, reply=Tokenized))
     async def tokenize(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Return the tokens of a text, or of messages as the chat template renders them."""
-        body = await request.body()
+        body = await bodies.read(request, caller)
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
         wire = await decoded(_TOKENIZE, body)
         prompt, field = _prompt(wire)
@@ -59,7 +59,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
     )
     async def detokenize(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Return the text of tokens."""
-        body = await request.body()
+        body = await bodies.read(request, caller)
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
         wire = await decoded(_DETOKENIZE, body)
         context = context_of(call_of(request.scope), caller, wire.model or None, "/detokenize")

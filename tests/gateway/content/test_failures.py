@@ -17,6 +17,7 @@ from gateway.content.writes import WAIT_S, Writes
 from gateway.db.content.idempotency import Slot
 from gateway.db.pool import Database
 from gateway.domain.errors import BackendFailed, Overloaded
+from gateway.http.bodies import Bodies
 from gateway.http.caller import Caller, provide_caller
 from gateway.http.envelope import Application, Call, call_of
 from gateway.http.errors import exception_handlers
@@ -49,7 +50,7 @@ class Route:
 
     def app(self) -> Application:
         @post("/run", status_code=200)
-        @idempotent(self.idempotency)
+        @idempotent(self.idempotency, Bodies())
         async def run(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
             self.runs += 1
             call_of(request.scope).num_admitted = self.num_admitted

@@ -3,47 +3,106 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import select
 import socket
+import time
 from contextlib import ExitStack
+
+import httpx
+from litestar.routes import HTTPRoute
 
 from gateway.http.bodies import BODY_BYTES_PER_S, BURST_BYTES
 from tests.gateway.conftest import House
 from tests.gateway.http.raw import Replies, connect
-from tests.gateway.live import make_tenant
+from tests.gateway.live import make_operator_key, make_tenant
 from tests.patience import PATIENCE_S
 
 SIZE = 1 << 20
 """The largest body that the gateway of these tests takes."""
 
 
+OTHER_SCOPE = {"/v1/feedback"}
+"""Routes that other keys are for."""
+
+
 def test_a_body_beyond_the_pace_is_refused_before_it_is_sent(house: House) -> None:
-    tenant = asyncio.run(make_tenant(house.dsn, "sends large bodies", "poet", "3"))
-
-    def head(num_bytes: int) -> bytes:
-        lines = ["host: x", f"authorization: Bearer {tenant.key}", f"content-length: {num_bytes}"]
-        return "".join(f"{line}\r\n" for line in ("POST /v1/completions HTTP/1.1", *lines, "")).encode()
-
+    key = tenant(house, "sends large bodies")
     with ExitStack() as stack:
-        silent = []
-        for _ in range(2 * BURST_BYTES // SIZE):
-            silent.append(stack.enter_context(connect(house)))
-            silent[-1].sendall(head(SIZE))
-        assert refusal(silent) <= BURST_BYTES / BODY_BYTES_PER_S + 1
+        assert refusal(begun(house, stack, "/v1/completions", key)) <= BURST_BYTES / BODY_BYTES_PER_S + 1
         # A length that no body may have is not counted: the next requests would wait for it.
-        too_large = stack.enter_context(connect(house))
-        too_large.sendall(head(1 << 40))
+        [too_large] = begun(house, stack, "/v1/completions", key, num_bytes=1 << 40, times=1)
         assert Replies(too_large).next().status_line.startswith("HTTP/1.1 413")
-        late = []
-        for _ in range(2 * BURST_BYTES // SIZE):
-            late.append(stack.enter_context(connect(house)))
-            late[-1].sendall(head(SIZE))
-        assert refusal(late) <= BURST_BYTES / BODY_BYTES_PER_S + 1
+        assert refusal(begun(house, stack, "/v1/completions", key)) <= BURST_BYTES / BODY_BYTES_PER_S + 1
 
 
-def refusal(sockets: list[socket.socket]) -> int:
-    """Return the seconds after which the first of the requests that is answered may be sent again."""
+def test_every_route_of_tenants_refuses_bodies_beyond_the_pace(house: House) -> None:
+    assert house.gateway.app is not None
+    routes = [
+        (re.sub(r"\{\w+:str\}", "unknown", route.path), handler.opt["shape"])
+        for route in house.gateway.app.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+        if "POST" in handler.http_methods and "caller" in handler.resolve_dependencies()
+        if "access" not in handler.opt and handler.opt["shape"].body is not None
+    ]
+    assert len(routes) > 20 and sum(declared.is_billed for _, declared in routes) >= 7
+    for path, declared in routes:
+        for headers in ((), ("idempotency-key: 1",)) if declared.is_billed else ((),):
+            if path not in OTHER_SCOPE:
+                with ExitStack() as stack:
+                    refusal(begun(house, stack, path, tenant(house, f"{path} {len(headers)}"), *headers))
+
+
+def test_a_body_that_is_much_work_counts_for_more_bytes(house: House) -> None:
+    """A body of token ids, each of two bytes, counts four times; one of a text as long counts for its length."""
+    for prompt, most in (([1] * 200_000, 4 * 400_000), ("a" * 400_000, 400_000)):
+        headers = {"authorization": f"Bearer {tenant(house, f'{type(prompt).__name__} of much work')}"}
+        body = {"model": "tiny", "prompt": prompt}
+        num_answered = 0
+        with httpx.Client(base_url=house.url, timeout=PATIENCE_S) as client:
+            begun_s = time.monotonic()
+            while (status := client.post("/v1/completions", json=body, headers=headers).status_code) == 400:
+                num_answered += 1
+            took_s = time.monotonic() - begun_s
+        assert status == 429
+        assert BURST_BYTES / most - 2 <= num_answered <= (BURST_BYTES + took_s * BODY_BYTES_PER_S) / most + 2
+
+
+def test_large_bodies_for_the_admin_api_count_as_many_requests(house: House) -> None:
+    key = asyncio.run(make_operator_key(house.dsn))
+    with ExitStack() as stack:
+        refusal(begun(house, stack, "/v1/organization/projects", key, times=80), "the admin API")
+
+
+def tenant(house: House, name: str) -> str:
+    """Return the key of a new tenant."""
+    return asyncio.run(make_tenant(house.dsn, name, "poet", "3")).key
+
+
+def begun(
+    house: House,
+    stack: ExitStack,
+    path: str,
+    key: str,
+    *headers: str,
+    num_bytes: int = SIZE,
+    times: int = 2 * BURST_BYTES // SIZE,
+) -> list[socket.socket]:
+    """Send the heads of requests and no byte of their bodies."""
+    lines = [f"POST {path} HTTP/1.1", "host: x", f"authorization: Bearer {key}", f"content-length: {num_bytes}"]
+    sockets = [stack.enter_context(connect(house)) for _ in range(times)]
+    for each in sockets:
+        each.sendall("".join(f"{line}\r\n" for line in (*lines, *headers, "")).encode())
+    return sockets
+
+
+def refusal(sockets: list[socket.socket], what: str = "large requests") -> int:
+    """Return the seconds after which the first of the requests that is answered may be sent again.
+
+    what: the requests of which there were too many.
+    """
     answered, _, _ = select.select(sockets, [], [], PATIENCE_S)
     reply = Replies(answered[0]).next()
-    assert reply.status_line.startswith("HTTP/1.1 429") and b"rate_limit_exceeded" in reply.body
+    assert reply.status_line.startswith("HTTP/1.1 429") and f"too many requests for {what}.".encode() in reply.body
     return int(reply.headers["retry-after"])
