@@ -94,7 +94,7 @@ def resources(compiled: triton.compiler.CompiledKernel) -> Resources:
 
 
 def compile_all(names: list[str], only: list[str]) -> Iterator[tuple[str, Launch, Resources]]:
-    """Compile the named targets' launches whose label holds one of the texts in `only`.
+    """Compile the named targets' launches in whose label one of the regular expressions in `only` is found.
 
     Yields (label, launch, resources) of each.
     """
@@ -102,7 +102,7 @@ def compile_all(names: list[str], only: list[str]) -> Iterator[tuple[str, Launch
         if target.name in names:
             for name, launch in launches(target):
                 label = f"{target.name}: {name}"
-                if any(text in label for text in only):
+                if any(re.search(pattern, label) for pattern in only):
                     yield label, launch, resources(compile_launch(launch))
 
 
@@ -111,7 +111,7 @@ def main() -> None:
     names = [target.name for target in TARGETS]
     parser = argparse.ArgumentParser(prog="python -m kernels.compile", description=__doc__)
     parser.add_argument("targets", nargs="*", help=f"of {', '.join(names)}; all by default")
-    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="kernels whose name holds a text")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="REGEX", help="kernels with this in the name")
     options = parser.parse_args()
     chosen = options.targets or names
     if unknown := set(chosen) - set(names):
