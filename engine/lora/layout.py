@@ -48,7 +48,7 @@ def part_of(name: str, config: ModelConfig) -> Part | None:
 def in_order(name: str, tensor: Tensor, config: ModelConfig) -> Tensor:
     """Return a tensor with the dimensions of its heads in the engine's order, if it has heads of queries or keys.
 
-    name: of the checkpoint's tensor; tensor [heads * head_dim, ...] or [head_dim].
+    name: the tensor's name in the checkpoint; tensor [heads * head_dim, ...] or [head_dim].
     """
     words = name.split(".")
     order = config.head_order() if len(words) > 1 and words[-2] in (*REORDERED, *_NORMS) else None
