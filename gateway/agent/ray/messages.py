@@ -27,7 +27,7 @@ class Look(msgspec.Struct, frozen=True, tag=True):
     """Look at all engines."""
 
     public_keys: list[str]
-    """The public keys of the gateways that may connect to engines from now on."""
+    """The public keys whose holders may connect to engines from now on."""
     kept: list[str] | None
     """The replicas for whose engines resources stay free; None: those for which they are."""
 

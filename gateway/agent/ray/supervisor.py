@@ -73,7 +73,7 @@ class Supervisor:
         self._gpu = next((str(gpu) for gpu in self._context.get_accelerator_ids().get("GPU", [])), None)
 
     async def look(self, public_keys: list[str]) -> Sight:
-        """Tell what lives on this node. public_keys: those that may connect to engines from now on."""
+        """Return the engines of this node. public_keys: the keys whose holders may connect to engines from now on."""
         launcher = await self._ready(public_keys)
         engines = launcher.running()
         asks = {id: record.ask for id in engines if (record := self._record_of(id)) is not None}
