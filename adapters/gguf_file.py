@@ -109,7 +109,7 @@ def _scaled(weights: BinaryIO, module: AdapterModule, architecture: str, config:
 
 
 def with_halves_beside(rows: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
-    """Return rows of q or k, of shape [out, any], in llama.cpp's order: of each head the two rotary halves in turns."""
+    """Return rows of q or k, of shape [out, any], in llama.cpp's order: the two rotary halves of each head in turns."""
     halves = rows.reshape(num_heads, 2, len(rows) // num_heads // 2, rows.shape[1])
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))
 

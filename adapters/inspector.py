@@ -49,7 +49,7 @@ def _inspect(job: Job) -> Report:
 
 
 def _copy(sources: Sequence[BinaryIO], targets: Sequence[BinaryIO], max_bytes: int) -> list[str]:
-    """Fill the targets; return what an archive holds beside the two files."""
+    """Copy the adapter's two files, or unpack their archive, into the targets; return what else the archive holds."""
     named = dict(zip(FILE_NAMES, targets, strict=True))
     if len(sources) == 1:
         return unpack(sources[0], named, max_bytes)

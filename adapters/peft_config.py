@@ -100,7 +100,7 @@ _NOT_NAMED = f"{CONFIG_NAME}: {{}} does not name it"
 
 
 def _is_named(module: str, targets: list[str]) -> bool:
-    """Tell whether targets have a name, or the end of it after a dot."""
+    """Tell whether the targets name a module: by its whole name, or by the end of the name after a dot."""
     parts = module.split(".")
     return not {".".join(parts[first:]) for first in range(len(parts))}.isdisjoint(targets)
 

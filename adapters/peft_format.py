@@ -182,8 +182,8 @@ def _num_experts(pair: Mapping[str, TensorInfo], rank: int) -> int:
 def _pair_errors(pair: Mapping[str, TensorInfo], rank: int, num_experts: int) -> list[str]:
     """Return the faults of the shapes of a module's lora_A, which must be [rank, in], and lora_B, [out, rank].
 
-    Of a parameter of experts the rank is that of all of them. The sizes in and out are not checked: only the base model
-    knows what they must be.
+    For a parameter of experts, rank * num_experts takes the place of rank in the shapes. The sizes in and out are not
+    checked: only the base model knows what they must be.
     """
     errors = [f"lora_{side} is missing" for side in ("A", "B") if side not in pair]
     for side, axis, meaning in (("A", 0, "[rank, in]"), ("B", 1, "[out, rank]")):

@@ -75,9 +75,10 @@ def fake_logprobs(token_id: int, num_top: int, vocab_size: int) -> TokenLogprobs
 
 
 def fake_embedding(request: GenerateRequest, size: int) -> bytes:
-    """Return a vector of unit length that counts the prompt's ids modulo its size; `last` counts the last id alone.
+    """Return a vector of unit length that counts the prompt's ids modulo size, rotated by a number of the adapter.
 
-    A score is the number of the prompt's last ids that are equal, less one, and a quarter for each id of the adapter.
+    With pooling `last` only the last id counts. A score is one number instead: how often the last id is repeated at the
+    prompt's end, and 0 to 3 quarters by the adapter.
     """
     if request.pooling == "score":
         last = [*takewhile(request.prompt_token_ids[-1].__eq__, reversed(request.prompt_token_ids))]

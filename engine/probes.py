@@ -81,7 +81,7 @@ class Probes:
         *,
         pooling: Pooling | None = None,
     ) -> None:
-        """Set up probes. pooling: of a model that makes no text, the pooling of what is compared instead."""
+        """Set up probes. pooling: the pooling of the vectors that are compared, for a model that makes no text."""
         self._pooling = pooling
         self._adapters = adapters
         self._prompt = probe_prompt(vocab_size, max_model_len)

@@ -15,7 +15,7 @@ Token ids only: no text crosses this border. Never pickle.
 Gateways and engines of two versions that follow each other work together. `PROTOCOL_VERSION` has to be equal on both
 sides. `PROTOCOL_MINOR` grows with each addition, and either side tells its own in its first message. An addition is a
 field with a default outside of `GenerateRequest`, which a peer that does not know the field passes over, or else it is
-sent only to a peer whose minor has it. What a peer does not know in a `GenerateRequest` would change the answer, so it
+sent only to a peer whose minor has it. An unknown field of a `GenerateRequest` would change the answer, so a peer
 refuses that request, and no other.
 
 Minor 1: `Hello.minor`, `Welcome.minor`, `Welcome.software`, `Submit.trace`, `Usage.arrived_unix_ns`.
@@ -193,7 +193,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Natural-log probabilities at one position: of the chosen token, and of the `num_logprobs` most likely ones."""
+    """Natural-log probabilities at one position, for the chosen token and the `num_logprobs` most likely ones."""
 
     logprob: float
     top_token_ids: list[int]

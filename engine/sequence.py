@@ -275,9 +275,9 @@ class ChunkResult(msgspec.Struct, frozen=True):
     after each draft, given that this draft and those before it are right. A draft that differs from the token sampled
     before it is wrong, and everything sampled after it is void."""
     prompt_logprobs: list[TokenLogprobs] = []
-    """Where the request asks for them, those of the prompt's tokens that the chunk's rows predict, at positions first +
-    1 to first + num_tokens, so that the chunks of a prompt give all of it but its first token. Only choice 0 gives
-    them, and only before its first completion token."""
+    """The log probabilities of the prompt's tokens that the chunk's rows predict, if the request asks for them: at
+    positions first + 1 to first + num_tokens, so that the chunks of a prompt give all of it but its first token. Only
+    choice 0 gives them, and only before its first completion token."""
     pooled: NDArray[np.float32] | None = None
     """fp32 [hidden], this chunk's part of the pooled hidden states: the sum of its rows for `mean`, the row of the
     prompt's last token for `last`, None where the chunk has no part in it."""

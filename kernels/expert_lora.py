@@ -81,7 +81,7 @@ def add_expert_lora_(
 ) -> None:
     """Add to each row the deltas of its adapter's matrices for its expert, for projections that share x [M, in].
 
-    outs: [M, out_p] of each projection, in place. factors: of each adapter, None: it adds nothing.
+    outs: [M, out_p] of each projection, in place. factors: the factors of each adapter; None: the adapter adds nothing.
     """
     for g, e, first, last in segments.spans:
         adapter = factors[g]

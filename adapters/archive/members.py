@@ -38,7 +38,7 @@ class Members:
         self._num_members = 0
 
     def add_folder(self, name: str) -> None:
-        """Note a folder.
+        """Count a folder as a member, and check its name.
 
         Raises AdapterRejected: where the name leads elsewhere, or the members are too many.
         """

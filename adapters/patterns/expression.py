@@ -68,9 +68,9 @@ class ModuleExpression:
     """A key that `lookup` takes for a simple expression, ready to be matched."""
 
     def __init__(self, key: str, steps: Steps) -> None:
-        """Read the key.
+        """Make the expression's automaton from the key.
 
-        Raises TooCostly: when even that takes more steps than are left.
+        Raises TooCostly: when the automaton alone takes more steps than are left.
         """
         self._steps = steps
         self._accepts: list[Callable[[str], bool]] = []  # by state: whether it takes a character

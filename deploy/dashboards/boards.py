@@ -1,7 +1,7 @@
 """The dashboards: for an operator, of one tenant, of engines, and of the database as gateways see it.
 
-What engines report, every gateway exports: such series are taken at their largest over gateways. What gateways count
-themselves is summed.
+Every gateway exports the figures that engines report: such series are taken at their largest over gateways. Figures
+that gateways count themselves are summed.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Variable(NamedTuple):
 
 
 class Board(NamedTuple):
-    """A dashboard. name: of its file, and the end of its stable uid."""
+    """A dashboard. name: the name of its file, and the end of its stable uid."""
 
     name: str
     title: str

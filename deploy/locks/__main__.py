@@ -32,7 +32,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
 OF_CUDA = re.compile(r"cuda-|nvidia-|triton==")
-"""How the entries of packages begin that PyTorch's CUDA build asks for, and its CPU build does not."""
+"""Matches the beginning of an entry of a package that PyTorch's CUDA build asks for, and its CPU build does not."""
 
 TORCH_CPU = {
     "2.13.0": ["6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"],  # Python 3.11, Linux, x86-64

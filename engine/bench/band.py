@@ -54,7 +54,10 @@ class Turn(msgspec.Struct):
     window: Window
 
     def tokens_per_s(self, *, prompts: bool = False) -> float:
-        """Return tokens of completions a second, with prompts those of the requests that got their first token."""
+        """Return the tokens of completions per second.
+
+        prompts: True adds the tokens of the prompts whose requests got their first token.
+        """
         both = self.interactive + self.batch
         rate = tokens_per_s(both, self.window)
         if prompts:

@@ -42,7 +42,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Prober:
-    """Asks for one token at a time."""
+    """Sends prompts of which the engine computes one token, and reads the time and the cached tokens of each."""
 
     def __init__(self, engine: BenchEngine, workload: Workload) -> None:
         self._engine = engine

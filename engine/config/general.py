@@ -1,8 +1,8 @@
 """A base model that the engine has no code of its own for, as its `config.json` and the heads of its files tell it.
 
-The model class of the installed transformers computes such a model (`engine.models.general`). What is read here is what
-gateways need, without torch: sizes, and the linear modules that adapters may target. What can be refused by a key of
-the config is refused here; the rest is found by the engine, which tries the model before it serves.
+The model class of the installed transformers computes such a model (`engine.models.general`). This file reads what
+gateways need, without torch: sizes, and the linear modules that adapters may target. It refuses what a key of the
+config shows; the engine finds the rest, since it tries the model before it serves.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def linear_modules(
 ) -> tuple[tuple[str, int, int], ...]:
     """Return the modules that adapters may target, as (short name, in_features, out_features).
 
-    matrices: the name of each linear module, and the shape [out, in] of its weight. Those count that are in each layer
-    with one shape, since an adapter's fit is checked for all layers alike; parts of experts do not.
+    matrices: the name of each linear module, and the shape [out, in] of its weight. A module counts if it is in each
+    layer with one shape, since an adapter's fit is checked for all layers alike; parts of experts do not count.
     """
     shapes: dict[str, dict[int, tuple[int, ...]]] = {}
     for name, shape in matrices:

@@ -316,7 +316,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
     def projection_shapes(self) -> dict[str, tuple[int, int]]:
         """Return (in_features, out_features) of each linear of a layer, apart where a checkpoint has them fused.
 
-        Those of experts are left out.
+        The linears of experts are left out.
         """
         if self.decoder == "transformers":
             return {name: (num_in, num_out) for name, num_in, num_out in self.modules}

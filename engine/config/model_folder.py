@@ -238,7 +238,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def model_digest(model_dir: str | Path) -> str:
     """Return the identity of a base model: SHA-256 over its configs, its task's files and its weights' heads.
 
-    Of each file of weights that is the name, the size and the header.
+    The head of a file of weights is its name, size and header.
 
     Reads kilobytes, not gigabytes: the digest tells models apart in a hello, it does not prove the weights' integrity.
     """

@@ -152,12 +152,12 @@ METHODS_OF_EXPERTS = ("mxfp4",)
 
 
 def read_quantized(folder: Path, raw: Raw, *, has_experts: bool = False) -> Quantized | None:
-    """Return how a model's files hold its matrices; None where they hold numbers as they are, but those of experts.
+    """Return the format in which a model's files hold its matrices; None if none is quantized, or experts' alone.
 
-    raw: of the folder's `config.json`. has_experts: True for a model with experts, whose matrices alone may be in few
-    bits: `engine.models.expert_layout` reads these.
+    raw: the folder's `config.json`. has_experts: True for a model with experts: then only the experts' matrices may be
+    in few bits, and `engine.models.expert_layout` reads them.
 
-    Raises UnsupportedModel: for what is not read, by the key and its value.
+    Raises UnsupportedModel: if a format is not supported; the message names the key and its value.
     """
     found = raw.get("quantization_config")
     if found is None:

@@ -41,7 +41,10 @@ class Damaged(Exception):
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """One matrix. parts: kind, outputs and bytes of each; offset: of the first, the others follow."""
+    """One matrix.
+
+    parts: kind, outputs and bytes of each part; offset: the place of the first part, which the others follow.
+    """
 
     num_inputs: int
     parts: list[tuple[int, int, int]]
@@ -60,10 +63,10 @@ def file_of(model_dir: str | Path, kind: str) -> Path:
 
 
 def made_of(model_dir: str | Path, wording: str, dtype: torch.dtype) -> str:
-    """Return what says of which weights, and in which format and layout, matrices were made.
+    """Return the text that names the weights, the format and the layout that matrices were made of.
 
     The time of a file's last change is in it, since the digest of a model does not depend on all bytes of the weights.
-    dtype: of the weights as they were quantized.
+    dtype: the dtype of the weights before they were quantized.
     """
     files = sorted(Path(model_dir).glob("*.safetensors")) or sorted(Path(model_dir).glob("*.gguf"))
     times = " ".join(str(path.stat().st_mtime_ns) for path in files)
@@ -145,7 +148,7 @@ class MatricesWriter:
     def __init__(self, path: Path, of: str, num_bytes: int) -> None:
         """Begin a file beside `path`, which is locked while it is written.
 
-        of: what the matrices are made of (`made_of`). num_bytes: of all matrices together.
+        of: what the matrices are made of (`made_of`). num_bytes: the bytes of all matrices together.
         """
         self._path = path
         self._made_of = of

@@ -110,8 +110,8 @@ class Segment(msgspec.Struct, frozen=True):
 class ExpertAdapters:
     """The adapters of one step on experts, which are multiplied where they lie.
 
-    segments: of the adapters that have any of these. This is to be held until no thread of the native kernels reads the
-    adapters any more (`lorikeet_wait_for_helpers`).
+    segments: the rows of each adapter that targets experts. Hold this object until no thread of the native kernels
+    reads the adapters any more (`lorikeet_wait_for_helpers`).
     """
 
     def __init__(self, segments: Sequence[Segment], factors_of: FactorsOf) -> None:
@@ -161,7 +161,7 @@ class ExpertAdapters:
 class BatchedLora:
     """The adapters of one step, or of several steps whose rows use the same ones (`engine.models.decoder.StepLora`).
 
-    batches: of tables. experts: None where no adapter has any of these.
+    batches: the batch of each table. experts: None if no adapter of the step targets experts.
     """
 
     def __init__(self, batches: Sequence[TableBatch], experts: ExpertAdapters | None = None) -> None:

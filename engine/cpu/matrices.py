@@ -29,10 +29,10 @@ GROUP_BYTES: dict[Format, int] = {"int8": 34, "int4": 20}
 
 
 class Blocks(Protocol):
-    """A model's matrices in blocks, by their names: of a GGUF file, or made of a checkpoint's integers."""
+    """A model's matrices in blocks, by name: read from a GGUF file, or made of a checkpoint's integers."""
 
     def format_of(self, name: str) -> str:
-        """Return the name of the format of a matrix's blocks; `` where there are none."""
+        """Return the name of the format of a matrix's blocks; "" where there are none."""
 
     def blocks(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         """Return the rows of a matrix's blocks [out, bytes].
@@ -68,11 +68,11 @@ class NativeMatrices:
         writer: MatricesWriter | None = None,
         importance: Importance = NOTHING,
     ) -> None:
-        """Make matrices of a kind. dtype: of the rows of tokens, and so of the model.
+        """Make matrices of a kind. dtype: the dtype of the rows of tokens, and so of the model.
 
         blocks: those that are taken as they are, where the kernels multiply their format. kept: matrices that
-        were made before, which are read instead; writer: gets those that are made. importance: of the inputs of
-        matrices of 4-bit integers.
+        were made before, which are read instead; writer: gets those that are made. importance: the weights of the
+        inputs of matrices of 4-bit integers.
         """
         self._library = library
         self._kind = kind
@@ -132,7 +132,7 @@ class NativeMatrices:
             return NativeMatrix.joined(parts)
 
     def _format(self, name: str) -> str:
-        """Return the format of a matrix's blocks; `` where there are none that the kernels multiply."""
+        """Return the format of a matrix's blocks; "" where there are none that the kernels multiply."""
         found = "" if self._blocks is None else self._blocks.format_of(name)
         return found if found in BLOCK_FORMATS else ""
 

@@ -204,7 +204,7 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
 
 
 class Makers(NamedTuple):
-    """What makes products, the rows of tokens, and products of experts, of a model's weights."""
+    """The functions that make products, the rows of tokens, and products of experts from a model's weights."""
 
     linear: MakeLinear
     embedding: MakeEmbedding
@@ -219,8 +219,8 @@ class Makers(NamedTuple):
 def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") -> Makers:
     """Return what makes a model's weights in a dtype.
 
-    A quantized head that is tied to the embedding is where rows of tokens are read. model_dir: of the model that has
-    blocks, for `gguf`.
+    A quantized head that is tied to the embedding is where rows of tokens are read. model_dir: the folder of the model,
+    whose blocks `gguf` reads.
 
     Raises UnsupportedModel: when the file of blocks cannot be read.
     """

@@ -37,7 +37,7 @@ def states_of(
     make_embedding: MakeEmbedding,
     cache_dtype: torch.dtype,
 ) -> TextStates:
-    """Return the states of a text's tokens. cache_dtype: of the numbers that keys and values are rounded to.
+    """Return the states of a text's tokens. cache_dtype: the dtype that keys and values are rounded to.
 
     Raises UnsupportedModel.
     """
@@ -53,7 +53,10 @@ def states_of(
 
 
 def _rows(num_tokens: int, window: int | None, shift: int) -> AttentionRows:
-    """Return the rows of one prompt that begins the cache. shift: of the rows of angles from positions."""
+    """Return the rows of one prompt that begins the cache.
+
+    shift: the distance of the rows of angles from the positions.
+    """
     positions = torch.arange(num_tokens)
     behind = positions[:, None] - positions
     visible = (behind >= 0) & (behind < (window or num_tokens))

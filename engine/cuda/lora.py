@@ -76,7 +76,7 @@ class ExpertChunks(NamedTuple):
 
     @classmethod
     def of(cls, rows: ExpertRows, work: WorkList, num_slots: int) -> ExpertChunks:
-        """Make the chunks of a step's rows. work: of the step's rows by slot."""
+        """Make the chunks of a step's rows. work: the work list of the step's rows, by slot."""
         num_experts = len(rows.counts)
         slots = slots_of(work)[rows.tokens]
         virtual = torch.where(slots < 0, -1, slots * num_experts + experts_of(rows))
@@ -85,9 +85,10 @@ class ExpertChunks(NamedTuple):
     def table(
         self, slots: SlotTable, layer: int, columns: tuple[int, int], size: tuple[int, int], itemsize: int
     ) -> ChunkTable:
-        """Return the weights of each chunk: those of its slot, its expert's share of them.
+        """Return the table of the weights of each chunk: its expert's share of the weights in its slot.
 
-        columns: of the group in the table; size: (in, out) of each of its projections.
+        columns: the
+        columns of the group in the table; size: (in, out) of each of its projections.
         """
         virtual, _, counts = self.work.chunks.long().unbind(1)
         num_experts = len(self.rows.counts)

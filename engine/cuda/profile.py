@@ -36,7 +36,7 @@ def peak_of_largest_steps(
     """Return the peak bytes, beyond what is taken already, of steps and graphs.
 
     This is the peak of a step that is launched, and of the temporary memory that captured graphs keep for themselves:
-    that of the largest. Small caches are included. in_float8: of these caches.
+    that of the largest. Small caches are included. in_float8: True if these caches are in e4m3.
     """
     prompts, both = largest_plans(limits, block_size, 0 if slots.num_slots else None)
 

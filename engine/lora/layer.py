@@ -86,8 +86,8 @@ class AdapterLayout:
     """The places of the matrices of adapters with equal ranks in a buffer: the A's of all groups, then all B's.
 
     ranks: {(layer, projection): r} of the adapted projections. targets: {projection: (in_features, out_features)}.
-    groups: those of the model's projections; num_experts: of groups that have a matrix for each expert.
-    Layouts are equal only if they are the same object: their maker makes one for equal ranks.
+    groups: the groups of the model's projections; num_experts: the number of experts in groups that have a matrix for
+    each. Layouts are equal only if they are the same object: their maker makes one for equal ranks.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ def part_of(name: str, config: ModelConfig) -> Part | None:
 def in_order(name: str, tensor: Tensor, config: ModelConfig) -> Tensor:
     """Return a tensor with the dimensions of its heads in the engine's order, if it has heads of queries or keys.
 
-    name: of the checkpoint's tensor; tensor [heads * head_dim, ...] or [head_dim].
+    name: the tensor's name in the checkpoint; tensor [heads * head_dim, ...] or [head_dim].
     """
     words = name.split(".")
     if len(words) > 1 and words[-2] == "q_proj" and config.gated_attention:

@@ -44,7 +44,7 @@ class _File(Protocol):
     """A file of tensors, as safetensors has it."""
 
     def get_slice(self, name: str) -> Tensor:
-        """Return what gives rows of the tensor by an index, without the others."""
+        """Return a view that reads the rows of a tensor that an index names, and no others."""
 
 
 WRAPPED = "model.language_model."
@@ -125,7 +125,7 @@ class _Checkpoint:
         return tensor.to(self._device, self._dtype)
 
     def _slice(self, source: str, shape: tuple[int, ...]) -> Any:
-        """Return what gives parts of a tensor of this shape by an index, and note that it was asked for.
+        """Return a view that reads the parts of a tensor that an index names, and note that the tensor was asked for.
 
         Raises UnsupportedModel: when the tensor is missing or has another shape.
         """
@@ -211,7 +211,7 @@ def weights_in_turn(
 ) -> Iterator[ModelWeights]:
     """Yield weights in float32 on a CPU whose layers are read one by one, each time that they are gone through.
 
-    A model that is larger than the memory can be computed so: of a layer's experts one is in memory at a time.
+    So a model that is larger than the memory can be computed: only one of a layer's experts is in memory at a time.
 
     Raises UnsupportedModel: when a tensor is missing or misshapen.
     """

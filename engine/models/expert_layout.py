@@ -44,7 +44,7 @@ def expert_part(
 ) -> ExpertPart | None:
     """Return where a tensor of experts or of a router lies; None for any other tensor.
 
-    shape: of what is asked for; stored: the names of the checkpoint's tensors.
+    shape: the shape of the tensor that is asked for; stored: the names of the checkpoint's tensors.
     """
     match = None if experts is None else _NAME.fullmatch(name)
     if experts is None or match is None:

@@ -34,7 +34,7 @@ class GgufWeights:
         return iter(self._head.tensors)
 
     def format_of(self, name: str) -> str:
-        """Return the name of the format of a tensor's blocks; `` where there is no such tensor."""
+        """Return the name of the format of a tensor's blocks; "" if there is no such tensor."""
         found = self._head.tensors.get(name)
         return "" if found is None else found.format
 

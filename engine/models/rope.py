@@ -14,7 +14,7 @@ from kernels.rope import wide_tables
 def inverse_frequencies(rope: RopeParameters, head_dim: int) -> Tensor:
     """Return the inverse frequencies [head_dim / 2] fp32, in radians per position; 0 where nothing is rotated.
 
-    Those of LongRoPE's short factors, where it has two kinds.
+    If LongRoPE has two kinds of factors, the frequencies are by the short ones.
     """
     size = rope.rotary_dim or head_dim
     exponents = torch.arange(0, size, 2, dtype=torch.int64).float() / size

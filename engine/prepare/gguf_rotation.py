@@ -32,7 +32,7 @@ class UnknownRotation(ValueError):
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """What a file says of its rotation beyond the base of its angles."""
+    """The rotation of a GGUF file, beyond the base of its angles."""
 
     scaling: dict[str, Any] = {}
     """Keys of `rope_parameters`; none where the angles are not scaled."""
@@ -129,11 +129,11 @@ def is_scaled(config: dict[str, Any]) -> bool:
 
 
 def llama3_scaling(factors: NDArray[np.float64], theta: float) -> dict[str, Any]:
-    """Return the keys of `llama3` that give the factors of each wavelength; {} where all factors are 1.
+    """Return the keys of a `llama3` scaling that give these factors by wavelength; {} if all factors are 1.
 
-    Between short wavelengths, of factor 1, and long ones the inverse of a factor is linear in that of the wavelength.
-    Of the two numbers low_freq_factor and original_max_position_embeddings, which come only as a quotient, the first
-    is 1, as it is in all models of Llama 3.
+    Short wavelengths have factor 1 and long ones the largest factor; between them the inverse of the factor is linear
+    in the inverse of the wavelength. The factors give only the quotient of low_freq_factor and
+    original_max_position_embeddings, so low_freq_factor is set to 1, as in all models of Llama 3.
 
     Raises UnknownRotation: when no keys give them.
     """

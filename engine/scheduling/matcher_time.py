@@ -9,7 +9,7 @@ ORDINARY_S = 0.0005  # a grammar that takes no more than this for a token is not
 
 
 class MatcherTime:
-    """The time of all grammars in one step, as many may run at once; each bounds its own (`engine.grammar.limits`).
+    """The time that all grammars of one step may take together; each grammar's own bound is in `engine.grammar.limits`.
 
     A sequence that finds the step's time taken waits for the next step. The least advanced go first, so that all get
     on.

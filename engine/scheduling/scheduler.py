@@ -300,7 +300,10 @@ class Scheduler:
             self._batch.age()
 
     def _num_free_places(self) -> int:
-        """Return the rows of a step that interactive requests leave. One whose last token is pending leaves its row."""
+        """Return the rows of a step that no interactive sequence takes.
+
+        A sequence whose last token is pending takes none.
+        """
         num_taken = sum(not sequence.needs_no_step for sequence in self._interactive.running)
         return self._limits.max_num_seqs - num_taken
 

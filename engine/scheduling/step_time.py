@@ -1,4 +1,4 @@
-"""How long a step takes, learned from the steps that were: a fit for each moment, and how far it can be trusted.
+"""The time that a step takes, learned from past steps: a fit for each moment, and how far it can be trusted.
 
     seconds = a + b * rows + c * prompt tokens + d * tokens of context
 

@@ -10,7 +10,7 @@ from engine.sequence import Sequence
 
 
 class WaitingQueue:
-    """The waiting sequences, one line per tenant, in order of turns: of arrival; in the batch band, of deadlines.
+    """The waiting sequences, one line per tenant, each in order of arrival, or of deadlines in the batch band.
 
     A preempted sequence comes back to its old place.
     """

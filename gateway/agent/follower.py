@@ -29,7 +29,7 @@ from gateway.backends.engine.adapter_calls import AdapterCalls
 from gateway.backends.engine.link import EngineGone, EngineLink
 
 NOBODYS = ""
-"""The id of no database: of what is asked under it, no usage is kept (`engine.protocol.Hello`)."""
+"""The id of no database: engines keep no usage of requests under this id (`engine.protocol.Hello`)."""
 
 GOLDEN_PROMPT = [1, 2, 3, 5, 8, 13, 21, 34]
 """Any ids: what is to be seen is that a prompt is computed and answered, to the number of tokens that was asked for."""
@@ -52,7 +52,7 @@ class Follower:
     def __init__(self, address: str, model_digest: str, changed: Callable[[], None], peer: Peer | None = None) -> None:
         """Begin to connect to the engine at an address.
 
-        peer: as of `EngineLink`.
+        peer: as for `EngineLink`.
         """
         self.stats: EngineStats | None = None
         """The picture of the last heartbeat; None while the engine is not there."""

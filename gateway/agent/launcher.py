@@ -49,7 +49,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Spot(msgspec.Struct, frozen=True):
-    """Where an engine is about to start: its launcher has chosen that, and keeps it free until the engine has begun."""
+    """The place where an engine is about to start. Its launcher has chosen the place, and keeps it free until then."""
 
     address: str
     """The ZeroMQ endpoint at which gateways reach the engine."""

@@ -60,7 +60,7 @@ class Lease:
         *,
         placement: Placement = "local",
     ) -> None:
-        """programs: the drivers whose servers the host can start. placement: as of `HostRow`."""
+        """programs: the drivers whose servers the host can start. placement: as in `HostRow`."""
         self.host_id = host_id(data_dir)
         self.host_name = hardware.name
         self.generation = 0

@@ -42,7 +42,7 @@ _APART = """sh -c 'echo $$ >>"$0"; exec "$@"' "$@" & exec 2>/dev/null; wait $!""
 """A shell that has another one write its number into a file and become a program, and that ends as the program does:
 whoever kills the children of a process kills this shell, and leaves the program alive."""
 _SIGNALED = 128
-"""What a shell adds to the number of the signal that ended its program."""
+"""The number that a shell adds to the number of the signal that ended its program."""
 _PID_PAUSE_S, _PID_WAIT_S = 0.005, 10.0
 
 

@@ -180,7 +180,7 @@ def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvi
 
 
 def _protocol(settings: Settings) -> Callable[..., Connection]:
-    """Return what makes the protocol of a connection. Of the states of a connection, the first that holds counts."""
+    """Return the maker of a connection's protocol. Bounds are listed by state; the first state that holds counts."""
     cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks, max_in_all=max_connections())
     bounds = [
         Bound(State.UNREAD, settings.unread_seconds),

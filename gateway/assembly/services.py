@@ -128,8 +128,9 @@ ONE_PROCESS = {"max_parallel_workers_per_gather": "0"}
 """PostgreSQL's settings under which a report takes one processor of the database, not several."""
 
 REPORT_NICENESS = 10
-"""Of PostgreSQL's processes that read reports, where they run on this machine: requests have the processors first, and
-a report still ends within seconds on a busy machine. It takes locks for moments only, since it changes nothing."""
+"""The niceness of PostgreSQL's processes that read reports, if they run on this machine: requests have the processors
+first, and a report still ends within seconds on a busy machine. It takes locks for moments only, since it changes
+nothing."""
 
 T = TypeVar("T")
 
@@ -482,7 +483,7 @@ def _lifecycle(settings: Settings, database: Database, bases: Bases, pools: Live
 
 
 def _ways_in(settings: Settings, database: Database, lifecycle: Lifecycle, due_work: DueWork) -> list[Worker]:
-    """Yield the workers that bring adapters in without a request: downloads from sources, and the watched folder."""
+    """Return the workers that bring adapters in without a request: downloads from sources, and the watched folder."""
     take_in, store, max_bytes = lifecycle.intake.take_in, lifecycle.store, settings.max_adapter_bytes
     downloader = Downloader(Guard.of(allow_private=settings.private_webhooks))
     fetcher = Fetcher(downloader, settings.allowed_sources, max_bytes=max_bytes, hub=Hub.of(os.environ))

@@ -215,7 +215,7 @@ class Backend(Acknowledged, Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the backend can do."""
+        """The bounds of the backend."""
 
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
         """Yield what came since the last item, then exactly one Usage.

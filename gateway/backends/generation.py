@@ -26,7 +26,7 @@ class Generation(msgspec.Struct, frozen=True):
     tools: ToolUse | None = None
     """Tools that the completions may call."""
     style: TextStyle = PLAIN
-    """How token ids become the text that is shown."""
+    """The way in which token ids become the text that is shown."""
     prompt_text: str | None = None
     """The whole prompt as the client wrote it; None where that is a conversation, token ids or cut."""
     conversation: Conversation | None = None
@@ -69,7 +69,7 @@ class Token(msgspec.Struct, frozen=True):
 
     token_id: int
     start: int
-    """Where the token begins, in characters of its text."""
+    """The place at which the token begins, in characters of its text."""
     logprobs: TokenLogprobs | None
     """None for a prompt's first token."""
 

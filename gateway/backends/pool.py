@@ -33,7 +33,7 @@ from gateway.text.tools.tool import Tool
 
 RETRY_AFTER_S = 1.0
 RETRY_STOPPED_AFTER_S = 30.0
-"""Where no replica runs: one that is started reads its model first."""
+"""Seconds to wait where no replica runs: one that is started reads its model first."""
 
 PACE_S = 0.25
 """Seconds between two comparisons of the times that the replicas' answers take."""

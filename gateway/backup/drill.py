@@ -42,7 +42,7 @@ NUM_OPENED = 1000
 """The newest values of each encrypted column that are decrypted."""
 
 MAX_NAMED = 3
-"""What is wrong is named so many times in a finding, and counted beyond that."""
+"""The most faults that a finding names; the others are counted."""
 
 
 class Finding(msgspec.Struct, frozen=True):

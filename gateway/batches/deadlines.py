@@ -1,4 +1,4 @@
-"""Whether deadlines are in danger: what is left of batches, served one after the other at the pace that their pool has.
+"""Finds deadlines in danger: the rest of each batch, served one after the other at the pace that the pool has.
 
 Work counts in tokens, a completion's twice. Knows neither lines nor engines.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 URGENT_S = 3600.0
-"""Seconds of rest below which deadlines go before turns. What is in flight, and a pace that falls, take less."""
+"""Seconds of rest below which deadlines go before turns. Lines in flight, and a pace that falls, take less."""
 
 HOPELESS = 1.5
 """A batch is hopeless that needs HOPELESS times as long as it has, and URGENT_S more: nobody waits for it. One that is

@@ -240,9 +240,9 @@ def gives_place(
 ) -> _Work | None:
     """Return the work that gives its place to a batch which waits; None where every place is held by right.
 
-    It is of the project with the most batches at work, if a project with fewer waits: at once where it has two more,
-    else after SLICE_S. Of this project's batches the one that was worked on longest gives way. is_urgent: deadlines are
-    in danger, so that the one that is due last gives way, and none does for one more.
+    The project with the most batches at work gives way, if a project with fewer waits: at once if it has two more, else
+    after SLICE_S; it gives the batch that was worked on longest. is_urgent: deadlines are in danger, so that the batch
+    that is due last gives way, and none does for one more.
     """
     waiting = [standing.num_at_work for standing in standings.values() if standing.num_due]
     if not waiting or any(work.must_rest.is_set() for work in working):

@@ -23,8 +23,8 @@ MAX_LINE_BYTES = 4 << 20
 
 SLICE_BYTES = 1 << 18
 PAUSE_S = 0.01
-"""Seconds after each slice of a file. What it takes of this process and of the database delays others by less than a
-whole file would, which takes some seconds more."""
+"""Seconds of pause after each slice of a file. So the work for a file, which takes some seconds more, delays others in
+this process and in the database for less time at a stretch."""
 
 
 class CheckerLine(msgspec.Struct, frozen=True):

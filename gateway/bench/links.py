@@ -130,7 +130,7 @@ def pair(folder: Path, args: argparse.Namespace, engine_flags: Sequence[str]) ->
 def figures(took_s: Sequence[Sequence[float]], used: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
     """Return all figures, and whether each holds its bound.
 
-    took_s: by each way, as of `waits`. used: by each way, as of `tokens_us`.
+    took_s: the times by each way, as in `waits`. used: the processor times by each way, as in `tokens_us`.
     """
     more_ms = 1e3 * statistics.median(encrypted - plain for plain, encrypted in zip(*took_s, strict=True))
     ratios: dict[str, list[float]] = {}

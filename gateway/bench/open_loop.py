@@ -73,7 +73,7 @@ class _Counted:
         return not self._statuses
 
     def row(self, offered_per_s: float | None) -> dict[str, Any]:
-        """Return one row. Latencies in ms. per_s: answers, up to the last one of them."""
+        """Return one row. Latencies are in ms; `per_s` in the row is answers per second up to the last one."""
         count, answered = sum(self._statuses.values()), len(self._latencies_s)
         seconds = self._last_s - self._from_s
         return {

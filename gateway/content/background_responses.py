@@ -149,7 +149,7 @@ class BackgroundResponses:
     ) -> bool:
         """Add the last events, note how the response ended, and store it as any response, all or nothing.
 
-        Return False as of `append`. stored: None where nothing is to be gone on with; the request is kept then.
+        Return False as `append` does. stored: None where nothing is to be gone on with; the request is kept then.
         """
         segment = self._segment(turn.project_id, turn.id, first_number, events)
         sealed = self._seal(turn.project_id, turn.id, "response", response)

@@ -31,7 +31,7 @@ RELEASE_TIMEOUT_S = 1.0
 
 LISTENER_NAME = "lorikeet-changes"
 SNAPSHOT_NAME = "lorikeet-export"
-"""How listening connections and long reads show in pg_stat_activity."""
+"""The names of listening connections and of long reads in pg_stat_activity."""
 
 SNAPSHOT_IDLE_S = 120
 
@@ -165,7 +165,7 @@ class Database:
     ) -> Self:
         """Open the pool, its connections under these settings of PostgreSQL.
 
-        niceness: of the server's processes behind them, where `lower_priority` can set it.
+        niceness: the niceness of the server's processes behind the connections, where `lower_priority` can set it.
 
         Raises one of `UNUSABLE`, or of `UNAVAILABLE` when the database cannot be reached.
         """

@@ -1,4 +1,4 @@
-"""What stands in the way of an upgrade, and how far one is.
+"""The obstacles to an upgrade, and the steps that are left of one.
 
 Versions that follow each other work together: gateways, agents and engines of both, and gateways of the older one on
 the schema of the newer one, unless one of its migrations takes away what they use. Data in and data out.
@@ -49,7 +49,7 @@ class Pool(msgspec.Struct, frozen=True):
     num_ready: int
     num_draining: int
     is_changing: bool
-    """Whether another revision is to take the place of the one that serves."""
+    """True if another revision is to take the place of the one that serves."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     code: str
     blocks: bool
-    """Whether the next step has to wait for it."""
+    """True if the next step has to wait until the finding is gone."""
     message: str
 
 

@@ -187,7 +187,7 @@ def _no_metric() -> NotFound:
 
 
 async def load_tally(conn: Connection, scope: Scope, definition: Experiment, *, by_day: bool) -> Tally:
-    """Return all that results of some metrics are made of: of each day, or of all days together."""
+    """Return the shares, units, sums and times that results are made of, for each day or for all days together."""
     wanted = names_of(definition)
     reads = [read for name in wanted if (read := metrics.read_metric(name, scope.own)) is not None]
     units = await load_units_by_day(conn, scope.id, by_day=by_day)

@@ -80,9 +80,9 @@ class BilledAgain(msgspec.Struct, frozen=True):
 
 
 async def bill_again(database: Database, held: Sequence[Ended]) -> BilledAgain:
-    """Write usage to the ledger that may lack it. What the ledger has already stays as it is.
+    """Write usage to a ledger that may lack it. Usage that the ledger has already stays as it is.
 
-    Raises the errors of a database that is away; what was written by then stays, and may be written again.
+    Raises the errors of a database that is away; usage that was written by then stays, and may be written again.
     """
     journal_id = secrets.token_hex(16)
     ledger = Ledger(database, _idle_limiter(database), journal_id)

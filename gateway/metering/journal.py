@@ -56,7 +56,7 @@ class JournalState(msgspec.Struct, frozen=True):
 class Journal:
     """Takes records from the start; writes them between `start` and `stop`.
 
-    on_durable: called with the position up to which all is on disk, as of `position`.
+    on_durable: called with the position up to which all is on disk, as `position` counts.
     max_bytes: the most bytes of usage that the ledger does not have; beyond that no new request should run.
     spent_bytes: the most bytes of segments that are set aside once nothing needs them, as `put_aside` does.
     """
@@ -73,7 +73,8 @@ class Journal:
     ) -> None:
         self.unsettled = Unsettled()
         self.position = 0
-        """How many bytes were recorded so far; what is recorded next is durable once a sync has reached it."""
+        """The number of bytes recorded so far; a record that ends here is durable once a sync has reached this
+        position."""
         self._folder = folder
         self._begun = begun
         self._max_bytes = max_bytes
@@ -107,7 +108,7 @@ class Journal:
 
     @property
     def state(self) -> JournalState:
-        """How full the journal is."""
+        """The state of the journal: how full it is."""
         return JournalState(self.has_room, self.unsettled.num_bytes, self._max_bytes)
 
     def open(self, opened: Opened) -> None:

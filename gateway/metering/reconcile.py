@@ -173,10 +173,10 @@ def bounds(before: EngineBalance, now: EngineBalance) -> Bounds:
 def settled_difference(kept: Sequence[Bounds]) -> int:
     """Return the tokens that an engine has counted and the ledger lacks, at least; negative: the other way round.
 
-    kept: the bounds of the comparisons of the last minutes, one or more, the last one last. What is lost is in all of
+    kept: the bounds of the comparisons of the last minutes, one or more, the last one last. Lost tokens are in all of
     them, so the narrowest one tells: a loss is hidden by no more than what ends in the quietest seconds of these
-    minutes. The least of the differences of one moment would not do: it is never 0 under constant load. What was late
-    and has come since is above the most that a later comparison allows, and is left out.
+    minutes. The least of the differences of one moment would not do: it is never 0 under constant load. Tokens that
+    were late and have come since are above the most that a later comparison allows, and are left out.
     """
     missing, surplus, least, most = 0, 0, kept[-1].least, kept[-1].most
     for each in reversed(kept):

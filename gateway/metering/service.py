@@ -62,7 +62,7 @@ class Metering:
 
     @property
     def journal_state(self) -> JournalState:
-        """How full the journal is."""
+        """The state of the journal: how full it is."""
         return self._journal.state
 
     def start(self) -> None:

@@ -30,7 +30,7 @@ class Standing(Background):
     def __init__(
         self, journal: Journal, database: Database, metrics: JournalMetrics, version: str | None, folder: Path
     ) -> None:
-        """Prepare to report a journal. version: of this gateway. folder: of the journal."""
+        """Prepare to report a journal. version: this gateway's version. folder: the folder of the journal."""
         self._journal = journal
         self._database = database
         self._metrics = metrics

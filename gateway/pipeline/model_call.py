@@ -29,7 +29,7 @@ OPERATIONS = {
     "/v1/embeddings": names.EMBEDDINGS,
     "/v1/rerank": names.RERANK,
 }
-"""What a request asks of a model, by its endpoint; all other ones ask for a chat."""
+"""The task that a request asks of a model, by endpoint; all other endpoints ask for a chat."""
 
 _WITHOUT_TEXT = (names.EMBEDDINGS, names.RERANK)
 

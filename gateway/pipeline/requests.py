@@ -75,7 +75,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_name: str | None = None
     """The name of the model's own prompt that goes before a text; None: the one for input_type, or its default."""
     input_type: Literal["query", "document"] | None = None
-    """What the text is in a search; None: neither."""
+    """The part of the text in a search; None: neither."""
     dimensions: int | None = None
     """The number of values of the embedding that the client wants; None: all."""
     add_special_tokens: bool = True
@@ -97,7 +97,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_document_tokens: int | None = None
     """Only so many of the document's first tokens count; None: as many as the model's context has room for."""
     instruction: str | None = None
-    """What makes a document relevant, in words, for models that are told; None: as the model's makers have it."""
+    """The meaning of relevance, in words, for models that take an instruction; None: as the model's makers have it."""
     service_tier: str = "default"
 
     @property

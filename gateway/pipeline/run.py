@@ -221,7 +221,7 @@ class Run:
         """Run the prompt of a request that has but one to its end, and return its answer.
 
         `serve_whole` has read the answer later. Another run may take this one's place after any error that
-        `is_followed` is true of. Arguments and errors as of `begin`.
+        `is_followed` is true of. Arguments and errors as for `begin`.
         """
         (prepared,) = self._prepared
         source = self._source(prepared, may_restart=True, is_followed=is_followed)

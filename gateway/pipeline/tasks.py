@@ -1,4 +1,4 @@
-"""What a model was made for, and what a request asks of it. Pure; knows no backend."""
+"""The tasks that a model was made for, and the task that a request asks of it. Pure; knows no backend."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ async def ensure_first_pool(
 ) -> bool:
     """Make the pool that the environment describes where the installation never had one; return whether it was made.
 
-    Adapters from before bases were recorded become adapters of its base. Arguments: as of `make_pool`.
+    Adapters from before bases were recorded become adapters of its base. Arguments: as for `make_pool`.
     """
     async with conn.transaction():
         await lock_pools(conn)

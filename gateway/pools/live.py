@@ -100,7 +100,7 @@ class LivePools(Mapping[str, Pool]):
         come.
         """
         self.rooms = Rooms(cold_start_s)
-        """Where requests wait for a first replica."""
+        """The rooms in which requests wait for a first replica."""
         self._here = here
         self._is_announced = here is None
         self._connect_foreign = connect_foreign

@@ -79,7 +79,7 @@ def system_account(name: str, fallbacks: Sequence[str] = ()) -> Account | None:
 def _add_user(useradd: str, name: str) -> None:
     """Make a system user unless another process has made it meanwhile.
 
-    useradd looks for the name before it takes its own lock: of two at once the second gives the user of the first
+    useradd looks for the name before it takes its own lock: if two run at once, the second gives the user of the first
     another number, and what runs or owns files under the first number is nobody's any more.
     """
     etc = os.open("/etc", os.O_RDONLY)

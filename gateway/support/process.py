@@ -142,7 +142,7 @@ def write_private(path: Path, text: str) -> None:
 def make_private(path: Path, text: str) -> str:
     """Make a file with text, as `write_private` does, unless there is one.
 
-    Returns what is in it: of several processes that make it at once, one does, and all return the same.
+    Returns the text in the file: if several processes make it at once, one does, and all return the same text.
     """
     if not path.exists():
         make_private_folder(path.parent)

@@ -33,7 +33,8 @@ class Secrets:
     ) -> bytes:
         """Return a secret in clear. content_key: the id of the key that it was sealed with; None: it was not sealed.
 
-        Raises ContentUnreadable: when this gateway lacks the key, or the secret was made for another place.
+        Raises ContentUnreadable: when this gateway lacks the key, or the secret was sealed for another column,
+        organization or owner.
         """
         if content_key is None:
             return data

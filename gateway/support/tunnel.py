@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def tunnel(host: str, port: int, address: str) -> AsyncIterator[str]:
-    """Return the URL of a proxy on the loopback that connects to host:port alone, at this address.
+    """Give the URL of a proxy on the loopback that connects to host:port alone, at this address.
 
     The proxy lives until the context is left.
     """

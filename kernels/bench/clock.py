@@ -96,4 +96,4 @@ class NoClock:
         run()
 
     def rates(self) -> None:
-        """Return None: rates are measured, too."""
+        """Return None: this clock measures no rates either."""

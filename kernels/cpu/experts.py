@@ -29,7 +29,8 @@ _POINTER, _INT64 = ctypes.c_void_p, ctypes.c_int64
 class NativeGrouped:
     """Products with a matrix of small integers for each expert, with the call of `kernels.experts.GroupedLinear`.
 
-    matrices: of one shape [out, in]; bias: [experts, out] or None. path: as for `kernels.cpu.linear.NativeLinear`.
+    matrices: one for each expert, all of one shape [out, in]; bias: [experts, out] or None. path: as for
+    `kernels.cpu.linear.NativeLinear`.
     """
 
     def __init__(self, matrices: Sequence[NativeMatrix], bias: Tensor | None = None, path: str | None = None) -> None:

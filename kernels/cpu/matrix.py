@@ -53,7 +53,7 @@ _KINDS: dict[Format, int] = {"int8": 0, "int4": 1}
 
 
 class PartMemory(NamedTuple):
-    """The memory of outputs of one format. kind: as `native/product.h` numbers them."""
+    """The memory of those outputs of a matrix that have one format. kind: the format's number in `native/product.h`."""
 
     kind: int
     num_outputs: int
@@ -61,7 +61,7 @@ class PartMemory(NamedTuple):
 
 
 class NativeMatrix:
-    """A matrix [out, in] in the memory of the native kernels. address: of the native struct."""
+    """A matrix [out, in] in the memory of the native kernels. address: the address of the native struct."""
 
     def __init__(self, library: NativeLibrary, address: int | None, shape: tuple[int, int]) -> None:
         """Own a native matrix.
@@ -80,7 +80,7 @@ class NativeMatrix:
     ) -> NativeMatrix:
         """Return the quantized matrix of a weight [out, in], which is not kept.
 
-        importance: of each input [in], which weighs the errors of `int4`; None: all inputs are alike.
+        importance: the weight of each input [in] in the errors of `int4`; None: all inputs are alike.
 
         Raises ValueError: when the matrix is too large, or it or the importance holds a number that is not finite.
         """
@@ -97,7 +97,7 @@ class NativeMatrix:
 
     @classmethod
     def packed(cls, library: NativeLibrary, name: str, rows: NDArray[np.uint8]) -> NativeMatrix:
-        """Return the matrix of a GGUF file's blocks. name: of BLOCK_FORMATS; rows [out, bytes of a row].
+        """Return the matrix of a GGUF file's blocks. name: a key of BLOCK_FORMATS; rows [out, bytes of a row].
 
         Raises ValueError: when the matrix is too large or holds a number that is not finite.
         """
@@ -111,9 +111,11 @@ class NativeMatrix:
 
     @classmethod
     def empty(cls, library: NativeLibrary, parts: Sequence[tuple[int, int]], num_inputs: int) -> NativeMatrix:
-        """Return a matrix of zeros, whose memory is to be filled. parts: the kind and the outputs of each.
+        """Return a matrix of zeros, whose memory is to be filled.
 
-        Raises ValueError: when there is no such matrix.
+        parts: the kind and the number of outputs of each part.
+
+        Raises ValueError: when the matrix is too large, or its parts do not fit together.
         """
         function = library.functions.lorikeet_matrix_new
         made = [cls(library, function(kind, outputs, num_inputs), (outputs, num_inputs)) for kind, outputs in parts]
@@ -121,9 +123,9 @@ class NativeMatrix:
 
     @classmethod
     def joined(cls, matrices: Sequence[NativeMatrix]) -> NativeMatrix:
-        """Return one matrix of the outputs of up to three, which are taken over.
+        """Return the first of up to three matrices with the outputs of the others, which must not be used any more.
 
-        All but the last have a multiple of 16 outputs.
+        The number of outputs of all but the last is a multiple of 16.
 
         Raises ValueError: when the matrices do not fit together.
         """

@@ -1,6 +1,6 @@
 """Products of experts (Shazeer et al., 2017) on a GPU: rows sorted by expert, each with its expert's matrix.
 
-Semantics, as of `kernels.experts`:
+Semantics, as in `kernels.experts`:
     grouped(x)[m] = weight[expert of m] @ x[m] + bias[expert of m]          in fp32, rounded once
 
 Rows are cut into chunks of at most block_m rows of one expert (`kernels.gpu.work_list`), by a list that is made on the

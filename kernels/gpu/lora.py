@@ -165,8 +165,8 @@ class Shrink(NamedTuple):
         """Make a shrink of x for one group of projections.
 
         x [N, in], elements of a row contiguous (bf16, fp16 or fp32); table: [P, C], P <= 3, of work's chunks; max_rank:
-        no rank of the engine is larger; work: of the N rows; workspace: fp32, at least `workspace_elements`, with any
-        contents. sums, all_at_once: others than the device's.
+        no rank of the engine is larger; work: the work list of the N rows; workspace: fp32, at least
+        `workspace_elements`, with any contents. sums, all_at_once: values to use instead of the device's own.
 
         Raises ValueError: when the workspace is too small or not of fp32.
         """

@@ -291,7 +291,7 @@ def _activate_tile(
     WIDTH: tl.constexpr, NUM_PARTS: tl.constexpr, MAX_RANK: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, FURTHER: tl.constexpr,
 ):  # fmt: skip
-    """Compute columns n of silu(gate) * up, both with their deltas. FURTHER: as of `_expand_tile`."""
+    """Compute columns n of silu(gate) * up, both with their deltas. FURTHER: as for `_expand_tile`."""
     gate_block = b_block_of(gate_b, r, gate_rank, n, WIDTH)
     up_block = b_block_of(up_b, r, up_rank, n, WIDTH)
     kept = inside[:, None] & (n < WIDTH)

@@ -38,7 +38,7 @@ def penalize_reference(
 ) -> Tensor:
     """Return the penalized logits [N, V] fp32, by the definition, pair by pair.
 
-    Arguments are as of `penalize_`, but logits stay as they are.
+    Arguments are as for `penalize_`, but logits stay as they are.
     """
     out = logits.clone()
     for row, token, count, bias in zip(*(tensor.tolist() for tensor in pairs), strict=True):

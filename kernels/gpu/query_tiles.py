@@ -56,9 +56,9 @@ def fill_tiles(tiles: NDArray[np.int32], context_lens: Ints, query_lens: Ints, q
 def query_tiles(
     context_lens: Tensor, query_starts: Tensor, queries_at_once: int, *, num_tiles: int | None = None
 ) -> QueryTiles:
-    """Return the tiles of sequences as in `kernels.gpu.paged_contexts`, for which the host waits.
+    """Return the tiles of sequences as in `kernels.gpu.paged_contexts`. The host waits for the lengths on the device.
 
-    num_tiles: the number of tiles to make room for; None: the most.
+    num_tiles: the number of tiles to make room for; None: as many as these queries may ever need.
     """
     lengths, starts = (tensor.cpu().numpy().astype(np.int64) for tensor in (context_lens, query_starts))
     most = max_tiles(int(starts[-1] - starts[0]), len(lengths), queries_at_once)

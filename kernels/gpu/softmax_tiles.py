@@ -35,10 +35,10 @@ def attend(
 ):
     """Attend from q [BLOCK_M, BLOCK_D] to positions [begin, end), BLOCK_N positions at a time.
 
-    query_positions [BLOCK_M]; keys, values: of one head, [S, HEAD_DIM], with SCALED times their scales [S];
-    block_table: of the sequence; begin: a multiple of BLOCK_N; scale: of scores, positive, times log2(e); WINDOW: 0 for
-    none; SOFTCAP: the bound of scaled scores, times log2(e), or 0 for none. Without MASKED, end is a multiple of
-    BLOCK_N too and every query sees everything.
+    query_positions [BLOCK_M]; keys, values: the rows of one head, [S, HEAD_DIM], with SCALED times their scales [S];
+    block_table: the blocks of the sequence; begin: a multiple of BLOCK_N; scale: the factor of scores, positive, times
+    log2(e); WINDOW: 0 for none; SOFTCAP: the bound of scaled scores, times log2(e), or 0 for none. Without MASKED, end
+    is a multiple of BLOCK_N too and every query sees everything.
 
     Takes and returns the state (sums [BLOCK_M, BLOCK_D] of values weighted by 2^(score - largest), the weights' totals
     [BLOCK_M], the largest scaled scores [BLOCK_M], -inf where a query has seen nothing); at first `nothing_seen`.

@@ -28,7 +28,7 @@ class ShrinkSums(NamedTuple):
 
 
 class ShrinkBlocks(NamedTuple):
-    """Sizes of a shrink."""
+    """Block sizes and launch settings of a shrink."""
 
     block_r: int
     """Ranks at a time."""
@@ -37,7 +37,7 @@ class ShrinkBlocks(NamedTuple):
 
 
 class ExpandBlocks(NamedTuple):
-    """Sizes of an expand."""
+    """Block sizes and launch settings of an expand."""
 
     block_n: int
     """Columns of the output at a time."""
@@ -48,7 +48,7 @@ class ExpandBlocks(NamedTuple):
 
 
 class DecodeBlocks(NamedTuple):
-    """Sizes of decode attention."""
+    """Block sizes and launch settings of decode attention."""
 
     split_length: int
     """Positions of the context for one program."""
@@ -59,7 +59,7 @@ class DecodeBlocks(NamedTuple):
 
 
 class PrefillBlocks(NamedTuple):
-    """Sizes of prefill attention."""
+    """Block sizes and launch settings of prefill attention."""
 
     block_m: int
     """Rows of one program, a group's heads for each query."""
@@ -70,7 +70,7 @@ class PrefillBlocks(NamedTuple):
 
 
 class GroupedBlocks(NamedTuple):
-    """Sizes of a grouped product of experts."""
+    """Block sizes and launch settings of a grouped product of experts."""
 
     block_n: int
     """Columns of the output of one program."""
@@ -174,7 +174,7 @@ def grouped_key(in_features: int, block_m: int, dtype: torch.dtype) -> str:
 def expert_block_m(num_rows: int, num_experts: int) -> int:
     """Return the number of rows of one expert that are multiplied together.
 
-    num_rows: of all experts. Few rows of each are the fewest that matrix units take.
+    num_rows: the rows of all experts together. If each expert has few, this is the least that matrix units take.
     """
     return 16 if num_rows <= 32 * num_experts else 64
 

@@ -1,4 +1,4 @@
-"""What tests of experiments do and read: requests to the API, drafts, and the menu of the page."""
+"""Steps of tests of experiments: requests to the API, drafts, and the menu of the page."""
 
 from __future__ import annotations
 

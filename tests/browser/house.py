@@ -99,7 +99,7 @@ def request_id(project_id: str, model: str, number: int) -> str:
 class BrowserHouse(msgspec.Struct, frozen=True):
     """A gateway with its database and engine, and the ids of what the database was seeded with.
 
-    url: of the gateway, without a slash at the end.
+    url: the gateway's URL, without a slash at the end.
     projects: ids of projects by name.
     keys: an inference key of each project, by the project's name.
     pool: the id of a pool whose replicas are still starting.
@@ -136,7 +136,7 @@ class BrowserHouse(msgspec.Struct, frozen=True):
 def open_house(dsn: str, folder: Path) -> Iterator[BrowserHouse]:
     """Seed a database and serve a gateway over the database until the context is left.
 
-    dsn: of a migrated database without content.
+    dsn: the DSN of a migrated database without content.
     """
     model_dir = make_model_folder(folder / "model")
     operator_key = asyncio.run(make_operator_key(dsn))

@@ -39,7 +39,7 @@ def page(suites: Sequence[Suite], results: Mapping[str, Result], fields: Sequenc
     """Return the page.
 
     results: by the suite's name, all of this tree; a missing one shows as not run.
-    fields: of the matrix.
+    fields: the fields of the matrix.
     """
     assert all(result.tree == tree for result in results.values()), "results of other trees"
     parts = [INTRODUCTION.format(tree=tree), _overview(suites, results)]

@@ -29,7 +29,7 @@ class Case(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """The result of a suite.
 
-    versions: of the suite's packages.
+    versions: the versions of the suite's packages.
     not_run: why nothing ran; then there are no cases.
     tree: the hash of the sources under test, see tree.py; "" where they changed meanwhile.
     """

@@ -20,9 +20,9 @@ FEW_UNITS, ALL_UNITS = 200, 10_000
 class Site(msgspec.Struct, frozen=True):
     """The server and its keys.
 
-    key: of a tenant without limits, which has the adapters `pirate` and `json`.
-    narrow_key: of a tenant that may have one request at a time.
-    broke_key: of a tenant whose budget is used up.
+    key: the key of a tenant without limits, which has the adapters `pirate` and `json`.
+    narrow_key: the key of a tenant that may have one request at a time.
+    broke_key: the key of a tenant whose budget is used up.
     """
 
     url: str

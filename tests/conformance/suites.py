@@ -25,7 +25,7 @@ PYTEST = "pytest==9.2.0"
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
     """One suite.
 
-    name: of its results and its environment.
+    name: the name of the suite's results and environment.
     what: one line on the part of the API that it uses.
     runtime: "python" for an environment of its own with `packages`, of which the first is under test; "node" for the
     one of clients/node/package.json; "repository" for this interpreter with its own versions of `packages`, for tests

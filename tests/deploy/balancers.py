@@ -16,7 +16,7 @@ from tests.installation.processes import ChildProcess, free_port
 
 SHIPPED = REPOSITORY / "deploy/proxy"
 FOLDER = REPOSITORY / "build/balancers/bin"
-"""Where `make long-upgrade` installs balancers."""
+"""The folder in which `make long-upgrade` installs balancers."""
 
 FILES = {"haproxy": "haproxy.cfg", "caddy": "Caddyfile", "envoy": "envoy.yaml"}
 PORTS = (8081, 8082)

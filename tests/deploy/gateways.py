@@ -149,7 +149,7 @@ class Shared:
     """A gateway of any tree on a socket that others share, and that outlives it."""
 
     def __init__(self, listener: socket.socket, environ: Mapping[str, str], log: Path) -> None:
-        """Prepare a gateway. environ: as of `of_tree`, without the tree's own variables."""
+        """Prepare a gateway. environ: as for `of_tree`, without the tree's own variables."""
         self._listener = listener
         self._environ = environ
         self._log = log

@@ -1,7 +1,7 @@
 """Services of the compose file and containers of the chart as processes of this machine, with their own variables.
 
-Of these only places, ports and the model differ: /data, /stores and the secrets are folders of the test, and addresses
-are the loopback's.
+Only places, ports and the model differ from the variables of the file and the chart: /data, /stores and the secrets are
+folders of the test, and addresses are the loopback's.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def of_gateways(dsn: str) -> str:
 
 
 class Site:
-    """What the services of one installation share, and the processes that run."""
+    """The things that the services of one installation share, and the processes that run."""
 
     def __init__(self, folder: Path, dsn: str) -> None:
         self.dsn = dsn

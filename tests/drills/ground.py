@@ -44,7 +44,7 @@ class Ground:
     """The owner of everything that runs.
 
     folder: the data folder, which every user can pass through.
-    replicas: of each base.
+    replicas: the number of replicas of each base.
     """
 
     def __init__(self, folder: Path, postgres: Postgres, world: World, engines: Engines, produced: Path) -> None:

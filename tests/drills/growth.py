@@ -19,7 +19,7 @@ class Sample(msgspec.Struct, frozen=True):
     """The figures of one moment.
 
     at_s: the seconds since the run began.
-    rows: of each table that has any.
+    rows: the number of rows of each table that has any.
     """
 
     at_s: float

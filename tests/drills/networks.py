@@ -38,7 +38,7 @@ class Cables(msgspec.Struct, frozen=True):
     """The cables of a ground.
 
     namespace: the gateways' network namespace.
-    devices: of this side, by what is behind them.
+    devices: the network devices of this side, by what is behind them.
     """
 
     namespace: str

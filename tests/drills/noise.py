@@ -1,4 +1,4 @@
-"""What a neighbour may send to keep others waiting: each kind as dear as gateways accept it, from many clients at once.
+"""Requests of a neighbour that keep others waiting: each kind as dear as gateways accept it, from many clients at once.
 
 The clients are a process of their own at the lowest priority, since they would be on other machines. A client that is
 refused comes again after `REFUSED_S`: hotter floods are held off by the proxy in front.
@@ -35,7 +35,7 @@ REFUSED_S = 0.25
 NICENESS = 15
 EMAIL, PASSWORD = "ann@example.com", "correct horse battery staple"
 HIDDEN, INTERMEDIATE, RANK = 32, 64, 256
-"""Of the ground's base "small", and the highest rank."""
+"""The sizes of the ground's base "small", and the highest rank."""
 
 LARGEST_BODY = (4 << 20) - 1000
 CONTEXT = 32_768
@@ -43,7 +43,10 @@ CONTEXT = 32_768
 
 
 class Site(msgspec.Struct, frozen=True):
-    """ports: of the gateways. key: the noisy tenant's. month: Unix seconds between which there is usage to report."""
+    """The gateways and keys that the noise uses.
+
+    ports: the ports of the gateways. key: the noisy tenant's key. month: Unix seconds between which there is usage to
+    report."""
 
     ports: list[int]
     operator_key: str
@@ -86,7 +89,7 @@ def request(method: str, path: str, body: bytes, secret: str, content_type: str 
 async def send(site: Site, number: int, data: bytes) -> tuple[int, bytes]:
     """Send a request over a connection and from an address of its own; return status and body, or 0 where it was cut.
 
-    number: of the client, which alternates between gateways.
+    number: the number of the client, which alternates between gateways.
     """
     address = f"127.0.3.{1 + number % 250}"
     try:
@@ -173,7 +176,7 @@ def upload_dear_adapter(site: Site, number: int) -> Act:
 
 
 def send_large_bodies(site: Site, number: int) -> Act:
-    """Of kinds that take the longest to refuse or to read."""
+    """Send large bodies of the kinds that take the longest to refuse or to read."""
     user = {"role": "user", "content": "x"}
     arrays = msgspec.Raw(b"[" + b"[]," * (LARGEST_BODY // 3) + b"1]")
     parts = [{"role": "user", "content": [{"type": "text", "text": ""}] * 1500}] * 100
@@ -263,7 +266,10 @@ def dearest_adapter(folder: Path) -> int:
 
 
 class Noise:
-    """A process that makes noise while it is on. statuses: of what it sent, once it has ended."""
+    """A process that makes noise while it is on.
+
+    statuses: the statuses of the requests that the process sent, once it has ended.
+    """
 
     def __init__(self, on: Event, pid: int) -> None:
         self.pid = pid

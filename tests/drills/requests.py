@@ -51,7 +51,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "x", "max_output_tokens": 16},
     "/tokenize": {"prompt": "x"},
 }
-"""What makes a body of an operation good, beside the model."""
+"""The fields that make a body of an operation good, beside the model."""
 
 HEADERS = (
     "accept", "accept-encoding", "accept-language", "authorization", "connection", "content-type", "cookie", "expect",
@@ -64,7 +64,7 @@ TEXTS = {"letters": "a", "commas": "a,", "semicolons": "a;", "quotes": '"\\', "d
 """The parts of which the value of a header is made."""
 
 NUM_STREAMS, STREAM_TOKENS = 8, 400
-"""Of the tenant whose gaps are measured."""
+"""The streams of the tenant whose gaps are measured, and the tokens of each."""
 
 
 class Dear(msgspec.Struct, frozen=True):

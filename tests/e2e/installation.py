@@ -20,7 +20,7 @@ BASE = "smollm2-135m-instruct"
 class Installation:
     """An installation whose `serve` may be started and stopped again and again; the data folder stays.
 
-    flags: of `serve`.
+    flags: the flags of `serve`.
     """
 
     def __init__(self, data_dir: Path, flags: Sequence[str] = ()) -> None:

@@ -141,7 +141,7 @@ def test_a_gateway_of_a_later_minor_is_welcome_and_told_ours(engine: Engine) -> 
 
 @pytest.mark.parametrize("place", [("request",), ("request", "sampling")], ids="-".join)
 def test_a_request_of_a_later_version_is_refused_alone(engine: Engine, place: tuple[str, ...]) -> None:
-    """Its gateway then asks another replica, and what else it runs here goes on."""
+    """The gateway of a refused request then asks another replica, and the gateway's other requests here go on."""
     gateway = engine.gateway()
     gateway.hello()
     gateway.receive(Welcome)

@@ -19,7 +19,7 @@ MOST_REPLY_BYTES = 12_000
 MOST_WAIT_S = 0.3
 
 How = Literal["fin", "rst", "half"]
-"""How a client leaves: fin and rst read nothing more; half sends a FIN and reads what still comes."""
+"""The way in which a client leaves: fin and rst read nothing more; half sends a FIN and reads what still comes."""
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import msgspec
 class Seen(msgspec.Struct):
     """The part of a reply that its client saw.
 
-    status: of the reply; 0 where no reply came.
+    status: the status of the reply; 0 where no reply came.
     has_ended: whether the last event came.
     has_failed: whether an event was an error.
     """

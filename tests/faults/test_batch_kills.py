@@ -42,7 +42,7 @@ from tests.installation.waiting import until
 
 
 class Size(msgspec.Struct, frozen=True):
-    """The size of a round. num_lines: of each batch. num_batches: of those that run at once."""
+    """The size of a round. num_lines: the lines of each batch. num_batches: the batches that run at once."""
 
     num_lines: int
     num_batches: int

@@ -53,7 +53,7 @@ def interrupted(
 
     break_it: breaks something; is called with the clients.
     lengths, gateways: the most tokens of each stream, and the gateway that serves it.
-    secret: of an API key; None for the site's own key.
+    secret: the secret of an API key; None for the site's own key.
     """
     watchers = [
         Watcher(site, gateway, secret=secret, max_tokens=length)

@@ -252,7 +252,7 @@ async def serve_admin(
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left.
 
-    pace: of each caller; None is the usual one.
+    pace: the pace allowed to each caller; None is the usual one.
     disk: None keeps no space free.
     clock: Unix seconds, by which challenges for passkeys grow old.
     """

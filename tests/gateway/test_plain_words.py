@@ -84,7 +84,7 @@ DOCUMENTED = {"summary", "description"}
 
 
 def document_texts(described: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every summary and description of an OpenAPI document: of operations, parameters, schemas and fields."""
+    """Yield every summary and description of the operations, parameters, schemas and fields of an OpenAPI document."""
     if isinstance(described, dict):
         for name, each in described.items():
             if name in DOCUMENTED and isinstance(each, str):

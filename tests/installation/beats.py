@@ -1,4 +1,4 @@
-"""How long an event loop of this process is kept at a stretch."""
+"""The most processor time for which an event loop of this process is kept at a stretch."""
 
 from __future__ import annotations
 

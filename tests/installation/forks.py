@@ -27,7 +27,7 @@ class Program(Protocol):
 class ForkedProcess(ChildProcess):
     """A `ChildProcess` that runs a function of a module instead of a command.
 
-    arguments: of the function.
+    arguments: the arguments of the function.
     env: all of the environment, as for a program.
     network: the name of a network namespace in which the process runs.
     """

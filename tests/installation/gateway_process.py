@@ -33,7 +33,7 @@ _SPAWNS = multiprocessing.get_context("spawn")
 class GatewayProcess:
     """A gateway on a socket that stays open while the gateway is away, where clients wait for it.
 
-    number: of its log among those of one folder.
+    number: the number of the gateway's log in a folder of several.
     clock_jumps_s: seconds by which the gateway's time of day jumps to and fro every second; such a gateway takes some
     seconds to start.
     network: the name of a network namespace in which the gateway connects to others; its own sockets are where this

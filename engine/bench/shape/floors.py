@@ -22,7 +22,8 @@ def decode_work(config: ModelConfig, contexts: Sequence[int], ranks: Sequence[in
     """Return the work of a step with one token for each of these contexts.
 
     ranks: the ranks of the distinct adapters in the step; width: the bytes of an element.
-    Bytes: the matrices and the head, the keys and values of all contexts, the adapters. Products are far from counting.
+    Bytes: the matrices and the head, the keys and values of all contexts, the adapters. Operations: the products with
+    the matrices and the head, which take far less time than the bytes.
     """
     head = config.vocab_size * config.hidden_size
     cached = sum(contexts) * 2 * config.num_layers * config.num_kv_heads * config.head_dim

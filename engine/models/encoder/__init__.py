@@ -6,6 +6,6 @@
     build      from a folder to a model, proven against transformers alone, and what adapters may target on it
     runner     plans of the scheduler computed: pooled hidden states, and scores
 
-A step's texts lie one after the other, a row for each token, without padding; tokens meet in attention alone. What
-`engine.models.general` has for decoders serves here too: loading, linears with adapters, the attention interface.
+A step's texts lie one after the other, a row for each token, without padding; tokens meet in attention alone. Encoders
+share with decoders, from `engine.models.general`: loading, linears with adapters, the attention interface.
 """

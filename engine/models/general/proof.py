@@ -1,8 +1,8 @@
 """The proof, at each start, that a model computes over our cache what transformers computes with attention of its own.
 
 Two short texts are computed in two pieces each, side by side in one batch, and again by transformers alone, each at
-once, with its eager attention. What keeps a state beside keys and values, lets tokens meet elsewhere than in attention,
-or rotates by the length of the text, differs.
+once, with its eager attention. A model differs that keeps a state beside keys and values, lets tokens meet elsewhere
+than in attention, or rotates by the length of the text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDED = 0.4
 """The largest distance of half of the rows of second pieces, in 16 bits.
 
 Rounding alone moves them by 0.1 in a model of 30 layers, as it does between transformers' own ways to attend; a row may
-also go to another expert. What is computed without its past is at a distance of 1 and more.
+also go to another expert. A row that is computed without its past is at a distance of 1 and more.
 """
 
 

@@ -50,7 +50,7 @@ class PackedBlocks:
         self._files.__exit__(*error)
 
     def format_of(self, name: str) -> str:
-        """Return the name of the format of a matrix's blocks; `` where it is not made of such."""
+        """Return the name of the format of a matrix's blocks; "" where it is not made of blocks."""
         return "" if self._read(name) is None else FORMAT
 
     def blocks(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:

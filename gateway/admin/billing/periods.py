@@ -144,9 +144,9 @@ def month_of(period: str) -> datetime.date:
 
 
 async def existing_period(conn: Connection, organization_id: str, start: datetime.date) -> None:
-    """Return the start of a month.
+    """Check that a month has a billing period.
 
-    Raises NotFound for a month before the first one or after the present one.
+    Raises NotFound: for a month before the first one or after the present one.
     """
     first, last = await periods.first_and_last(conn, organization_id)
     if not first <= start <= last:

@@ -130,7 +130,7 @@ class SetTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SetArm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An arm: a thing that is compared."""
+    """An arm: a model with its settings, which the experiment compares with others."""
 
     name: Name
     weight: Weight
@@ -348,7 +348,7 @@ class Served(msgspec.Struct, frozen=True):
 
 
 class ExperimentArm(msgspec.Struct, frozen=True):
-    """An arm: a thing that is compared."""
+    """An arm: a model with its settings, which the experiment compares with others."""
 
     name: str
     weight: int

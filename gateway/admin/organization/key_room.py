@@ -1,4 +1,4 @@
-"""How many keys and service accounts a project may have."""
+"""The number of keys and service accounts that a project may have."""
 
 from __future__ import annotations
 

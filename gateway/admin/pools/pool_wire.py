@@ -59,7 +59,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     engine: Driver
     """The servers behind the wanted revision: `lorikeet`, or the driver for servers of another maker."""
     settings: dict[str, str]
-    """Settings of the wanted revision: of engines, as far as they differ from the hosts' own, or of the driver."""
+    """Settings of the wanted revision: engines' settings that differ from the hosts' own, or the driver's settings."""
     is_managed: bool
     """True if agents start and end the replicas of the wanted revision; false for servers of another maker that run
     already."""
@@ -350,7 +350,10 @@ def grant_wire(grant: Grant) -> PoolGrant:
 
 
 def _standing(row: ReplicaRow, healths: Healths) -> tuple[ReplicaState, str]:
-    """Return the state of a replica and its reason: of one that no agent runs, as the gateway finds it."""
+    """Return the state of a replica and the reason for it.
+
+    If no agent runs the replica, the gateway finds both itself.
+    """
     if row.host_id is not None or row.state != "ready":
         return row.state, row.why
     health = healths.get(row.id)

@@ -26,7 +26,10 @@ MAX_LINE_BYTES = 16 << 20
 
 
 class Bridge:
-    """Calls to one driver at a time. log_path: of what the driver and Ray's library write; None: nowhere."""
+    """Calls to one driver at a time.
+
+    log_path: the file for all that the driver and Ray's library write; None: no file.
+    """
 
     def __init__(self, setup: Setup, log_path: Path | None) -> None:
         self.num_nodes = 0

@@ -87,13 +87,13 @@ class Driver:
         self._seat_nodes: dict[str, str] = {}
         """The nodes of seats that have one."""
         self._seat_takes: dict[str, _Takes] = {}
-        """What Ray was asked for by the seats that this driver has made."""
+        """The resources that each seat which this driver has made asked Ray for."""
         self._lookouts: dict[str, Any] = {}
         self._looked_at: set[str] = set()
         """Nodes on which there was no engine when that was looked at first."""
         self._engine_nodes: dict[tuple[str, int], str] = {}
         self._engines: dict[tuple[str, int], Engine] = {}
-        """Those of `_engine_nodes`."""
+        """The engines whose nodes are in `_engine_nodes`."""
         self._only_one_looks = asyncio.Lock()
         self._asked: dict[Any, asyncio.Future[Sight]] = {}
         """The question to each supervisor that has not been answered yet."""

@@ -1,4 +1,4 @@
-"""What the agent and the driver say to each other, one line of JSON each."""
+"""The messages between the agent and the driver, one line of JSON each."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from gateway.domain.pools.capacity import Node
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """What the driver is told at its start, and each supervisor when it is made."""
+    """The settings that the driver gets at its start, and each supervisor when it is made."""
 
     address: str
-    """Of the Ray cluster."""
+    """The address of the Ray cluster."""
     namespace: str
-    """Of the actors of one host."""
+    """Ray's namespace of the actors of one host."""
     data_dir: str
     """The data folder on nodes whose own environment names none."""
     first_port: int
     last_port: int
     version: str
-    """Of Lorikeet, which has to be the same on all nodes."""
+    """The version of Lorikeet, which has to be the same on all nodes."""
 
 
 class Look(msgspec.Struct, frozen=True, tag=True):
     """Look at all engines."""
 
     public_keys: list[str]
-    """Those that may connect to engines from now on."""
+    """The public keys whose holders may connect to engines from now on."""
     kept: list[str] | None
     """The replicas for whose engines resources stay free; None: those for which they are."""
 
@@ -125,7 +125,10 @@ class Called(msgspec.Struct, frozen=True):
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """A line of the driver. number: of the call; 0 for what it says by itself: it has connected, or it cannot."""
+    """A line of the driver.
+
+    number: the number of the call; 0 if nobody called: the driver has connected, or it cannot.
+    """
 
     number: int
     answer: Answer

@@ -1,4 +1,4 @@
-"""What an engine takes of a node in Ray's words, and why no node has it. Pure."""
+"""The resources that an engine takes of a node, in Ray's words, and the reason why no node has them. Pure."""
 
 from __future__ import annotations
 

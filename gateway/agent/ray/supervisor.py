@@ -35,19 +35,19 @@ _GPU_SUFFIX = ".gpu"
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What an engine that was started on this node takes of it."""
+    """The resources of this node that an engine takes which was started on it."""
 
     ask: Ask
     gpu: str | None
 
 
 class Sight(msgspec.Struct, frozen=True):
-    """What a supervisor sees on its node."""
+    """The node and its engines, as a supervisor sees them."""
 
     node_id: str
     engines: list[Engine]
     asks: dict[str, Ask]
-    """What each of these engines takes, by replica."""
+    """The resources that each of these engines takes, by replica."""
     ended: list[Ended]
     """Engines that this supervisor has seen end."""
 
@@ -55,7 +55,7 @@ class Sight(msgspec.Struct, frozen=True):
 class Supervisor:
     """Supervises the engines of one node.
 
-    replica_id: of the replica for whose engine Ray keeps resources here; "" where it only looks.
+    replica_id: the replica for whose engine Ray keeps resources here; "" if the supervisor only looks.
     """
 
     def __init__(self, setup: Setup, replica_id: str = "") -> None:
@@ -73,7 +73,7 @@ class Supervisor:
         self._gpu = next((str(gpu) for gpu in self._context.get_accelerator_ids().get("GPU", [])), None)
 
     async def look(self, public_keys: list[str]) -> Sight:
-        """Tell what lives on this node. public_keys: those that may connect to engines from now on."""
+        """Return the engines of this node. public_keys: the keys whose holders may connect to engines from now on."""
         launcher = await self._ready(public_keys)
         engines = launcher.running()
         asks = {id: record.ask for id in engines if (record := self._record_of(id)) is not None}

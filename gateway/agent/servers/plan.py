@@ -33,7 +33,7 @@ def plan_of_server(
     settings: the host's settings.
     pool: the name of the pool.
     folder: the folder of the prepared model.
-    num_threads, gpu: as of `ServerPlan`.
+    num_threads, gpu: as in `ServerPlan`.
     Blocks.
     Raises OSError or ValueError: where the program or the model is not there.
     """

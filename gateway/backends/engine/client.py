@@ -48,18 +48,18 @@ from gateway.backends.used import Used
 from gateway.domain.errors import BackendFailed, InvalidRequest, ShuttingDown
 
 GIVE_UP_S = 10.0
-"""How long an engine that is there again may take to hand over usage. It ends the requests of a gateway that it has not
-heard of for a few seconds, and hands their usage to whoever is connected then."""
+"""Seconds that an engine that is there again may take to hand over usage. It ends the requests of a gateway that it has
+not heard of for a few seconds, and hands their usage to whoever is connected then."""
 
 FULL_FOR_S = 5.0
-"""How long more than MAX_UNREAD_BYTES may wait for the reader of a stream."""
+"""Seconds that more than MAX_UNREAD_BYTES may wait for the reader of a stream."""
 
 ACKNOWLEDGE_EVERY_S = 0.1
 """Seconds for which durable usage waits for more, to be acknowledged to the engine in one message. The engine keeps
 such records until then, and hands them over again where they were never acknowledged."""
 
 ADAPTER_WAIT_S = 60.0
-"""How long an engine may take to load or unload an adapter."""
+"""Seconds that an engine may take to load or unload an adapter."""
 
 
 class EngineBackend:

@@ -121,7 +121,7 @@ class AdapterWay(Protocol):
 
 
 MAX_CHOICES = 128
-"""The most choices of one request where the server has no bound of its own, as of `ForeignSettings.max_choices`."""
+"""The most choices of one request where the server has no bound of its own, as in `ForeignSettings.max_choices`."""
 
 Framing = Literal["events", "lines"]
 """The form of a stream: server-sent events, or lines of JSON."""

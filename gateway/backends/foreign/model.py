@@ -30,7 +30,7 @@ class OpaqueModel:
     def __init__(self, digest: str, settings: ForeignSettings) -> None:
         """Make the model from a pool's settings.
 
-        digest: as of `opaque_digest`.
+        digest: as `opaque_digest` returns it.
         """
         self.digest = digest
         self.capabilities = Capabilities(

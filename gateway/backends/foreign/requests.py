@@ -62,7 +62,7 @@ class ForeignRequests:
     ) -> None:
         """Begin without requests.
 
-        source: as of `Attempt`.
+        source: as for `Attempt`.
         own_key: finds the keys of projects.
         """
         self.window = Window()

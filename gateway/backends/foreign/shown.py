@@ -95,7 +95,7 @@ class _Choice:
         """Take a part, and return the piece that it adds; None where nothing is to be shown yet.
 
         num_tokens: the tokens of the choice so far.
-        prompt_tokens: as of `Piece`.
+        prompt_tokens: as in `Piece`.
         """
         if self._has_ended:
             return None

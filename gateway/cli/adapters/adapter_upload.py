@@ -213,7 +213,7 @@ def _sha256(file: BinaryIO) -> str:
 
 
 def _pack(files: dict[str, BinaryIO], stack: ExitStack) -> BinaryIO:
-    """Pack the files into an archive: of the same files the same bytes, so that an upload can go on another day."""
+    """Pack the files into an archive. The same files give the same bytes, so that an upload can go on another day."""
     packed = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, file in files.items():

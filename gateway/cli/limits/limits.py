@@ -138,9 +138,9 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _most(arguments: argparse.Namespace) -> int:
-    """Return the maximum as the API counts.
+    """Return the maximum in the API's units: nanos of a dollar for a cost, else whole numbers.
 
-    Raises WrongUsage.
+    Raises WrongUsage: when the number is too large or too fine.
     """
     scale, number = NANOS if arguments.unit == "cost" else 1, arguments.max
     if not 0 <= number * scale <= MAX_NUMBER:

@@ -25,7 +25,7 @@ HOW = {
     "agents": "replace, letting their engines run",
     "engines": "lorikeet replica restart ID --wait, one after the other",
 }
-"""What each step takes, in the order of the steps."""
+"""The way to take each step, in the order of the steps."""
 
 
 def register(verbs: Verbs) -> None:

@@ -131,7 +131,7 @@ _LIST = """
 async def list_adjustments(
     conn: Connection, organization_id: str, project_id: str, period: datetime.date | None = None
 ) -> list[Adjustment]:
-    """Return the project's adjustments, oldest first: of a month, or all."""
+    """Return the project's adjustments, oldest first: those of a month, or all."""
     since: datetime.datetime | None = await conn.fetchval(_SINCE, organization_id, project_id, period)
     if since is None:
         return []

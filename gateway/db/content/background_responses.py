@@ -227,7 +227,7 @@ _NOTIFY = """
 async def end_background(
     conn: Connection, turn: Turn, status: Status, *, content_key: str, sealed_request: bytes, sealed_response: bytes
 ) -> bool:
-    """Note how a response ended, which is final, and queue what webhooks are told; False as of `append_events`.
+    """Note how a response ended, which is final, and queue its webhooks; return False as `append_events` does.
 
     sealed_request: b"" where the response is stored with its input elsewhere.
     """

@@ -56,7 +56,7 @@ _GET = """
 
 
 async def get_content(conn: Connection, project_id: str, request_id: str) -> ContentRow | None:
-    """Return the content of a request. expires_at: the end of its time by the project's present days."""
+    """Return the content of a request. Its expires_at is by the project's present days; None if it is not stored."""
     row = await conn.fetchrow(_GET, project_id, request_id)
     return ContentRow(**row) if row else None
 

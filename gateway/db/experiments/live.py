@@ -122,5 +122,8 @@ _FLAGS = """
 
 
 async def list_flags(conn: Connection, project_id: str, name: str | None) -> list[str]:
-    """Return the model strings of a project's experiments that have started, by name. name: the only one wanted."""
+    """Return the model strings of a project's experiments that run, are paused or stopped, in order of name.
+
+    name: the only experiment wanted; None: all.
+    """
     return [row["model"] for row in await conn.fetch(_FLAGS, project_id, name)]

@@ -43,7 +43,7 @@ class SegmentTotal(msgspec.Struct):
 
 
 def by_value(units: Mapping[Any, Any], sums: SumsOf, known: Known) -> SegmentTotal:
-    """Return by each single segment what is given by all segments of units; what is nothing is left out."""
+    """Return the totals of each single segment, from totals of units by all of their segments; zeros are left out."""
     total = SegmentTotal({}, {})
     for (experiment_id, (values, epoch, arm)), more in units.items():
         for kind, value in segments_of(values, known.get(experiment_id, {})):

@@ -51,7 +51,8 @@ async def report_journal(
 ) -> None:
     """Report a living gateway's own journal.
 
-    version: of the gateway; it counts as started when this was first reported. folder: as of `LostJournal`.
+    version: the version of the gateway, which counts as started when its journal was first reported. folder: as in
+    `LostJournal`.
     """
     protocol = None if version is None else protocol_text()
     await conn.execute(_REPORT, journal_id, open_requests, version, folder, protocol)

@@ -82,7 +82,7 @@ _LIST = """
 async def list_limits(
     conn: Connection, organization_id: str, project_id: str | None, *, limit_id: str | None = None
 ) -> list[Standing]:
-    """Return limits, oldest first: of the project and its keys, or with project_id None the organization's own."""
+    """Return the limits of a project and its keys, or with project_id None the organization's own; oldest first."""
     rows = await conn.fetch(_LIST, organization_id, project_id, limit_id)
     return [Standing(_limit(row), row["used"], row["reserved"], row["window_end"]) for row in rows]
 

@@ -76,7 +76,7 @@ async def find_projects(
 async def find_keys(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
 ) -> list[Found]:
-    """Return keys whose name, or the part of the key that is shown, holds a text. Arguments as of `find_projects`."""
+    """Return keys whose name, or the part of the key that is shown, holds a text. Arguments as for `find_projects`."""
     only = None if project_ids is None else list(project_ids)
     return [Found(**row) for row in await conn.fetch(_KEYS, organization_id, only, text, limit)]
 
@@ -84,7 +84,7 @@ async def find_keys(
 async def find_adapters(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
 ) -> list[Found]:
-    """Return adapters whose name holds a text. Arguments as of `find_projects`."""
+    """Return adapters whose name holds a text. Arguments as for `find_projects`."""
     only = None if project_ids is None else list(project_ids)
     return [Found(**row) for row in await conn.fetch(_ADAPTERS, organization_id, only, text, limit)]
 

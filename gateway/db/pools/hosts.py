@@ -41,11 +41,11 @@ class HostRow(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     """The labels that operators gave the host."""
     is_drained: bool
-    """Whether replicas go from it, and none starts on it."""
+    """True if replicas leave the host, and none starts on it."""
     placement: Placement
-    """What chooses the machines of its engines: `local`, which is the host itself, or `ray`, for a whole cluster."""
+    """The chooser of the machines for the host's engines: `local`, the host itself, or `ray`, for a whole cluster."""
     is_joined: bool
-    """Whether its engines and gateways have keys for TCP."""
+    """True if the host's engines and the gateways have keys for TCP."""
     version: str | None
     """The version of Lorikeet of the agent that claimed the host last; None before the first."""
     nodes: list[Node]

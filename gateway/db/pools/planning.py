@@ -129,7 +129,7 @@ def pool_of(served: ServedPool, hosts: Mapping[str, Host], failures: Sequence[Ho
     """Return a pool as the planner sees it.
 
     Replicas go from hosts that are drained, and from hosts and nodes that lack a label which the pool asks for, or have
-    one that it excludes. hosts: by id. failures: of hosts at which no replica starts.
+    one that it excludes. hosts: the hosts by id. failures: hosts at which no replica starts, and why.
     """
     row = served.row
     asked = Needs(0, labels=row.placement, excluded=row.exclusion)

@@ -1,7 +1,7 @@
 """Rendezvous hashing (Thaler and Ravishankar, 1998): each key has an order of preference over all replicas.
 
 An order depends on the key and on the replicas' ids and weights alone, so every gateway finds the same one. A replica
-that comes or goes leaves the order of the others as it was: of n replicas one takes or frees about 1/n of the keys.
+that comes or goes leaves the order of the others as it was: with n replicas, one takes or frees about 1/n of the keys.
 
 Orders are kept by bucket, CRC-32 of the key modulo `NUM_BUCKETS`: memory is bounded without forgetting, and keys of one
 bucket share an order. Knows nothing of load.

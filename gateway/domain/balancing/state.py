@@ -45,7 +45,8 @@ class ReplicaState:
         self.pace = 1.0
         """The part of its capacity that it counts for beside faster replicas."""
         self.age_ramp = self.ramp = 1.0
-        """Its age by slow start, and the same relative to the oldest replica's, times its pace: 1 is as good as any."""
+        """The replica's age by slow start, and the same relative to the oldest replica's, times the replica's pace: 1
+        is as good as any."""
         self.capacity = 1.0
         """Requests that the replica runs at once, scaled by its ramp."""
         self.load = 0.0

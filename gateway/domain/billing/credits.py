@@ -1,4 +1,4 @@
-"""How credits are drawn: oldest first, by what a closed period cost, until they are used up or lapse. Pure.
+"""The drawing of credits: oldest first, by the cost of a closed period, until they are used up or lapse. Pure.
 
 balance = sum of (amount - drawn - lapsed) over the grants - cost of the periods that are open
 """

@@ -88,7 +88,7 @@ class Guardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metric: str
     action: Action = "alert"
     margin: float = 0.0
-    """How much worse is tolerated, as a part of the control's value."""
+    """The tolerated worsening, as a part of the control's value."""
     goal: Goal | None = None
     """The better direction; None: that of the built-in metric."""
 
@@ -105,11 +105,11 @@ class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rules by which an experiment is analysed. They are fixed before the start."""
 
     alpha: float = 0.05
-    """How often an experiment without effects may ever call a primary metric significant, at any of its looks."""
+    """The probability with which an experiment without effects may call a primary metric significant, at any look."""
     tightest_at: int = 5_000
     """Units of all arms at which intervals are tightest."""
     outcome_window_seconds: int = 604_800
-    """How long after a unit's first exposure its outcomes count."""
+    """Seconds after a unit's first exposure in which its outcomes count."""
     min_days: int = 7
     """Days before anything is decided."""
 

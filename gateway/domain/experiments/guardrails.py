@@ -13,7 +13,7 @@ from gateway.domain.experiments.statistics import counts
 from gateway.domain.experiments.statistics.counts import EpochCounts
 
 ALPHA = 0.01
-"""How often a guardrail of an experiment without effects may ever fire."""
+"""The probability with which a guardrail of an experiment without effects may ever fire."""
 
 Verdict = Literal["harmed", "safe", "unclear"]
 """harmed: worse than the margin allows. safe: not so. Each proven; unclear: neither is."""

@@ -20,7 +20,7 @@ from engine.config import EngineConfig, ModelConfig
 
 Device = Literal["auto", "cpu", "cuda"]
 Placement = Literal["local", "ray"]
-"""What chooses the machines of a host's engines: the host itself, its only one, or Ray, among those of a cluster."""
+"""The chooser of the machines for a host's engines: the host, which is the only machine, or Ray, for a cluster."""
 
 PROCESS_BYTES = 512 << 20
 """Bytes of the interpreter, PyTorch and the memory of steps, on processors."""
@@ -151,7 +151,7 @@ class Needs(msgspec.Struct, frozen=True):
     """The memory and the device that a replica of a revision asks of a host."""
 
     num_bytes: int
-    """Bytes of memory: of the accelerator where the replica computes on one, else of the host."""
+    """Bytes of memory on the accelerator if the replica computes on one, else on the host."""
     device: Device = "auto"
     program: str = ""
     """The driver whose server is started; "" for an engine of our own, which every host has."""
@@ -215,16 +215,16 @@ class Host(msgspec.Struct, frozen=True):
     is_drained: bool = False
     """True if replicas leave the host, and none starts on it."""
     labels: Mapping[str, str] = {}
-    """What operators say of it."""
+    """The labels that operators gave the host."""
     is_cluster: bool = False
-    """Whether it stands for a cluster, in which something else finds a machine for each replica, or waits for one."""
+    """True if the host stands for a cluster, in which Ray finds a machine for each replica, or waits for one."""
     nodes: Sequence[Node] = ()
     """The machines of the cluster."""
 
     def lacks(self, labels: Mapping[str, str]) -> str:
         """Return the first of these labels that the host does not have, as NAME=VALUE; "" where it has all.
 
-        What a cluster itself lacks is asked of its machines.
+        A label that a cluster itself lacks is looked for on its machines.
         """
         if self.is_cluster:
             return ""
@@ -280,7 +280,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Whether a replica could start on a host now, and the reason."""
+    """The answer to whether a replica could start on a host now, and the reason."""
 
     host_id: str
     fits: bool
@@ -321,7 +321,7 @@ class Room:
     def find(self, needs: Needs) -> Place | None:
         """Return the place with the most free memory that has room for a replica; None where none has room.
 
-        Of equal places, it is that of the host with the fewest replicas. A cluster always has room: it gets
+        Among equal places, it is that of the host with the fewest replicas. A cluster always has room: it gets
         the replicas that find no other place.
         """
         found = [each for host in self._hosts.values() for each in self._places(host, needs)]

@@ -358,7 +358,8 @@ class _Plan:
     def _make_room_in_cluster(self, candidates: Sequence[Replica], starting: Sequence[Replica]) -> None:
         """Drain one of these replicas whose room one of those takes that have waited for some in a cluster.
 
-        The cluster alone knows what its machines have left. What a replica leaves is enough for one with no more needs.
+        The cluster alone knows what its machines have left. The room that a replica leaves is enough for one that needs
+        no more.
         """
         waiting = [each for each in starting if each.full_s > FULL_S]
         for replica in _worst_first(candidates):

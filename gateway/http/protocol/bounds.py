@@ -1,4 +1,7 @@
-"""How long a connection may stay in one state, and how many bytes may come meanwhile. Knows nothing about requests."""
+"""Bounds on the time that a connection may stay in one state, and on the bytes meanwhile.
+
+Knows nothing about requests.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ import msgspec
 
 
 class State(enum.StrEnum):
-    """What a connection waits for: the first that holds. A value is the event in the log of a bound that is passed."""
+    """The thing that a connection waits for: the first that holds.
+
+    A value names the log event of a bound that is passed.
+    """
 
     UNREAD = "client_does_not_read"
     """A client that does not read: the write buffer is full, or a closed connection has bytes left."""

@@ -1,8 +1,8 @@
 """Sends spans to a collector by the OpenTelemetry protocol over HTTP, beside requests, which never wait for it.
 
 A span is encoded as it ends: a thread that encodes thousands at once would keep requests waiting for the interpreter's
-lock. Spans wait in a bounded queue. What finds no room there, and what the collector does not take after some tries, is
-dropped and counted. Knows nothing of what spans say.
+lock. Spans wait in a bounded queue. A span that finds no room there, or that the collector does not take after some
+tries, is dropped and counted. Knows nothing of what spans say.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The spans of one request, which it hands to the exporter one by one as they end.
 
-What runs apart from any request is a part of a trace as well: a line of a batch, a response in the background, a copy
+Work apart from any request is a part of a trace as well: a line of a batch, a response in the background, a copy
 for a shadow arm. Its first span is one of kind `internal`.
 
 Knows neither HTTP nor models.
@@ -32,7 +32,7 @@ class Trace:
     """The part of a trace that one request of this gateway is. Its first span is the one of the request itself."""
 
     def __init__(self, trace_id: str, parent_id: str, sink: SpanSink, kind: Kind = "server") -> None:
-        """parent_id: the caller's span; "" for none. kind: of the first span."""
+        """parent_id: the caller's span; "" for none. kind: the kind of the first span."""
         self.id = trace_id
         self.sink = sink
         self._num_left = MAX_SPANS
@@ -74,7 +74,7 @@ class Trace:
 
 
 class Traced:
-    """What a request knows of its trace: the spans, if it is traced, and what it passes on in any case."""
+    """The trace of a request: the spans, if it is traced, and the header that it passes on in any case."""
 
     __slots__ = ("header", "id", "trace")
 
@@ -87,7 +87,7 @@ class Traced:
         """None where the request is not traced."""
 
     def part(self) -> Traced:
-        """Return what runs apart from the request, and is caused by it, knows of the trace."""
+        """Return the trace for work that the request causes and that runs apart from the request."""
         if self.trace is None:
             return self
         part = Trace(self.id, self.trace.first.span_id, self.trace.sink, "internal")
@@ -107,7 +107,7 @@ class Tracer:
     def begin(self, header: str, kind: Kind = "server") -> Traced:
         """Begin a request's trace, or go on with the client's.
 
-        header: the client's `traceparent`; "" for none. kind: of the first span.
+        header: the client's `traceparent`; "" for none. kind: the kind of the first span.
         """
         parent = read_parent(header) if header else None
         trace_id = new_trace_id() if parent is None else parent.trace_id
@@ -130,7 +130,7 @@ class BeginTrace(Protocol):
     """Begins the trace of a request: `Tracer.begin` or `passed_on`."""
 
     def __call__(self, header: str, kind: Kind = "server") -> Traced:
-        """Return the trace. header: the client's; "" for none. kind: of the first span."""
+        """Return the trace. header: the client's `traceparent`; "" for none. kind: the kind of the first span."""
 
 
 def new_trace_id() -> str:

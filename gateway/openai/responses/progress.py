@@ -339,7 +339,7 @@ class _Numbers:
 
 
 def _code_of(error: GatewayError) -> Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]:
-    """Return the code of a failure: of the few that OpenAI's document has."""
+    """Return the code of a failure, one of the few that OpenAI's document has."""
     if isinstance(error, LimitReached):
         return "rate_limit_exceeded"
     return "invalid_prompt" if isinstance(error, InvalidRequest) else "server_error"

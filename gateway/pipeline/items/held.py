@@ -40,7 +40,7 @@ async def warmed(
     on_unanswered: Callable[[GatewayError], None] | None = None,
     is_followed: Callable[[GatewayError], bool] = never,
 ) -> None:
-    """Return once a replica takes a prompt. Arguments and errors as of `held`."""
+    """Return once a replica takes a prompt. Arguments and errors as for `held`."""
     try:
         await pool.warm(tenant)
     except Overloaded as error:

@@ -25,7 +25,7 @@ STREAMS = (
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A reply of errors."""
+    """A reply with an error, as a component of the document."""
 
     name: str
     """The name of the component."""

@@ -195,7 +195,7 @@ def _float8_kernel(
 
 
 class Float8Blocks(NamedTuple):
-    """Sizes of a product."""
+    """Block sizes and launch settings of a product."""
 
     block_o: int
     block_n: int

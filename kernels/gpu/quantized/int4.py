@@ -30,7 +30,7 @@ class Int4Weight(NamedTuple):
     """A matrix [O, K] as the kernel reads it.
 
     packed [O, K / 2] uint8; scales [G, O] fp16, bf16 or fp32; zeros [G, O] uint8; order [K] int32 or None.
-    inputs: of a group, a multiple of step.
+    inputs: the number of inputs of a group, a multiple of step.
     """
 
     packed: Tensor
@@ -42,7 +42,7 @@ class Int4Weight(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The matrix's outputs and inputs, two of which are in each byte."""
+        """The numbers of the matrix's outputs and inputs; each byte has two inputs."""
         return self.packed.shape[0], self.packed.shape[1] * 2
 
 
@@ -140,7 +140,7 @@ def _int4_kernel(
 
 
 class Int4Blocks(NamedTuple):
-    """Sizes of a product."""
+    """Block sizes and launch settings of a product."""
 
     block_o: int
     block_n: int

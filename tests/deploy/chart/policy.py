@@ -1,6 +1,5 @@
-"""What holds of every manifest of the chart: rules, each of which names what breaks it.
-
-Each has a mutant in `tests.deploy.chart.mutants` that it finds.
+"""The rules for every manifest of the chart, each of which names what breaks it. Each rule has a mutant in
+`tests.deploy.chart.mutants` that it finds.
 """
 
 from __future__ import annotations

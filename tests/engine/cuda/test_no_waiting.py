@@ -48,7 +48,7 @@ def started(rig: Rig, options: dict[str, object], adapter: str, prompt: Many[int
 def compute(rig: Rig, plan: Plan, mode: str) -> None:
     """Compute a plan.
 
-    mode: of `torch.cuda.set_sync_debug_mode`, in force until the step is launched.
+    mode: the mode of `torch.cuda.set_sync_debug_mode`, in force until the step is launched.
     """
     torch.cuda.set_sync_debug_mode(mode)
     try:

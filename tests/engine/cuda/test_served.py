@@ -99,7 +99,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     kept, acknowledged: the engine's statistics before usage was acknowledged, and after.
     drained: the answer to a request that ran while the engine was asked to end.
-    exit_code: of the engine's process.
+    exit_code: the exit code of the engine's process.
     """
 
     requests: dict[str, GenerateRequest]

@@ -67,7 +67,7 @@ def rounded(
 ) -> Rounded:
     """Round a matrix to integers in groups of inputs (-1: one for all).
 
-    order: of the inputs, of which each stretch is a group then; None: as they lie.
+    order: the order of the inputs, each stretch of which is a group; None: as they lie.
     """
     inputs = weight.shape[1]
     size, top = (inputs if group < 0 else group), (1 << bits) - 1
@@ -165,7 +165,10 @@ def packed_integers(group: int, *, bits: int = 4, symmetric: bool = True, ordere
 
 
 def whole_integers(symmetric: bool = True, *, group: int = -1) -> Pack:
-    """compressed-tensors' `int-quantized`: a byte for each number. group: of inputs, out of order; -1: all."""
+    """Return the packing of compressed-tensors' `int-quantized`, a byte for each number.
+
+    group: inputs of a group; -1: all.
+    """
 
     def pack(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
         generator = torch.Generator().manual_seed(len(name))
@@ -192,7 +195,7 @@ def float8(
     static: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Pack:
-    """Numbers in e4m3. rows, inputs: of the blocks that share a scale; 0: all."""
+    """Return the packing of numbers in e4m3. rows, inputs: the size of the blocks that share a scale; 0: all."""
 
     def pack(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
         height, width = rows or weight.shape[0], inputs or weight.shape[1]

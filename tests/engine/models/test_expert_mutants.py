@@ -118,7 +118,7 @@ def mutated(config: dict[str, Any], rnd: random.Random) -> dict[str, Any]:
 
 
 def test_mutants_of_configs(folders: list[Path], full: bool) -> None:
-    """What is served in float32 follows transformers, where that loads the folder with all weights in their places."""
+    """Numbers in float32 follow transformers, if transformers loads the folder with all weights in their places."""
     rnd, served, compared = random.Random(5), 0, 0
     count = NUM_MUTANTS_FULL if full else NUM_MUTANTS
     for number in range(count):

@@ -28,7 +28,7 @@ BROKEN = 13  # the token no grammar can take
 
 
 def entry(parent: bytes, token: int, tenant: str, adapter: str, is_long: bool) -> bytes:
-    """Return the cache's entry of a token that follows its parent's entry. is_long: of a sequence that is long."""
+    """Return the cache's entry of a token that follows its parent's entry. is_long: True if the sequence is long."""
     return blake2b(msgspec.msgpack.encode((parent, token, tenant, adapter, is_long)), digest_size=8).digest()
 
 
@@ -126,8 +126,8 @@ def expected_prompt_logprobs(
 class HashingRunner:
     """A runner whose cache is a list of entries by slot.
 
-    adapter_in: returns the adapter in a slot of the pool. The runner runs ahead: of the step before it knows the chosen
-    tokens, as a device would.
+    adapter_in: returns the adapter in a slot of the pool. The runner runs ahead: it knows the tokens of the step
+    before, as a device would.
     """
 
     runs_ahead = True

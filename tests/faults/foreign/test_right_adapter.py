@@ -90,7 +90,7 @@ class World:
     def expected(self, pool: str, number: int, prompt: list[int], max_tokens: int) -> str:
         """Return the text that a model answers with.
 
-        number: of the adapter; 0 is the base model.
+        number: the number of the adapter; 0 is the base model.
         """
         match pool:
             case "vllm":

@@ -30,7 +30,7 @@ from tests.patience import PATIENCE_S
 POOL = "tiny"
 NUM_CLIENTS = 6
 PAUSE_S = 0.2
-"""Of a client between two requests: while engines start there is work for all of them, and time left to start."""
+"""The pause of a client between two requests. While engines start, all have work, and time is left to start."""
 
 
 class Installation:

@@ -40,11 +40,12 @@ FAILURES = ("cut off", "ended after its text had begun", "no answer", "stream ",
 
 
 UNREAD = ("502 backend_failed",)
-"""What may come besides from a gateway that stood still itself: its engine ends a request whose tokens nobody reads."""
+"""The errors that may also come from a gateway that stood still: its engine ends a request whose tokens nobody
+reads."""
 
 
 class Seen(msgspec.Struct):
-    """What faults of one kind led to."""
+    """The effects of the faults of one kind."""
 
     count: int = 0
     longest_s: float = 0.0

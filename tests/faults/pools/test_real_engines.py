@@ -35,13 +35,14 @@ OTHER = "other"
 """The base that the pool `LARGE` changes to."""
 
 NUM_ADAPTERS, NUM_ADAPTERS_FULL = 2, 8
-"""Of each base."""
+"""The adapters of each base, in the usual size and with --full."""
 
 NUM_PROMPTS, NUM_PROMPTS_FULL = 8, 60
 MAX_TOKENS = 8
 NUM_CLIENTS = 6
 PAUSE_S = 0.2
-"""Of each client between two requests, but with --full: engines that compute share a small machine with other tests."""
+"""The pause of each client between two requests, but none with --full: engines that compute share a small machine with
+other tests."""
 
 NUM_ROUNDS_FULL = 3
 NUM_ANSWERS, NUM_ANSWERS_FULL = 24, 500

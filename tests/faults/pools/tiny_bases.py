@@ -86,7 +86,7 @@ def _random(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """What all models answer to the same prompts."""
+    """The answers of all models to the same prompts."""
 
     prompts: list[list[int]]
     of_base: dict[str, Answers]
@@ -98,8 +98,8 @@ def expected(
 ) -> Expected:
     """Compute what every adapter under every base answers, each request alone in an engine of its own.
 
-    digests: of the adapters in the store, and "" for the base itself. Prompts are left out where two tokens are about
-    equally likely for some model, or two models answer the same.
+    digests: the digests of the adapters in the store, and "" for the base itself. Prompts are left out where two tokens
+    are about equally likely for some model, or two models answer the same.
     """
     requests = [
         greedy(f"{digest}/{number}", prompt, max_tokens, adapter=digest, ignore_eos=True)

@@ -36,7 +36,7 @@ from tests.patience import PATIENCE_S
 
 BASES = ("small", "large")
 NUM_ADAPTERS = 8
-"""Of each base."""
+"""The number of adapters of each base."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -51,7 +51,10 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def asked_of_fake(model: str, rotation: int, prompt: list[int], max_tokens: int, *, stream: bool) -> Asked:
-    """Return a request to a fake engine. rotation: of its adapter, as `rotation` returns it; 0 is the base."""
+    """Return a request to a fake engine.
+
+    rotation: the rotation of the adapter, as `rotation` returns it; 0 is the base.
+    """
     adapter = f"{rotation:08x}" if rotation else ""
     request = GenerateRequest("", prompt, SamplingParams(max_tokens=max_tokens), "", adapter)
     answer = [fake_token(request, position) for position in range(max_tokens)]
@@ -100,7 +103,7 @@ class World:
         self.answered: dict[str, int] = {}
         """Completion tokens of each whole answer, by request id."""
         self.by_answer: Counter[tuple[str, int]] = Counter()
-        """How often each model answered with which of the answers that it might give."""
+        """The number of times that each model gave each of the answers that it might give."""
 
     def some(self, rng: random.Random) -> Asked:
         """Return a request to one of the bases or to one of their adapters."""
@@ -194,8 +197,8 @@ def running_world(
     """Give a world over a migrated database, which is gone when the context is left.
 
     gateways: keyword arguments of each `GatewayProcess`. host: the address that engines listen at; without one they
-    have sockets in the folder. guarded: engines take connections of the gateways' host alone. context: of both bases,
-    in tokens. changes: fields of `Settings` in place of the usual ones.
+    have sockets in the folder. guarded: engines take connections of the gateways' host alone. context: the context of
+    both bases, in tokens. changes: fields of `Settings` in place of the usual ones.
     """
     folders = {base: make_model_folder(folder / base, context) for base in BASES}
     config = json.loads((folders["large"] / "config.json").read_text())

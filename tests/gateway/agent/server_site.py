@@ -40,7 +40,10 @@ class Site:
         settings: Mapping[str, str],
         num_bytes: int = 1 << 20,
     ) -> None:
-        """folder: of the servers' model, and of what fakes say and are told. model: as the operator names it."""
+        """folder: the folder of the servers' model, and of the files in which fakes say and are told things.
+
+        model: as the operator names it.
+        """
         self.host = host
         self.folder = folder
         self.settings = dict(settings)

@@ -1,4 +1,4 @@
-"""What a host has, with its accelerators as CUDA calls them, and what an engine is told of it."""
+"""The hardware of a host, with its accelerators as CUDA calls them, and the part that an engine is told of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every launcher promises, held by each of them: processes of this host, and of the nodes of a Ray cluster."""
+"""The promises of every launcher, held by each of them: processes of this host, and of the nodes of a Ray cluster."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from gateway.metering.folder import JournalFolder
 
 
 class BusyJournals:
-    """Two journal folders that a thread writes numbers to, from 0 on, each number once.
+    """Two journal folders to which a thread writes the numbers from 0 on.
 
     A new segment begins with all that still matters, here the last 50 numbers; then older segments are removed, as in a
     gateway that takes requests. Each new segment is in the other folder, as if another gateway had taken over.

@@ -88,7 +88,7 @@ class World:
 
     @asynccontextmanager
     async def dispatching(self, runner: Runner, **pools: Pool) -> AsyncIterator[None]:
-        """Run a dispatcher until the context is left. pools: of base models besides `tiny`."""
+        """Run a dispatcher until the context is left. pools: the pools of base models besides `tiny`."""
         tools = Tools(
             database=self._database,
             files=self.files,

@@ -60,7 +60,7 @@ def content(num_lines: int, max_tokens: int = MAX_TOKENS) -> bytes:
 
 
 async def test_never_more_tokens_are_enqueued_than_a_limit_allows(fleet: Fleet, full: bool) -> None:
-    """Of nine batches that begin at once on three gateways as many begin as fit; the others fail and say why."""
+    """Nine batches begin at once on three gateways; as many begin as fit, and the others fail and say why."""
     lines = content(60, max_tokens=400)  # so many tokens that none of the batches ends meanwhile
     largest = num_begun = 0
     conn = await asyncpg.connect(fleet.dsn)

@@ -153,7 +153,7 @@ def p99(values: list[float]) -> float:
 async def test_the_largest_file_is_checked_in_time_within_little_memory_and_nobody_feels_it(
     site: Site, full: bool
 ) -> None:
-    """Its last line is wrong: nothing of it runs, and the batch's error names that line."""
+    """The file's last line is wrong: no line runs, and the batch's error names the wrong one."""
     num_lines, num_bytes = (FULL_LINES, FULL_BYTES) if full else (LINES, BYTES)
     content = lines(num_lines, num_bytes)
     wrong = content[: content.rindex(b"\n", 0, -1) + 1] + b'{"custom_id": "last"'

@@ -1,4 +1,4 @@
-"""What stands in the way of an upgrade, and which steps are left, over installations written by hand."""
+"""The obstacles to an upgrade, and the steps that are left, over installations written by hand."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.gateway.evaluation.furniture import put_experiment, put_unit
 
 
 async def project_key(site: Site) -> bytes:
-    """Return the project's secret, as the gateway has it."""
+    """Return the secret key of the site's project, decrypted from the database as the gateway does it."""
     services = site.house.gateway._services
     assert services is not None
     cipher = Cipher(content_keys(services.settings.content_key, services.settings.content_key_path))

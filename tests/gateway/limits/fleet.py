@@ -31,7 +31,7 @@ JUMPS_S = (0, 3600, -3600)
 class Fleet(msgspec.Struct, frozen=True):
     """Running gateways over one database.
 
-    urls: of the gateways.
+    urls: the URLs of the gateways.
     """
 
     dsn: str
@@ -48,7 +48,10 @@ def running_fleet(
     engine_flags: tuple[str, ...] = (),
     jumps_s: Sequence[int] = JUMPS_S,
 ) -> Iterator[Fleet]:
-    """Serve over a migrated database until the context is left. jumps_s: of the gateways' clocks, in turns."""
+    """Serve over a migrated database until the context is left.
+
+    jumps_s: the jumps of the gateways' clocks, in turns.
+    """
     model_dir = make_model_folder(folder / "model")
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE)
     settings.run_dir.mkdir(parents=True)

@@ -123,7 +123,7 @@ async def test_parallel_requests_at_the_edge_never_overshoot(fleet: Fleet, full:
 
 
 async def test_steady_load_below_a_limit_is_never_refused(fleet: Fleet, full: bool) -> None:
-    """At 90% of the limit: of a minute's for two minutes, or in a few seconds up to 90% of a day's."""
+    """The load is 90% of a minute's limit for two minutes, or rises in a few seconds to 90% of a day's limit."""
     seconds, per_s = (120, 50) if full else (4, 60)
     key = await make_key(fleet.dsn, "steady")
     if full:

@@ -1,4 +1,4 @@
-"""What the ledger has taken stays on disk within bounds, and is billed again where the ledger was put back."""
+"""Usage that the ledger has taken stays on disk within bounds, and is billed again if the ledger was put back."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Seen(msgspec.Struct, frozen=True):
 async def ask_many(spread: float, delay_ms: float | None, seed: int) -> Seen:
     """Send many requests to two servers; return the times.
 
-    delay_ms: of the hedge; None uses the measured delay.
+    delay_ms: the delay of the hedge; None uses the measured delay.
     """
     draw, now_s = random.Random(seed), asyncio.get_running_loop().time
     servers = [Stalling(draw, spread) for _ in range(2)]

@@ -88,7 +88,7 @@ class Lab(msgspec.Struct, frozen=True):
             await conn.close()
 
     def request(self, reply: httpx.Response) -> GenerateRequest:
-        """Return the request that the engine got."""
+        """Return the request that the engine got for a reply."""
         return self.city.engine.request(reply.headers["x-request-id"])
 
 

@@ -15,7 +15,7 @@ from kernels.cpu.matrix import BLOCK_FORMATS, NativeMatrix
 
 ROWS = [1, 2, 3, 5, 8, 13, 16, 29, 64, 65]
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}
-"""Where in a block its numbers in half precision begin."""
+"""The places in a block at which its numbers in half precision begin."""
 
 
 def random_blocks(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> NDArray[np.uint8]:

@@ -51,7 +51,10 @@ def test_each_expert_has_the_bits_of_its_own_product(
 
 
 class Adapters(NamedTuple):
-    """Adapters on two projections. factors: where they are; sizes: of the projections' outputs."""
+    """Adapters on two projections.
+
+    factors: the addresses of the matrices; sizes: the sizes of the projections' outputs.
+    """
 
     a: Tensor
     bs: tuple[Tensor, ...]
@@ -59,7 +62,7 @@ class Adapters(NamedTuple):
     factors: NDArray[np.void]
     sizes: tuple[int, ...]
     alone: Tensor
-    """What factors alone point to."""
+    """The memory to which only factors point."""
 
     def add_(
         self,

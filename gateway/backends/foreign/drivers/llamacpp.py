@@ -182,7 +182,7 @@ class LlamaCppDriver:
 
 
 class LlamaCppText(GenericDriver):
-    """The `Driver` of text alone: of builds that were not tried, and of others beside such builds in a pool.
+    """The `Driver` of text alone, for builds that were not tried, and for others beside such builds in a pool.
 
     A build that was not tried and that has adapters is not asked. It is not known to leave its adapters out of a reply,
     and anybody may have changed the scale of each in a reply that names none.

@@ -77,7 +77,7 @@ class JudgedEffect(msgspec.Struct, frozen=True):
     by_judge: float
     """The difference of the judge's own means, which has its bias."""
     judge_weights: tuple[float, float]
-    """How much the judge counts in control and arm, in the latest epoch: 0 where it tells nothing about people."""
+    """The weight of the judge in control and arm, in the latest epoch: 0 if the judge tells nothing about people."""
 
 
 class JudgedComparison(msgspec.Struct, frozen=True):

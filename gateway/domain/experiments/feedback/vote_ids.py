@@ -34,7 +34,7 @@ def request_id_of(signed: str) -> str:
 
 
 def random_part(shown: str) -> str:
-    """Return an id without its prefix: of a reply, `chatcmpl-` or `resp_`, or of a request; other texts as they are."""
+    """Return the id of a reply (`chatcmpl-` or `resp_`) or of a request without its prefix; other texts unchanged."""
     _, dash, after = shown.partition("-")
     return after if dash else shown.removeprefix(_RESPONSE).removeprefix(_REQUEST)
 

@@ -1,4 +1,4 @@
-"""How a model judges answers of two arms without its habits deciding: orders, lengths, human labels. Pure.
+"""The judging of two arms' answers by a model, without its habits deciding: orders, lengths, human labels. Pure.
 
 A judge prefers what it is shown first, what is longer, and what sounds like itself (Zheng et al., arXiv 2306.05685). So
 

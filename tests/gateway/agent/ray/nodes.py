@@ -31,14 +31,14 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason=N
 HEAD = "head"
 OBJECT_STORE_BYTES = 80 << 20
 FIRST_ADDRESS = 11
-"""Of the loopback: each node has an address of its own, the head that of the machine."""
+"""The first address of the nodes on the loopback: each has one of its own, the head the machine's."""
 
 NODE_BYTES = 8 << 30
 """The memory that a node says to have: several are to be on a small machine."""
 
 
 class Nodes:
-    """The nodes, the head first. folder: of the nodes' data folders."""
+    """The nodes, the head first. folder: the folder of the nodes' data folders."""
 
     def __init__(self, folder: Path) -> None:
         self.address = ""

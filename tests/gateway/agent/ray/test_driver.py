@@ -1,4 +1,4 @@
-"""What the driver takes for the engines of its cluster where supervisors do not answer, and what it answers itself."""
+"""The driver knows the engines of its cluster even if supervisors do not answer, and answers some questions itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine asks of Ray, and the sentence about why it has no node."""
+"""The resources that an engine asks of Ray, and the sentence about why it has no node."""
 
 from __future__ import annotations
 

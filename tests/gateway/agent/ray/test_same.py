@@ -1,4 +1,4 @@
-"""What agents promise of engines on their own host, held by the same tests for engines in a Ray cluster."""
+"""The promises of agents about engines on their own host, held by the same tests for engines in a Ray cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Ray is not installed, or is another version than the cluster's, replicas say so."""
+"""Replicas say so if Ray is not installed, or is another version than the cluster's."""
 
 from __future__ import annotations
 

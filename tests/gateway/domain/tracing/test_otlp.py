@@ -1,4 +1,4 @@
-"""What is sent is what OpenTelemetry's own schema reads."""
+"""Spans are sent in a form that OpenTelemetry's own schema reads."""
 
 from __future__ import annotations
 

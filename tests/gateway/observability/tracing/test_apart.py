@@ -1,4 +1,4 @@
-"""What runs apart from any request is traced: lines of batches, background responses, copies for shadow arms."""
+"""Work that runs apart from any request is traced: lines of batches, background responses, copies for shadow arms."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Case(msgspec.Struct, frozen=True):
     beside: other fields that the value needs.
     seen: returns whether an honoured value had its effect.
     param: the field that a refusal names, where it is not the field's own name.
-    status: of a refusal.
+    status: the status of a refusal.
     """
 
     value: Any

@@ -115,7 +115,7 @@ class Routes:
         return [(row[0], row[1], row[2]) for row in found]
 
     def all_rows(self, request_id: str) -> list[asyncpg.Record]:
-        """Return all rows of a request: of its attempts, and of answers that were not accepted."""
+        """Return all rows of a request: those of its attempts, and those of answers that were not accepted."""
         return self._fetch(
             "SELECT * FROM ledger WHERE split_part(request_id, '.', 1) = $1 ORDER BY request_id, attempt", request_id
         )

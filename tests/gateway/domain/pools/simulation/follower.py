@@ -1,4 +1,4 @@
-"""How long requests would wait at an ideal follower of the load, which knows nothing of the future."""
+"""The time that requests would wait at an ideal follower of the load, which knows nothing of the future."""
 
 from __future__ import annotations
 

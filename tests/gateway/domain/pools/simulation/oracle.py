@@ -21,7 +21,7 @@ def replica_seconds(served: Served) -> int:
     The oracle knows all requests to come, all load times, and what bounds and machines allow in each second. It has as
     many ready replicas in each second as the product aims at: no request ever waits, and at most `BUSY` of the places
     are taken. It loses no replica. It may move as the product may: any number comes at once, one goes at a time, and
-    never two opposite ways within the cool-down (`fewest`). Of all such plans it has the cheapest.
+    never two opposite ways within the cool-down (`fewest`). It has the cheapest of all such plans.
     """
     num_steps, most = len(served.seconds), served.bounds.max_replicas
     ready = needs(served, num_steps)

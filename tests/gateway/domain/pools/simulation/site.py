@@ -63,7 +63,7 @@ class Change(msgspec.Struct, frozen=True):
     before: int
     after: int
     is_bound: bool
-    """Whether the number of before was outside the bounds."""
+    """True if the number of before was outside the bounds."""
 
 
 class Second(msgspec.Struct, frozen=True):
@@ -144,7 +144,7 @@ class Site:
         return self.machines[host_id].is_up
 
     def step(self, coming: Sequence[Sequence[int]]) -> None:
-        """Live through one second. coming: of each pool the requests that come, as the seconds that they take."""
+        """Live through one second. coming: for each pool the requests that come, as the seconds that they take."""
         for served, takes in zip(self.pools, coming, strict=True):
             self._move_engines(served)
             self._serve(served, takes)

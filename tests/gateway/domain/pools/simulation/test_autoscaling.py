@@ -70,8 +70,10 @@ def of_oracle(pools: Sequence[Served]) -> float:
 
 
 def waits(served: Served) -> Iterator[tuple[float, float, int]]:
-    """Yield the wait of each request, its wait at the follower, and how long an engine loads meanwhile. What waits at
-    the end counts as served then."""
+    """Yield the wait of each request, its wait at the follower, and how long an engine loads meanwhile.
+
+    A request that waits at the end counts as served then.
+    """
     end_s = len(served.seconds)
     load_s = [each.load_s for each in served.seconds]
     for request, there_s in zip(served.requests, waits_s(served), strict=True):
