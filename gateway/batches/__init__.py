@@ -25,7 +25,7 @@ Knows neither the fields of an API nor how a line is answered, which it asks a `
   one piece of the input file at a time.
 - Deadlines. Projects have places by turns as long as all batches would be done an hour before they expire, served one
   after the other at the pace of the last minutes. Else the batch that expires first has the places, all but one of 50,
-  and its lines go first in the engine: no other order keeps more deadlines.
+  and its lines go first in the engine.
 - Limits of a day, a month and of cost are reserved line by line; one that is reached lets the batch rest a while.
   Faults of ours are tried three times; what the client got wrong is the line's error at once.
 - Ids of the output and the error file are chosen with the batch. They are made in the transaction that ends it, so a

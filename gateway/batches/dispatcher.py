@@ -22,7 +22,7 @@ from gateway.db.batches.work import LeasedBatch, Standing
 from gateway.db.due_work import RARELY_S
 from gateway.db.limits.limits import exceeded_enqueued
 from gateway.db.organization.keys import find_usable_key_by_id
-from gateway.db.pool import FAILURES
+from gateway.db.pool import FAILURES, UNAVAILABLE
 from gateway.domain.errors import GatewayError
 from gateway.domain.limits.limit import Limit
 from gateway.domain.tenancy.principal import Principal
@@ -124,10 +124,14 @@ class Dispatcher:
         self._tools.feed.queued = [Queued(now_s + q.left_seconds, q.num_left, q.work_per_line) for q in queued]
 
     async def _renew(self) -> None:
-        for work in list(self._working.values()):
-            async with self._tools.database.acquire() as conn:
-                if not await db.renew_lease(conn, work.batch):
-                    work.task.cancel()
+        working = list(self._working.values())
+        if not working:
+            return
+        async with self._tools.database.acquire() as conn:
+            kept = await db.renew_leases(conn, [work.batch for work in working])
+        for work in working:
+            if (work.batch.project_id, work.batch.id) not in kept:
+                work.task.cancel()
 
     def _interval_s(self) -> float:
         """Return the seconds until the next look if nothing waits before."""
@@ -142,8 +146,8 @@ class Dispatcher:
         except asyncio.CancelledError:
             again_s = 0.0
             raise
-        except FAILURES as error:  # the database is away, which it may not be for long
-            again_s = POLL_S
+        except FAILURES as error:
+            again_s = POLL_S if isinstance(error, UNAVAILABLE) else AGAIN_S  # the database may be back soon
             log.warning("batch_delayed", batch=batch.id, error=repr(error))
         except GatewayError as error:
             log.warning("batch_delayed", batch=batch.id, error=error.message)

@@ -8,6 +8,7 @@ database and no network of ours: what strangers wrote is parsed here alone.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import resource
@@ -189,7 +190,8 @@ def main(endpoint: str, max_line_bytes: int) -> None:
     """Check what comes on the standard input."""
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):  # Linux: whoever wakes takes the processor at once, not after this process's slice
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        with contextlib.suppress(OSError):  # a sandbox may refuse it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     checker = Checker(endpoint, max_line_bytes, sys.stdout.buffer)
     while not checker.is_over and (chunk := os.read(sys.stdin.fileno(), READ_BYTES)):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
-from gateway.cli.parts import id_part
+from gateway.cli.parts import checked_path, id_part
 from gateway.settings import URL_VARIABLE, Settings, load_settings, variable
 
 ADMIN_PATH = "/v1/organization"
@@ -160,7 +160,7 @@ class AdminClient:
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         with self._reaching():
-            return self._http.request(method, self._path + path, **options)
+            return self._http.request(method, checked_path(self._path + path), **options)
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:

@@ -26,6 +26,16 @@ def name_part(name: str, what: str = "adapter name") -> str:
     return name
 
 
+def checked_path(path: str) -> str:
+    """Return the path of a request.
+
+    Raises CommandFailed: when a part of it would lead to another route, as `..` does.
+    """
+    if any(part in ("", ".", "..") for part in path.split("/")[1:]):
+        raise CommandFailed(f"{path[:200]!r} has an empty part, or one of dots: this is not an id or a name")
+    return path
+
+
 def id_part(text: str) -> str:
     """Return an id as the server makes ids, or a period such as 2026-01. Raises CommandFailed: when it is neither."""
     if _ID.fullmatch(text) is None:

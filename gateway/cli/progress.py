@@ -14,30 +14,36 @@ LINE_S = 5.0
 class Progress:
     """A line of progress.
 
-    what: the word before the numbers. quiet: nothing is shown. `done` ends the bar's line.
+    what: the word before the numbers. quiet: nothing is shown. unit: the word after them; "" for bytes, which are shown
+    in MiB. `done` ends the bar's line.
     """
 
-    def __init__(self, what: str, *, quiet: bool, stream: TextIO | None = None) -> None:
+    def __init__(self, what: str, *, quiet: bool, stream: TextIO | None = None, unit: str = "") -> None:
         self._what = what
         self._quiet = quiet
+        self._unit = unit
         self._stream = stream or sys.stderr
         self._is_terminal = self._stream.isatty()
         self._shown_s = float("-inf") if self._is_terminal else time.monotonic()
         self._is_open = False
 
-    def show(self, num_bytes: int, total_bytes: int | None) -> None:
-        """Show how much has come. total_bytes: None where nobody knows."""
+    def show(self, amount: int, total: int | None) -> None:
+        """Show how much has come. total: None where nobody knows."""
         now_s = time.monotonic()
         if self._quiet or now_s - self._shown_s < (REDRAW_S if self._is_terminal else LINE_S):
             return
         self._shown_s = now_s
-        numbers = mib(num_bytes) if total_bytes is None else f"{mib(num_bytes)} of {mib(total_bytes)}"
+        numbers = self._number(amount) if total is None else f"{self._number(amount)} of {self._number(total)}"
+        numbers += f" {self._unit}" if self._unit else ""
         if not self._is_terminal:
             self._stream.write(f"{self._what}: {numbers}\n")
         else:
-            self._stream.write(f"\r{self._what} {_bar(num_bytes, total_bytes)} {numbers}\x1b[K")
+            self._stream.write(f"\r{self._what} {_bar(amount, total)} {numbers}\x1b[K")
             self._is_open = True
         self._stream.flush()
+
+    def _number(self, amount: int) -> str:
+        return f"{amount:,}" if self._unit else mib(amount)
 
     def note(self, text: str) -> None:
         """Write a text on a line of its own."""

@@ -284,5 +284,10 @@ class _Bounded(Database):
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Connection]:
-        async with self._places, super().acquire() as connection:
-            yield connection
+        async with asyncio.timeout(ACQUIRE_TIMEOUT_S):
+            await self._places.acquire()
+        try:
+            async with super().acquire() as connection:
+                yield connection
+        finally:
+            self._places.release()

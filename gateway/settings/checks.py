@@ -24,6 +24,7 @@ def check(settings: Settings) -> None:
     _check_model_name(settings)
     _check_engine_endpoint(settings.engine)
     _check_metrics_listen(settings)
+    _check_public_url(settings.public_url)
     _check_ports(settings)
     _check_networks(settings)
     _check_origins(settings)
@@ -36,6 +37,27 @@ def check(settings: Settings) -> None:
         if settings.database_url is None:
             raise BadSetting("LORIKEET_DATABASE_OWNER_URL: needs DATABASE_URL, the same database's for gateways")
         _check_database_url("LORIKEET_DATABASE_OWNER_URL", settings.database_owner_url)
+
+
+def _check_public_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_good = not url or (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.username is None
+            and parts.path in ("", "/")
+            and not parts.query + parts.fragment
+            and not any(map(str.isspace, url))
+            and parts.port != 0  # a port beyond 65535 raises ValueError
+        )
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise BadSetting(
+            f"LORIKEET_PUBLIC_URL={url!r}: is no http or https URL of a host, without a path, such as "
+            "https://llm.example.com or https://llm.example.com:8443"
+        )
 
 
 def _check_model_name(settings: Settings) -> None:

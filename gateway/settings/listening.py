@@ -29,7 +29,6 @@ class ListeningSettings(msgspec.Struct, frozen=True, kw_only=True):
     public_url: Annotated[
         str,
         Meta(
-            pattern=r"^(https?://[^\s/]+/?)?$",
             description="URL at which clients reach the gateways, e.g. `https://llm.example.com`, where a proxy with "
             "TLS stands in front. An `https` URL allows LORIKEET_HOST to be an address that other machines can reach. "
             "Passkeys belong to its host name: another name makes all of them useless.",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.batches.access import add_access, connected
 from gateway.cli.errors import EXIT_OK, EXIT_OPEN, CommandFailed
 from gateway.cli.output import print_result, print_table, utc, write_file
+from gateway.cli.parts import id_part
 from gateway.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -84,13 +85,13 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _status(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with connected(arguments, environ) as client:
         if arguments.wait:
-            return _shown(arguments, _waited(client, arguments.id, quiet=arguments.json))
-        return _shown(arguments, client.get(f"/batches/{arguments.id}"))
+            return _shown(arguments, _waited(client, id_part(arguments.id), quiet=arguments.json))
+        return _shown(arguments, client.get(f"/batches/{id_part(arguments.id)}"))
 
 
 def _waited(client: InferenceClient, batch_id: str, *, quiet: bool) -> dict[str, Any]:
     """Return a batch once it has ended."""
-    progress = Progress("running", quiet=quiet)
+    progress = Progress("running", quiet=quiet, unit="lines")
     try:
         while True:
             batch = client.get(f"/batches/{batch_id}")
@@ -139,7 +140,7 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     errors_path = arguments.out.with_name(f"{arguments.out.stem}.errors{arguments.out.suffix}")
     written: dict[str, Any] = {"output": None, "errors": None}
     with connected(arguments, environ) as client:
-        batch = client.get(f"/batches/{arguments.id}")
+        batch = client.get(f"/batches/{id_part(arguments.id)}")
         if batch["status"] not in ENDED:
             raise CommandFailed(f"the batch is {batch['status']}: `lorikeet batch status --wait` waits for its end")
         for kind, file_id, path in (
@@ -155,5 +156,5 @@ def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _cancel(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with connected(arguments, environ) as client:
-        batch = client.post(f"/batches/{arguments.id}/cancel", {})
+        batch = client.post(f"/batches/{id_part(arguments.id)}/cancel", {})
     return print_result(arguments, batch, f"{arguments.id} is {batch['status']}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.batches.access import add_access, connected
 from gateway.cli.errors import EXIT_OK, CommandFailed, WrongUsage
 from gateway.cli.output import print_result, print_table, utc, write_file
+from gateway.cli.parts import id_part
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -90,12 +91,12 @@ def _row(file: dict[str, Any]) -> tuple[object, ...]:
 
 def _get(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with connected(arguments, environ) as client:
-        num_bytes = write_file(arguments.out, client.download(arguments.id))
+        num_bytes = write_file(arguments.out, client.download(id_part(arguments.id)))
     shown = {"id": arguments.id, "path": str(arguments.out), "bytes": num_bytes}
     return print_result(arguments, shown, f"wrote {num_bytes} bytes to {arguments.out}")
 
 
 def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with connected(arguments, environ) as client:
-        gone = client.delete(f"/files/{arguments.id}")
+        gone = client.delete(f"/files/{id_part(arguments.id)}")
     return print_result(arguments, gone, f"deleted {arguments.id}")

@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.cli.client import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, Refused, read_url, server_url, tls_for
 from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
+from gateway.cli.parts import checked_path
 from gateway.settings import API_KEY_VARIABLE, URL_VARIABLE, Settings, load_settings, resolved_secrets
 
 DEMO_KEY = "OPENAI_API_KEY"
@@ -223,7 +224,7 @@ class InferenceClient:
     @contextmanager
     def _sent(self, method: str, path: str, **options: Any) -> Generator[httpx.Response]:
         try:
-            with self._http.stream(method, path, **options) as reply:
+            with self._http.stream(method, checked_path(path), **options) as reply:
                 if not reply.is_success:
                     self._refuse(reply)
                 yield reply

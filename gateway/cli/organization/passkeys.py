@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.parts import id_part
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -50,5 +51,5 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     with AdminClient.of(environ) as client:
         user = client.user(arguments.email)["id"]
-        removed = client.delete(f"/users/{user}/passkeys/{arguments.passkey}")
+        removed = client.delete(f"/users/{user}/passkeys/{id_part(arguments.passkey)}")
     return print_result(arguments, removed, f"Removed the passkey {arguments.passkey} of {arguments.email}")

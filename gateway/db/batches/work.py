@@ -179,17 +179,22 @@ async def queued_batches(conn: Connection) -> list[QueuedBatch]:
 
 
 _RENEW = """
-    UPDATE batches SET leased_until = now() + $4 * interval '1 second'
-    WHERE project_id = $1 AND id = $2 AND fence = $3 AND ended_at IS NULL AND leased_until > now()
-          AND (status <> 'cancelling' OR $5)
-    RETURNING true
+    UPDATE batches b SET leased_until = now() + $5 * interval '1 second'
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::boolean[]) AS mine (project_id, id, fence, ends)
+    WHERE b.project_id = mine.project_id AND b.id = mine.id AND b.fence = mine.fence
+          AND b.ended_at IS NULL AND b.leased_until > now() AND (b.status <> 'cancelling' OR mine.ends)
+    RETURNING b.project_id, b.id
 """
 
 
-async def renew_lease(conn: Connection, batch: LeasedBatch) -> bool:
-    """Keep a batch for a while longer; False where it is lost, or was cancelled while lines run."""
-    ends = batch.status == "cancelling"
-    return bool(await conn.fetchval(_RENEW, batch.project_id, batch.id, batch.fence, LEASE_SECONDS, ends))
+async def renew_leases(conn: Connection, batches: Sequence[LeasedBatch]) -> set[tuple[str, str]]:
+    """Keep batches for a while longer. Return projects and ids of those that are kept.
+
+    The others are lost, or were cancelled while lines run.
+    """
+    columns = [[getattr(batch, name) for batch in batches] for name in ("project_id", "id", "fence")]
+    ends = [batch.status == "cancelling" for batch in batches]
+    return {(row["project_id"], row["id"]) for row in await conn.fetch(_RENEW, *columns, ends, LEASE_SECONDS)}
 
 
 _RELEASE = """

@@ -28,6 +28,21 @@ async def test_a_tenant_is_created_once_and_named_again(lorikeet: Cli) -> None:
     assert [tenant["id"] for tenant in listed] == [created["id"]]
 
 
+@pytest.mark.parametrize("wrong", ["..", "../models", "a/b", "", "x?y", "x#y"])
+async def test_what_is_no_id_is_sent_to_no_other_route(lorikeet: Cli, server: AdminServer, wrong: str) -> None:
+    await server.user("cara@example.com", "viewer")
+    email = ("--email", "cara@example.com")
+    for words in (
+        *(("user", "passkeys", "remove", wrong, *email), ("key", "revoke", wrong)),
+        *(("batch", "status", wrong), ("batch", "cancel", wrong), ("batch", "results", wrong, "--out", "/nowhere")),
+        *(("file", "delete", wrong), ("file", "get", wrong, "--out", "/nowhere")),
+    ):
+        access = ("--url", server.url, "--key", "sk-lk-x") if words[0] in ("batch", "file") else ()
+        code, _, err = await lorikeet(*words, *access)
+        assert (code, "is not an id" in err) == (1, True), (words, err)
+    assert "cara@example.com" in [user["email"] for user in await lorikeet.json("user", "list")]
+
+
 async def test_lists_hold_every_page_in_aligned_columns(lorikeet: Cli, server: AdminServer) -> None:
     names = ["a", "a-much-longer-name", *(f"tenant-{number}" for number in range(PAGE_LIMIT))]
     async with server.services.database.acquire() as conn, conn.transaction():

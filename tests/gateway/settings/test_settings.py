@@ -235,6 +235,32 @@ def test_the_gateway_and_the_engine_bound_the_cache_of_a_bucket_by_the_same_defa
     assert field.default == 8 << 30
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(
+            "llm.example.com",
+            "ftp://llm.example.com",
+            "https://",
+            "https://a/b",
+            "https://a?b",
+            "https://a#b",
+            "https://a b",
+        ),
+        *("https://llm.example.com:99999", "https://llm.example.com:0", "https://a:b", "https://[::1", "https://me@a"),
+    ],
+)
+def test_a_public_url_that_is_none_is_refused_with_an_example(wrong: str) -> None:
+    with pytest.raises(BadSetting, match=r"^LORIKEET_PUBLIC_URL=.*https://llm\.example\.com") as refused:
+        load_settings({"LORIKEET_PUBLIC_URL": wrong})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("good", ["", "https://llm.example.com", "http://[::1]:8080/", "https://llm.example.com:8443"])
+def test_a_public_url_has_a_host_and_maybe_a_port(good: str) -> None:
+    assert load_settings({"LORIKEET_PUBLIC_URL": good}).public_url == good
+
+
 def test_a_first_password_has_bounds() -> None:
     assert load_settings({"LORIKEET_ADMIN_PASSWORD": "x" * 12}).admin_password == "x" * 12
     with pytest.raises(BadSetting, match=r"^LORIKEET_ADMIN_PASSWORD: Expected a text of length >= 12$"):
