@@ -305,9 +305,9 @@ screenshots: $(VENV)/.installed-dev
 	cp build/screenshots/guide/*.png admin_ui/screenshots/
 
 # The Triton kernels compiled for an H100 at the shapes of every target, of which CI compiles 42 of 346, and run: over every size on a
-# machine with a GPU, over a selection of them in the interpreter without one.
+# machine with a GPU, over a selection of them in the interpreter without one. Then the engine's path over them.
 long-kernels: $(VENV)/.installed-dev
-	$(BIN)/pytest --full tests/kernels/gpu
+	$(BIN)/pytest --full tests/kernels/gpu tests/engine/cuda
 
 # What adapters cost: an upload to its first answer, and what running streams feel of cold ones and of refused ones.
 bench-adapters: $(VENV)/.installed-dev $(DEMO_MODEL)
