@@ -12,7 +12,7 @@ export async function arePossible() {
   return isPossible((await get("/admin/v1/login")).passkey_origin);
 }
 
-/** Have a device prove who the reader is; the login's cookie is set then. Throws ApiError, or what the browser throws. */
+/** Have a device prove who the reader is, which sets the login's cookie. Throws ApiError, or the browser's error. */
 export async function logIn() {
   const asked = await post("/admin/v1/login/passkey");
   const { rawId, response } = await navigator.credentials.get({

@@ -128,7 +128,7 @@ async def replay_journals(dsn: str, journals: Path) -> tuple[BilledAgain, int]:
 
 
 def _set_aside(cluster: Path) -> Path:
-    aside = cluster.with_name(f"cluster.until-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%SZ}")
+    aside = cluster.with_name(f"cluster.until-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S.%fZ}")
     with as_root():
         cluster.rename(aside)
     return aside

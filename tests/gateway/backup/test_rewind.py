@@ -31,6 +31,8 @@ UNDO = """
     ALTER TABLE webhooks DROP COLUMN former_secret, DROP COLUMN former_content_key, DROP COLUMN former_until;
     ALTER TABLE journals DROP COLUMN protocol;
     ALTER TABLE ledger DROP COLUMN trace_id CASCADE;
+    ALTER TABLE logins DROP COLUMN by_passkey;
+    DROP TABLE passkeys, passkey_challenges;
     DELETE FROM schema_migrations WHERE name >= '0067' AND name <> 'functions';
 """
 """Statements that make of this schema the one before migration 0067."""
