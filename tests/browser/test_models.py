@@ -235,6 +235,7 @@ async def test_servers_of_another_maker_are_started_by_agents(
     await expect(dialog(page, "Start the servers of started anew?")).to_contain_text("The servers have all adapters")
     pool = pool_named(browser_house, "started")
     assert (pool["engine"], pool["settings"]["num_slots"]) == ("llamacpp", "8")
+    await watched.open("models")  # the pool's own page would ask for it once it is gone
     with browser_house.operator() as operator:
         operator.post(f"/pools/{pool['id']}/drain")
         assert operator.delete(f"/pools/{pool['id']}").status_code == 200
