@@ -41,7 +41,7 @@ def adapter_on(folder: Path, module: str, num_ranks: int, **changes: object) -> 
 
 
 def test_an_adapter_on_experts_is_told_what_the_base_lacks(tmp_path: Path) -> None:
-    """As one for gpt-oss with 32 experts beside a base with 4, or without any."""
+    """An adapter for 32 experts fits neither a base with 4 nor one without experts."""
     store = AdapterStore(tmp_path / "store")
     changes = {"target_modules": [], "target_parameters": ["mlp.experts.down_proj"]}
     digest = store.add(adapter_on(tmp_path / "experts", "mlp.experts", 64, **changes))

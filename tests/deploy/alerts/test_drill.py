@@ -45,7 +45,7 @@ NOT_CAUSED = {
 """Alerts that no cause here brings about, and why."""
 
 NO_COLLECTOR = "http://127.0.0.1:9/v1/traces"
-"""Nothing listens there, so that spans are dropped, which a dashboard shows."""
+"""An address of a collector at which nothing listens: spans are dropped, which a dashboard shows."""
 
 REMEMBERING = {(name, window) for name, window in ALERTS if window not in ("", "1h")}
 """Alerts whose long windows remember the faults before for minutes."""
