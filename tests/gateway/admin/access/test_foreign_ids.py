@@ -13,7 +13,7 @@ from tests.gateway.admin.access.foreign import Foreign
 
 
 async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Cast, foreign: Foreign) -> None:
-    """Both ids have the same length; each reply is compared without the id that was asked for."""
+    """Compare the replies to a foreign and to an unknown id of the same length, each without the id itself."""
     compared = 0
     for route in cast.routes:
         for param in route.params:
