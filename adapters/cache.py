@@ -41,7 +41,7 @@ class Cache:
     def put(self, folder: Path, digest: str) -> int:
         """Take in a folder as `AdapterStore.keep` does, and return its lock as `lock` does.
 
-        Raises AdapterMissing: where the adapter is evicted before it is locked.
+        Raises AdapterMissing: when the adapter is evicted before it is locked.
         """
         with self._alone():
             self._make_room(sum(path.stat().st_size for path in folder.iterdir()))

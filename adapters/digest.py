@@ -50,7 +50,7 @@ class ContentDigest:
 def canonical_digest(folder: Path) -> str:
     """Return the digest of an adapter's folder.
 
-    Raises AdapterRejected: where the adapter is one that `read_adapter` refuses.
+    Raises AdapterRejected: when the adapter is one that `read_adapter` refuses.
     """
     digest = ContentDigest()
     with open_files(folder) as (config, weights):

@@ -58,8 +58,8 @@ def write_gguf(base: Path, adapter: Path, folder: Path) -> Written:
 
     base: the folder of its base model, of which the configuration alone is read.
 
-    Raises AdapterRejected: where the adapter cannot be read.
-    Raises NotConvertible: where llama.cpp has no such base model, or the configuration cannot be read.
+    Raises AdapterRejected: when the adapter cannot be read.
+    Raises NotConvertible: when llama.cpp has no such base model, or the configuration cannot be read.
     """
     config = _read_config(base)
     architecture = ARCHITECTURES.get(config.get("model_type", ""))

@@ -48,9 +48,9 @@ async def inspect(
     run: starts the confined process.
     niceness: the niceness of the confined process.
 
-    Raises AdapterRejected: where the adapter is refused.
-    Raises SandboxBroken: where no inspection is possible.
-    Raises OSError: where `into` cannot be written.
+    Raises AdapterRejected: when the adapter is refused.
+    Raises SandboxBroken: when no inspection is possible.
+    Raises OSError: when `into` cannot be written.
     """
     with ExitStack() as files, ExitStack() as undo:
         job = _open_all(path, into, base, bounds, files, undo)
@@ -75,7 +75,7 @@ async def _judge(job: Job, bounds: Bounds, niceness: int, run: Run) -> Verdict:
 def _open_all(path: Path, into: Path, base: BaseShape, bounds: Bounds, files: ExitStack, undo: ExitStack) -> Job:
     """Open what the inspector reads and writes; `files` closes what was opened, and `undo` removes what was made.
 
-    Raises AdapterRejected: where a source is missing, is not a regular file or is too large.
+    Raises AdapterRejected: when a source is missing, is not a regular file or is too large.
     """
     ignored: list[str] = []
     if path.is_dir():
@@ -116,7 +116,7 @@ def _names(folder: int) -> Iterator[str]:
 def _open_source(path: Path | str, name: str, files: ExitStack, folder: int | None = None) -> int:
     """Open a regular file for reading; return its descriptor. A link, which could lead anywhere, is refused.
 
-    Raises AdapterRejected: where the file is missing, unreadable, a link or not a regular file.
+    Raises AdapterRejected: when the file is missing, unreadable, a link or not a regular file.
     """
     try:
         # Without O_NONBLOCK the open itself would wait for a pipe's other end.

@@ -119,7 +119,7 @@ def _check_fit(adapter: AdapterFile, base: BaseShape, bounds: Bounds) -> None:
 def _check_effect(adapter: AdapterFile, norms: dict[str, float]) -> None:
     """Check that an adapter changes something.
 
-    Raises AdapterRejected: where the model would answer as if there were no adapter.
+    Raises AdapterRejected: when the model would answer as if there were no adapter.
     """
     if any(norms[module.a.name] and norms[module.b.name] for module in adapter.modules):
         return

@@ -56,7 +56,7 @@ def merge(base: Path, adapter: Path, out: Path, dtype: str | None = None) -> Mer
     dtype: a key of MERGE_DTYPES for all weights; None keeps the base's.
 
     Raises AdapterRejected: with all that does not fit the base.
-    Raises MergeRefused: where the folders cannot be merged for any other reason.
+    Raises MergeRefused: when the folders cannot be merged for any other reason.
     """
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise MergeRefused(f"{out} exists and is not an empty folder")

@@ -132,7 +132,7 @@ class RankAndScaling:
 def read_config(file: BinaryIO) -> LoraConfig:
     """Read PEFT's configuration.
 
-    Raises AdapterRejected with every option that is wrong or that would be computed wrongly.
+    Raises AdapterRejected: when an option is wrong, or would be computed wrongly; the error names all of them.
     """
     file.seek(0)
     raw_bytes = file.read(MAX_CONFIG_BYTES + 1)

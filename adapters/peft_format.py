@@ -262,7 +262,7 @@ def _why_nowhere(projection: str, targets: Mapping[str, object]) -> str:
 def check_rank(adapter: AdapterFile, max_rank: int) -> None:
     """Check the adapter's largest rank.
 
-    Raises AdapterRejected: where the rank is above max_rank.
+    Raises AdapterRejected: when the rank is above max_rank.
     """
     if adapter.rank_max > max_rank:
         raise AdapterRejected(

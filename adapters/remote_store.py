@@ -41,7 +41,7 @@ SUFFIX = ".tar"
 def open_bucket(url: str) -> ObjectStore:
     """Open the bucket of an s3:// URL.
 
-    Raises StoreFailure: where the URL, or what the environment says of the bucket, is wrong.
+    Raises StoreFailure: when the URL, or what the environment says of the bucket, is wrong.
     """
     if not url.startswith("s3://"):
         raise StoreFailure(f"the adapter store {url!r} is neither a folder nor an s3:// URL")
@@ -166,8 +166,8 @@ class RemoteStore(AdapterStore):
     def _download(self, digest: str, folder: Path) -> None:
         """Download an adapter into a folder.
 
-        Raises AdapterMissing: where the bucket has no such object.
-        Raises AdapterDamaged: where the object is not what its name says.
+        Raises AdapterMissing: when the bucket has no such object.
+        Raises AdapterDamaged: when the object is not what its name says.
         """
         if not is_digest(digest):
             raise AdapterMissing(digest)

@@ -14,7 +14,7 @@ from adapters.errors import AdapterRejected
 def open_regular(path: Path) -> BinaryIO:
     """Open a file for reading. O_NONBLOCK keeps the open itself from waiting forever on a pipe.
 
-    Raises AdapterRejected: where the file is missing, unreadable or not a regular file.
+    Raises AdapterRejected: when the file is missing, unreadable or not a regular file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -33,7 +33,7 @@ def read_json_object(raw: bytes, what: str) -> dict[str, Any]:
 
     what: the word for the source in the reason.
 
-    Raises AdapterRejected: where `raw` is no such object.
+    Raises AdapterRejected: when `raw` is no such object.
     """
     try:
         # Decoded here, since from bytes the library would also take UTF-16 and UTF-32.

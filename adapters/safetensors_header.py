@@ -129,7 +129,7 @@ def _layout_errors(tensors: list[TensorInfo], data_start: int, file_bytes: int) 
 def iter_tensor_bytes(file: BinaryIO, tensor: TensorInfo) -> Iterator[bytes]:
     """Yield the tensor's bytes, in chunks that hold whole elements.
 
-    Raises AdapterRejected: where the file has become shorter.
+    Raises AdapterRejected: when the file has become shorter.
     """
     for position in range(tensor.start, tensor.end, CHUNK_BYTES):
         num_bytes = min(CHUNK_BYTES, tensor.end - position)

@@ -49,7 +49,7 @@ class AdapterStore:
 
         The copy is what gets checked, so that nobody can change the files in between.
 
-        Raises AdapterRejected: where the adapter is one that `read_adapter` refuses.
+        Raises AdapterRejected: when the adapter is one that `read_adapter` refuses.
         """
         with self.workspace() as workspace:
             copy = workspace / "adapter"
@@ -109,14 +109,14 @@ class AdapterStore:
     def reading(self, digest: str) -> Iterator[Path]:
         """Give the folder of an adapter, to be read only, and only within the context.
 
-        Raises AdapterMissing: where the store does not hold the adapter.
+        Raises AdapterMissing: when the store does not hold the adapter.
         """
         yield self.path(digest)
 
     def path(self, digest: str) -> Path:
         """Return the folder of an adapter, to be read only.
 
-        Raises AdapterMissing: where the store does not hold the adapter.
+        Raises AdapterMissing: when the store does not hold the adapter.
         """
         if not self.holds(digest):
             raise AdapterMissing(digest)
@@ -129,7 +129,7 @@ class AdapterStore:
     def remove(self, digest: str) -> None:
         """Delete an adapter, which disappears from the store at once.
 
-        Raises AdapterMissing: where the store does not hold the adapter.
+        Raises AdapterMissing: when the store does not hold the adapter.
         """
         folder = self.path(digest)
         with self.workspace() as workspace:
@@ -146,7 +146,7 @@ class AdapterStore:
     def size_bytes(self, digest: str) -> int:
         """Return the number of bytes of both files.
 
-        Raises AdapterMissing: where the store does not hold the adapter.
+        Raises AdapterMissing: when the store does not hold the adapter.
         """
         folder = self.path(digest)
         try:
@@ -157,8 +157,8 @@ class AdapterStore:
     def verify(self, digest: str) -> None:
         """Read an adapter again in full.
 
-        Raises AdapterMissing: where the store does not hold the adapter.
-        Raises AdapterDamaged: where the content is not what was added.
+        Raises AdapterMissing: when the store does not hold the adapter.
+        Raises AdapterDamaged: when the content is not what was added.
         """
         check_content(self.path(digest), digest)
 
@@ -197,7 +197,7 @@ def lock_folder(folder: Path) -> int | None:
 def check_content(folder: Path, digest: str) -> None:
     """Check that a folder of the store holds what its digest says.
 
-    Raises AdapterDamaged: where the content is another or cannot be read.
+    Raises AdapterDamaged: when the content is another or cannot be read.
     """
     try:
         found = canonical_digest(folder)

@@ -119,7 +119,8 @@ class EngineServer:
         link_dir: the folder of this host's keys, with which the endpoint is guarded; "" for an endpoint that others
         cannot reach.
 
-        Raises zmq.ZMQError or BadKey.
+        Raises zmq.ZMQError: when the endpoint is taken or wrong.
+        Raises BadKey: when the host's keys cannot be read.
         """
         self._unattended_s = unattended_s
         self._attended_at_s = time.monotonic()
@@ -230,8 +231,7 @@ class EngineServer:
     def _take(self) -> tuple[bytes, bytes, str]:
         """Return the next message: its gateway, its frame, and the public key of the gateway's host, "" but over TCP.
 
-        Raises zmq.Again: when none waits.
-        Raises ValueError: when a message is not one frame.
+        Raises zmq.ZMQError: when the socket fails.
         """
         if self._gate is None:
             gateway, frame = self._socket.recv_multipart(zmq.NOBLOCK)

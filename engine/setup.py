@@ -49,7 +49,9 @@ CPU_EFFICIENCY, CPU_ONE_ROW_STEPS = 0.95, 2.0
 def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     """Load the model and bind the endpoint.
 
-    Raises SetupError, StoreFailure, UnsupportedModel, BadKey or zmq.ZMQError.
+    Raises SetupError, StoreFailure or UnsupportedModel: when `build_core` does.
+    Raises BadKey: when the host's keys cannot be read.
+    Raises zmq.ZMQError: when the endpoint is taken or wrong.
     """
     use_huge_pages()
     mailbox = Mailbox()
@@ -82,7 +84,8 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
 def settled(config: EngineConfig) -> EngineConfig:
     """Return the configuration with the quantization that `auto` stands for with this model on this machine.
 
-    Raises SetupError or UnsupportedModel.
+    Raises SetupError: when the device has no such format.
+    Raises UnsupportedModel: when the engine cannot compute the model.
     """
     check_kv_dtype(config.kv_dtype, resolve_device(config.device))
     device = resolve_device(config.device)
@@ -123,7 +126,9 @@ def build_core(
 
     build_device: takes the place of the builder that config.device names.
 
-    Raises SetupError, StoreFailure or UnsupportedModel.
+    Raises SetupError: when the model does not fit on the device, or a setting does not fit the device.
+    Raises StoreFailure: when the adapter store cannot be opened.
+    Raises UnsupportedModel: when the engine cannot compute the model.
     """
     where = resolve_device(config.device)
     config = settled(config)  # before anything is loaded

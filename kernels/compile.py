@@ -49,7 +49,7 @@ class Resources(NamedTuple):
 def compile_launch(launch: Launch, target: GPUTarget = SM_90) -> triton.compiler.CompiledKernel:
     """Compile the kernel as a launch with these arguments would.
 
-    Raises what Triton raises.
+    Raises the errors of Triton: when the kernel does not compile.
     """
     signature: dict[str, str] = {}
     constants: dict[tuple[int, ...], object] = {}

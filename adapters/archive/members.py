@@ -40,7 +40,7 @@ class Members:
     def add_folder(self, name: str) -> None:
         """Count a folder as a member, and check its name.
 
-        Raises AdapterRejected: where the name leads elsewhere, or the members are too many.
+        Raises AdapterRejected: when the name leads elsewhere, or the members are too many.
         """
         self._count()
         _path(name)
@@ -48,7 +48,7 @@ class Members:
     def add_file(self, name: str) -> str | None:
         """Note a file; return which of FILE_NAMES the member is, or None if the member is to be ignored.
 
-        Raises AdapterRejected: where the member may not be there, with the reason.
+        Raises AdapterRejected: when the member may not be there, with the reason.
         """
         self._count()
         path = _path(name)
@@ -68,7 +68,7 @@ class Members:
     def check_complete(self) -> None:
         """Check that both files were there, in one folder.
 
-        Raises AdapterRejected: where they were not.
+        Raises AdapterRejected: when they were not.
         """
         missing = [name for name in FILE_NAMES if name not in self._found]
         if missing:
@@ -99,7 +99,7 @@ def refusal(name: str, reason: str) -> AdapterRejected:
 def _path(name: str) -> PurePosixPath:
     """Return a member's name as a relative path without detours.
 
-    Raises AdapterRejected: where the name is no such path, is too long or holds characters that are not printed.
+    Raises AdapterRejected: when the name is no such path, is too long or holds characters that are not printed.
     """
     if len(name) > MAX_NAME_CHARS:
         raise refusal(name, f"has a name of more than {MAX_NAME_CHARS} characters")

@@ -34,7 +34,7 @@ class Output:
     def check_size(self, member: str, num_bytes: int) -> None:
         """Check that a member of so many bytes has room.
 
-        Raises AdapterRejected: where the member has none.
+        Raises AdapterRejected: when the member has none.
         """
         if not 0 <= num_bytes <= self._left_bytes:
             raise refusal(member, f"takes {num_bytes} bytes; unpacked, {self.max_bytes} are allowed")
@@ -44,7 +44,7 @@ class Output:
 
         num_bytes: the member's size, as the archive says.
 
-        Raises AdapterRejected: where the member has no room, or `source` holds fewer bytes.
+        Raises AdapterRejected: when the member has no room, or `source` holds fewer bytes.
         """
         self.check_size(member, num_bytes)
         self._left_bytes -= num_bytes

@@ -88,7 +88,7 @@ class Inflated(Plain):
 def unpack_tar(source: Plain, output: Output) -> list[str]:
     """Unpack a tar archive's files into `output`; return the names of the members that were ignored.
 
-    Raises AdapterRejected: where the archive is damaged, lacks a file, takes too many bytes or holds what it may not.
+    Raises AdapterRejected: when the archive is damaged, lacks a file, takes too many bytes or holds what it may not.
     """
     members = Members()
     # As a stream, since to seek in gzip data is to inflate them again.
@@ -122,7 +122,7 @@ def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, members: M
 def _check_end(archive: tarfile.TarFile) -> None:
     """Check that nothing but zeros follows the last member: the library takes a damaged header for the end, too.
 
-    Raises AdapterRejected: where other bytes follow.
+    Raises AdapterRejected: when other bytes follow.
     """
     stream = archive.fileobj
     assert stream is not None

@@ -26,7 +26,7 @@ def unpack(archive: BinaryIO, files: Mapping[str, BinaryIO], max_bytes: int) -> 
 
     max_bytes: the most bytes of both files together.
 
-    Raises AdapterRejected: where the archive is refused, with a reason that names the member.
+    Raises AdapterRejected: when the archive is refused, with a reason that names the member.
     """
     start = archive.read(tarfile.BLOCKSIZE)
     archive.seek(0)

@@ -109,7 +109,7 @@ def answer(work: Callable[[bytes], bytes], argument: bytes, limits: Limits) -> N
 def confine(limits: Limits) -> None:
     """Confine this process from here on, which cannot be undone.
 
-    Raises OSError: where the kernel has no way to do so.
+    Raises OSError: when the kernel has no way to do so.
     """
     # This process ends with its parent, even by kill -9, so that nothing goes on writing.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))

@@ -50,9 +50,9 @@ async def run_confined(module: str, argument: bytes, descriptors: Sequence[int],
 
     The process has `descriptors` open under the same numbers, and has ended when this returns, raises or is cancelled.
 
-    Raises LimitExceeded: where the work crashed or was ended at a limit.
-    Raises SandboxBroken: where no sandbox is to be had, or the work has a bug.
-    Raises OSError: where a file that the work writes has no room.
+    Raises LimitExceeded: when the work crashed or was ended at a limit.
+    Raises SandboxBroken: when no sandbox is to be had, or the work has a bug.
+    Raises OSError: when a file that the work writes has no room.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-c", _START),

@@ -92,7 +92,7 @@ def install(also: Mapping[str, tuple[int, int]] | None = None) -> None:
 
     also: as for `program`.
 
-    Raises OSError: where the kernel or the machine has no such filters.
+    Raises OSError: when the kernel or the machine has no such filters.
     """
     code = program(platform.machine(), also)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -102,7 +102,10 @@ def linear_modules(
 
 
 def sizes_of(raw: Mapping[str, Any]) -> dict[str, int]:
-    """Return the sizes of a model, by the fields of `ModelConfig`. Raises UnsupportedModel."""
+    """Return the sizes of a model, by the fields of `ModelConfig`.
+
+    Raises UnsupportedModel: when a size is missing or no number, or there are more than `MOST_LAYERS` layers.
+    """
     sizes = {field: _size(raw, field, spellings) for field, spellings in _SPELLINGS.items()}
     if sizes["num_layers"] > MOST_LAYERS:
         raise UnsupportedModel(f"config.json: num_hidden_layers is {sizes['num_layers']}; at most {MOST_LAYERS}")

@@ -143,8 +143,8 @@ def gguf_name(name: str) -> str:
 def read_gguf(path: Path) -> GgufFile:
     """Return the head of a file.
 
-    Raises NotGguf: when the file is none, is cut off, or has a format that is not known.
-    Raises OSError.
+    Raises NotGguf: when the file is not a GGUF file, is cut off, or has a format that is not known.
+    Raises OSError: when the file cannot be opened.
     """
     with path.open("rb") as file:
         try:

@@ -30,9 +30,9 @@ def scaling_of(raw: Raw) -> Raw:
 
 
 def _check_one(raw: Raw) -> None:
-    """Check that the rotation is told once: of two objects, transformers takes parts of both.
+    """Check that the config describes the rotation of positions once: of two objects, transformers takes parts of both.
 
-    Raises UnsupportedModel.
+    Raises UnsupportedModel: when `rope_parameters` and `rope_scaling` differ.
     """
     given, scaling = raw.get("rope_parameters"), raw.get("rope_scaling")
     if given and scaling and given != scaling:

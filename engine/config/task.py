@@ -113,7 +113,10 @@ def _tokens(folder: Path) -> tuple[int, int | None]:
 
 
 def _check_labels(raw: Mapping[str, Any]) -> None:
-    """Check that a classifier has one label: its score. Raises UnsupportedModel."""
+    """Check that a classifier has one label: its score.
+
+    Raises UnsupportedModel: when the config has any other number of labels.
+    """
     labels = raw.get("id2label")
     count = len(labels) if isinstance(labels, dict) else raw.get("num_labels", 2)
     if count != 1:
@@ -159,7 +162,7 @@ def _transformer(folder: Path) -> tuple[int | None, bool]:
 
 
 def _read(path: Path, kind: type[Any]) -> Any:
-    """Return what a file of JSON holds; None without the file. Raises UnsupportedModel: where it is of another kind."""
+    """Return what a file of JSON holds; None without the file. Raises UnsupportedModel: when it is of another kind."""
     try:
         value = msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:

@@ -28,7 +28,7 @@ MOST_BLOCKS = 1 << 18
 def build_encoder(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> Device:
     """Build the device around an encoder. On a GPU it takes no adapters.
 
-    Raises UnsupportedModel.
+    Raises UnsupportedModel: when the encoder has a layer that the engine cannot compute.
     """
     most = num_threads(config.num_threads)
     is_cpu = device.type == "cpu"

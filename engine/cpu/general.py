@@ -124,7 +124,8 @@ class GeneralPath(AdapterPath):
 def build_general_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
     """Build the CPU's device around a model that transformers computes.
 
-    Raises SetupError or UnsupportedModel.
+    Raises SetupError: when the cache does not fit in memory.
+    Raises UnsupportedModel: when the engine cannot compute one of the model's layers.
     """
     most = num_threads(config.num_threads)
     torch.set_num_threads(most)

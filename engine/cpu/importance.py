@@ -57,11 +57,11 @@ def text_digest() -> str:
 
 
 def measure_importance(model_dir: str | Path, config: ModelConfig) -> Importance:
-    """Compute the text by a model in float32, a layer of weights in memory at a time.
+    """Return which inputs count in a model, measured by computing `TEXT` in float32 with one layer in memory at a time.
 
-    Return NOTHING where the model has no tokenizer that fits it.
+    Return NOTHING if the model has no tokenizer that fits it, or numbers that are not finite.
 
-    Raises UnsupportedModel.
+    Raises UnsupportedModel: when the engine cannot compute one of the model's layers.
     """
     began_s = time.monotonic()
     token_ids = token_ids_of(TEXT, Path(model_dir), config)[:MOST_TOKENS]

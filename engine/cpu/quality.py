@@ -87,11 +87,11 @@ def keep_quality(model_dir: str | Path, quality: Quality, kind: Format) -> None:
 
 
 def measure_quality(library: NativeLibrary, model_dir: str | Path, kind: Format) -> Quality | None:
-    """Compute the text by the model in float32 and in a format, a layer of weights in memory at a time.
+    """Compare a model in a format with itself in float32, by computing `TEXT` with one layer in memory at a time.
 
-    Return None where that says nothing: the model has no tokenizer, or numbers that are not finite.
+    Return None if the model has no tokenizer, or numbers that are not finite: nothing is known of the format then.
 
-    Raises UnsupportedModel.
+    Raises UnsupportedModel: when the engine cannot compute one of the model's layers.
     """
     began_s = time.monotonic()
     config = load_model_config(model_dir)

@@ -175,7 +175,7 @@ def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype
     """Return the format of an engine with this configuration. The first start with a model measures what `auto` needs.
 
     Raises SetupError: when the device has no such format.
-    Raises UnsupportedModel.
+    Raises UnsupportedModel: when the engine cannot compute the model that is to be measured.
     """
 
     def quality(library: NativeLibrary) -> Quality | None:

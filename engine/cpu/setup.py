@@ -35,7 +35,8 @@ ADAPTER_BYTES = 1 << 30
 def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
     """Build the CPU's device with the weights of config.model_dir.
 
-    Raises SetupError or UnsupportedModel.
+    Raises SetupError: when the cache does not fit in memory, or the device has no such format.
+    Raises UnsupportedModel: when the engine cannot compute one of the model's layers.
     """
     most = num_threads(config.num_threads)
     torch.set_num_threads(most)

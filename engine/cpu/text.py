@@ -39,7 +39,7 @@ def states_of(
 ) -> TextStates:
     """Return the states of a text's tokens. cache_dtype: the dtype that keys and values are rounded to.
 
-    Raises UnsupportedModel.
+    Raises UnsupportedModel: when the files of the weights are not those of a model that the engine computes.
     """
     num_tokens = len(token_ids)
     with weights_in_turn(model_dir, config, make_linear, make_embedding) as weights:

@@ -77,7 +77,8 @@ def build_general_cuda(
 ) -> Device:
     """Build the GPU's device around a model that transformers computes.
 
-    Raises SetupError or UnsupportedModel.
+    Raises SetupError: when weights, adapters and cache do not fit on the GPU.
+    Raises UnsupportedModel: when the kernels cannot compute one of the model's layers.
     """
     with explained("loading the weights", "this model needs a larger GPU, or LORIKEET_DTYPE=bfloat16"):
         found, decoder = load_general(config.model_dir, model, dtype, accelerator.device)

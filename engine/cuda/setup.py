@@ -38,7 +38,8 @@ ALIGNED_BYTES = 16
 def build_cuda(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, accelerator: Accelerator) -> Device:
     """Build the GPU's device with the weights of config.model_dir.
 
-    Raises SetupError or UnsupportedModel.
+    Raises SetupError: when weights, adapters and cache do not fit on the GPU.
+    Raises UnsupportedModel: when the kernels cannot compute the model.
     """
     from engine.models.checkpoint import load_weights  # benchmarks of random weights need no safetensors
 
@@ -61,7 +62,7 @@ def triton_grouped(matrices: Stacked, bias: Tensor | None, number: int) -> Group
 def _load_packed(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> ModelWeights:
     """Return weights whose matrices are the checkpoint's own numbers of few bits.
 
-    Raises UnsupportedModel.
+    Raises UnsupportedModel: when the checkpoint's matrices have a format that the kernels do not compute.
     """
     from engine.cuda.quantized import PackedProducts
     from engine.models.checkpoint import load_weights
@@ -75,7 +76,7 @@ def _load_packed(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, d
 def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights, accelerator: Accelerator) -> Device:
     """Build the GPU's device around weights that are on it.
 
-    Raises SetupError.
+    Raises SetupError: when adapters and cache do not fit on the GPU.
     """
     decoder = Decoder(model, weights, silu_mul if model.activation == "silu" else gelu_mul, sorted_rows)
     # Runs of prompts' rows through states are a loop over sequences, which no graph could hold.
@@ -85,7 +86,7 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
 def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelerator, *, use_graphs: bool) -> Device:
     """Build the GPU's device around a decoder that is on it. use_graphs: steps are captured in graphs.
 
-    Raises SetupError.
+    Raises SetupError: when the largest steps, adapters and cache do not fit on the GPU.
     """
     model, dtype, device = decoder.config, decoder.dtype, accelerator.device
     in_float8 = config.kv_dtype == "fp8"

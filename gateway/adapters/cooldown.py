@@ -45,12 +45,13 @@ async def check_not_paused(conn: Connection, project_id: str) -> int:
 
 
 async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
-    """Begin the inspection of an import, in a transaction; how many of the project were refused in a row before it.
+    """Begin the inspection of an import, in a transaction; return how many of the project were refused in a row.
 
-    None: others of the project are being inspected elsewhere, and would make up the number of refusals that pauses it;
-    ask again soon.
+    Return None when other imports of the project are being inspected elsewhere which, if all of them were refused,
+    would pause the project: ask again soon.
 
-    Raises UploadsPaused, and Conflict where the project is archived or the import is over.
+    Raises UploadsPaused: when so many of the project's imports were refused that it is paused.
+    Raises Conflict: when the project is archived or the import is over.
     """
     project_id = imported.project_id
     project = await lock_project(conn, imported.author.organization_id, project_id)

@@ -45,7 +45,7 @@ class Received:
     def add(self, num_bytes: int) -> None:
         """Count bytes that have arrived.
 
-        Raises FetchFailed beyond the most.
+        Raises FetchFailed: when more bytes have arrived than may.
         """
         self.num_bytes += num_bytes
         self._check(self.num_bytes)
@@ -148,7 +148,12 @@ async def _take(response: httpx.Response, into: Path, received: Received) -> Non
 
 
 async def write_chunks(chunks: AsyncIterable[bytes], into: Path, received: Received) -> None:
-    """Write all chunks to a new file and count their bytes. Raises FetchFailed, OSError and what the chunks raise."""
+    """Write all chunks to a new file and count their bytes.
+
+    Raises FetchFailed: when more bytes arrive than may.
+    Raises OSError: when the file cannot be written.
+    Raises the errors of `chunks`: when the source fails.
+    """
     with into.open("xb") as file:
         async for chunk in chunks:
             received.add(len(chunk))

@@ -36,7 +36,7 @@ MAX_AT_WORK = 4
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
 """`Intake.take_in`: records the import's end itself, or puts it back for a project that is paused.
 
-Raises GatewayError for content that it refuses.
+Raises GatewayError: when the content is refused.
 """
 
 
@@ -132,7 +132,7 @@ class Importer:
     async def _fetch(self, claimed: ImportRow, folder: Path) -> Path:
         """Fetch the content of an import.
 
-        Raises FetchFailed, also where the import was canceled meanwhile.
+        Raises FetchFailed: when the source fails, or the import was canceled meanwhile.
         """
         received = self._fetcher.begin()
         fetching = asyncio.create_task(self._fetcher.bring(claimed.source, folder, received))
@@ -148,7 +148,7 @@ class Importer:
     async def _touch(self, claimed: ImportRow, received: Received) -> None:
         """Note that the import is still worked on. A database that is away is no reason to stop.
 
-        Raises FetchFailed where the import has ended.
+        Raises FetchFailed: when the import has ended.
         """
         try:
             async with self._database.acquire() as conn:

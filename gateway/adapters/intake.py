@@ -128,9 +128,13 @@ class Intake:
         again: the state to which the import returns, to come once more, where the project is paused; without one the
         import fails.
 
-        Raises InvalidRequest (code adapter_rejected, every reason) for what is refused, QuotaExceeded, Conflict for a
-        project that is archived or an import that is over, UploadsPaused for a project of which too many were refused,
-        Overloaded while the store is away, the disk is full or the queue is too long.
+        Raises InvalidRequest: when the content is refused; the code is adapter_rejected, and the message has every
+        reason.
+        Raises QuotaExceeded: when all adapters of the project or organization together would be larger than they may
+        be.
+        Raises Conflict: when the project is archived or the import is over.
+        Raises UploadsPaused: when too many imports of the project were refused.
+        Raises Overloaded: when the store does not answer, the disk is full, or too many imports wait.
         """
         try:
             async with heartbeats(lambda: self._touch(imported)):
@@ -202,10 +206,11 @@ class Intake:
 
     @asynccontextmanager
     async def _admitted(self, imported: ImportRow) -> AsyncIterator[int]:
-        """Wait for the import's turn to be inspected and give the niceness to inspect it with.
+        """Wait for the import's turn to be inspected, and give the niceness to inspect it with.
 
-        The refusals are looked up once more, now that nobody else on this machine is inspected: any number of uploads
-        may have begun before the first was refused.
+        The number of refusals is read again at that moment, when no other import is inspected on this machine: any
+        number
+        of uploads may have begun before the first was refused.
 
         Raises as `begin_if_due` and `InspectionQueue.turn`.
         """
@@ -224,9 +229,11 @@ class Intake:
         return await asyncio.to_thread(self._store.holds, digest)
 
     async def _inspect_and_keep(self, content: Path, shape: BaseShape, niceness: int) -> Report:
-        """Inspect content and keep it.
+        """Inspect content in the sandbox, move it into the store, and return the report.
 
-        Raises Overloaded, too, where files cannot be written.
+        Raises AdapterRejected: when the content is refused.
+        Raises StoreFailure or SandboxBroken: when the store or the sandbox fails.
+        Raises Overloaded: when files cannot be written.
         """
         try:
             async with workspace(self._store, self._leftovers) as folder:
@@ -285,9 +292,9 @@ class Intake:
 
 
 async def _check_storage(conn: Connection, organization_id: str, project_id: str) -> None:
-    """Check what is stored against the limits.
+    """Check the bytes of all stored adapters against the limits of the project and of the organization.
 
-    Raises QuotaExceeded, which undoes what was stored just now.
+    Raises QuotaExceeded: when there are more; the caller's transaction is undone then.
     """
     exceeded = await exceeded_storage(conn, organization_id, project_id)
     if exceeded is not None:

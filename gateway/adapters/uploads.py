@@ -64,9 +64,8 @@ class Uploads:
     async def as_announced(self, imported: ImportRow) -> Path:
         """Return the whole file, once it is found to have the announced SHA-256, if any was.
 
-        Raises what `whole` raises.
-
-        Raises InvalidRequest: when the bytes are others; the import is rejected then.
+        Raises as `whole`.
+        Raises InvalidRequest: when the bytes have another SHA-256; the import is rejected then.
         """
         path = self.whole(imported)
         if imported.sha256 is not None and await asyncio.to_thread(_sha256, path) != imported.sha256:
@@ -80,10 +79,11 @@ class Uploads:
         self._path(imported).unlink(missing_ok=True)
 
     async def append(self, imported: ImportRow, offset: int, chunks: AsyncIterator[bytes]) -> None:
-        """Add what comes at offset. Bytes that arrived before the chunks end in an error are kept.
+        """Add bytes to an upload at an offset. Bytes that arrived before `chunks` ends in an error are kept.
 
-        Raises Conflict where another offset is next, where somebody else is writing, or where the import is over or
-        comes in one piece, InvalidRequest beyond the announced size, and Overloaded where the disk takes no more.
+        Raises Conflict: when another offset is next, another request is writing, or the import is over or is no upload.
+        Raises InvalidRequest: when the upload becomes larger than was announced.
+        Raises Overloaded: when the disk is full.
         """
         if imported.state != "receiving" or imported.size_bytes is None:
             raise _over()
@@ -207,7 +207,10 @@ async def _lock(file: BinaryIO) -> None:
 
 
 def _cut(file: BinaryIO, offset: int) -> None:
-    """Leave what was told. Raises Conflict where that is not here."""
+    """Cut an upload's file to `offset` bytes, and go to its end.
+
+    Raises Conflict: when the file is shorter, since another machine has received the rest.
+    """
     if os.fstat(file.fileno()).st_size < offset:
         raise _elsewhere()
     file.truncate(offset)

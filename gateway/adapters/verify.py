@@ -56,7 +56,8 @@ class Verifier:
     async def verify(self, organization_id: str) -> Verification:
         """Read everything that the organization's versions refer to; takes as long as that does.
 
-        Raises Conflict while another verification runs, Overloaded while the store is away.
+        Raises Conflict: when another verification runs.
+        Raises Overloaded: when the store does not answer.
         """
         if self._is_at_work:
             raise Conflict(

@@ -76,9 +76,11 @@ def find_adapters(root: Path, max_bytes: int) -> list[AdapterFiles]:
 
 
 def read(root: Path, seen: AdapterFiles, into: Path | None) -> str | None:
-    """Return the fingerprint of the bytes of both files, which are copied where `into` is given.
+    """Return the fingerprint of the bytes of an adapter's two files, and copy both to the folder `into` if it is given.
 
-    None where the files are not those that were looked at, or change meanwhile. Raises OSError of `into`.
+    Return None if the files are not those that were seen, or change meanwhile.
+
+    Raises OSError: when `into` cannot be written.
     """
     total = hashlib.sha256()
     with (

@@ -115,7 +115,10 @@ def check_routes(router: Router) -> Router:
 
 
 async def read_body(request: Request[Any, Any, Any], kind: type[T]) -> T:
-    """Decode the request's body, of which no field is unknown. Raises InvalidRequest naming the field."""
+    """Decode the request's body, of which no field is unknown.
+
+    Raises InvalidRequest: when the body is not JSON of this kind; the error names the wrong field.
+    """
     assert request.route_handler.opt["access"].body is kind
     return decode(msgspec.json.Decoder(kind), await request.body() or b"{}")
 

@@ -44,7 +44,7 @@ def with_revoked_keys(shown: msgspec.Struct, key_ids: Sequence[str]) -> dict[str
 def check_name(name: str, param: str = "name") -> None:
     """Check a name that people write.
 
-    Raises InvalidRequest for a name that does not look like what it is.
+    Raises InvalidRequest: when the name begins or ends with a space, or holds control characters or invisible ones.
     """
     if name != name.strip():
         raise wrong_value(param, "it must not begin or end with a space")
@@ -55,7 +55,7 @@ def check_name(name: str, param: str = "name") -> None:
 def check_address(address: str, param: str) -> None:
     """Check an e-mail address or a URL.
 
-    Raises InvalidRequest for one with what other programs may take for more than text.
+    Raises InvalidRequest: when the text holds spaces, control characters, or what other programs take for markup.
     """
     if any(each.isspace() or each in MARKUP or unicodedata.category(each) in UNPRINTABLE for each in address):
         raise wrong_value(param, f"it must not hold spaces, control characters or any of {MARKUP}")
@@ -79,7 +79,7 @@ def instant(unix_s: int) -> datetime.datetime:
 def expiry(expires_at: int | None) -> datetime.datetime | None:
     """Return the time of an expiry in Unix seconds.
 
-    Raises InvalidRequest for a time that has passed.
+    Raises InvalidRequest: for a time that has passed.
     """
     if expires_at is None:
         return None

@@ -47,7 +47,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 def read_list_query(params: MultiDict[Any]) -> ListQuery:
     """Read the parameters of a list.
 
-    Raises InvalidRequest naming the parameter that is wrong.
+    Raises InvalidRequest: when `limit` is not a whole number from 1 to `MAX_LIMIT`.
     """
     limit = params.get("limit", str(DEFAULT_LIMIT))
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= 3 and 1 <= int(limit) <= MAX_LIMIT):
@@ -56,7 +56,10 @@ def read_list_query(params: MultiDict[Any]) -> ListQuery:
 
 
 def read_flag(params: MultiDict[Any], name: str, default: Literal["true", "false"] = "false") -> bool:
-    """Return a query parameter that is `true` or `false`. Raises InvalidRequest naming the parameter."""
+    """Return a query parameter that is `true` or `false`.
+
+    Raises InvalidRequest: when the value is another; the error names the parameter.
+    """
     value = params.get(name, default)
     if value not in ("true", "false"):
         raise wrong_value(name, "expected true or false")

@@ -55,8 +55,9 @@ class Reports:
     async def connection(self, actor_id: str) -> AsyncIterator[Connection]:
         """Borrow a connection for the queries of a report.
 
-        Raises LimitReached for a key or person who has read reports for too long, Overloaded when the turn does not
-        come soon, and TimeoutError when a connection does not.
+        Raises LimitReached: when the key or person has read reports for too long.
+        Raises Overloaded: when the caller's turn does not come within `WAIT_S`.
+        Raises TimeoutError: when no connection is free in time.
         """
         self._pace.take(actor_id, 0)
         own = self._turn_of.setdefault(actor_id, asyncio.Lock())

@@ -113,7 +113,11 @@ class Agent:
         self._wake.set()
 
     async def run(self) -> None:
-        """Tend the host until canceled, or until it has been left. Raises Superseded, or CannotRun."""
+        """Tend the host until canceled, or until it has been left.
+
+        Raises Superseded: when another agent has the host.
+        Raises CannotRun: when no engine can be started here and the agent was told to give up then.
+        """
         marking = asyncio.create_task(self._marks.run())
         try:
             await self._run()

@@ -18,7 +18,10 @@ class Door(Protocol):
     """The way to the engines of one machine."""
 
     def spot(self, ask: Ask, taken: Collection[int]) -> Spot:
-        """Return where an engine listens. taken: ports that other engines are about to use. Raises OSError."""
+        """Return where an engine listens. taken: ports that other engines are about to use.
+
+        Raises OSError: when no port or folder is free.
+        """
 
     def admit(self, public_keys: Iterable[str]) -> None:
         """Let the holders of these keys connect, and nobody else, where keys are asked for."""

@@ -124,15 +124,18 @@ class Launcher(Protocol):
         """Let the holders of these keys, and nobody else, connect to engines on TCP."""
 
     async def start(self, ask: Ask, begin: Begin) -> Engine | None:
-        """Start an engine of a replica; return None where one lives already, or `begin` returns None.
+        """Start an engine of a replica and return it; None if one of the replica lives already, or `begin` gives none.
 
-        Raises CannotStart, NotYet or CannotReach, or what `begin` raises.
+        Raises CannotStart: when the engine cannot start on this host.
+        Raises NotYet: when there is no machine for the engine yet.
+        Raises CannotReach: when the machine that would run the engine does not answer.
+        Raises as `begin`.
         """
 
     async def stop(self, engine: Engine, grace_s: float) -> None:
         """End an engine: ask it to, and kill it after grace_s. Does nothing where it does not live any more.
 
-        Raises CannotReach.
+        Raises CannotReach: when the machine that runs the engine does not answer.
         """
 
     def running(self) -> dict[str, Engine]:

@@ -117,7 +117,10 @@ class Lease:
             await asyncio.sleep(CLAIM_PAUSE_S)
 
     async def keep(self) -> None:
-        """Renew the lease for ever. Raises Superseded."""
+        """Renew the lease for ever.
+
+        Raises Superseded: when another agent has the host.
+        """
         while True:
             try:
                 await self.confirm()
@@ -127,7 +130,11 @@ class Lease:
             await asyncio.sleep(RENEW_S)
 
     async def confirm(self) -> None:
-        """Renew the lease. Raises Superseded, or one of FAILURES."""
+        """Renew the lease.
+
+        Raises Superseded: when another agent has the host.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
         begun_s = asyncio.get_running_loop().time()
         async with asyncio.timeout(LEASE_S), self._database.acquire() as conn:
             renewed = await renew_host(conn, self.host_id, self.generation, datetime.timedelta(seconds=LEASE_S))

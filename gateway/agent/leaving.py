@@ -23,7 +23,9 @@ async def leave_host(conn: Connection, host_id: str, data_dir: Path, replica_ids
     """Let nothing start on a host any more, and its replicas take no new request.
 
     replica_ids: all replicas of the host that have not been stopped.
-    Raises OSError, or one of FAILURES.
+
+    Raises OSError: when the note about it cannot be written.
+    Raises one of `gateway.db.pool.FAILURES`: when the database fails.
     """
     if not any(each.id == host_id and each.is_drained for each in await list_hosts(conn)):
         (data_dir / NOTE_NAME).touch(mode=0o600)
@@ -32,7 +34,11 @@ async def leave_host(conn: Connection, host_id: str, data_dir: Path, replica_ids
 
 
 async def come_back(conn: Connection, host_id: str, data_dir: Path) -> None:
-    """Use a host again that the agent before has left. Raises OSError, or one of FAILURES."""
+    """Let replicas start again on a host that the agent before has left.
+
+    Raises OSError: when the note about it cannot be read or removed.
+    Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+    """
     note = data_dir / NOTE_NAME
     if note.exists():
         await drain_host(conn, host_id, is_drained=False)

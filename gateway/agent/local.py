@@ -123,7 +123,11 @@ class LocalLauncher:
         return {port for port in ports if port is not None}
 
     async def _spawn(self, replica_id: str, spec: Spec, descriptor: int) -> Engine:
-        """Start a process that holds a lock file's descriptor. Raises OSError or CannotStart."""
+        """Start the process of an engine, which inherits the descriptor of the replica's lock file.
+
+        Raises OSError: when the log cannot be opened or the program cannot be run.
+        Raises CannotStart: when the process ends before it is known.
+        """
         log_start, popen = self._popen(replica_id, spec, descriptor)
         pid = await self._pid_of(popen, descriptor) if self._apart else popen.pid
         engine = Engine(replica_id, spec.generation, spec.address, pid)
@@ -131,7 +135,10 @@ class LocalLauncher:
         return engine
 
     def _popen(self, replica_id: str, spec: Spec, descriptor: int) -> tuple[int, subprocess.Popen[bytes]]:
-        """Return where a new process begins to write in its log, and the process. Raises OSError."""
+        """Start a process. Return the place in its log at which it begins to write, and the process.
+
+        Raises OSError: when the log cannot be opened or the program cannot be run.
+        """
         note = msgspec.json.encode(_Note(spec.generation, spec.address)) + b"\n"
         os.pwrite(descriptor, note, 0)
 

@@ -31,7 +31,8 @@ def prepare_model(
 
     report: gets the progress, line by line.
     account: the user as which the model is prepared; None for the user of this process.
-    Raises ModelNotPrepared.
+
+    Raises ModelNotPrepared: when the preparation fails; the error has its last line.
     """
     with as_root():
         process = subprocess.Popen(

@@ -70,7 +70,8 @@ class Models:
         """Note the memory that replicas of prepared revisions take, once for each revision.
 
         This host's settings may have changed since the last agent did so.
-        Raises one of FAILURES.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         for pool in pools:
             for each in pool.revisions.values():
@@ -159,7 +160,8 @@ class Models:
     async def _try(self, pool: ServedPool, revision: RevisionRow) -> None:
         """Prepare a revision, and note in its row that it is prepared, or why it cannot serve.
 
-        Raises ModelNotPrepared, or one of FAILURES.
+        Raises ModelNotPrepared: when the model cannot be prepared.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
 
         async def report(line: str) -> None:

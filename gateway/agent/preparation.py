@@ -64,14 +64,20 @@ async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow,
 
 
 def _check_context(folder: Path, revision: Mapping[str, str]) -> None:
-    """Raise ValueError where a revision asks for a longer context than its model has. Raises as `measure` does."""
+    """Raise ValueError where a revision asks for a longer context than its model has.
+
+    Raises as `measure`.
+    """
     asked, most = int(revision.get("max_model_len", "0")), load_model_config(folder).max_position
     if asked > most:
         raise ValueError(f"max_model_len={asked} is more than the {most} positions of the model")
 
 
 def _digest_of_readable(folder: Path) -> str:
-    """Return the digest of a model that gateways can read, too. Raises ModelNotPrepared."""
+    """Return the digest of a prepared model, once its tokenizer and chat template were read as gateways read them.
+
+    Raises ModelNotPrepared: when they cannot be read.
+    """
     from gateway.backends.engine.model import EngineModel  # heavy, and a start of the agent does without
 
     try:
@@ -124,7 +130,10 @@ def weights_of(folder: Path) -> Weights:
 
 
 def _num_elements(path: Path) -> dict[str, int]:
-    """Return how many elements each tensor of a file has, by the tensors' names. Raises as `weights_of` does."""
+    """Return how many elements each tensor of a file has, by the tensors' names.
+
+    Raises as `weights_of`.
+    """
     with path.open("rb") as file:
         num_header_bytes = int.from_bytes(file.read(8), "little")
         if not 0 < num_header_bytes <= MAX_HEADER_BYTES:
@@ -149,7 +158,10 @@ class _Tensor(msgspec.Struct, frozen=True):
 
 
 async def _fetch(command: Sequence[str], report: Report) -> Path:
-    """Run the preparation; return the folder that it prints. Raises ModelNotPrepared."""
+    """Run the preparation; return the folder that it prints.
+
+    Raises ModelNotPrepared: when the preparation fails; the error has its last line.
+    """
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,

@@ -38,7 +38,9 @@ def run_agent(
     stops_engines: True: at a signal end the engines as well, which serve on otherwise.
     drains_engines: True: the same, once they have ended what they run, which a second signal does not wait for.
     gives_up: True: end with EX_CONFIG and the reason where no engine can be started.
-    Raises one of `gateway.db.pool.UNUSABLE` or `UNAVAILABLE`.
+
+    Raises one of `gateway.db.pool.UNUSABLE`: when the connection string or the schema is wrong.
+    Raises one of `gateway.db.pool.UNAVAILABLE`: when the database cannot be reached.
     """
     ends = stops_engines or drains_engines
     return asyncio.run(

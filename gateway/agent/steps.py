@@ -86,7 +86,11 @@ class Lease(Protocol):
         """Seconds for which no other agent can have the host; 0 or less: another one can."""
 
     async def confirm(self) -> None:
-        """Return only while no other agent has the host. Raises Superseded, or one of FAILURES."""
+        """Return only while no other agent has the host.
+
+        Raises Superseded: when another agent has the host.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -203,7 +207,10 @@ class Steps:
         asyncio.get_running_loop().call_later(NOT_YET_RETRY_S, self._changed)
 
     def _engine_plan(self, served: Served, num_engines: int) -> Callable[[Spot], Spec]:
-        """Return how an engine of our own is started at a spot. Raises as `_place`."""
+        """Return how an engine of our own is started at a spot.
+
+        Raises as `_place`.
+        """
         site, row, revision = self._site, served.row, served.revision
         config = engine_config(site.settings.engine, revision.settings)
         folder, num_threads, gpu = self._place(served, config.num_threads, num_engines)
@@ -227,7 +234,10 @@ class Steps:
         return spec
 
     def _server_plan(self, served: Served, num_engines: int) -> Callable[[Spot], Spec]:
-        """Return how a server of another maker is started, on a socket of this machine. Raises as `_place`."""
+        """Return how a server of another maker is started, on a socket of this machine.
+
+        Raises as `_place`.
+        """
         site, row, revision = self._site, served.row, served.revision
         if site.settings.placement != "local":
             raise ValueError(
@@ -250,7 +260,7 @@ class Steps:
         """Return the folder of a replica's model, its threads, and the name by which CUDA knows its accelerator.
 
         num_threads: the number in the settings.
-        Raises OSError or ValueError: where the folder cannot be read or holds another model than it did, the settings
+        Raises OSError or ValueError: when the folder cannot be read or holds another model than it did, the settings
         do not fit, or the accelerator is not there.
         """
         site, row, revision = self._site, served.row, served.revision

@@ -184,7 +184,9 @@ async def running_services(
 
     Waits for the database; engines may come later, and go and come again.
 
-    Raises one of `UNUSABLE`, JournalUnusable, StoreFailure and BadContentKey.
+    Raises one of `gateway.db.pool.UNUSABLE`: when the connection string or the schema is wrong. Raises JournalUnusable:
+    when no folder can be had for the journal. Raises StoreFailure: when the adapter store cannot be opened. Raises
+    BadContentKey: when a content key is wrong.
     """
     cipher = Cipher(content_keys(settings.content_key, settings.content_key_path))
     secrets = Secrets(cipher)
@@ -596,19 +598,20 @@ async def connect_database(
     *,
     niceness: int = 0,
 ) -> Database:
-    """Connect to the database with up to so many connections, under settings of PostgreSQL and as `Database.connect`.
+    """Connect to the database. max_connections, settings, niceness: as for `Database.connect`.
 
-    Raises what `once_available` raises.
+    Raises as `once_available`.
     """
     connect = partial(Database.connect, dsn, max_size=max_connections, settings=settings, niceness=niceness)
     return await once_available(connect)
 
 
 async def once_available(work: Callable[[], Awaitable[T]]) -> T:
-    """Try until the database is there, which may go again between two steps of a start.
+    """Do a piece of a start, again and again until the database is there: it may go between two pieces.
 
     work: may be begun anew.
-    Raises one of `UNUSABLE`, which trying again would not change.
+
+    Raises one of `gateway.db.pool.UNUSABLE`: when trying again would change nothing.
     """
     while True:
         try:

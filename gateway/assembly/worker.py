@@ -28,7 +28,11 @@ log = structlog.get_logger(__name__)
 
 
 def run_worker(settings: Settings, dsn: str) -> None:
-    """Work until a signal ends it. Raises one of `gateway.db.pool.UNUSABLE` or `UNAVAILABLE`."""
+    """Work until a signal ends it.
+
+    Raises one of `gateway.db.pool.UNUSABLE`: when the connection string or the schema is wrong.
+    Raises one of `gateway.db.pool.UNAVAILABLE`: when the database cannot be reached.
+    """
     configure_logging(settings.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_work(dsn))

@@ -207,7 +207,10 @@ class Model(Protocol):
         """
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
-        """Tokenize a plain prompt, or check ids against the vocabulary. Raises InvalidRequest(param=field)."""
+        """Tokenize a plain prompt, or check ids against the vocabulary.
+
+        Raises InvalidRequest: when an id is not in the vocabulary; the error names `field`.
+        """
 
 
 class Backend(Acknowledged, Protocol):
@@ -229,9 +232,11 @@ class Backend(Acknowledged, Protocol):
         """
 
     async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:
-        """Return the embedding or the score of a prompt, fp32 little-endian, as it asks. Raises as `generate` does.
+        """Return the embedding or the score of a prompt, fp32 little-endian, as it asks.
 
         trace: as `Generation.trace`.
+
+        Raises as `generate`.
         """
 
     async def load(self, key: str) -> None:
@@ -244,10 +249,10 @@ class Backend(Acknowledged, Protocol):
         """
 
     async def probe(self, key: str) -> AdapterProbe:
-        """Try an adapter: a short generation with it and one without. It is resident then, as after a first request.
+        """Try an adapter with a short generation, and the base model with another. The adapter is resident afterwards.
 
-        Raises InvalidRequest with the reason why it can't be served, Overloaded or BackendFailed when that can't be
-        told now.
+        Raises InvalidRequest: when the adapter cannot be served; the error has the reason.
+        Raises Overloaded or BackendFailed: when it cannot be tried now.
         """
 
     async def unload(self, key: str) -> None:

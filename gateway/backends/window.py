@@ -22,7 +22,10 @@ class Window:
         self._grant()
 
     async def take(self, wait_s: float) -> None:
-        """Take one place in the window, waiting up to wait_s for a place. Raises TimeoutError."""
+        """Take one place in the window, waiting up to wait_s for a place.
+
+        Raises TimeoutError: when no place is free in time.
+        """
         if self.num_taken < self.limit and not self._waiters:
             self._count(1)
             return

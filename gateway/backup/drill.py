@@ -84,7 +84,7 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
 def newest_backup(folder: Path) -> Path:
     """Return the folder itself where it is a backup, else the newest of the backups in it.
 
-    Raises BackupError: where there is none.
+    Raises BackupError: when there is none.
     """
     if (folder / MANIFEST).is_file():
         return folder
@@ -112,7 +112,8 @@ class Drill:
 
         places: returns the places of an installation in a data folder.
 
-        Raises BackupError and what else `restore_backup` raises.
+        Raises BackupError: when the backup is not whole.
+        Raises as `restore_backup`.
         """
         manifest = check_backup(folder)
         data_dir = self._scratch / "data"
@@ -148,7 +149,8 @@ class Drill:
         source_dsn: the connection string of the role that owns the tables, whose name and database are the archive's.
         installation: the one in force, of which nothing is changed.
 
-        Raises ArchiveError, EmbeddedPostgresError and PlacementError.
+        Raises ArchiveError: when the archive is not whole, or ends before the moment.
+        Raises EmbeddedPostgresError or PlacementError: when no database can be started in the scratch folder.
         """
         copied = self._scratch / "journals"
         copied.mkdir(mode=0o700)

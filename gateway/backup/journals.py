@@ -70,9 +70,10 @@ def _is_same(path: Path, file: IO[bytes]) -> bool:
 
 @contextmanager
 def journals_owned(root: Path) -> Iterator[None]:
-    """Own every journal that is there, so that no gateway of this machine writes to one.
+    """Own every journal in a folder, so that no gateway of this machine writes to one of them.
 
-    Raises BackupError and OSError.
+    Raises BackupError: when a gateway writes to a journal.
+    Raises OSError: when a folder cannot be read or locked.
     """
     with ExitStack() as stack:
         for path in folders_in(root) if root.is_dir() else []:

@@ -64,7 +64,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 def read_manifest(folder: Path) -> BackupManifest:
     """Read the manifest of a backup.
 
-    Raises BackupError.
+    Raises BackupError: when the manifest is missing or damaged, or has another format.
     """
     try:
         content = (folder / MANIFEST).read_bytes()
@@ -80,7 +80,10 @@ def read_manifest(folder: Path) -> BackupManifest:
 
 
 def verify(folder: Path) -> BackupManifest:
-    """Read every file again. Raises BackupError naming the first that is missing, changed, or not of this backup."""
+    """Read every file of a backup again, and return its manifest.
+
+    Raises BackupError: when a file is missing, changed, or does not belong to the backup; the error names the first.
+    """
     manifest = read_manifest(folder)
     for file in manifest.files:
         path = folder / file.path

@@ -42,7 +42,10 @@ LAST_SESSIONS_S = 1.0
 
 
 def check_backup(folder: Path) -> BackupManifest:
-    """Read all of it and see whether this version can restore it. Raises BackupError."""
+    """Read a whole backup, check that this version can restore it, and return its manifest.
+
+    Raises BackupError: when a file is missing or changed, or the backup's schema is too old or not known.
+    """
     manifest = verify(folder)
     names, known = manifest.contents.migrations, schema_names()
     if is_too_old(names):
@@ -133,7 +136,9 @@ async def restore_backup(
     mark: the marker of `marked`.
     force: True: the present database and keys give way.
 
-    Raises BackupError, OSError, and one of `UNUSABLE` or `UNAVAILABLE`.
+    Raises BackupError: when keys or a database are in the way and `force` is False, or the backup cannot be restored.
+    Raises OSError: when a file cannot be written.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     if not force and (there := key_in_the_way(folder, installation)) is not None:
         raise BackupError(f"{there} exists; --force replaces what is there")

@@ -60,13 +60,16 @@ async def rewind(
 ) -> Rewound:
     """Restore an archive into a data folder whose lock the caller holds.
 
-    Blocks its event loop: a process of its own does nothing else.
     at: None: the last moment that the archive has.
-    force: True: a database that is there is set aside.
+    force: True: a database that is there already is set aside. It is put back if the restore fails.
 
-    A database that was there is put back where the restore fails, and nothing else was touched by then.
+    Blocks its event loop: a process of its own does nothing else.
 
-    Raises ArchiveError, BackupError, EmbeddedPostgresError, OSError, PlacementError, and errors of the database.
+    Raises ArchiveError: when the archive is not whole, or ends before the moment.
+    Raises BackupError: when a database is there and `force` is False, or a gateway writes to a journal.
+    Raises EmbeddedPostgresError or PlacementError: when the restored database does not start.
+    Raises OSError: when a file cannot be written.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     cluster = home_of(installation.data_dir) / "cluster"
     if cluster.exists() and not force:
@@ -113,11 +116,13 @@ async def rewind(
 
 
 async def replay_journals(dsn: str, journals: Path) -> tuple[BilledAgain, int]:
-    """Bill all that journals hold and the ledger lacks. Return that, and the tokens by which both differ afterwards.
+    """Bill all that journals hold and the ledger lacks.
+
+    Return what was billed, and the number of tokens by which ledger and journals differ afterwards.
 
     journals: a folder of journals that nobody writes to.
 
-    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     async with await Database.connect(dsn) as database:
         async with database.acquire() as conn:

@@ -50,7 +50,10 @@ async def take_backup(
     """Back everything up into a folder that does not exist or is empty; without its manifest it is no backup.
 
     Blocks its event loop: a process of its own does nothing else.
-    Raises BackupError, OSError, and one of `UNUSABLE` or `UNAVAILABLE`.
+
+    Raises BackupError: when the folder is not empty, or something of the installation is missing.
+    Raises OSError: when a file cannot be read or written.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     _check_folder(folder)
     with removed_on_failure(folder):

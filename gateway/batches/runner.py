@@ -29,7 +29,7 @@ class LineRunner(Protocol):
     ) -> LineReply:
         """Answer one line as if its body had come over HTTP. Cancelled, it aborts the line, which nobody is billed for.
 
-        Raises GatewayError: where the line is refused or fails.
+        Raises GatewayError: when the line is refused or fails.
         """
 
     def disown(self, request_id: str, line: BatchLine) -> None:

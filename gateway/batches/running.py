@@ -76,9 +76,12 @@ class RunningLines:
         self._asker = Asker(batch.project_id, self._ends_at_s, num_left)
 
     async def run(self) -> str | Rest:
-        """Run lines until all have results ("completed"), or the batch's time is over ("expired"), or it has to rest.
+        """Run the lines of a batch until all have results, and return "completed".
 
-        Raises Lost. Raises what the database raises.
+        Return "expired" once the batch's time is over, and a `Rest` once the batch has to wait for something else.
+
+        Raises Lost: when another gateway has the batch.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         try:
             while True:

@@ -74,8 +74,8 @@ class Batches:
         api_key_id: the key of the project as which its lines run. keep_seconds: after which its output expires; None:
         after 30 days.
 
-        Raises InvalidRequest: where there is no such file, or it is not meant for a batch.
-        Raises QuotaExceeded: where too many batches have not ended.
+        Raises InvalidRequest: when there is no such file, or it is not meant for a batch.
+        Raises QuotaExceeded: when too many batches have not ended.
         """
         batch_id = new_id("batch")
         sealed = self._cipher.seal(msgspec.json.encode(dict(metadata)), place_of(project_id, batch_id, "metadata"))
@@ -125,7 +125,7 @@ class Batches:
     async def cancel(self, project_id: str, batch_id: str, author: audit.Author) -> Batch | None:
         """Have a batch end as soon as may be; what was done stays. One that is cancelled already stays so.
 
-        Raises Conflict: where it has ended otherwise, or is about to.
+        Raises Conflict: when it has ended otherwise, or is about to.
         """
         async with self._database.transaction() as conn:
             cancelled = await db.cancel_batch(conn, project_id, batch_id)

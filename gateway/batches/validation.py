@@ -50,7 +50,7 @@ async def check_file(
 ) -> Verdict | None:
     """Check the input file of a batch and store its lines; None where the batch is lost meanwhile.
 
-    Raises RuntimeError: where the process dies.
+    Raises RuntimeError: when the process dies.
     """
     if num_bytes > MAX_FILE_BYTES:
         too_large = BatchError("file_too_large", f"The file has more than {MAX_FILE_BYTES} bytes.")

@@ -130,7 +130,7 @@ class Checker:
     def _checked(self, line: bytes) -> str:
         """Return the model of a line.
 
-        Raises BadLine: where it is none of this batch.
+        Raises BadLine: when it is none of this batch.
         """
         try:
             line.decode()  # fields are left as they are, and their text unread

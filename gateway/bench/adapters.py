@@ -52,7 +52,10 @@ class Run(NamedTuple):
 
 
 class Server:
-    """The tenant's API and the admin API of one server. Raises Unusable where either refuses."""
+    """The APIs of one server that a benchmark uses: the tenant's and the admin API.
+
+    Raises Unusable: when one of the APIs refuses.
+    """
 
     def __init__(self, access: dict[str, str], model: str) -> None:
         url = access["OPENAI_BASE_URL"]

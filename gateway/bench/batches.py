@@ -46,7 +46,7 @@ def lines_of(names: Sequence[str], args: argparse.Namespace) -> list[str]:
 
 
 async def seconds_of(api: httpx.AsyncClient, lines: Sequence[str]) -> float:
-    """Return how long the lines of a batch took. Raises Unusable: where a line failed."""
+    """Return how long the lines of a batch took. Raises Unusable: when a line failed."""
     form = {"file": ("lines.jsonl", "\n".join(lines).encode())}
     file = (await api.post("/files", files=form, data={"purpose": "batch"})).json()
     asked = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}

@@ -100,7 +100,10 @@ async def ask(client: httpx.AsyncClient, job: Job) -> Reply:
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[_Event]:
-    """Up to `[DONE]`. Raises Failed."""
+    """Yield the events of a stream up to `[DONE]`.
+
+    Raises Failed: when an event is not a chunk of a completion.
+    """
     pending = b""
     async for data in response.aiter_bytes():
         *whole, pending = (pending + data).split(EVENT_END)

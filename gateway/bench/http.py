@@ -33,11 +33,17 @@ class Connection(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     async def again(self) -> Connection:
-        """Another one to the same place. Raises OSError."""
+        """Return a new connection to the same address.
+
+        Raises OSError: when nobody listens there.
+        """
         return await connect(self._host, self._port)
 
     async def ask(self, request: bytes) -> int:
-        """Send it; returns the status of the reply once all of it is here. Raises ConnectionError."""
+        """Send a request, wait for the whole reply, and return its status.
+
+        Raises ConnectionError: when the connection is closed.
+        """
         if self._transport is None or self.is_closed:
             raise ConnectionResetError("the connection is closed")
         self._reply = asyncio.get_running_loop().create_future()

@@ -29,9 +29,11 @@ OF_OTHERS = frozenset({"DATABASE_URL", "LORIKEET_MODEL", "LORIKEET_HOST"})
 
 @contextlib.contextmanager
 def own_server(data_dir: Path, settings: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
-    """Give what `demo.env` says, once the server is ready. settings: variables of the server's own.
+    """Start a server of its own, and give the variables of its `demo.env` once the server is ready.
 
-    Raises Unusable, with the end of the server's log: when the server does not start.
+    settings: variables of the server's own.
+
+    Raises Unusable: when the server does not start; the error has the end of the server's log.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     port = _free_port()

@@ -44,7 +44,10 @@ class Bookkeeper:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def work(self) -> None:
-        """Do everything that there is to do now. Raises what the database raises."""
+        """Roll up all new usage, end the credits that have lapsed, and make the ledger's partitions of the coming days.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
         await catch_up(self._database)
         async with self._database.acquire() as conn:
             while await lapse_due(conn):

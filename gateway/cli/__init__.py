@@ -12,7 +12,10 @@ EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
-    """Run one command; returns its exit code. Raises SystemExit for `--help` and wrong usage, as argparse does."""
+    """Run one command; returns its exit code.
+
+    Raises SystemExit: for `--help` and wrong usage, as argparse does.
+    """
     try:
         from gateway.cli.command import main as run_command
 

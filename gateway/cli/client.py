@@ -67,7 +67,7 @@ class AdminClient:
 
         LORIKEET_URL names another server, with LORIKEET_ADMIN_KEY.
 
-        Raises BadSetting.
+        Raises BadSetting: when a setting is wrong.
         """
         settings = load_settings(environ)
         if settings.admin_key and (url := environ.get(URL_VARIABLE)) and not _names_address(environ):
@@ -128,14 +128,20 @@ class AdminClient:
         return self._request("DELETE", path)
 
     def tenant_id(self, name: str) -> str:
-        """Id of the project of this name. Raises CommandFailed where there is none."""
+        """Id of the project of this name.
+
+        Raises CommandFailed: when there is none.
+        """
         found = self.get("/projects", name=name)["data"]
         if not found:
             raise CommandFailed(f"there is no tenant named '{name}'; `lorikeet tenant list` lists all tenants")
         return str(found[0]["id"])
 
     def tenant_path(self, name: str) -> str:
-        """Path of the project of this name. Raises CommandFailed where there is none."""
+        """Path of the project of this name.
+
+        Raises CommandFailed: when there is none.
+        """
         return f"/projects/{self.tenant_id(name)}"
 
     def user(self, email: str) -> dict[str, Any]:

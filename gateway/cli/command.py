@@ -52,7 +52,10 @@ exit codes: 0 done, 1 refused or failed, 2 wrong usage or a bad setting, 3 the s
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
-    """Run one command; returns its exit code. Raises SystemExit for `--help` and wrong usage, as argparse does."""
+    """Run one command; returns its exit code.
+
+    Raises SystemExit: for `--help` and wrong usage, as argparse does.
+    """
     words = sys.argv[1:] if argv is None else argv
     for word in words:
         if not is_text(word):

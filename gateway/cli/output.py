@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 def write_file(path: Path, content: str | bytes | Iterable[bytes]) -> int:
     """Write content to a file that only its owner may read, and return the file's size in bytes.
 
-    The file is there whole or not at all. The content is text, written as UTF-8, or bytes, or bytes as they come.
+    The file is there whole or not at all. content: text, which is written as UTF-8, or bytes, or pieces as they come.
 
-    Raises CommandFailed: when the file cannot be written. Raises what the content raises as it comes.
+    Raises CommandFailed: when the file cannot be written.
+    Raises the errors of `content`: when its next piece does not come.
     """
     chunks = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
     try:

@@ -40,8 +40,8 @@ class BackendKeys:
     async def key(self, pool_id: str) -> str:
         """Return the key of a pool's servers, "" where they need none.
 
-        Raises ContentUnreadable: when this gateway lacks the content key that it needs.
-        Raises what the database raises.
+        Raises ContentUnreadable: when this gateway lacks the content key that encrypted the servers' key.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         known = self._known.get(pool_id)
         if known is None:

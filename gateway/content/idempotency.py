@@ -252,7 +252,10 @@ class Idempotency:
     # finding out whether a write happened
 
     async def _claim(self, slot: Slot, fingerprint: bytes, request_id: str) -> SlotRow | None:
-        """Claim a slot. Return None where it is ours now, else its row. Raises Overloaded."""
+        """Claim a slot for a request. Return None if the request has the slot now, else the row of the one that has it.
+
+        Raises Overloaded: when the database does not answer.
+        """
         is_asked = False
         try:
             async with asyncio.timeout(ASK_S), self._database.acquire() as conn:
@@ -287,9 +290,11 @@ class Idempotency:
             self._waiting.give_back(slot.project_id, num_bytes)
 
     async def _reply(self, slot: Slot, found: SlotRow) -> Reply | None:
-        """Return the reply of a slot, or None where it was kept a moment ago.
+        """Return the stored reply of a slot; None if it has expired just now.
 
-        Raises Conflict: when the reply was not kept. Raises LimitReached and ContentUnreadable.
+        Raises Conflict: when the reply was not stored.
+        Raises LimitReached: when the project has replies repeated too often.
+        Raises ContentUnreadable: when this gateway lacks the reply's content key.
         """
         match found.state:
             case "lost":
@@ -307,9 +312,9 @@ class Idempotency:
         return msgspec.structs.replace(msgspec.msgpack.decode(reply, type=Reply), request_id=found.request_id)
 
     async def _load(self, slot: Slot, request_id: str) -> ReplyRow | None:
-        """Return a stored reply.
+        """Return the stored reply of a slot; None if there is none.
 
-        Raises Overloaded.
+        Raises Overloaded: when the database does not answer.
         """
         try:
             async with asyncio.timeout(ASK_S), self._database.acquire() as conn:
@@ -323,9 +328,9 @@ class Idempotency:
         return await maybe_in_thread(len(content), lambda: self._cipher.seal(content, _place(slot)))
 
     async def give_sign_of_life(self) -> None:
-        """Give a sign of life for all that runs here, and free what was claimed for nothing.
+        """Tell the database that the requests of this gateway run still, and free slots that were claimed for nothing.
 
-        Raises what the database raises.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         running = [(slot, execution.request_id) for slot, execution in self._running.items()]
         if running:

@@ -75,7 +75,10 @@ class Keeper(Background):
         await forever(self.work, INTERVAL_S, name="kept content")
 
     async def work(self) -> None:
-        """Do everything that there is to do now. Raises what the database raises."""
+        """Delete content that has expired. Now and then, encrypt old secrets again and report unreadable content.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
         counts = self._clock() >= self._count_at_s
         if counts:
             await reseal(self._database, self._secrets)
@@ -102,7 +105,10 @@ class Keeper(Background):
 
 
 async def drop_content(database: Database, project_id: str) -> None:
-    """Delete all that is kept of a project, a little in each transaction. Raises what the database raises."""
+    """Delete all content of a project, a little in each transaction.
+
+    Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+    """
     await _drop_all(database, lambda conn: idempotency.drop_slots_of(conn, project_id))
     await _drop_all(database, lambda conn: stored_chats.drop_chats_of(conn, project_id))
     await _drop_all(database, lambda conn: stored_responses.drop_responses_of(conn, project_id))

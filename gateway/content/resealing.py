@@ -13,10 +13,11 @@ from gateway.support.secrets import Secrets
 
 
 async def reseal(database: Database, secrets: Secrets) -> int:
-    """Encrypt all secrets that are in clear or encrypted with another key; return how many there were.
+    """Encrypt with this gateway's key all secrets that are in clear or encrypted with another key; return their number.
 
-    One that cannot be read stays as it is, and is logged. Gateways may do this at the same time. Raises what the
-    database raises.
+    A secret that cannot be read stays as it is, and is logged. Several gateways may do this at the same time.
+
+    Raises one of `gateway.db.pool.FAILURES`: when the database fails.
     """
     num_sealed = 0
     async with database.acquire() as conn:

@@ -36,7 +36,10 @@ class UnansweredClaims:
             self._freeing = self._writes.begin("claim", 0, self.free)
 
     async def free(self) -> None:
-        """Free all claims once more. Raises what the database raises."""
+        """Free all claims whose answers were lost, once more.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
         claims = list(self._freed_at_s)
         if not claims:
             return

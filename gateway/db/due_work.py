@@ -73,7 +73,7 @@ class DueWork:
     async def poll(self, conn: Connection) -> int:
         """Wake the workers for which something waits, and return the counter of announced changes.
 
-        Raises what the database raises.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         if not self._wakes:
             counter: int = await conn.fetchval(_COUNTER)

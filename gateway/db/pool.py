@@ -163,11 +163,12 @@ class Database:
         *,
         niceness: int = 0,
     ) -> Self:
-        """Open the pool, its connections under these settings of PostgreSQL.
+        """Open a pool of connections. settings: settings of PostgreSQL for each connection.
 
         niceness: the niceness of the server's processes behind the connections, where `lower_priority` can set it.
 
-        Raises one of `UNUSABLE`, or of `UNAVAILABLE` when the database cannot be reached.
+        Raises one of `UNUSABLE`: when the connection string or the schema is wrong.
+        Raises one of `UNAVAILABLE`: when the database cannot be reached.
         """
         pool = await asyncpg.create_pool(
             dsn,

@@ -34,7 +34,7 @@ _CURRENT = "SELECT current_user"
 async def runtime_role(dsns: Dsns) -> str | None:
     """Return the name of the role that gateways use; None where the owner's connection string is theirs, too.
 
-    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     if dsns.runtime == dsns.owner:
         return None
@@ -55,7 +55,7 @@ _GRANT = "SELECT grant_to_runtime($1)"
 async def grant_to_runtime(conn: Connection, role: str) -> None:
     """Give a role the rights of gateways on all tables, and take any others from it.
 
-    Raises MigrationRefused: where the role is a superuser, or has the rights of the tables' owner anyhow.
+    Raises MigrationRefused: when the role is a superuser, or has the rights of the tables' owner anyhow.
     """
     if await conn.fetchval(_IS_OWNER, role):
         raise MigrationRefused(
@@ -84,7 +84,7 @@ _ENSURE_ROLE = """
 async def ensure_runtime_role(owner_dsn: str, password: str) -> None:
     """Make RUNTIME_ROLE in an embedded database, if need be, and set its password.
 
-    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     conn = await asyncpg.connect(owner_dsn, timeout=CONNECT_TIMEOUT_S)
     try:

@@ -30,7 +30,7 @@ class Flags:
 
         name: the only experiment that is asked for; where there is none, the list is empty.
 
-        Raises the database's errors.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         async with self._database.acquire() as conn:
             models = await list_flags(conn, caller.project_id, name)

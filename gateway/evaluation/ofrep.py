@@ -86,7 +86,7 @@ def ofrep(flags: Flags, bodies: Bodies, *, caller: Provide) -> Router:
 
 
 def _unit(asked: EvaluateFlags) -> str:
-    """Return the unit that a context names. Raises InvalidRequest: where it names none, or one that is no text."""
+    """Return the unit that a context names. Raises InvalidRequest: when it names none, or one that is no text."""
     unit = asked.context.get("targetingKey")
     if unit is None or unit == "":
         raise InvalidRequest("The context has no 'targetingKey'.", code="TARGETING_KEY_MISSING")

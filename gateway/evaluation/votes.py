@@ -79,7 +79,10 @@ class Votes:
             return await _store(conn, project_id, checked, paths)
 
     async def get(self, project_id: str, feedback: str) -> tuple[VoteRow, str | None] | None:
-        """Return a vote and its comment; None where there is none. Raises ContentUnreadable."""
+        """Return a vote and its comment; None where there is none.
+
+        Raises ContentUnreadable: when this gateway lacks the comment's content key.
+        """
         async with self._database.acquire() as conn:
             row = await db.find_vote(conn, project_id, feedback.replace("\0", ""))
         return None if row is None else (row, self._comment(project_id, row))

@@ -85,7 +85,10 @@ class ExperimentBookkeeper(Background):
             self._turn.release()
 
     async def work(self) -> None:
-        """Do everything that there is to do now, if it is this bookkeeper's turn. Raises what the database raises."""
+        """Bring the sums of all experiments up to date, if it is this bookkeeper's turn.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
         if self._turn is None or await self._turn.is_mine():
             await self._work()
         if self._metrics is not None:

@@ -247,12 +247,12 @@ async def close_windows(conn: Connection, most: int = MAX_CLOSED, grace: datetim
 
 
 async def forget(database: Database, project_id: str, digest: bytes) -> int:
-    """Remove all that a project's experiments know of a unit, and what it added to sums.
+    """Remove all that a project's experiments know of a unit, and what the unit added to sums.
 
-    Return of how many experiments.
+    Return the number of experiments that knew the unit. A request of the unit that is not in the ledger yet makes the
+    unit known again, as a new one.
 
-    A request of the unit that is not in the ledger yet makes the unit known again, as a new one. Raises what the
-    database raises.
+    Raises one of `gateway.db.pool.FAILURES`: when the database fails.
     """
     async with database.transaction() as conn:
         return await forget_here(conn, project_id, digest)

@@ -25,8 +25,8 @@ class ProjectKeys:
         """Return the secret of a project, which is made if there is none.
 
         Raises NotFound: when the project is purged.
-        Raises ContentUnreadable: when this gateway lacks the content key that it needs.
-        Raises what the database raises.
+        Raises ContentUnreadable: when this gateway lacks the content key that encrypted the secret.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         known = self._known.get(project_id)
         if known is None:

@@ -22,7 +22,10 @@ class HasTurn(Protocol):
     """The turn to keep the books, as one process sees it; `gateway.db.turns.Turn` is a worker's."""
 
     async def is_mine(self) -> bool:
-        """Tell whether this process is to work now. Raises what the database raises."""
+        """Tell whether this process is to work now.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
 
     def release(self) -> None:
         """Give the turn up, if it is this process's."""
@@ -35,7 +38,10 @@ class StandIn:
         self._database = database
 
     async def is_mine(self) -> bool:
-        """Tell whether no worker keeps the books. Raises what the database raises."""
+        """Tell whether this gateway keeps the sums of experiments, since no worker does.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
         async with self._database.acquire() as conn:
             return await is_free(conn, BOOKS) or await behind_s(conn, GRACE) > STAND_IN_AFTER_S
 

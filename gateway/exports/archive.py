@@ -55,9 +55,9 @@ def archive_name(export: Archived) -> str:
 
 
 async def zip_chunks(export: Archived) -> AsyncIterator[bytes]:
-    """Yield the bytes of an archive of exports.
+    """Yield the bytes of a ZIP archive with an export and its manifest.
 
-    Raises what the export raises; the archive then lacks its end.
+    Raises the errors of the export: when its next rows cannot be read; the archive then lacks its end.
     """
     sink = Sink()
     archive = zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION_LEVEL)

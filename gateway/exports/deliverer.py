@@ -36,7 +36,10 @@ log = structlog.get_logger(__name__)
 POLL_S = 30.0
 
 Places = Callable[[DeliveryRow], Awaitable[Place]]
-"""Returns the place of a delivery whose secret is in the clear. Raises NotPublic, OSError, UnicodeError."""
+"""Returns the place of a delivery whose secret is in the clear.
+
+Raises NotPublic: when the destination is not at a public address.
+Raises OSError or UnicodeError: when the destination's name has no address."""
 
 
 class Deliverer(Background):
@@ -71,9 +74,11 @@ class Deliverer(Background):
             await asyncio.sleep(self._poll_s)
 
     async def deliver_due(self) -> int:
-        """Deliver all that is due, unless another gateway does; returns the number of attempts. Raises `FAILURES`.
+        """Attempt all deliveries that are due, unless another gateway does; return the number of attempts.
 
-        Where this process dies, the server gives the lock back.
+        The lock for it goes back to the database if this process dies.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         async with self._database.acquire() as conn:
             if not await deliveries.try_become_deliverer(conn):
@@ -113,7 +118,10 @@ class Deliverer(Background):
         return None
 
     def _opened(self, delivery: DeliveryRow) -> DeliveryRow:
-        """Return a delivery with its secret in clear. Raises ContentUnreadable."""
+        """Return a delivery with its secret in clear.
+
+        Raises ContentUnreadable: when this gateway lacks the content key that encrypted the secret.
+        """
         if delivery.secret is None:
             return delivery
         secret = self._secrets.open(

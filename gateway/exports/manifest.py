@@ -105,6 +105,7 @@ def make_manifest(
 def decode_manifest(content: bytes) -> Manifest:
     """Return the manifest that JSON text holds.
 
-    Raises msgspec.ValidationError or msgspec.DecodeError.
+    Raises msgspec.DecodeError: when the text is not JSON.
+    Raises msgspec.ValidationError: when the JSON is no manifest.
     """
     return msgspec.json.decode(content, type=Manifest)

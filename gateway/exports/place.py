@@ -28,12 +28,13 @@ class Place(Protocol):
 
 
 async def put_export(export: Export, place: Place) -> Manifest:
-    """Put the file and its manifest in the place; one that was there before is replaced.
+    """Put an export's file and its manifest in a place, instead of those that were there before.
 
-    The old manifest goes first: it must not stand beside a file that is not its own, whatever process dies in
+    The old manifest is removed first: it must not stand beside a file that is not its own, whatever process dies in
     between.
 
-    Raises what export and place raise.
+    Raises the errors of the export: when its rows cannot be read.
+    Raises the errors of the place: when it cannot be written.
     """
     await place.remove(export.request.manifest_name)
     await place.put(export.request.file_name, export.chunks())

@@ -52,11 +52,11 @@ class Export:
         return self._sums.num_rows
 
     async def check_period(self) -> None:
-        """Check that the period exists.
+        """Check that the organization has the period.
 
         Deliveries go without this check: their first days may be before the first usage.
 
-        Raises NoSuchPeriod.
+        Raises NoSuchPeriod: when the period is before the organization's first month, or in the future.
         """
         first, last = await first_and_last(self._conn, self.request.organization_id)
         if not first <= self._month <= last or self.request.span.start > self._setting.now:
@@ -70,7 +70,11 @@ class Export:
         return sorted(names[project_id] for project_id in self._stripe.without_customer)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the bytes of the file, in pieces of bounded size. Raises what the database raises, and ExportFailed."""
+        """Yield the bytes of the file, in pieces of bounded size.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        Raises ExportFailed: when the sums of the rows are not those of the ledger.
+        """
         encoder = await self._encoder()
         yield self._note(encoder.start())
         async for rows in self._rows():
@@ -176,7 +180,7 @@ async def open_export(
 ) -> AsyncIterator[Export]:
     """Give an export within a snapshot, on a connection of its own, which is closed after deadline_s.
 
-    Raises one of `UNAVAILABLE`.
+    Raises one of `gateway.db.pool.UNAVAILABLE`: when the database cannot be reached.
     """
     async with database.snapshot(deadline_s) as conn:
         month = request.span.start.date().replace(day=1)

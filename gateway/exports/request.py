@@ -97,7 +97,7 @@ def make_request(
 ) -> ExportRequest:
     """Return the request for an export.
 
-    Raises WrongExport naming the field.
+    Raises WrongExport: when a field is wrong; the error names the field.
     """
     if kind not in KINDS:
         raise WrongExport("kind", f"expected one of {', '.join(KINDS)}")

@@ -47,7 +47,7 @@ class FileContent:
     async def begin(self, project_id: str) -> PartWriter:
         """Begin a part.
 
-        Raises NotFound: where the project is purged. Raises QuotaExceeded: where it has no room.
+        Raises NotFound: when the project is purged. Raises QuotaExceeded: where it has no room.
         """
         part_id = new_id("part")
         async with self._database.acquire() as conn:
@@ -59,7 +59,7 @@ class FileContent:
     async def take_room(self, conn: Connection, project_id: str, num_bytes: int) -> None:
         """Count bytes that a project is about to store.
 
-        Raises QuotaExceeded: where there is no room for them.
+        Raises QuotaExceeded: when there is no room for them.
         """
         if self._room is not None and not await self._room.take(conn, project_id, num_bytes):
             raise QuotaExceeded(f"The file cannot be stored: {NO_ROOM}.", param="file", code="content_quota_exceeded")
@@ -67,7 +67,7 @@ class FileContent:
     async def count_bytes(self, project_id: str, part_id: str, num_bytes: int, num_more: int) -> None:
         """Note how much of a part has come; num_more: since the last time.
 
-        Raises QuotaExceeded: where there is no room for more. Raises NotFound: where the part is removed meanwhile.
+        Raises QuotaExceeded: when there is no room for more. Raises NotFound: where the part is removed meanwhile.
         """
         async with self._database.acquire() as conn:
             await self.take_room(conn, project_id, num_more)
@@ -82,7 +82,7 @@ class FileContent:
     async def write_piece(self, project_id: str, part_id: str, number: int, data: bytes) -> None:
         """Encrypt and store one piece.
 
-        Raises Overloaded: where the store takes no more.
+        Raises Overloaded: when the store takes no more.
         """
 
         def work() -> None:
@@ -98,9 +98,10 @@ class FileContent:
             ) from None
 
     async def piece(self, project_id: str, part: PartRow, number: int) -> bytes:
-        """Return one piece.
+        """Return one decrypted piece of a part.
 
-        Raises FileUnavailable: where it is not there as it was stored. Raises ContentUnreadable.
+        Raises FileUnavailable: when the piece is missing or has another size, or the store fails.
+        Raises ContentUnreadable: when this gateway lacks the content key that encrypted the piece.
         """
 
         def work() -> bytes | None:
@@ -120,7 +121,10 @@ class FileContent:
         return found
 
     async def stream(self, project_id: str, parts: Sequence[PartRow]) -> AsyncIterator[bytes]:
-        """Yield the content of parts, piece by piece. Raises as `piece` does."""
+        """Yield the content of parts, piece by piece.
+
+        Raises as `piece`.
+        """
         for part in parts:
             for number in range(-(-part.num_bytes // PIECE_BYTES)):
                 yield await self.piece(project_id, part, number)
@@ -140,7 +144,10 @@ class PartWriter:
         self._waiting = bytearray()
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes. Raises as `FileContent.write_piece` and `FileContent.count_bytes` do."""
+        """Take bytes; write each piece once it is whole, and count the bytes in the database now and then.
+
+        Raises as `FileContent.write_piece` and `FileContent.count_bytes`.
+        """
         self._waiting += data
         self.num_bytes += len(data)
         while len(self._waiting) >= PIECE_BYTES:

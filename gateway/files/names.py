@@ -12,7 +12,7 @@ MAX_NAME_CHARS = 255
 def checked_name(name: str, purpose: str, param: str) -> str:
     """Return the name of a file: its last part, as browsers may send a whole path.
 
-    Raises InvalidRequest: where it is not one, or not one of a batch's input.
+    Raises InvalidRequest: when it is not one, or not one of a batch's input.
     """
     name = re.split(r"[/\\]", name)[-1]
     if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():

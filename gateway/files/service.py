@@ -59,7 +59,7 @@ class Files:
     ) -> File:
         """Make a file of a part that has come whole. keep_seconds: after which it expires; None: as its purpose says.
 
-        Raises NotFound: where the project is purged, or the part was given up.
+        Raises NotFound: when the project is purged, or the part was given up.
         """
         new = self.new_file(project_id, name=name, purpose=purpose, num_bytes=part.num_bytes, keep_seconds=keep_seconds)
         async with self._database.transaction() as conn:
@@ -93,7 +93,7 @@ class Files:
     async def insert(self, conn: Connection, new: NewFile, part: PartWriter | None = None) -> File:
         """Make a file in the caller's transaction, of a part that has come whole; None: the caller gives it its parts.
 
-        Raises NotFound: where the project is purged, or the part was given up.
+        Raises NotFound: when the project is purged, or the part was given up.
         """
         row = await db.insert_file(conn, new)
         finished = part is None or (
@@ -137,7 +137,10 @@ class Files:
             return await parts_db.parts_of_file(conn, project_id, file_id)
 
     async def read(self, project_id: str, file_id: str) -> AsyncIterator[bytes]:
-        """Yield the content of a file that is shown. Raises as `FileContent.piece` does."""
+        """Yield the content of a file that is shown.
+
+        Raises as `FileContent.stream`.
+        """
         async for piece in self.content.stream(project_id, await self.parts(project_id, file_id)):
             yield piece
 

@@ -26,7 +26,11 @@ class Sweeper(Background):
         await forever(self.work, INTERVAL_S, name="deleted files")
 
     async def work(self) -> None:
-        """Delete everything that there is to delete now. Raises what the database raises, and StoreFailure."""
+        """Delete all parts of files that are deleted, expired or were never finished.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        Raises StoreFailure: when pieces cannot be deleted.
+        """
         while True:
             async with self._database.transaction() as conn:
                 found = await db.parts_to_remove(conn)

@@ -61,7 +61,7 @@ class Uploads:
     ) -> Upload:
         """Begin an upload of so many bytes.
 
-        Raises QuotaExceeded: where there is no room for them, or too many uploads are under way.
+        Raises QuotaExceeded: when there is no room for them, or too many uploads are under way.
         """
         upload_id = new_id("upload")
         sealed = self._cipher.seal(name.encode(), _place(project_id, upload_id))
@@ -87,7 +87,7 @@ class Uploads:
     async def check_pending(self, project_id: str, upload_id: str) -> bool:
         """Tell whether there is such an upload.
 
-        Raises InvalidRequest: where it takes no parts any more.
+        Raises InvalidRequest: when it takes no parts any more.
         """
         async with self._database.acquire() as conn:
             row = await db.get_upload(conn, project_id, upload_id)
@@ -101,7 +101,7 @@ class Uploads:
     async def add(self, project_id: str, upload_id: str, part: PartWriter) -> bool:
         """Add a part that has come whole; False where there is no such upload.
 
-        Raises InvalidRequest: where the upload takes no parts any more.
+        Raises InvalidRequest: when the upload takes no parts any more.
         """
         async with self._database.transaction() as conn:
             row = await db.get_upload(conn, project_id, upload_id, for_change=True)
@@ -149,7 +149,7 @@ class Uploads:
     async def cancel(self, project_id: str, upload_id: str) -> Upload | None:
         """End an upload; its parts go. One that is cancelled already stays so.
 
-        Raises InvalidRequest: where it is completed or expired.
+        Raises InvalidRequest: when it is completed or expired.
         """
         async with self._database.transaction() as conn:
             row = await db.get_upload(conn, project_id, upload_id, for_change=True)
@@ -195,7 +195,7 @@ class Uploads:
 def _check(row: UploadRow) -> None:
     """Check that an upload still comes.
 
-    Raises InvalidRequest: where it does not.
+    Raises InvalidRequest: when it does not.
     """
     if row.state != "pending":
         raise InvalidRequest(f"The upload is {row.state}.", param="upload_id", code=f"upload_{row.state}")

@@ -17,9 +17,10 @@ Caller = NamedDependency[SkipValidation[Principal]]
 
 
 def provide_caller(authenticator: Authenticator, scope: Scope = "inference") -> Provide:
-    """Return the caller of a request, whose key has the scope.
+    """Return a dependency that gives the caller of a request, whose key must have the scope.
 
-    Raises InvalidApiKey and PermissionDenied before the handler runs or the body is read.
+    Raises InvalidApiKey: when the key is not good, before the handler runs or the body is read.
+    Raises PermissionDenied: when the key does not have the scope.
     """
 
     async def caller(request: Request[Any, Any, Any]) -> Principal:

@@ -27,7 +27,11 @@ class DirectRequest(Request[Any, Any, Any]):
     """A request whose body is read without Litestar's copy of the headers and its generator."""
 
     async def body(self) -> bytes:
-        """Return the body. Raises what Litestar raises."""
+        """Return the whole body of the request.
+
+        Raises RequestEntityTooLarge: when the body is larger than the route allows.
+        Raises InternalServerException: when the client disconnects before the end.
+        """
         if self._body is not Empty:
             return self._body
         max_bytes = self.route_handler.resolve_request_max_body_size() or math.inf

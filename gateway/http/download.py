@@ -10,9 +10,9 @@ from litestar.types import Receive, Scope, Send
 
 
 async def open_download(name: str, num_bytes: int, pieces: AsyncIterator[bytes]) -> ASGIResponse:
-    """Return a reply with a file's content, once its first piece is there: what cannot be read is refused before.
+    """Return a reply with a file's content once the first piece is there, so that an unreadable file is refused.
 
-    Raises what reading the first piece raises.
+    Raises the errors of `pieces`: when the first piece cannot be read.
     """
     return _Download(name, num_bytes, await anext(pieces, b""), pieces)
 

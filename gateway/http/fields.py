@@ -100,9 +100,9 @@ def missing(param: str) -> InvalidRequest:
 
 
 def check_depth(value: Any, field: str) -> None:
-    """Check the nesting of objects and arrays.
+    """Check how deep a value's objects and arrays are nested, since code that recurses through them has a limit.
 
-    Raises InvalidRequest for one that whoever goes through it would not survive.
+    Raises InvalidRequest: when they are nested more than `MAX_DEPTH` levels deep.
     """
     level = [value]
     for _ in range(MAX_DEPTH):

@@ -123,7 +123,10 @@ class _EventStream(ASGIResponse, Generic[T]):
         self._first = b""
 
     async def begin(self) -> None:
-        """Return once there is something to send, be it the end. Raises as the items do, which are closed then."""
+        """Wait until there is something to send, be it the end of the stream.
+
+        Raises the errors of the items: when they fail before the first event; they are closed then.
+        """
         try:
             async for item in self._items:
                 self._first = await self._encoder.encode(item)

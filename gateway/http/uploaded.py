@@ -63,7 +63,11 @@ async def receive_form(
 
 
 async def limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncIterator[bytes]:
-    """Yield the body as it comes. Raises BodyTooLarge, and InvalidRequest where the body stalls."""
+    """Yield the chunks of a request's body as they come.
+
+    Raises BodyTooLarge: when more than max_bytes come.
+    Raises InvalidRequest: when no byte comes for `IDLE_S`.
+    """
     num_bytes = 0
     async for chunk in while_they_come(request.stream(), IDLE_S):
         num_bytes += len(chunk)
@@ -76,7 +80,7 @@ async def limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncItera
 async def while_they_come(chunks: AsyncIterator[bytes], idle_s: float) -> AsyncIterator[bytes]:
     """Yield chunks as they arrive.
 
-    Raises InvalidRequest where none arrives for idle_s.
+    Raises InvalidRequest: when no chunk comes for idle_s.
     """
     while True:
         try:

@@ -97,7 +97,8 @@ class Limiter:
         tokens, which count for all limits but those of cost. is_batch: whether it is a line of a batch, whose number is
         bounded elsewhere; limits of minutes and of concurrency do not count it.
 
-        Raises LimitReached, with the limit and its standing, and Overloaded.
+        Raises LimitReached: when a limit is reached; the error has the limit and its standing.
+        Raises Overloaded: when the limits cannot be read.
         """
         tenant, num_completions = principal.project_id, sum(part.num_choices for part in parts[:MAX_PROMPTS_AT_ONCE])
         if is_batch:
@@ -144,7 +145,8 @@ class Limiter:
 
         is_free: as for `admit`.
 
-        Raises LimitReached and Overloaded.
+        Raises LimitReached: when a limit of cost is reached.
+        Raises Overloaded: when the limits cannot be read.
         """
         reservation = await self._reserve(
             principal, model, parts, service_tier, min_tokens, is_shadow=True, is_free=is_free
@@ -165,11 +167,13 @@ class Limiter:
         is_free: bool = False,
         is_batch: bool = False,
     ) -> Reservation | None:
-        """Reserve for a request; return None where nothing is limited.
+        """Reserve for a request; return None if no limit applies.
 
-        is_shadow: True: only limits of cost count the request. is_batch: as for `admit`.
+        is_shadow: True: only limits of cost count the request.
+        is_batch: as for `admit`.
 
-        Raises LimitReached and Overloaded.
+        Raises LimitReached: when a limit is reached.
+        Raises Overloaded: when the limits cannot be read.
         """
         work: Work | None = None
         waits_s = iter(CONCURRENCY_WAITS_S)

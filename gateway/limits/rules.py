@@ -50,7 +50,7 @@ class Rules:
     async def of(self, principal: Principal, model: str) -> Applicable:
         """Return the limits that apply to a caller and a model, without I/O unless the project's limits are not known.
 
-        Raises the errors of loading the limits.
+        Raises one of `gateway.db.pool.FAILURES`: when the limits have to be loaded and the database fails.
         """
         project = self._projects.get(principal.project_id) or await self._fetch(principal)
         if not project.limits:

@@ -40,7 +40,10 @@ _ROLES = {
 }
 
 CheckSignature = Callable[[str, str, str], str]
-"""Checks thinking and returns it: the text, its signature, and the path of that. Raises InvalidRequest."""
+"""Returns the text of a thinking block whose signature is good. Takes the text, the signature, and the signature's
+path.
+
+Raises InvalidRequest: when the signature is not this text's."""
 
 
 class Turns(msgspec.Struct, frozen=True):

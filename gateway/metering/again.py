@@ -49,7 +49,7 @@ def held_usage(root: Path, database_id: str) -> HeldUsage:
 
     root: a folder of journals that nobody writes to, such as a copy.
 
-    Raises OSError.
+    Raises OSError: when a folder or a file cannot be read.
     """
     found: dict[EndedKey, Ended] = {}
     journal_ids, num_foreign = set[str](), 0
@@ -82,7 +82,8 @@ class BilledAgain(msgspec.Struct, frozen=True):
 async def bill_again(database: Database, held: Sequence[Ended]) -> BilledAgain:
     """Write usage to a ledger that may lack it. Usage that the ledger has already stays as it is.
 
-    Raises the errors of a database that is away; usage that was written by then stays, and may be written again.
+    Raises one of `gateway.db.pool.UNAVAILABLE`: when the database cannot be reached; what was written stays, and may be
+    written again.
     """
     journal_id = secrets.token_hex(16)
     ledger = Ledger(database, _idle_limiter(database), journal_id)
@@ -117,12 +118,12 @@ def _idle_limiter(database: Database) -> Limiter:
 
 
 async def difference_tokens(database: Database, held: Sequence[Ended]) -> int:
-    """Return by how many tokens the ledger differs from what journals hold.
+    """Return the number of tokens by which the ledger differs from journals.
 
     An engine's own count has to be in the ledger as it is; of a count that a gateway made, at least as much. Records
-    without a tag of ours, which `bill_again` names as refused, count for nothing.
+    without our tag, which `bill_again` names as refused, count for nothing.
 
-    Raises the database's errors.
+    Raises one of `gateway.db.pool.FAILURES`: when the database fails.
     """
     of_attempts: dict[Attempt, list[Ended]] = {}
     for ended in held:

@@ -59,7 +59,10 @@ class JournalFolder:
 
     @classmethod
     def try_claim(cls, path: Path) -> Self | None:
-        """Own a folder, which is made if need be. Return None while another process owns it. Raises OSError."""
+        """Own a folder, which is made if need be. Return None while another process owns it.
+
+        Raises OSError: when the folder cannot be made or locked.
+        """
         make_private_folder(path)
         lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -80,7 +83,7 @@ class JournalFolder:
     def new_segment(self) -> Segment:
         """Make the next segment's file.
 
-        Raises OSError.
+        Raises OSError: when the file cannot be made.
         """
         taken = [int(path.stem) for path in (*self.segments(), *spent_in(self.path))]
         number = max(taken, default=0) + 1
@@ -88,14 +91,17 @@ class JournalFolder:
 
 
 def folders_in(root: Path) -> list[Path]:
-    """Return all folders of journals in root, owned or not. Raises OSError."""
+    """Return all folders of journals in root, owned or not.
+
+    Raises OSError: when root cannot be read.
+    """
     return sorted(path for path in root.iterdir() if path.is_dir())
 
 
 def segments_in(path: Path) -> list[Path]:
     """Return the segments of a folder, owned or not, oldest first.
 
-    Raises OSError.
+    Raises OSError: when the folder cannot be read.
     """
     return sorted(each for each in path.iterdir() if each.suffix == SUFFIX)
 
@@ -103,17 +109,17 @@ def segments_in(path: Path) -> list[Path]:
 def spent_in(path: Path) -> list[Path]:
     """Return the spent segments of a folder, oldest first.
 
-    Raises OSError.
+    Raises OSError: when the folder cannot be read.
     """
     return sorted(each for each in path.iterdir() if each.suffix == SPENT_SUFFIX)
 
 
 def put_aside(segment: Path, max_bytes: int) -> None:
-    """Set a segment aside as spent, and delete the folder's oldest spent ones beyond max_bytes together.
+    """Rename a segment as spent, and delete the folder's oldest spent segments beyond max_bytes together.
 
-    max_bytes: 0: the segment is deleted. A segment that is gone already is nothing to put aside.
+    max_bytes: 0: the segment is deleted. A segment that does not exist any more is passed over.
 
-    Raises OSError.
+    Raises OSError: when a file cannot be renamed or deleted.
     """
     if max_bytes == 0:
         segment.unlink(missing_ok=True)

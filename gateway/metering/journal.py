@@ -265,9 +265,9 @@ class Journal:
                 log.warning("journal_segment_not_removed", segment=str(path), error=str(error))
 
     def put_aside(self, segments: list[Path]) -> None:
-        """Set aside segments of another folder, whose usage is in this journal.
+        """Rename segments of another folder as spent, once their usage is in this journal.
 
-        Raises OSError.
+        Raises OSError: when a file cannot be renamed or deleted.
         """
         for segment in segments:
             put_aside(segment, self._spent_bytes)

@@ -44,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True):
     def of(cls, ended: Ended) -> Entry:
         """Return the entry of a record.
 
-        Raises msgspec.DecodeError or UnicodeDecodeError when the record carries no tag of ours.
+        Raises msgspec.DecodeError or UnicodeDecodeError: when the record carries no tag of ours.
         """
         tag = decode_tag(ended.record.meter)
         return cls(ended, tag, usage_event(ended, tag))
@@ -59,12 +59,12 @@ class Ledger:
         self._journal_id = journal_id
 
     async def write(self, entries: Sequence[Entry], open_requests: int) -> set[Attempt]:
-        """Write entries, no attempt twice. Return the attempts that had no row yet.
+        """Write entries, no attempt twice, and return the attempts that had no row yet.
 
-        open_requests: those of the journal that have no row once this is done.
+        open_requests: the number of the journal's requests that have no row once this is done.
 
-        Raises the database's errors; then nothing is written, or all is and that will be found out when the entries are
-        written again.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails; nothing is written then, or all is, which the
+        next write of the same entries finds out.
         """
         rows = [
             Row(entry.event.request_id, is_final=bool(entry.ended.engine_id))

@@ -94,7 +94,7 @@ class Reconciler(Background):
     async def reconcile(self) -> Reconciliation:
         """Compare the counts of the engines to which this gateway is connected with the ledger.
 
-        Raises what the database raises.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         healths = [
             (name, replica.id, health)

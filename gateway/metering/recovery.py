@@ -57,7 +57,9 @@ def _try_claim(path: Path, database_id: str) -> tuple[JournalFolder, Replayed] |
     """Claim a folder and replay its journal.
 
     Return None while another process owns it.
-    Raises Unreadable and OSError.
+
+    Raises Unreadable: when the journal has another format or belongs to another database.
+    Raises OSError: when a file cannot be read or locked.
     """
     folder = JournalFolder.try_claim(path)
     if folder is None:
@@ -137,11 +139,13 @@ class Recovery(Background):
                 self._failing.discard(path)
 
     async def _adopt(self, path: Path) -> None:
-        """Take over a journal.
+        """Take over the journal of a gateway that has died.
 
-        Its segments go once their usage is on disk here; until then, another try finds the same again.
+        Its segments are renamed as spent once their usage is on disk here; until then, another try finds the same
+        usage.
 
-        Raises Unreadable and OSError.
+        Raises Unreadable: when the journal has another format or belongs to another database.
+        Raises OSError: when a file cannot be read or locked.
         """
         if not segments_in(path) or (folder := JournalFolder.try_claim(path)) is None:
             return

@@ -42,9 +42,10 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 def replay(folder: JournalFolder, database_id: str) -> Replayed:
-    """Read what the journals of a folder hold.
+    """Read the journals of a folder, and return the usage that they hold.
 
-    Raises Unreadable and OSError.
+    Raises Unreadable: when a journal has another format or belongs to another database.
+    Raises OSError: when a file cannot be read.
     """
     unsettled, journal_ids, num_damaged = Unsettled(), dict[str, None](), 0
     contents = {path: read_frames(path.read_bytes()) for path in folder.segments()}

@@ -58,7 +58,7 @@ def _longer_than(allowed: int, request: TextRequest, sizes: Sizes) -> str:
 def check_prompt(sizes: Sizes, num_tokens: int, field: str) -> None:
     """Check the size of a prompt.
 
-    Raises InvalidRequest for a prompt that is larger than its tenant's may be.
+    Raises InvalidRequest: for a prompt that is larger than its tenant's may be.
     """
     allowed = min((size for size in (sizes.prompt, sizes.total) if size is not None), default=num_tokens)
     if num_tokens > allowed:
@@ -148,7 +148,7 @@ def num_logprob_values(request: GenerateRequest) -> int:
 def check_logprobs(num_values: int, field: str) -> None:
     """Check how many log-probabilities all prompts of an HTTP request ask for with this field.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest: when they are more than `MAX_LOGPROB_VALUES`.
     """
     if num_values > MAX_LOGPROB_VALUES:
         raise InvalidRequest(

@@ -71,9 +71,10 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
         return self.account or self.principal.project_id
 
     def check(self) -> None:
-        """Check that going on with the request is of use.
+        """Check that somebody still waits for the request.
 
-        Raises ClientGone or DeadlinePassed where it is not.
+        Raises ClientGone: when the client has disconnected.
+        Raises DeadlinePassed: when the request's deadline has passed.
         """
         if self.gone():
             raise ClientGone("The client disconnected.")

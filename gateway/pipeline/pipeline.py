@@ -44,7 +44,7 @@ from gateway.routing.route import Route
 from gateway.text.options import PLAIN
 
 FindKeyUse = Callable[[str, PoolRevision], Awaitable[KeyUse]]
-"""Tells which key a project's requests, by its id, are sent to a pool with. Raises GatewayError: where that cannot be
+"""Tells which key a project's requests, by its id, are sent to a pool with. Raises GatewayError: when that cannot be
 found out."""
 
 
@@ -248,7 +248,7 @@ class Pipeline:
     ) -> Run:
         """Admit embeddings of texts, or scores of documents, which run when the Run is read.
 
-        Raises as `complete` does.
+        Raises as `complete`.
         """
         found = await self._placing.find(context)
         if isinstance(found, RoutedPolicy):

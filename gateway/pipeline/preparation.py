@@ -154,7 +154,10 @@ class Preparation:
         row_id: str,
         exposure: Exposure | None = None,
     ) -> Prepared:
-        """Prepare one text's embedding. Raises as `completion` does. A treatment is for completions alone."""
+        """Prepare one text's embedding. A treatment is for completions alone.
+
+        Raises as `completion`.
+        """
         capabilities = model.capabilities
         if "embeddings" not in capabilities.features:
             raise InvalidRequest(
@@ -200,7 +203,10 @@ class Preparation:
         row_id: str,
         exposure: Exposure | None = None,
     ) -> Prepared:
-        """Prepare the score of one document. Raises as `completion` does. A treatment is for completions alone."""
+        """Prepare the score of one document. A treatment is for completions alone.
+
+        Raises as `completion`.
+        """
         check_task(model.capabilities.task, "rerank", request.names.prompt)
         prompt = await self._tokenizing.pair(context.fair_account, model, request)
         sizes = (await self._limiter.rules(context.principal, route.model)).sizes

@@ -395,7 +395,7 @@ class Run:
     def _log(self, index: int, item: Item) -> None:
         """Add an item of a prompt to the request log, where there is one.
 
-        Raises ClientGone or DeadlinePassed: where going on would be of no use.
+        Raises ClientGone or DeadlinePassed: when going on would be of no use.
         """
         self._context.check()
         if self._transcript is not None and isinstance(item, list):

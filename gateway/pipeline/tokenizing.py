@@ -143,7 +143,7 @@ def _pair(model: Model, request: RankRequest, document: str) -> PreparedPrompt:
 
 
 def _within(capabilities: Capabilities, field: str, text: str) -> str:
-    """Return the text. Raises InvalidRequest: where its bytes are more than a context of the longest tokens has."""
+    """Return the text. Raises InvalidRequest: when its bytes are more than a context of the longest tokens has."""
     longest = capabilities.longest_token_bytes
     if len(text) * MAX_CHAR_BYTES > capabilities.max_model_len * longest:
         num_tokens = -(-len(text.encode(errors="replace")) // longest)

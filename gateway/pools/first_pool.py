@@ -81,7 +81,8 @@ async def needs_model(dsn: str, settings: Settings) -> bool:
 
     That is so for the first pool, and for a pool whose model this machine lacks.
 
-    Raises one of `gateway.db.pool.UNUSABLE` or `UNAVAILABLE`.
+    Raises one of `gateway.db.pool.UNUSABLE`: when the connection string or the schema is wrong.
+    Raises one of `gateway.db.pool.UNAVAILABLE`: when the database cannot be reached.
     """
     async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
         if not await had_pools(conn):

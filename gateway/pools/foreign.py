@@ -28,7 +28,9 @@ SOON_S = 0.5
 """Seconds between two looks at a server that an agent started, which is ready as soon as its agent says so."""
 
 AddressOf = Callable[[httpx.URL], Awaitable[str]]
-"""Returns the address that a URL leads to. Raises where no connection to it is allowed."""
+"""Returns the address that a URL leads to.
+
+Raises NotPublic: when no connection to the address is allowed."""
 
 
 class ForeignServers:
@@ -95,7 +97,10 @@ def judged_by(address_of: AddressOf) -> Callable[[str], Awaitable[str]]:
 
 
 def _key_of(socket: str) -> str:
-    """Return the key of a server that an agent started, which lies beside its socket. Raises OSError."""
+    """Return the key of a server that an agent started, from the file beside the server's socket.
+
+    Raises OSError: when the file cannot be read.
+    """
     return Path(key_file_of(socket)).read_text().strip()
 
 

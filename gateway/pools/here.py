@@ -25,9 +25,10 @@ class Here:
         self._keys: KeyPair | None = None
 
     def peer(self, public_key: str | None) -> Peer | None:
-        """Return the keys to connect with to an engine that proves this key; None for one on a socket.
+        """Return the keys for a connection to an engine that proves this public key; None for an engine on a socket.
 
-        Raises OSError or BadKey.
+        Raises OSError: when the key files cannot be read or made.
+        Raises BadKey: when a key file is damaged.
         """
         if public_key is None:
             return None
@@ -36,7 +37,11 @@ class Here:
         return Peer(self._keys, public_key)
 
     async def announce(self, conn: Connection) -> None:
-        """Tell the hosts of engines this machine's key. Raises OSError or BadKey."""
+        """Write this machine's public key to the database, where the hosts of engines read it.
+
+        Raises OSError: when the key files cannot be read or made.
+        Raises BadKey: when a key file is damaged.
+        """
         keys = await asyncio.to_thread(host_keys, self._settings.data_dir)
         await announce_key(conn, host_id(self._settings.data_dir), socket.gethostname(), keys.public)
 

@@ -163,7 +163,10 @@ class LivePools(Mapping[str, Pool]):
         return {id: pool for id, pool in found.items() if pool is not None}
 
     async def start(self) -> None:
-        """Read the rows once, and follow them from then on. Raises what the database raises."""
+        """Read the rows of all pools once, and follow their changes from then on.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
         await self._step()
         self._tasks = [
             asyncio.create_task(forever(self._step, POLL_S, name="pools", wake=self._wake)),

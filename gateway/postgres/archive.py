@@ -206,9 +206,9 @@ class Receiver:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start receiving, from the slot, which is made if need be.
+        """Start to receive the write-ahead log from the replication slot, which is made if need be.
 
-        Raises ArchiveError, also when another receiver has the slot.
+        Raises ArchiveError: when the slot cannot be made, or another receiver has it.
         """
         slot = f"--slot={SLOT}"
         _run("pg_receivewal", self._dsn, [slot, "--create-slot", "--if-not-exists"])
@@ -258,7 +258,10 @@ def _wait_until_free(dsn: str) -> None:
 
 
 async def _holder(dsn: str) -> int | None:
-    """Return the server's process that sends from the slot; None: nobody receives. Raises ArchiveError."""
+    """Return the process id of the server's sender that has the slot; None if nobody receives.
+
+    Raises ArchiveError: when the database cannot be used.
+    """
     try:
         conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
         try:
@@ -287,7 +290,7 @@ def keep_archive(
 
     on_look: called about each second, to put into the archive what else belongs there.
 
-    Raises ArchiveError: where the first start of the receiver or the first base backup fails.
+    Raises ArchiveError: when the first start of the receiver or the first base backup fails.
     """
     receiver = Receiver(dsn, archive)
     receiver.start()

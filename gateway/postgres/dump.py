@@ -64,7 +64,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def snapshot(dsn: str) -> AsyncIterator[Snapshot]:
-    """Give a snapshot of a database whose schema is this code's. Raises one of `UNUSABLE` or `UNAVAILABLE`."""
+    """Give a snapshot of a database whose schema is this code's.
+
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
+    """
     conn = await asyncpg.connect(
         dsn, timeout=CONNECT_TIMEOUT_S, server_settings={"application_name": APPLICATION_NAME, "timezone": "UTC"}
     )
@@ -80,7 +83,7 @@ async def snapshot(dsn: str) -> AsyncIterator[Snapshot]:
 async def contents(dsn: str) -> Contents:
     """Return the content of a database, to compare with.
 
-    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     async with snapshot(dsn) as found:
         return found.contents
@@ -115,9 +118,9 @@ _HAS_PARTS = "SELECT to_regclass('public.file_parts') IS NOT NULL"
 
 
 async def named_parts(dsn: str) -> list[tuple[str, str]]:
-    """Return (project, id) of the parts of files that a database names; of an older schema's none.
+    """Return (project, id) of the parts of files that a database names; an older schema names none.
 
-    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
     try:
@@ -132,9 +135,9 @@ _HAS_BATCHES = "SELECT to_regclass('public.batches') IS NOT NULL"
 
 
 async def cancel_batches(dsn: str) -> None:
-    """Cancel the batches that a restored database thinks are under way; of an older schema none.
+    """Cancel the batches that a restored database shows as under way. An older schema may have none.
 
-    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
     try:
@@ -148,9 +151,9 @@ _LAST_CHANGE = "SELECT pg_last_xact_replay_timestamp()"
 
 
 async def last_change(dsn: str) -> str | None:
-    """Return the time of the last transaction that a server replayed, in the format of RFC 3339; None: of none.
+    """Return the time of the last transaction that a server has replayed, as in RFC 3339; None if it has none.
 
-    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S, server_settings={"timezone": "UTC"})
     try:
@@ -168,7 +171,7 @@ async def forget_what_ran(dsn: str) -> None:
 
     They may have ended, and been billed, since the moment that was restored: nothing runs again.
 
-    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     await cancel_batches(dsn)
     conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
@@ -189,7 +192,10 @@ _COUNT_SESSIONS = """
 
 
 async def num_sessions(dsn: str) -> int:
-    """Count the connections of gateways to the database. Raises one of `UNUSABLE` or `UNAVAILABLE`."""
+    """Count the connections of gateways to the database.
+
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
+    """
     conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
     try:
         return int(await conn.fetchval(_COUNT_SESSIONS))
@@ -201,9 +207,9 @@ _EMPTY_SCHEMA = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
 
 
 async def is_empty(dsn: str) -> bool:
-    """Tell whether a database has no table of anybody's.
+    """Tell whether a database has no tables.
 
-    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
     conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
     try:
@@ -213,7 +219,11 @@ async def is_empty(dsn: str) -> bool:
 
 
 async def drop_everything(dsn: str) -> None:
-    """Leave an empty database. Raises what `is_empty` does, and asyncpg's error where the user may not."""
+    """Drop everything in a database.
+
+    Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
+    Raises asyncpg.InsufficientPrivilegeError: when the user may not drop everything.
+    """
     conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
     try:
         await conn.execute(_EMPTY_SCHEMA)

@@ -97,7 +97,8 @@ class EmbeddedPostgres:
     def start(self) -> str:
         """Start the server, making the cluster the first time; return the DSN once it takes connections.
 
-        Raises EmbeddedPostgresError or PlacementError.
+        Raises EmbeddedPostgresError: when the server does not start; the error has the end of its log.
+        Raises PlacementError: when the server's user cannot reach the data folder.
         """
         make_data_folder(self._data_dir)
         with open_log(self._log) as log, as_root():

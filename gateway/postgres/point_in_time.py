@@ -79,12 +79,14 @@ class RecoveredPostgres:
         self._dsn = ""
 
     def start(self, archive: Path, at: datetime.datetime | None, source_dsn: str, checked: Path | None = None) -> str:
-        """Restore, and return the connection string of the role and the database that source_dsn names.
+        """Restore an archive, and return the connection string of the role and the database that source_dsn names.
 
         at: the moment; None: the last one that the archive has.
-        checked: what `checked_base` returned for these; None: it is called here.
+        checked: the base backup that `checked_base` returned for archive and at; None: `checked_base` is called here.
 
-        Raises ArchiveError, EmbeddedPostgresError and PlacementError.
+        Raises ArchiveError: when the archive is not whole, or ends before the moment.
+        Raises EmbeddedPostgresError: when the restored server does not start.
+        Raises PlacementError: when the server's user cannot reach the data folder.
         """
         base = checked_base(archive, at) if checked is None else checked
         make_data_folder(self._data_dir)

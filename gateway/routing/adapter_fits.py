@@ -42,12 +42,13 @@ class Fits:
     async def unfit(
         self, conn: Connection, pool: ServedPool, settings: Mapping[str, str], folder: Path, base_digest: str
     ) -> list[UnfitAdapter]:
-        """Return the versions of adapters that would no longer answer under a pool with another revision.
+        """Return the versions of adapters that would no longer answer if a pool took another revision.
 
-        settings: the engine settings of that revision.
-        folder, base_digest: those of its prepared model.
+        settings: the engine settings of the other revision.
+        folder, base_digest: the folder and the digest of the other revision's prepared model.
 
-        Raises one of FAILURES, OSError or UnsupportedModel.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        Raises OSError or UnsupportedModel: when the prepared model cannot be read.
         """
         serving = pool.revisions.get(pool.row.revision or 0)
         if serving is None or serving.base_digest in (None, base_digest):
@@ -62,7 +63,8 @@ class Fits:
     async def fitting(self, conn: Connection, pools: Sequence[ServedPool]) -> dict[str, set[str]]:
         """Return the digests of contents that fit the wanted base of each pool that changes its base, by pool id.
 
-        Raises one of FAILURES, OSError or UnsupportedModel.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        Raises OSError or UnsupportedModel: when the prepared model cannot be read.
         """
         found, served = {}, set()
         for pool in pools:

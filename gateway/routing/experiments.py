@@ -149,8 +149,8 @@ class ExperimentLoader:
 
         created_at: the time at which its name was made.
 
-        Raises ContentUnreadable: when this gateway lacks the key of the project's secret.
-        Raises the database's errors.
+        Raises ContentUnreadable: when this gateway lacks the content key that encrypted the project's secret.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         async with self._database.acquire() as conn:
             row = await find_live(conn, project_id, experiment_id)

@@ -71,7 +71,7 @@ class Resolver:
         A request of an experiment goes where its control goes, and one of a policy to the policy's first target that
         can be used.
 
-        Raises as `find` does.
+        Raises as `find`.
         """
         found = await self.find(principal, model)
         route = await self._usual(principal.project_id, principal.organization_id, found)

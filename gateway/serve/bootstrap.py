@@ -78,7 +78,10 @@ async def bootstrap(dsn: str, settings: Settings, base_digest: str, runtime: str
     dsn, runtime: as for `migrate`.
     base_digest: the digest of the base model of the settings.
 
-    Raises MigrationRefused, BadOperatorKey, AdapterRejected, or the database's errors.
+    Raises MigrationRefused: when the schema cannot be brought up to date.
+    Raises BadOperatorKey: when the setting holds no key that can be an operator's.
+    Raises AdapterRejected: when an adapter of the demo is refused.
+    Raises one of `gateway.db.pool.FAILURES`: when the database fails.
     """
     await migrate(dsn, runtime=runtime)
     async with await Database.connect(dsn, max_size=1) as database, database.acquire() as connection:
@@ -93,11 +96,12 @@ async def bootstrap(dsn: str, settings: Settings, base_digest: str, runtime: str
 
 
 async def make_operator(dsn: str, settings: Settings) -> None:
-    """Make the operator's key and the first person, each where a setting names its secret.
+    """Make the operator's key and the first person, each if a setting names its secret. A second call changes nothing.
 
-    An installation whose processes no `serve` starts needs both. Change nothing the second time.
+    An installation needs both if no `serve` starts its processes.
 
-    Raises BadOperatorKey, or what the database raises.
+    Raises BadOperatorKey: when the setting holds no key that can be an operator's.
+    Raises one of `gateway.db.pool.FAILURES`: when the database fails.
     """
     async with await Database.connect(dsn, max_size=1) as database, database.acquire() as connection:
         organization = await ensure_organization(connection, ORGANIZATION)

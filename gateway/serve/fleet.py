@@ -61,7 +61,11 @@ class Fleet:
         self._terminal = terminal
 
     def start(self, stop: StopSignals) -> None:
-        """Start all of them without waiting for them. Raises PortUnavailable and StopRequested."""
+        """Start the agent, the worker and the gateways, without waiting until they are ready.
+
+        Raises PortUnavailable: when the address cannot be listened on.
+        Raises StopRequested: when a signal asks for the end meanwhile.
+        """
         self._listener.listen()
         for child in (self._agent, self._worker, *self._gateways):
             if stop.requested:
@@ -115,7 +119,7 @@ class Fleet:
 def _check_start(child: Child, exited: Exited) -> None:
     """Check that a child can start.
 
-    Raises StartFailed when a child says that its configuration is wrong, or has failed too often.
+    Raises StartFailed: when a child says that its configuration is wrong, or has failed too often.
     """
     if exited.returncode == os.EX_CONFIG:
         prefix = f"{child.name}: "

@@ -21,7 +21,10 @@ class PortUnavailable(RuntimeError):
 
 
 class Listener:
-    """One address, reserved when constructed: connections are refused until `listen`. Raises PortUnavailable."""
+    """One address, reserved when the object is made: connections are refused until `listen`.
+
+    Raises PortUnavailable: when the host has no address, or another process has the port.
+    """
 
     def __init__(
         self, host: str, port: int, *, host_setting: str = "LORIKEET_HOST", port_setting: str = "LORIKEET_PORT"
@@ -49,7 +52,7 @@ class Listener:
     def listen(self) -> None:
         """Listen: connections queue until a gateway accepts them.
 
-        Raises PortUnavailable.
+        Raises PortUnavailable: when the address cannot be listened on.
         """
         try:
             self._socket.listen(BACKLOG)

@@ -31,7 +31,10 @@ class DataFolderUnusable(RuntimeError):
 
 
 def make_data_folder(data_dir: Path) -> None:
-    """Make the data folder, if need be. Raises DataFolderUnusable."""
+    """Make the data folder, if need be.
+
+    Raises DataFolderUnusable: when the path is no folder, or the folder cannot be made.
+    """
     try:
         process.make_data_folder(data_dir)
     except (FileExistsError, NotADirectoryError):
@@ -43,7 +46,7 @@ def make_data_folder(data_dir: Path) -> None:
 def refuse_half_restored(data_dir: Path) -> None:
     """Check that no restore into the folder was broken off.
 
-    Raises DataFolderUnusable, since a server would go on with half of the data.
+    Raises DataFolderUnusable: when one was: a server would go on with half of the data.
     """
     if (data_dir / RESTORE_MARKER).exists():
         raise DataFolderUnusable(
@@ -53,9 +56,12 @@ def refuse_half_restored(data_dir: Path) -> None:
 
 @contextmanager
 def data_folder_lock(data_dir: Path, url: str) -> Iterator[None]:
-    """Make the data folder, if need be, and hold it. url: the address that a second start is told.
+    """Make the data folder, if need be, and hold its lock.
 
-    Raises DataFolderInUse and DataFolderUnusable.
+    url: the address that an error shows to a second start.
+
+    Raises DataFolderInUse: when another process holds the lock.
+    Raises DataFolderUnusable: when the folder cannot be made or opened.
     """
     make_data_folder(data_dir)
     try:
@@ -78,10 +84,12 @@ def data_folder_lock(data_dir: Path, url: str) -> Iterator[None]:
 
 
 def running_url(data_dir: Path) -> str | None:
-    """Return the URL at which the `serve` of this data folder serves; None while none does. Raises OSError.
+    """Return the URL at which the `serve` of this data folder serves; None if none does.
 
-    The lock is only looked at: taking the lock to try it, however briefly, would make a `serve` that starts just
-    then give up.
+    The lock is only read: taking the lock to try it, however briefly, would make a `serve` that starts just then give
+    up.
+
+    Raises OSError: when the lock's file cannot be read.
     """
     try:
         with (data_dir / LOCK_NAME).open() as file:

@@ -111,7 +111,10 @@ class ClientSettings(StorageSettings, frozen=True, kw_only=True):
 
     @property
     def trusted_networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-        """The networks of trusted_proxies. Raises ValueError, which `load_settings` turns into BadSetting."""
+        """The networks of trusted_proxies.
+
+        Raises ValueError: when a text is no network; `load_settings` turns the error into BadSetting.
+        """
         return tuple(ipaddress.ip_network(text) for text in listed(self.trusted_proxies))
 
     @property

@@ -102,7 +102,10 @@ class HostSettings(ClientSettings, frozen=True, kw_only=True):
 
     @property
     def engine_ports(self) -> range:
-        """The ports of link_ports. Raises ValueError, which `load_settings` turns into BadSetting."""
+        """The ports of link_ports.
+
+        Raises ValueError: when the text is no range of ports; `load_settings` turns the error into BadSetting.
+        """
         first, last = map(int, self.link_ports.split("-"))
         if not 0 < first <= last <= MAX_PORT:
             raise ValueError(f"Expected the first and the last of some ports between 1 and {MAX_PORT}, as 7400-7499")

@@ -87,7 +87,7 @@ class ListeningSettings(msgspec.Struct, frozen=True, kw_only=True):
     def metrics_address(self) -> tuple[str, int] | None:
         """Host and port of metrics_listen; None where it is off.
 
-        Raises ValueError, which `load_settings` turns into BadSetting.
+        Raises ValueError: when the text is no host and port; `load_settings` turns the error into BadSetting.
         """
         if self.metrics_listen == "off":
             return None
@@ -99,7 +99,10 @@ class ListeningSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def collector_headers(self) -> dict[str, str]:
-        """Return the headers of traces_headers. Raises ValueError, which `load_settings` turns into BadSetting."""
+        """Return the headers that the setting traces_headers names.
+
+        Raises ValueError: when a header is wrong; `load_settings` turns the error into BadSetting.
+        """
         headers = {}
         for each in listed(self.traces_headers or ""):
             name, equals, value = each.partition("=")

@@ -63,9 +63,9 @@ def secret_variables() -> list[str]:
 
 
 def resolved_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with secrets read from the files that it names for them, those of clients too.
+    """Return the environment with the secrets that files hold, those of clients too, in place of the files' names.
 
-    Raises BadSetting.
+    Raises BadSetting: when a file cannot be read, or both a secret and its file are given.
     """
     try:
         return with_secrets(environ, (*secret_variables(), API_KEY_VARIABLE))
@@ -74,7 +74,10 @@ def resolved_secrets(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_settings(environ: Mapping[str, str]) -> Settings:
-    """Read every setting; an empty value counts as unset. Raises BadSetting."""
+    """Read every setting; an empty value counts as unset.
+
+    Raises BadSetting: when a variable with our prefix is no setting, or a value is wrong.
+    """
     environ = resolved_secrets(environ)
     known = [variable(field.name) for field in (*_fields(), *_engine_fields())]
     for name in sorted(environ):
@@ -115,7 +118,10 @@ def _doc(field: Field) -> str:
 
 
 def _values(fields: tuple[Field, ...], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of those fields whose variable is set. Raises BadSetting."""
+    """Return the values of those fields whose variable is set.
+
+    Raises BadSetting: when a value is wrong.
+    """
     named = ((field, variable(field.name)) for field in fields)
     return {field.name: _value(name, field, environ[name]) for field, name in named if environ.get(name)}
 

@@ -86,6 +86,6 @@ class StorageSettings(ModelSettings, frozen=True, kw_only=True):
     def allowed_sources(self) -> AllowedSources:
         """Return the sources from which adapters may be downloaded.
 
-        Raises WrongSource, which `load_settings` turns into BadSetting.
+        Raises WrongSource: when a text is no source; `load_settings` turns the error into BadSetting.
         """
         return AllowedSources.parse(self.adapter_sources)

@@ -85,7 +85,7 @@ class Cipher:
     def open(self, sealed: Sealed, place: Place) -> bytes:
         """Return decrypted content.
 
-        Raises ContentUnreadable, and logs why.
+        Raises ContentUnreadable: when the key is missing, or has not encrypted this content for this place; logs why.
         """
         key = self._keys.get(sealed.key_id)
         if key is None:

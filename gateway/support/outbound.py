@@ -19,7 +19,9 @@ import certifi
 import httpx
 
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Returns the addresses of a name, for a port. Raises OSError and UnicodeError."""
+"""Returns the addresses of a name, for a port.
+
+Raises OSError or UnicodeError: when the name has no address."""
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")  # RFC 4291, section 2.4: all that is routed on the internet
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address is in the last 32 bits
@@ -71,7 +73,8 @@ class Guard:
     async def address_of(self, url: httpx.URL) -> str:
         """Return the address of a URL's host.
 
-        Raises NotPublic where any address of the host is not allowed, OSError and UnicodeError where it has none.
+        Raises NotPublic: when an address of the host is not allowed.
+        Raises OSError or UnicodeError: when the host has no address.
         """
         if url.scheme not in ("http", "https") or not url.host:
             raise NotPublic("the URL does not begin with http:// or https://")
@@ -118,9 +121,11 @@ async def send_to(
     headers: Mapping[str, str],
     content: bytes | None = None,
 ) -> AsyncIterator[httpx.Response]:
-    """Give the URL's response, with its body unread, from the server at this address.
+    """Send a request to the server at an address; give the response, with its body unread.
 
-    With TLS the server proves to be the URL's host. Raises httpx.HTTPError.
+    With TLS, the server has to prove that it is the URL's host.
+
+    Raises httpx.HTTPError: when the server does not answer or the connection is lost.
     """
     async with client.stream(
         method,
@@ -171,7 +176,7 @@ def is_public(address: str) -> bool:
 
     A cloud's address is that of its service to its machines.
 
-    Raises ValueError for a text that is not an address.
+    Raises ValueError: for a text that is not an address.
     """
     parsed = _effective(address)
     if isinstance(parsed, ipaddress.IPv6Address) and parsed not in _GLOBAL_UNICAST:

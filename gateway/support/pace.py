@@ -36,7 +36,7 @@ class Pace:
     def take(self, tenant: str, num_requests: float = 1.0) -> None:
         """Count requests of a tenant. A single one is never too large.
 
-        Raises LimitReached for one too many.
+        Raises LimitReached: when they come faster than the pace allows.
         """
         now_s = self._clock()
         busy_until_s = max(now_s, self._busy_until_s.get(tenant, now_s))

@@ -88,8 +88,9 @@ def make_private_folder(path: Path) -> Path:
 def make_data_folder(path: Path) -> None:
     """Make a folder and those above it, where they do not exist, accessible to their user alone.
 
-    Root's may be passed through, because the database, which has a user of its own, lives below.
-    Raises OSError.
+    Folders that root makes can be passed through by others: the database, which has a user of its own, lives below.
+
+    Raises OSError: when a folder cannot be made.
     """
     mode = 0o711 if os.geteuid() == 0 else 0o700
     for folder in reversed([each for each in (path, *path.parents) if not each.exists()]):

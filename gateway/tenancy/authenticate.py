@@ -62,8 +62,11 @@ class Authenticator:
     async def authenticate(self, authorization_header: str | None, address: str = "") -> Principal:
         """Return the principal of an Authorization header.
 
-        Raises InvalidApiKey, in OpenAI's words, Suspended, PermissionDenied where the key may not be used from this
-        address, TooManyAttempts, and Overloaded when the database cannot be asked.
+        Raises InvalidApiKey: when the key is not good; the message has OpenAI's words.
+        Raises Suspended: when the project or organization is suspended.
+        Raises PermissionDenied: when the key may not be used from this address.
+        Raises TooManyAttempts: when the address has sent too many wrong keys.
+        Raises Overloaded: when the database does not answer.
         """
         token = bearer_token(authorization_header)
         entry = self._cache.get(key_digest(token))  # a key that is known has the shape and the checksum of one
@@ -85,7 +88,9 @@ class Authenticator:
     async def principal(self, project_id: str, key_id: str) -> Principal:
         """Return the principal of a key of a project with which a request was accepted before.
 
-        Raises InvalidApiKey: when the key is not good any more. Raises Suspended. Raises what the database raises.
+        Raises InvalidApiKey: when the key is not good any more.
+        Raises Suspended: when the project or organization is suspended.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         async with self._database.acquire() as conn:
             row = await find_usable_key_by_id(conn, project_id, key_id)
@@ -96,10 +101,10 @@ class Authenticator:
         return principal_of(row)
 
     async def _first_seen(self, parsed: ParsedKey | None, address: str) -> CachedKey:
-        """Look up a key that is not known yet.
+        """Look up a key that the cache does not have.
 
-        Raises InvalidApiKey and counts the failure; once an address has had too many, TooManyAttempts, except for keys
-        that were good when last seen.
+        Raises InvalidApiKey: when the key is not good; the failure is counted.
+        Raises TooManyAttempts: when the address has had too many failures, and the key was not good when last seen.
         """
         is_guess = parsed is None or not self._cache.was_good(parsed.sha256)
         if is_guess and (blocked_s := self._failures.blocked_for_s(address, asyncio.get_running_loop().time())):
@@ -199,7 +204,7 @@ def bearer_token(authorization_header: str | None) -> str:
 def require(principal: Principal, scope: Scope) -> None:
     """Check that the key has this scope.
 
-    Raises PermissionDenied where it does not.
+    Raises PermissionDenied: when it does not.
     """
     if not has_scope(principal.scopes, scope):
         raise PermissionDenied(f"You have insufficient permissions for this operation. Missing scopes: {scope}.")

@@ -122,15 +122,17 @@ class Logins:
     async def log_in(self, email: str, password: str, code: str | None, client: Client) -> NewLogin:
         """Log a user in.
 
-        Raises InvalidCredentials, alike for a wrong password and an unknown address, and TooManyAttempts. Where the
-        password is right and the user has a second factor, a missing code is `totp_required`.
+        If the password is right and the user has a second factor, a missing code has the error code `totp_required`.
+
+        Raises InvalidCredentials: when the password or the code is wrong; the same when nobody has the address.
+        Raises TooManyAttempts: when too many attempts have failed.
         """
         return await self.admit(await self.prove(email, password, code, client), client)
 
     async def prove(self, email: str, password: str, code: str | None, client: Client) -> logins.Credentials:
         """Return the user whose password and, where the user has an authenticator, code these are.
 
-        Raises as `log_in` does.
+        Raises as `log_in`.
         """
         user = await self.verify(email, password, client)
         if user.totp_confirmed and code is None:
@@ -155,7 +157,10 @@ class Logins:
         return left is not None
 
     async def verify(self, email: str, password: str, client: Client) -> logins.Credentials:
-        """Return the user whose password it is. Raises as `log_in` does; the attempt counts as failed until a login."""
+        """Return the user whose password it is. The attempt counts as failed until a login succeeds.
+
+        Raises as `log_in`.
+        """
         try:
             return await self._verify(email.lower(), password, client)
         except Paused as paused:

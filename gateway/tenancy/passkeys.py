@@ -147,8 +147,9 @@ class Passkeys:
     async def log_in(self, assertion: Assertion, holder: str, client: Client) -> NewLogin:
         """Log a user in by a passkey. holder: the token of the browser that asked for the challenge.
 
-        Raises InvalidCredentials, alike for an unknown passkey and a wrong signature, TooManyAttempts, and
-        InvalidRequest where browsers have no passkeys.
+        Raises InvalidCredentials: when the signature is wrong; the same when nobody has the passkey.
+        Raises TooManyAttempts: when too many attempts have failed.
+        Raises InvalidRequest: when the server's address is one for which browsers have no passkeys.
         """
         party = self.party
         self._logins.check_blocked(client.address, client.now_s)

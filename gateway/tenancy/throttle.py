@@ -57,7 +57,7 @@ class Throttle:
     async def wait_turn(self, address: str, paused: Paused) -> None:
         """Wait until a paused attempt may be made again.
 
-        Raises Paused: where another attempt of this network, or too many of others, wait already.
+        Raises Paused: when another attempt of this network, or too many of others, wait already.
         """
         client = client_of(address)
         if client in self._waiting or len(self._waiting) >= MAX_WAITING:

@@ -33,11 +33,12 @@ class QueryTooLong(Exception):
 
 
 def encode_pair(tokenizer: Tokenizer, query: str, document: str, room: int, most: int | None = None) -> EncodedPair:
-    """Return a pair with the special tokens that the tokenizer puts around it.
+    """Return the token ids of a query and a document, with the special tokens that the tokenizer puts around them.
 
-    room: the most tokens in all. most: the most tokens of the document; None: as many as there is room for.
+    room: the most tokens of all together.
+    most: the most tokens of the document; None: as many as there is room for.
 
-    Raises QueryTooLong.
+    Raises QueryTooLong: when the query leaves no room for a document.
     """
     backend = tokenizer.backend
     first = backend.encode(query, add_special_tokens=False)
@@ -54,12 +55,13 @@ def encode_pair(tokenizer: Tokenizer, query: str, document: str, room: int, most
 def encode_pair_by_template(
     tokenizer: Tokenizer, query: str, document: str, room: int, most: int | None, *, instruction: str, answers: bool
 ) -> EncodedPair:
-    """Return a pair as the chat template shows it.
+    """Return the token ids of a query and a document as the chat template shows them.
 
-    room, most: as for `encode_pair`. instruction: what comes before the pair; "" for nothing. answers: True: with the
-    beginning of an answer behind it.
+    room, most: as for `encode_pair`.
+    instruction: the text before the pair; "" for none.
+    answers: True: with the beginning of an answer behind the pair.
 
-    Raises QueryTooLong.
+    Raises QueryTooLong: when the query leaves no room for a document.
     """
     rendered = partial(_rendered, tokenizer, query, instruction=instruction, answers=answers)
     around = len(_tokens(tokenizer, rendered("")))

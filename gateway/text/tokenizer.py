@@ -72,7 +72,10 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
-        """Load `tokenizer.json`, `tokenizer_config.json` and the chat template. Raises FileNotFoundError."""
+        """Load `tokenizer.json`, `tokenizer_config.json` and the chat template.
+
+        Raises FileNotFoundError: when the folder has no `tokenizer.json`.
+        """
         files = read_tokenizer(Path(folder))
         return cls(files.backend, files.templates, files.special_tokens, has_segments=files.has_segments)
 
@@ -84,8 +87,9 @@ class Tokenizer:
     def render_chat(self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL) -> str:
         """Return the model's prompt for a conversation.
 
-        Messages are as templates expect them: a call's arguments an object, or a text where they are none. Raises
-        InvalidRequest, with param="messages" when the template refuses them.
+        Messages are as templates expect them: a call's arguments an object, or a text where they are none.
+
+        Raises InvalidRequest: when there is no template, or it refuses the messages; the error's param is "messages".
         """
         if self._template is None:
             raise InvalidRequest(

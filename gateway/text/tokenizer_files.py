@@ -40,7 +40,7 @@ class TokenizerFiles(msgspec.Struct, frozen=True):
 def read_tokenizer(folder: Path) -> TokenizerFiles:
     """Read the tokenizer of a model folder.
 
-    Raises FileNotFoundError: without `tokenizer.json`. Raises ValueError: where a file beside it says what is no token.
+    Raises FileNotFoundError: without `tokenizer.json`. Raises ValueError: when a file beside it says what is no token.
     """
     path = folder / "tokenizer.json"
     if not path.exists():
@@ -174,7 +174,10 @@ def _number(item: tuple[str, Any]) -> int:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return a file's object, or an empty one without the file. Raises ValueError for what is no object."""
+    """Return a file's object, or an empty one without the file.
+
+    Raises ValueError: for what is no object.
+    """
     if not path.exists():
         return {}
     value = json.loads(path.read_text(encoding="utf-8"))

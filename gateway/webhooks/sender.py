@@ -143,9 +143,12 @@ class WebhookSender:
         return None
 
     async def _send(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
-        """Send a message; only the status of the answer is read.
+        """Send a message to a webhook. Of the answer, only the status is read.
 
-        Raises Undeliverable, ContentUnreadable, NotPublic, and what httpx and the resolver raise.
+        Raises Undeliverable: when the status is no success.
+        Raises ContentUnreadable: when this gateway lacks the content key that encrypted the webhook's secret.
+        Raises NotPublic: when the URL leads to an address that is not public.
+        Raises httpx.HTTPError, OSError or UnicodeError: when the receiver cannot be reached.
         """
         url = httpx.URL(delivery.url)
         place = delivery.organization_id, delivery.webhook_id

@@ -53,7 +53,7 @@ def compiler(machine: str = "") -> list[str]:
 
     machine: another kind of processor than this one's, for which `ziglang` alone compiles.
 
-    Raises BuildError: where there is none.
+    Raises BuildError: when there is none.
     """
     if importlib.util.find_spec("ziglang") is not None:
         target = f"{machine or platform.machine()}-linux-gnu.{GLIBC}"
@@ -69,7 +69,7 @@ def compiler(machine: str = "") -> list[str]:
 def build(target: Path = LIBRARY, extra: Sequence[str] = ()) -> str:
     """Compile the library, put it to target and return the tag of the systems that load it. extra: further flags.
 
-    Raises BuildError: where this is not Linux, there is no compiler, or it fails.
+    Raises BuildError: when this is not Linux, there is no compiler, or it fails.
     """
     if sys.platform != "linux":
         raise BuildError(f"the library is for Linux, not for {sys.platform}")

@@ -208,7 +208,10 @@ def _sealed_with(dsn: str, key: ContentKey) -> bool:
 
 
 async def _num_opened(dsn: str, keys: str) -> int:
-    """Open every encrypted value with these keys; return how many there are. Raises ContentUnreadable."""
+    """Open every encrypted value with these keys; return how many there are.
+
+    Raises ContentUnreadable: when the keys do not open a value.
+    """
     cipher, conn = Cipher(parse_keys(keys)), await asyncpg.connect(dsn)
     try:
         rows = await newest_sealed(conn, 1000)

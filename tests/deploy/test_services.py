@@ -59,7 +59,7 @@ class Site:
         write_secrets(self.places.secrets, secrets, secrets)
 
     def once(self, service: Service, pod: str = "shared") -> None:
-        """Run a service that ends. Raises AssertionError: where it fails."""
+        """Run a service that ends. Raises AssertionError: when it fails."""
         command = [*LORIKEET, *service.command]
         environ = self.places.environ(service, pod)
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -105,7 +105,10 @@ def site(empty_dsn: str) -> Iterator[Site]:
 
 
 def run_script(script: str, environ: dict[str, str]) -> None:
-    """Run a shell's program. Raises CalledProcessError."""
+    """Run a shell's program.
+
+    Raises CalledProcessError: when it ends with an error.
+    """
     subprocess.run(["sh", "-eu", "-c", script], env=environ, timeout=PATIENCE_S, check=True)
 
 

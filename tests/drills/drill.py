@@ -50,7 +50,9 @@ class CannotRun(Exception):
 class Drill(msgspec.Struct, frozen=True):
     """A drill.
 
-    run: takes an empty folder that every user can pass through. Raises AssertionError when a promise is broken.
+    run: takes an empty folder that every user can pass through.
+
+    Raises AssertionError: when a promise is broken.
     """
 
     name: str

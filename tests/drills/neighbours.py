@@ -120,7 +120,7 @@ def _parts(ground: Ground, noise: Noise) -> dict[str, Callable[[], list[int]]]:
 def beside(kind: str, size: Size, folder: Path, rng: random.Random) -> Outcome:
     """Measure a victim beside one kind of noise.
 
-    Raises AssertionError where the victim waits too long, where all noise was refused, and at a fault of the server.
+    Raises AssertionError: when the victim waits too long, where all noise was refused, and at a fault of the server.
     """
     data = folder / "data"
     data.mkdir()

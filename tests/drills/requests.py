@@ -185,7 +185,10 @@ class Sender:
 
 
 def every_field(size: Size, folder: Path, rng: random.Random) -> Outcome:
-    """Send every dear request. Raises AssertionError where one keeps the loop, and at a fault of the server."""
+    """Send every request that is expensive for the gateway, or one in `size.one_in` of them, to a gateway of its own.
+
+    Raises AssertionError: when a request holds up the event loop, or the server fails at one.
+    """
     (folder / "data").mkdir()
     postgres, log = Postgres(folder / "postgres"), (folder / "gateway.log").open("w")
     structlog.configure(logger_factory=structlog.WriteLoggerFactory(log))
@@ -273,7 +276,10 @@ async def _measure(ground: Ground, key: Key, noise: Noise, size: Size) -> Gaps:
 
 
 def streams_beside(size: Size, folder: Path, rng: random.Random) -> Outcome:
-    """Measure streams alone and beside large bodies. Raises AssertionError where their texts come too late."""
+    """Measure streams alone and beside large bodies.
+
+    Raises AssertionError: when their texts come too late.
+    """
     data = folder / "data"
     data.mkdir()
     kind = "4 MiB bodies"

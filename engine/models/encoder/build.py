@@ -167,7 +167,7 @@ def _prove(
 ) -> None:
     """Compute the texts side by side.
 
-    Raises UnsupportedModel: where they differ by more than rounding.
+    Raises UnsupportedModel: when they differ by more than rounding.
     """
     lengths = [len(text) for text in texts]
     positions = torch.cat([torch.arange(length, device=encoder.device) for length in lengths])

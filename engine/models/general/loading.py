@@ -43,7 +43,7 @@ SHOWN = 5
 def read_config(folder: Path, family: str, kind: Kind = DECODERS) -> PreTrainedConfig:
     """Return transformers' configuration of a model of text, of this model_type, that it has a class for.
 
-    Raises UnsupportedModel: where the installed transformers has none, or the class attends in a way of its own.
+    Raises UnsupportedModel: when the installed transformers has none, or the class attends in a way of its own.
     """
     if (folder / "adapter_config.json").exists():
         raise UnsupportedModel(f"{folder} has adapter_config.json: an adapter is no base model")

@@ -59,7 +59,7 @@ class TextsInTurn:
 def prove(model: PreTrainedModel, decoder: GeneralDecoder) -> None:
     """Compute the texts in both ways.
 
-    Raises UnsupportedModel: where they differ by more than rounding.
+    Raises UnsupportedModel: when they differ by more than rounding.
     """
     size = model.config.vocab_size
     texts = [

@@ -203,9 +203,10 @@ class AdapterImportController(Controller):
 
 
 async def _answer_again(services: AdminServices, row: ImportRow) -> PutAdapter:
-    """Answer a client that did not get the first answer.
+    """Answer a client that repeats a request since it did not get the first answer.
 
-    Raises what the first answer raised.
+    Raises InvalidRequest: when the import or its version was rejected.
+    Raises Conflict: when the import runs still or has failed, or its version was deleted.
     """
     if row.state == "rejected":
         raise InvalidRequest(row.reason or "", param="file", code="adapter_rejected")
@@ -225,7 +226,7 @@ async def _answer_again(services: AdminServices, row: ImportRow) -> PutAdapter:
 async def _existing(conn: Connection, project_id: str, import_id: str) -> ImportRow:
     """Return an import of the project.
 
-    Raises NotFound.
+    Raises NotFound: when the project has no import with this id.
     """
     row = await adapter_imports.find_import(conn, project_id, import_id)
     if row is None:
@@ -236,7 +237,7 @@ async def _existing(conn: Connection, project_id: str, import_id: str) -> Import
 def _offset(request: Request[Any, Any, Any]) -> int:
     """Return the offset that the header names.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest: when the header is missing or is no whole number.
     """
     text = request.headers.get(OFFSET_HEADER, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= MAX_OFFSET_DIGITS):

@@ -111,7 +111,8 @@ class AdapterSettingsController(Controller):
 def _check(wanted: SetAdapter, caller: Actor) -> None:
     """Check the new settings.
 
-    Raises InvalidRequest, and PermissionDenied for settings that take more than a role in the project.
+    Raises InvalidRequest: when the system prompt holds a NUL character.
+    Raises PermissionDenied: when a caller with a role in the project alone pins or unpins the adapter.
     """
     if isinstance(wanted.defaults.system_prompt, str) and "\0" in wanted.defaults.system_prompt:
         raise wrong_value("defaults.system_prompt", "it must not hold a NUL character")

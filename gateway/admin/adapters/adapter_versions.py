@@ -170,7 +170,7 @@ class AdapterVersionController(Controller):
 async def _existing(conn: Connection, adapter: adapters.AdapterRow, version: str) -> VersionRow:
     """Return a version of an adapter.
 
-    Raises NotFound.
+    Raises NotFound: when the adapter has no such version.
     """
     number = _number(version)
     row = await adapter_versions.find_version(conn, adapter.id, number) if number is not None else None

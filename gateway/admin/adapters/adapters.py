@@ -213,8 +213,10 @@ async def _receive(
 ) -> tuple[ImportRow, Path]:
     """Receive an upload and return the import, whose turn in the intake it is, and the folder of what came.
 
-    Raises as `receive_adapter`. Raises Conflict: when the import was canceled meanwhile. Nothing is left of an
+      Nothing is left of an
     import whose body is no adapter's.
+
+    Raises as `receive_adapter`.
     """
 
     async def touch() -> None:
@@ -291,7 +293,7 @@ def check_disk(services: AdminServices) -> None:
 async def check_room(conn: Connection, project_id: str) -> None:
     """Check how many imports of a project are in progress.
 
-    Raises Conflict where as many are as may be.
+    Raises Conflict: when the project has `MAX_AT_WORK` imports in progress.
     """
     if await adapter_imports.num_at_work(conn, project_id) >= MAX_AT_WORK:
         raise Conflict(
@@ -306,7 +308,8 @@ async def check_storage(
     """Check the size of a new adapter before it arrives.
 
     The bytes that are stored by now do not count here: the same content counts once, which only its inspection tells.
-    Raises QuotaExceeded for an adapter that is larger than all that may be stored.
+
+    Raises QuotaExceeded: for an adapter that is larger than all that may be stored.
     """
     most = await most_storage(conn, organization_id, project_id)
     if most is not None and announced_bytes > most + MAX_WRAPPING_BYTES:
@@ -321,7 +324,7 @@ async def put_answer(
 ) -> PutAdapter:
     """Return the answer to an upload.
 
-    Raises NotFound for an adapter that was removed meanwhile.
+    Raises NotFound: for an adapter that was removed meanwhile.
     """
     async with services.database.acquire() as conn:
         row = await adapters.find_adapter(conn, project_id, name)
@@ -340,7 +343,7 @@ async def make_current(
 ) -> Adapter:
     """Make a version of a locked adapter the current one, at the caller's wish.
 
-    Raises Conflict for a version that is not ready.
+    Raises Conflict: for a version that is not ready.
     """
     found = await find_version(conn, before.id, version)
     if found is None or found.state != "ready":
@@ -381,7 +384,10 @@ def audited(row: adapters.AdapterRow) -> dict[str, Any]:
 
 
 async def locked_adapter(conn: Connection, project_id: str, name: str) -> adapters.AdapterRow:
-    """Nobody else changes it until the transaction ends. Raises NotFound."""
+    """Return an adapter of the project by its name, locked: nobody else changes it until the transaction ends.
+
+    Raises NotFound: when the project has no such adapter.
+    """
     row = await adapters.lock_adapter(conn, project_id, name)
     if row is None:
         raise no_such_adapter(name)
@@ -391,7 +397,7 @@ async def locked_adapter(conn: Connection, project_id: str, name: str) -> adapte
 def checked_name(name: str) -> None:
     """Check the name of an adapter.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest: when an adapter cannot have this name.
     """
     try:
         check_adapter_name(name)

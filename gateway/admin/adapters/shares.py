@@ -140,9 +140,9 @@ async def _adapter_id(conn: Connection, project_id: str, name: str) -> str:
 
 
 async def _check_active(conn: Connection, organization_id: str, project_id: str) -> None:
-    """Check that a project is active.
+    """Check that the organization has an active project with this id.
 
-    Raises InvalidRequest, the same for another organization's project as for none.
+    Raises InvalidRequest: when it has none; the error is the same where another organization has such a project.
     """
     found = await projects.get_project(conn, organization_id, project_id)
     if found is None or found.archived_at is not None:

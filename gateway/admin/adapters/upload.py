@@ -41,10 +41,10 @@ class Uploaded(msgspec.Struct, frozen=True):
 
 
 async def receive_adapter(request: Request[Any, Any, Any], folder: Path, max_bytes: int) -> Uploaded:
-    """Write what comes into folder, which is empty.
+    """Write the parts of a multipart upload into a folder, which is empty.
 
-    Raises InvalidRequest naming the part that is missing, unknown or there twice, or where nothing comes for
-    `IDLE_S`, and BodyTooLarge beyond max_bytes.
+    Raises InvalidRequest: when a part is missing, unknown or there twice, or no byte arrives for `IDLE_S`.
+    Raises BodyTooLarge: when more than max_bytes arrive.
     """
     content_type, options = parse_options_header(request.headers.get("content-type", ""))
     if content_type != "multipart/form-data" or not options.get("boundary"):

@@ -99,7 +99,8 @@ class AdjustmentController(Controller):
 async def _corrected(conn: Connection, organization_id: str, project_id: str, wanted: Adjust) -> datetime.date | None:
     """Return the closed month that an adjustment corrects, None for the month that is open.
 
-    Raises InvalidRequest naming the field.
+    Raises InvalidRequest: when the month is not closed, the project has no such request, or the request is of another
+    month.
     """
     period = None
     if wanted.corrects_period is not None:

@@ -111,7 +111,7 @@ def bucket_shape(widths: Mapping[str, Bounds], group_by: Sequence[str]) -> dict[
 def read_buckets(params: MultiDict[Any], widths: Mapping[str, Bounds], now: datetime.datetime) -> BucketQuery:
     """Read the window and the width of buckets.
 
-    Raises InvalidRequest naming the parameter.
+    Raises InvalidRequest: when a parameter is missing or wrong; the error names the parameter.
     """
     bounds = widths.get(params.get("bucket_width", "1d"))
     if bounds is None:
@@ -139,7 +139,7 @@ def read_buckets(params: MultiDict[Any], widths: Mapping[str, Bounds], now: date
 def sum_query(params: MultiDict[Any], buckets: BucketQuery, caller: Actor, group_by: tuple[str, ...]) -> SumQuery:
     """Read the filters and groups of a query of sums.
 
-    Raises InvalidRequest naming the parameter.
+    Raises InvalidRequest: when a parameter is wrong; the error names the parameter.
     """
     groups = read_values(params, "group_by")
     if unknown := [group for group in groups if group not in group_by]:

@@ -181,7 +181,10 @@ class DeliveryController(Controller):
 
 
 def _check(wanted: SetDelivery) -> datetime.date:
-    """Check a wanted delivery and return the first day of its first period. Raises InvalidRequest naming the field."""
+    """Check a wanted delivery and return the first day of its first period.
+
+    Raises InvalidRequest: when a field is wrong; the error names the field.
+    """
     check_name(wanted.name)
     if wanted.format not in FORMATS_OF[wanted.kind]:
         raise wrong_value("format", f"expected one of {', '.join(FORMATS_OF[wanted.kind])} for {wanted.kind}")
@@ -205,7 +208,7 @@ def _check(wanted: SetDelivery) -> datetime.date:
 async def _check_first(conn: Connection, organization_id: str, wanted: SetDelivery, from_period: datetime.date) -> None:
     """Check the first period of a monthly delivery.
 
-    Raises InvalidRequest for one before the organization's first month.
+    Raises InvalidRequest: when the period is before the organization's first month.
     """
     first, _ = await first_and_last(conn, organization_id)
     if wanted.from_period is not None and wanted.schedule == "monthly" and from_period < first:

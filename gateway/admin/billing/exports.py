@@ -67,7 +67,7 @@ class ProjectExportController(Controller):
 def _wanted(request: Request[Any, Any, Any], organization_id: str, project_id: str | None) -> ExportRequest:
     """Read the parameters of an export.
 
-    Raises InvalidRequest naming the parameter.
+    Raises InvalidRequest: when a parameter is missing or wrong; the error names the parameter.
     """
     params = request.query_params
     for name in REQUIRED:

@@ -178,7 +178,7 @@ class PriceController(Controller):
 def _entries(wanted: SetPrices) -> list[Entry]:
     """Return the entries of new prices.
 
-    Raises InvalidRequest naming the entry's field.
+    Raises InvalidRequest: when an entry is wrong or there twice; the error names the entry's field.
     """
     entries: dict[tuple[str, str, str], Entry] = {}
     for place, each in enumerate(wanted.entries):
@@ -209,9 +209,9 @@ def _entries(wanted: SetPrices) -> list[Entry]:
 
 
 async def _discounts(conn: Connection, organization_id: str, wanted: SetPrices) -> dict[str, int]:
-    """Return the discounts of new prices.
+    """Return the discounts of new prices, in basis points by the project's id.
 
-    Raises InvalidRequest for a project twice, and alike for another organization's and for none.
+    Raises InvalidRequest: when a project is named twice, or the organization has no project with an id.
     """
     discounts: dict[str, int] = {}
     for place, each in enumerate(wanted.discounts):

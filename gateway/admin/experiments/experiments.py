@@ -154,9 +154,9 @@ class ExperimentController(Controller):
 async def existing_experiment(
     conn: Connection, project_id: str, experiment_id: str, *, lock: bool = False
 ) -> ExperimentRow:
-    """Return an experiment of the project. With lock, nobody else changes it until the transaction ends.
+    """Return an experiment of the project. lock: True: nobody else changes it until the transaction ends.
 
-    Raises NotFound, alike for another project's experiment and for none.
+    Raises NotFound: when the project has no experiment with this id, whether or not another project has.
     """
     find = experiments.lock_experiment if lock else experiments.find_experiment
     row = await find(conn, project_id, experiment_id)

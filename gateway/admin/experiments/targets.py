@@ -113,7 +113,10 @@ async def _resolve(
 
 
 async def _own(conn: Connection, project_id: str, name: str, version: int | None, *, lock: bool) -> arms.OwnVersion:
-    """Return a version of the project's own adapter. Raises Unfit."""
+    """Return a version of the project's own adapter.
+
+    Raises Unfit: when the project has no such version, it is not ready, or the adapter belongs to another project.
+    """
     found = await arms.find_own(conn, project_id, name, version)
     if found is not None and (not lock or await arms.keep_own(conn, found)):
         return found

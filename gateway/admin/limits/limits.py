@@ -162,9 +162,9 @@ async def _list(
 
 
 async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id: str | None) -> LimitOut:
-    """Set a limit, in a transaction that holds the lock of the project or, without one, of the organization.
+    """Set a limit, in a transaction that holds the lock of the project or, without a project, of the organization.
 
-    Raises InvalidRequest naming the field.
+    Raises InvalidRequest: when a field is wrong; the error names the field.
     """
     percents = wanted.alert_percents
     if percents is UNSET:
@@ -206,7 +206,7 @@ async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id:
 async def _check_key(conn: Connection, wanted: SetLimit, project_id: str | None) -> None:
     """Check that a key is the project's.
 
-    Raises InvalidRequest alike for another project's key and for none.
+    Raises InvalidRequest: when the project has no such key, whether or not another project has, or the key was revoked.
     """
     assert wanted.api_key_id is not None
     known = None
@@ -244,9 +244,9 @@ async def remove_one(conn: Connection, caller: Actor, project_id: str | None, li
 
 
 def _check_may_change(caller: Actor, api_key_id: str | None, project_id: str | None) -> None:
-    """Check that the caller may change a limit: a project's own people may bound its keys, not the project.
+    """Check that the caller may change a limit. A role in a project is enough for limits of the project's keys alone.
 
-    Raises PermissionDenied.
+    Raises PermissionDenied: when the caller may not change the limit.
     """
     if api_key_id is None:
         authorize(caller, "limits.write", project_id)

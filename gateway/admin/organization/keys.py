@@ -232,7 +232,7 @@ def _check_models(models: Sequence[str] | None) -> None:
 def networks(texts: Sequence[str] | None) -> list[Network] | None:
     """Return the networks of an allowlist.
 
-    Raises InvalidRequest naming the place in `ip_allowlist`.
+    Raises InvalidRequest: when a text is no network; the error names its place in `ip_allowlist`.
     """
     if texts is None:
         return None

@@ -401,7 +401,10 @@ async def _check_password(
 
 
 async def find_login(request: Request[Any, Any, Any], services: AdminServices, caller: Actor) -> rows.LoggedIn:
-    """Return the login with which a request is made. Raises as `Logins.find` does."""
+    """Return the login with which a request is made.
+
+    Raises as `Logins.find`.
+    """
     return await services.logins.find(login_token(request) or "", caller.address, asyncio.get_running_loop().time())
 
 

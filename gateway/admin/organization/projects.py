@@ -194,9 +194,9 @@ async def existing_project(
 ) -> projects.ProjectRow:
     """Return a project of the organization.
 
-    With lock, nobody else changes it, or what belongs to it, until the transaction ends.
+    lock: True: nobody else changes the project, or what belongs to it, until the transaction ends.
 
-    Raises NotFound, alike for another organization's project and for none.
+    Raises NotFound: when the organization has no project with this id, whether or not another organization has.
     """
     find = projects.lock_project if lock else projects.get_project
     row = await find(conn, organization_id, project_id)
@@ -208,7 +208,7 @@ async def existing_project(
 async def active_project(conn: Connection, organization_id: str, project_id: str) -> projects.ProjectRow:
     """Lock a project for changes, as `existing_project` does.
 
-    Raises Conflict for an archived project.
+    Raises Conflict: for an archived project.
     """
     row = await existing_project(conn, organization_id, project_id, lock=True)
     if row.archived_at is not None:

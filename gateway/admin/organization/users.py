@@ -231,9 +231,9 @@ class UserController(Controller):
 
 
 async def existing_user(conn: Connection, organization_id: str, user_id: str, *, lock: bool = False) -> users.UserRow:
-    """Return a user of the organization. With lock, nobody else changes the user until the transaction ends.
+    """Return a user of the organization. lock: True: nobody else changes the user until the transaction ends.
 
-    Raises NotFound, alike for another organization's user and for none.
+    Raises NotFound: when the organization has no user with this id, whether or not another organization has.
     """
     row = await (users.lock_user if lock else users.get_user)(conn, organization_id, user_id)
     if row is None:

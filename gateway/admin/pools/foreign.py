@@ -38,7 +38,7 @@ def check_engine(wanted: CreatePool, settings: Mapping[str, str]) -> list[str]:
 
     settings: the driver's settings, whose values are good.
 
-    Raises InvalidRequest: where the model, the number of replicas or the addresses do not go with the engine.
+    Raises InvalidRequest: when the model, the number of replicas or the addresses do not go with the engine.
     """
     if wanted.engine == OWN_DRIVER:
         if wanted.urls:
@@ -128,7 +128,7 @@ def urls_of(pool: ServedPool, wanted: UpdatePool | None = None, settings: Mappin
     There are none for a pool of our own engines.
     settings: the driver's settings, after the change.
 
-    Raises InvalidRequest: where an address is wrong, or is private and may not be.
+    Raises InvalidRequest: when an address is wrong, or is private and may not be.
     """
     present = pool.revisions[pool.row.wanted_revision]
     if present.is_managed:

@@ -186,12 +186,18 @@ async def check_operator(conn: Connection, caller: Actor) -> None:
 
 
 def check_labels(labels: Mapping[str, str], field: str = "labels") -> None:
-    """Check labels, which a field has. Raises InvalidRequest naming the wrong one."""
+    """Check labels. field: the field of the request that has them, for the error.
+
+    Raises InvalidRequest: when a name or a value cannot be that of a label.
+    """
     check_excluded({name: (value,) for name, value in labels.items()}, field)
 
 
 def check_excluded(excluded: Mapping[str, Sequence[str]], field: str = "exclusion") -> None:
-    """Check values of labels, by the labels' names, which a field has. Raises InvalidRequest naming the wrong one."""
+    """Check values of labels, by the labels' names. field: the field of the request that has them, for the error.
+
+    Raises InvalidRequest: when a name or a value cannot be that of a label.
+    """
     for name, values in excluded.items():
         for part in (name, *values):
             if _LABEL.fullmatch(part) is None:

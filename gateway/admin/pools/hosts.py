@@ -190,7 +190,10 @@ class HostController(Controller):
 
 
 async def _existing(conn: Connection, host_id: str) -> Host:
-    """Return a host. Raises NotFound."""
+    """Return a host.
+
+    Raises NotFound: when no host has this id.
+    """
     found = next((each for each in await _hosts(conn) if each.id == host_id), None)
     if found is None:
         raise NotFound(f"There is no host with the id '{host_id}'.", param="host_id")

@@ -125,9 +125,9 @@ class UpdatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_scaling(scaling: PoolScalingIn, num_replicas: int | UnsetType, *, is_managed: bool) -> Bounds:
-    """Return bounds that are good, with a number that is asked for beside them. Raises InvalidRequest.
+    """Return the bounds of an automatic number of replicas. is_managed: whether agents start the replicas.
 
-    is_managed: whether agents start the replicas.
+    Raises InvalidRequest: when agents do not start the replicas, or the bounds contradict each other or num_replicas.
     """
     if not is_managed:
         raise wrong_value("scaling", "agents start no servers of this pool, so their number is that of its 'urls'")
@@ -180,7 +180,7 @@ def check_model(model: str) -> None:
 def read_settings(settings: dict[str, str | bool | int | float], driver: Driver) -> dict[str, str]:
     """Return the settings of engines, or of another driver, as texts.
 
-    Raises InvalidRequest naming the one that is wrong.
+    Raises InvalidRequest: when a setting is unknown or its value is wrong; the error names the setting.
     """
     texts = {name: _text_of(value) for name, value in settings.items()}
     try:
@@ -230,7 +230,10 @@ def _text_of(value: str | bool | int | float) -> str:
 
 
 async def read_grants(conn: Connection, organization_id: str, wanted: Sequence[PoolGrantIn]) -> list[Grant]:
-    """Return the grants; organization_id is the caller's. Raises InvalidRequest naming the one that is wrong."""
+    """Return the grants; organization_id is the caller's.
+
+    Raises InvalidRequest: when a grant is given twice, or there is no organization or project with the id.
+    """
     grants = [Grant(each.organization_id or organization_id, each.project_id) for each in wanted]
     for place, grant in enumerate(grants):
         if grant in grants[:place]:

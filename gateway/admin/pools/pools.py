@@ -269,7 +269,10 @@ class PoolController(Controller):
 
 
 def only_pool(found: Sequence[ServedPool], pool_id: str) -> ServedPool:
-    """Return the only pool that was looked for by its id. Raises NotFound."""
+    """Return the pool that a search by its id has found.
+
+    Raises NotFound: when the search has found none.
+    """
     if not found:
         raise NotFound(f"There is no pool with the id '{pool_id}'.", param="pool_id")
     return found[0]
@@ -291,7 +294,10 @@ async def _locked_pool(conn: Connection, organization_id: str, pool_id: str) -> 
 
 
 async def _fresh(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:
-    """Return a pool that this transaction has locked or made. Raises NotFound."""
+    """Return a pool that this transaction has locked or made.
+
+    Raises NotFound: when there is no pool with this id.
+    """
     return only_pool(await managed.list_managed(conn, organization_id, pool_id), pool_id)
 
 
@@ -316,7 +322,10 @@ async def _detail(services: AdminServices, conn: Connection, pool: ServedPool) -
 
 
 async def _scale(conn: Connection, before: ServedPool, wanted: UpdatePool) -> None:
-    """Change how many replicas run, and whether that follows the load. Raises InvalidRequest."""
+    """Change how many replicas run, and whether that follows the load.
+
+    Raises InvalidRequest: when the bounds are wrong, or the number of replicas is outside of them.
+    """
     present = before.revisions[before.row.wanted_revision]
     bounds = before.scaling.bounds if before.scaling is not None else None
     if wanted.scaling is None:
@@ -334,7 +343,10 @@ async def _scale(conn: Connection, before: ServedPool, wanted: UpdatePool) -> No
 
 
 async def _place(conn: Connection, before: ServedPool, wanted: UpdatePool) -> None:
-    """Change on which hosts replicas start. Raises InvalidRequest."""
+    """Change on which hosts replicas start.
+
+    Raises InvalidRequest: when labels are wrong, or agents do not start the replicas.
+    """
     is_managed = before.revisions[before.row.wanted_revision].is_managed
     placement = before.row.placement if wanted.placement is UNSET else wanted.placement
     exclusion = before.row.exclusion if wanted.exclusion is UNSET else wanted.exclusion

@@ -84,7 +84,10 @@ class ReplicaController(Controller):
 async def _existing(
     services: AdminServices, conn: Connection, organization_id: str, replica_id: str
 ) -> tuple[pools.PoolRow, Replica]:
-    """Return a replica and its pool, which is locked. Raises NotFound."""
+    """Return a replica and its pool, which is locked.
+
+    Raises NotFound: when no replica of the organization's pools has this id.
+    """
     row = await replicas.find_replica(conn, organization_id, replica_id)
     pool = await managed.lock_whole_pool(conn, organization_id, row.pool_id) if row else None
     if row is None or pool is None:

@@ -130,7 +130,7 @@ async def _explain(
 
 
 async def _stored_document(conn: Connection, owner_id: str, route_id: str, version: int) -> Document:
-    """Return the document of a version of a route. Raises InvalidRequest: where that is not kept."""
+    """Return the document of a version of a route. Raises InvalidRequest: when that is not kept."""
     row = await routes.find_route_version(conn, owner_id, route_id, version)
     if row is None:
         raise wrong_value("version", f"the route has no version {version} that is kept")

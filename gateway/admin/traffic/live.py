@@ -223,7 +223,10 @@ async def watch_live(request: Request[Any, Any, Any], services: Services, caller
     token, header = login_token(request), request.headers.get("authorization")
 
     async def rights() -> object:
-        """Return what the caller may do now. Raises what the guard raises for a caller who may do nothing any more."""
+        """Return what the caller may do now.
+
+        Raises the guard's error: when the caller may do nothing any more.
+        """
         if caller.kind == "api_key":
             return (await services.authenticator.authenticate(header, caller.address)).permissions
         found = await services.logins.find(token or "", caller.address, asyncio.get_running_loop().time())

@@ -236,7 +236,7 @@ async def _only(conn: Connection, query: request_list.RequestQuery, request_id: 
 def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.datetime]:
     """Read the window from start_time up to end_time.
 
-    Raises InvalidRequest naming the parameter.
+    Raises InvalidRequest: when a time is wrong, or the window is empty or too long; the error names the parameter.
     """
     now_s = int(datetime.datetime.now(datetime.UTC).timestamp())
     end_s = min(read_time(params, "end_time"), now_s + 60) if "end_time" in params else now_s + 60
@@ -257,7 +257,7 @@ def cursor(key: request_list.RequestKey) -> str:
 def read_cursor(text: str) -> request_list.RequestKey:
     """Read the place after which a page begins.
 
-    Raises InvalidRequest for a text that no page gave.
+    Raises InvalidRequest: for a text that no page gave.
     """
     try:
         decoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()

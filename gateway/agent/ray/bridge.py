@@ -93,7 +93,7 @@ class Bridge:
             self._fail_all()
 
     async def call(self, call: Call, seconds: float) -> Answer:
-        """Return the driver's answer. Raises CannotReach: where there is none, or it is that the cluster is away."""
+        """Return the driver's answer. Raises CannotReach: when there is none, or it is that the cluster is away."""
         process = self._process
         if process is None or process.stdin is None:
             raise CannotReach(self._why)

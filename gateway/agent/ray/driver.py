@@ -101,7 +101,10 @@ class Driver:
         self._supervisor = ray.remote(Supervisor)
 
     def connect(self) -> int:
-        """Connect, and find the seats that there are; return the number of nodes. Raises whatever Ray raises."""
+        """Connect to the cluster, and find the seats that there are; return the number of nodes.
+
+        Raises the errors of Ray: when the cluster does not answer or has another version.
+        """
         ray.init(
             address=self._setup.address,
             namespace=self._setup.namespace,
@@ -178,9 +181,10 @@ class Driver:
         return Picture(sorted(engines, key=lambda each: each.generation), list(ended.values()), nodes)
 
     async def _sight(self, supervisor: Any, public_keys: list[str], seconds: float) -> Sight:
-        """Return what a supervisor sees now. One that owes an answer is not asked again before that is there.
+        """Return what a supervisor sees now. One that has not answered yet is not asked again before it has.
 
-        Raises TimeoutError, or what the supervisor raised.
+        Raises TimeoutError: when the answer does not come in time.
+        Raises the supervisor's error: when the call fails.
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + seconds
@@ -316,7 +320,11 @@ class Driver:
 
 
 async def _within(seconds: float, answer: Awaitable[Any]) -> Any:
-    """Return what a supervisor answers. Raises TimeoutError, or what it raised; the call itself goes on."""
+    """Return what a supervisor answers within so many seconds. A call that takes longer goes on.
+
+    Raises TimeoutError: when the answer does not come in time.
+    Raises the supervisor's error: when the call fails.
+    """
     waiting = asyncio.ensure_future(answer)
     done, _ = await asyncio.wait({waiting}, timeout=seconds)
     if not done:

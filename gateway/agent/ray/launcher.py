@@ -179,7 +179,10 @@ class RayLauncher:
             await asyncio.sleep(LOOK_PAUSE_S)
 
     async def _look(self) -> None:
-        """Take a new picture. Raises CannotReach."""
+        """Read from the cluster which nodes and engines it has now.
+
+        Raises CannotReach: when the cluster does not answer.
+        """
         before = self._engines
         self._tried.clear()
         is_held = asyncio.get_running_loop().time() < self._kept_until_s
@@ -207,7 +210,10 @@ class RayLauncher:
 
 
 async def count_nodes(settings: Settings) -> int:
-    """Return the number of nodes of the cluster. Raises CannotReach."""
+    """Return the number of nodes of the cluster.
+
+    Raises CannotReach: when the cluster does not answer.
+    """
 
     async def nothing() -> None:
         pass

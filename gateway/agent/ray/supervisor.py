@@ -80,9 +80,9 @@ class Supervisor:
         return Sight(self._context.get_node_id(), list(engines.values()), asks, list(self._ended.values()))
 
     async def offer(self, ask: Ask, public_keys: list[str]) -> Spot | None:
-        """Return where the engine would be, which `go` starts then; None where one of the replica lives.
+        """Return the spot that an engine would have, kept for `go`; None if an engine of the replica lives already.
 
-        Raises CannotStart.
+        Raises CannotStart: when this node has another version, or lacks the model or a free GPU.
         """
         launcher = await self._ready(public_keys)
         self._check_version()
@@ -120,7 +120,10 @@ class Supervisor:
         return None
 
     async def go(self, spec: Spec | None) -> Engine | None:
-        """Start the engine that was offered a spot, or none. Raises CannotStart."""
+        """Start the engine for which `offer` has kept a spot; give the spot up where spec is None.
+
+        Raises CannotStart: when the spot was given up meanwhile, or the engine cannot start.
+        """
         if self._decision is None or self._starting is None or self._decision.done():
             raise CannotStart("the place that was kept for it was given up")
         self._decision.set_result(spec)

@@ -28,7 +28,7 @@ def model_file(driver: Driver, source: str, folder: Path) -> Path:
     """Return the path that a server reads: for llama.cpp the GGUF file, for vLLM the folder of the prepared model.
 
     source: the model as the operator named it.
-    Raises OSError: where the path is not there.
+    Raises OSError: when the path is not there.
     """
     found = folder
     if driver == "llamacpp":
@@ -70,7 +70,7 @@ def footprint(
 
 
 def _demo_file() -> Path:
-    """Return the demo model's file, as its wheel brings it. Raises OSError: where the wheel is not installed."""
+    """Return the demo model's file, as its wheel brings it. Raises OSError: when the wheel is not installed."""
     try:
         files = importlib.metadata.files(_DEMO_WHEEL) or []
     except importlib.metadata.PackageNotFoundError:

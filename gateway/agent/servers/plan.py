@@ -35,7 +35,7 @@ def plan_of_server(
     folder: the folder of the prepared model.
     num_threads, gpu: as in `ServerPlan`.
     Blocks.
-    Raises OSError or ValueError: where the program or the model is not there.
+    Raises OSError or ValueError: when the program or the model is not there.
     """
     driver, own = revision.driver, parse_foreign_settings(revision.settings)
     if driver not in programs:

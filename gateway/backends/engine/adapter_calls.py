@@ -22,9 +22,13 @@ class AdapterCalls:
         self._waiters: dict[tuple[str, bool], list[Waiter]] = {}  # by content key, and whether for a probe
 
     async def ask(self, command: LoadAdapter | UnloadAdapter, timeout_s: float) -> AdapterStatus:
-        """Send a command, and return the engine's answer. A second call for a probe that is under way waits for that.
+        """Send a command about an adapter, and return the engine's answer.
 
-        Raises TimeoutError, what `send` raises, or the error that `lost` was given.
+        A second call that asks for a probe which is under way waits for the same answer.
+
+        Raises TimeoutError: when no answer comes within timeout_s.
+        Raises the error that was given to `lost`: when the connection is lost.
+        Raises as `send`.
         """
         probes = isinstance(command, LoadAdapter) and command.probe
         waiters = self._waiters.setdefault((command.digest, probes), [])

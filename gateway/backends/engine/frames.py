@@ -35,9 +35,10 @@ class Frames:
         self._loop.remove_reader(self._socket.FD)
 
     def send(self, frame: bytes) -> None:
-        """Send a message.
+        """Send a message without waiting.
 
-        Raises zmq.Again where the high-water mark is reached, and zmq.ZMQError.
+        Raises zmq.Again: when the high-water mark is reached.
+        Raises zmq.ZMQError: when the socket fails.
         """
         self._socket.send(frame, zmq.NOBLOCK)
         self._poll()

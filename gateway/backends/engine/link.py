@@ -127,7 +127,10 @@ class EngineLink:
             await asyncio.to_thread(self._context.term)  # waits for the goodbye to leave
 
     def send(self, message: GatewayMessage) -> None:
-        """Hand a message to the socket without waiting. Raises EngineGone when no engine is there to read it."""
+        """Hand a message to the socket without waiting.
+
+        Raises EngineGone: when no engine is there to read it.
+        """
         if self._engine_id is None or self._frames is None:
             raise EngineGone(self.detail)
         _put(self._frames, message)
@@ -228,7 +231,10 @@ class EngineLink:
             self._listener.received(message)
 
     async def _beat(self, frames: Frames) -> None:
-        """Send heartbeats. Raises EngineGone as soon as `DEAD_AFTER_S` have passed since the engine's last message."""
+        """Send heartbeats.
+
+        Raises EngineGone: as soon as `DEAD_AFTER_S` have passed since the engine's last message.
+        """
         loop = asyncio.get_running_loop()
         sequence, beat_s = 0, loop.time()
         while True:
@@ -246,7 +252,10 @@ class _RefusedHello(EngineGone):
 
 
 async def _watch(events: Frames) -> None:
-    """Wait until the connection is closed, which is known long before heartbeats are missed. Raises EngineGone then."""
+    """Wait until the engine closes the connection, which shows long before heartbeats are missed.
+
+    Raises EngineGone: when the connection is closed.
+    """
     await events.take()
     raise EngineGone("the engine closed the connection")
 

@@ -59,7 +59,10 @@ class EngineModel:
         fit: Fit = as_it_is,
         owner: str = "",
     ) -> PreparedPrompt:
-        """Render the chat template and tokenize what fits. Raises as `Model.prepare_chat`."""
+        """Render the chat template and tokenize what fits.
+
+        Raises as `gateway.backends.base.Model.prepare_chat`.
+        """
         text = fit(self.tokenizer.render_chat(messages, tools, rendering))
         if rendering.add_special_tokens:
             token_ids = self.tokenizer.encode_text(text)
@@ -68,7 +71,10 @@ class EngineModel:
         return PreparedPrompt(token_ids, len(token_ids))
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
-        """Tokenize a plain prompt, or check ids against the vocabulary. Raises as `Model.prepare_text`."""
+        """Tokenize a plain prompt, or check ids against the vocabulary.
+
+        Raises as `gateway.backends.base.Model.prepare_text`.
+        """
         token_ids = (
             self.tokenizer.encode_text(prompt, add_special_tokens=add_special_tokens)
             if isinstance(prompt, str)

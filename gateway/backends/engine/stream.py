@@ -68,9 +68,9 @@ class EngineStream(msgspec.Struct, eq=False):
             self.waiter.set_result(None)
 
     async def take(self) -> list[Delta] | Final:
-        """Wait for the next deltas and take them.
+        """Wait for the next deltas of the stream, and return them; return the Final after the last ones.
 
-        Raises the error with which the stream was cut off.
+        Raises the error that was given to `cut_off`: when the stream was cut off.
         """
         while not self.backlog and self.final is None and self.cut_off is None:
             self.waiter = asyncio.get_running_loop().create_future()

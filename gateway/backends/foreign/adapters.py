@@ -138,7 +138,10 @@ class ServerAdapters:
             self._changed()
 
     async def probe(self, key: str) -> AdapterProbe:
-        """Try an adapter beside the base. Raises as `ensure`."""
+        """Try an adapter beside the base.
+
+        Raises as `ensure`.
+        """
         began_s, was_ready = time.monotonic(), digest_of(key) in self._ready
         await self.ensure(key)
         load_s = 0.0 if was_ready else time.monotonic() - began_s
@@ -147,7 +150,10 @@ class ServerAdapters:
         return AdapterProbe(load_s, 0, 1, abs(of_adapter - of_base))
 
     async def pin(self, key: str) -> None:
-        """Load an adapter, and keep it until `unpin` or `unload`. Raises as `ensure`."""
+        """Load an adapter, and keep it until `unpin` or `unload`.
+
+        Raises as `ensure`.
+        """
         await self.ensure(key)
         self._pinned.add(digest_of(key))
 
@@ -245,7 +251,7 @@ class ServerAdapters:
     async def _check_base(self) -> None:
         """Find out once for each start of the server whether it answers a name that nobody has from the base.
 
-        Raises Overloaded: where it does, so that another server is asked.
+        Raises Overloaded: when it does, so that another server is asked.
         """
         if self._way is None or not self._way.takes_names or self._has_honest_base:
             return
@@ -261,7 +267,7 @@ class ServerAdapters:
             raise AnotherModel(SILENT_BASE)
 
     async def _make_room(self) -> None:
-        """Unload the least recently used adapters beyond the limit. Raises Overloaded: where all are in use."""
+        """Unload the least recently used adapters beyond the limit. Raises Overloaded: when all are in use."""
         while len(self._ready) >= self._max_loaded:
             idle = (each for each in self._ready if not self._num_running[each] and each not in self._pinned)
             oldest = next(idle, None)
@@ -276,7 +282,7 @@ class ServerAdapters:
     async def _unload(self, digest: str) -> None:
         """Unload an adapter.
 
-        Raises ServerRefused, ServerGone: where the server does not unload the adapter, which keeps it from being used.
+        Raises ServerRefused, ServerGone: when the server does not unload the adapter, which keeps it from being used.
         """
         assert self._way is not None
         self._ready.pop(digest, None)

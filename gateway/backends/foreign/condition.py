@@ -165,7 +165,7 @@ class ServerCondition:
     def take(self) -> tuple[ServerInfo, Admitted]:
         """Return the server as it was when it answered last, and the breaker's leave to send a request now.
 
-        Raises Unanswered: where it takes none.
+        Raises Unanswered: when it takes none.
         """
         admitted = self.breaker.take(_now_s()) if self.is_ready and self.info is not None else None
         if admitted is None or self.info is None:

@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
     # requests
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Send a request. The response before it was read to its end. Raises ServerGone: where it is lost already."""
+        """Send a request. The response before it was read to its end. Raises ServerGone: when it is lost already."""
         if self._transport is None:
             raise self._why or ServerGone("the connection was lost", was_lost=True)
         if self.num_requests:
@@ -123,7 +123,10 @@ class Connection(asyncio.Protocol):
         self._transport.write("\r\n".join((*lines, "", "")).encode("ascii") + body)
 
     async def head(self, until_s: float) -> None:
-        """Wait for the head of the response, by the loop's clock until until_s. Raises ServerGone."""
+        """Wait for the head of the response, until until_s by the loop's clock.
+
+        Raises ServerGone: when the connection is lost or the head does not come in time.
+        """
         while not self._has_head:
             if self._why is not None:
                 raise self._why
@@ -133,7 +136,7 @@ class Connection(asyncio.Protocol):
         """Return what has come of the body since the last call, at most READ_BYTES of it, b"" at the body's end.
 
         until_s: the time by the loop's clock until which something has to come.
-        Raises ServerGone: where the body is cut off, or nothing comes in time.
+        Raises ServerGone: when the body is cut off, or nothing comes in time.
         """
         if self.has_left_over:
             await asyncio.sleep(0)  # others have their turn
@@ -145,7 +148,7 @@ class Connection(asyncio.Protocol):
         """Return what has come of the body since the last call, at most READ_BYTES of it.
 
         Return b"" at the body's end, and None where nothing has come.
-        Raises ServerGone: where the body is cut off.
+        Raises ServerGone: when the body is cut off.
         """
         if not self._buffer:
             if self._is_whole:

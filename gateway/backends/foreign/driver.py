@@ -70,9 +70,9 @@ class Reader(Protocol):
     def read(self, data: bytes) -> Event:
         """Read the data of one event.
 
-        Raises BadReply: where that is not of the server's protocol.
-        Raises ReplyRefused: where the reply is one that nobody may get.
-        Raises ServerRefused: where the server says within the stream that it failed.
+        Raises BadReply: when that is not of the server's protocol.
+        Raises ReplyRefused: when the reply is one that nobody may get.
+        Raises ServerRefused: when the server says within the stream that it failed.
         """
 
 
@@ -106,17 +106,20 @@ class AdapterWay(Protocol):
         """Load an adapter; one that is loaded already stays.
 
         Raises ServerRefused: with 404 where the server does not find the content, else where it refuses the adapter.
-        Raises ServerGone: where it does not answer.
+        Raises ServerGone: when it does not answer.
         """
 
     async def unload(self, server: Server, digest: str, within_s: float) -> None:
-        """Unload an adapter; one that is not loaded is no error. Raises as `load`."""
+        """Unload an adapter; one that is not loaded is no error.
+
+        Raises as `load`.
+        """
 
     async def try_out(self, server: Server, info: ServerInfo, digest: str, within_s: float) -> float:
         """Generate one token with an adapter; return its log-probability. digest: "" tries the base.
 
-        Raises ServerRefused: where the server does not know the adapter.
-        Raises ServerGone, BadReply: where it does not answer as it should.
+        Raises ServerRefused: when the server does not know the adapter.
+        Raises ServerGone, BadReply: when it does not answer as it should.
         """
 
 
@@ -169,15 +172,15 @@ class Driver(Protocol):
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
         """Ask a server for its facts.
 
-        Raises ServerGone or ServerRefused: where the server does not serve.
-        Raises BadReply: where it is another kind of server.
+        Raises ServerGone or ServerRefused: when the server does not serve.
+        Raises BadReply: when it is another kind of server.
         """
 
 
 Content = Callable[[str], AbstractContextManager[Path]]
 """Returns the folder of an adapter's content by the content's digest, as `AdapterStore.reading`.
 
-Raises AdapterRejected, StoreFailure or OSError: where the store does not have it, or cannot be read.
+Raises AdapterRejected, StoreFailure or OSError: when the store does not have it, or cannot be read.
 """
 
 

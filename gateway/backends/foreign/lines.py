@@ -17,7 +17,10 @@ class LineSplitter:
         self._rest = bytearray()
 
     def push(self, data: bytes) -> list[bytes]:
-        """Return the lines that have become complete. Raises EventTooLarge."""
+        """Take bytes of the stream, and return the lines that they complete.
+
+        Raises EventTooLarge: when a line is longer than `MAX_EVENT_BYTES`.
+        """
         self._rest += data
         lines: list[bytes] = []
         if b"\n" in data:

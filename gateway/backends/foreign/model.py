@@ -60,13 +60,19 @@ class OpaqueModel:
         fit: Fit = as_it_is,
         owner: str = "",
     ) -> PreparedPrompt:
-        """Return an upper bound of a conversation's tokens. Raises as `Model.prepare_chat`."""
+        """Return an upper bound of a conversation's tokens.
+
+        Raises as `gateway.backends.base.Model.prepare_chat`.
+        """
         num_bytes = _text_bytes([*messages, *(tool.described() for tool in tools)])
         num_tokens = num_bytes + MESSAGE_TOKENS * (1 + len(messages) + len(tools)) + TEMPLATE_TOKENS
         return self._bounded(num_bytes, num_tokens, "messages")
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
-        """Return an upper bound of a prompt's tokens. Raises as `Model.prepare_text`."""
+        """Return an upper bound of a prompt's tokens.
+
+        Raises as `gateway.backends.base.Model.prepare_text`.
+        """
         if not isinstance(prompt, str):
             raise InvalidRequest(
                 f"'{field}' must be text with this model: its token ids are not known here.",

@@ -16,7 +16,7 @@ from gateway.domain.pools.provider_key import ProviderKey
 from gateway.domain.routing.breaker import Admitted, Breaker
 
 OwnKey = Callable[[str], Awaitable[ProviderKey | None]]
-"""Returns the key that a project, by its id, has brought for the servers of the pool. Raises GatewayError: where that
+"""Returns the key that a project, by its id, has brought for the servers of the pool. Raises GatewayError: when that
 cannot be found out."""
 
 MAX_REFUSED = 1_000
@@ -58,7 +58,11 @@ class OwnKeys:
         self._refused: OrderedDict[str, _Refused] = OrderedDict()  # by project
 
     async def find(self, owner: str) -> ProviderKey:
-        """Return the key of a project. Raises ProviderKeyMissing: where it has none. Raises as `OwnKey`."""
+        """Return the key of a project.
+
+        Raises ProviderKeyMissing: when the project has brought no key.
+        Raises as `OwnKey`.
+        """
         key = await self._find(owner)
         if key is None:
             raise ProviderKeyMissing(self._pool)
@@ -67,7 +71,7 @@ class OwnKeys:
     def take(self, owner: str, key: ProviderKey) -> KeyInUse:
         """Return a key for a request that is sent now; `ended` has to follow.
 
-        Raises ProviderKeyRefused: where the server has refused the key too often of late.
+        Raises ProviderKeyRefused: when the server has refused the key too often of late.
         """
         known = self._refused.get(owner)
         if known is None or known.key != key:

@@ -209,7 +209,7 @@ class ForeignRequests:
     async def _key_of(self, generation: Generation) -> ProviderKey | None:
         """Return the project's own key, where the request is sent with that.
 
-        Raises Unanswered: where it is gone by now: the request is never sent with the pool's key instead, since nobody
+        Raises Unanswered: when it is gone by now: the request is never sent with the pool's key instead, since nobody
         would be charged.
         """
         if not generation.key_owner:
@@ -222,7 +222,7 @@ class ForeignRequests:
     def _use_key(self, generation: Generation, key: ProviderKey | None, admitted: Admitted) -> KeyInUse | None:
         """Return the project's own key as it is used for a request that has its place; None for the pool's.
 
-        Raises Unanswered: where the server has refused the key too often of late, and gives the place back.
+        Raises Unanswered: when the server has refused the key too often of late, and gives the place back.
         """
         if key is None:
             return None

@@ -34,7 +34,7 @@ MAX_REPLY_BYTES = 1 << 20
 AddressOf = Callable[[str], Awaitable[str]]
 """Returns the address to connect to for a URL.
 
-Raises OSError or UnicodeError: where the URL has no address. Raises ServerGone: where connections to the address are
+Raises OSError or UnicodeError: when the URL has no address. Raises ServerGone: where connections to the address are
 not allowed.
 """
 
@@ -52,7 +52,7 @@ class Proof(msgspec.Struct, frozen=True):
     of: Hashable
     """The value that the answer has to have."""
     read: Callable[[bytes], Hashable]
-    """Returns the value of an answer's body. Raises BadReply: where the body is no answer."""
+    """Returns the value of an answer's body. Raises BadReply: when the body is no answer."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -127,8 +127,8 @@ class Server:
         is_traced_outside: True if servers get the header whose addresses the internet reaches.
         proof: asked over a connection that was not proved yet.
         key: sent in place of the key that the server usually gets.
-        Raises ServerGone: where the server cannot be reached, or does not answer in time.
-        Raises ServerChanged: where a proof fails.
+        Raises ServerGone: when the server cannot be reached, or does not answer in time.
+        Raises ServerChanged: when a proof fails.
         """
         headers = {"host": self._host, "accept-encoding": "identity", "user-agent": "lorikeet"}
         if bearer := self.key if key is None else key:
@@ -293,7 +293,7 @@ def _shows(body: bytes, proof: Proof) -> bool:
 async def read_at_most(connection: Connection, max_bytes: int, until_s: float) -> bytes:
     """Return the whole body of a response, all of it until until_s by the loop's clock.
 
-    Raises ServerGone: where it is larger, cut off or late.
+    Raises ServerGone: when it is larger, cut off or late.
     """
     parts, size = [], 0
     while data := await connection.read(until_s):

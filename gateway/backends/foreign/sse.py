@@ -21,7 +21,10 @@ class EventReader:
         self._num_bytes = 0
 
     def push(self, data: bytes) -> list[bytes]:
-        """Return the data of the events that have become complete. Raises EventTooLarge."""
+        """Take bytes of the stream, and return the data of the events that they complete.
+
+        Raises EventTooLarge: when an event is longer than `MAX_EVENT_BYTES`.
+        """
         if data.endswith(b"\n\n") and not self._rest and not self._data and (usual := _usual(data)):
             self.num_lines += 2 * len(usual)
             return usual

@@ -116,11 +116,13 @@ class ReplyStream:
             self._connection.cut("this gateway stops")
 
     async def take(self) -> list[Part] | None:
-        """Return the parts of the reply that came since the last call, whose counts are noted; None at its end.
+        """Return the parts of the reply that came since the last call, and count them; None at the end of the reply.
 
-        The request is sent first. The time for which a reader keeps the parts is no time of the server's.
+        The first call sends the request. The time for which a reader keeps the parts does not count as the server's.
 
-        Raises ServerGone, ServerRefused, BadReply, ReplyRefused or EventTooLarge.
+        Raises ServerGone: when the server is lost or too slow.
+        Raises ServerRefused: when the server answers with an error.
+        Raises BadReply, ReplyRefused or EventTooLarge: when the reply is not what the driver understands or allows.
         """
         attempt, now_s = self.attempt, self._now_s()
         if not self._has_asked:

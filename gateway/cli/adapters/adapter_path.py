@@ -33,14 +33,17 @@ def _named(metavar: str) -> str:
 def adapter_path(client: AdminClient, tenant: str, name: str) -> str:
     """Return the path of an adapter.
 
-    Raises CommandFailed for a text that is not a name, and where there is no such tenant.
+    Raises CommandFailed: for a text that is not a name, and where there is no such tenant.
     """
     part = name_part(name)
     return f"{client.tenant_path(tenant)}/adapters/{part}"
 
 
 def split_version(text: str) -> tuple[str, int | None]:
-    """Name and number; None where only a name is given. Raises CommandFailed."""
+    """Split `NAME@NUMBER` into the name and the number; the number is None where only a name is given.
+
+    Raises CommandFailed: when what follows the @ is no number.
+    """
     name, at, version = text.partition("@")
     if not at:
         return text, None
@@ -52,7 +55,7 @@ def split_version(text: str) -> tuple[str, int | None]:
 def version_path(client: AdminClient, tenant: str, text: str) -> str:
     """Return the path of a version.
 
-    Raises CommandFailed for a text that names no version, and where there is no such tenant.
+    Raises CommandFailed: for a text that names no version, and where there is no such tenant.
     """
     name, version = split_version(text)
     if version is None:

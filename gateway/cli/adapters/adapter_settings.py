@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def _finite(text: str) -> float:
-    """JSON has no other numbers. Raises ArgumentTypeError."""
+    """Parse a finite number: JSON has no other numbers.
+
+    Raises ArgumentTypeError: when the text is not a finite number.
+    """
     try:
         number = float(text)
     except ValueError:
@@ -84,7 +87,7 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the body with the wanted settings.
 
-    Raises CommandFailed where nothing is wanted, or two things of one default.
+    Raises CommandFailed: when no setting is given, or a default is both set and cleared.
     """
     given = {name: getattr(arguments, name) for name, _ in DEFAULTS if getattr(arguments, name) is not None}
     if twice := given.keys() & set(arguments.clear):

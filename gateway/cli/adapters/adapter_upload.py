@@ -45,7 +45,7 @@ TRANSIENT = frozenset({"wrong_offset", "import_busy"})
 def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict[str, Any]:
     """Return the answer of `ask` once the tenant may add adapters; `progress` shows each wait.
 
-    Raises the errors of `ask`.
+    Raises as `ask`.
     """
     waited_s = 0.0
     while True:
@@ -88,9 +88,9 @@ class Upload:
         self._reached = 0  # bytes that the server is known to have
 
     def send(self, path: Path, import_id: str | None) -> dict[str, Any]:
-        """Send a folder or an archive, and return the server's answer. import_id is the upload to go on with.
+        """Send a folder or an archive, and return the server's answer. import_id: the upload to go on with, if any.
 
-        Raises CommandFailed, with the server's words where it refuses.
+        Raises CommandFailed: when the path does not exist or the server refuses; the error has the server's words.
         """
         with ExitStack() as stack:
             if path.is_dir():
@@ -144,7 +144,7 @@ class Upload:
     def _check(self, path: Path, size_bytes: int, sha256: str, known: dict[str, Any]) -> None:
         """Check that the upload to go on with is this one.
 
-        Raises CommandFailed where the import is about something else.
+        Raises CommandFailed: when the import is about something else.
         """
         if known["name"] != self._name:
             raise CommandFailed(f"{known['id']} is an upload of '{known['name']}', not of '{self._name}'")
@@ -164,9 +164,10 @@ class Upload:
             raise CommandFailed(f"{path} has changed since {known['id']} began: start a new upload")
 
     def _go_on(self, imported: str, archive: BinaryIO) -> dict[str, Any]:
-        """Send from where the server is to the end.
+        """Send the rest of an archive, from the offset that the server has, and complete the import.
 
-        Raises ServerUnreachable and Refused.
+        Raises ServerUnreachable: when the server does not answer.
+        Raises Refused: when the server refuses the import or a piece.
         """
         known = self._client.get(imported)
         while known["state"] == "uploaded":  # an answer was lost, and the server is working on the import
@@ -190,7 +191,7 @@ class Upload:
 def _open(path: Path, stack: ExitStack) -> BinaryIO:
     """Open a file for reading.
 
-    Raises CommandFailed for a file that cannot be read.
+    Raises CommandFailed: for a file that cannot be read.
     """
     try:
         return stack.enter_context(open_regular(path))

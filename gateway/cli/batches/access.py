@@ -24,7 +24,9 @@ def add_access(parser: argparse.ArgumentParser) -> None:
 def connected(arguments: argparse.Namespace, environ: Mapping[str, str]) -> InferenceClient:
     """Return a client for the server and the key that the flags name.
 
-    Raises BadSetting, WrongUsage and ServerUnreachable.
+    Raises BadSetting: when a setting is wrong.
+    Raises WrongUsage: when no key is known.
+    Raises ServerUnreachable: when the data folder's server does not run.
     """
     from gateway.cli.chat.inference import InferenceClient, find_access
 

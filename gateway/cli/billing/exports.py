@@ -118,7 +118,7 @@ async def _write(arguments: argparse.Namespace, dsn: str) -> tuple[Manifest, lis
 async def _ids(database: Database, organization: str, tenant: str | None) -> tuple[str, str | None]:
     """Return the ids of the organization and, where one is named, its project.
 
-    Raises CommandFailed.
+    Raises CommandFailed: when there is no organization or tenant of the name.
     """
     from gateway.db.organization.organizations import find_organization
     from gateway.db.organization.projects import find_project

@@ -127,9 +127,9 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _identity(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the identity of the entry that is meant.
+    """Return the model, adapter class and tier of the price entry that the flags name.
 
-    Raises WrongUsage for one that cannot be, and where nothing is to be set.
+    Raises WrongUsage: when flags contradict each other, or nothing is to be changed.
     """
     given = (arguments.model, arguments.adapter_class, arguments.tier)
     amounts = (arguments.input, arguments.cached_input, arguments.output)
@@ -159,9 +159,9 @@ def _identity(arguments: argparse.Namespace) -> dict[str, str]:
 def _entries(
     arguments: argparse.Namespace, identity: Mapping[str, str], known: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the entries of the next version, and what to say of one that was removed.
+    """Return the entries of the next version of the prices, and words about an entry that was removed.
 
-    Raises CommandFailed.
+    Raises CommandFailed: when the entry to remove is not in the price book.
     """
     if arguments.input is None and not arguments.remove:
         return known, ""

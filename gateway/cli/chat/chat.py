@@ -99,7 +99,7 @@ def _base(client: InferenceClient) -> Model:
 def _question(given: str | None) -> str | None:
     """Return the question of the command line and a pipe, together; None for a session.
 
-    Raises WrongUsage.
+    Raises WrongUsage: when there is no question at all, or the pipe's text is not UTF-8.
     """
     if sys.stdin is None or sys.stdin.isatty():
         return given

@@ -101,7 +101,11 @@ def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) ->
 
     Without both, return the data folder's server and its demo's key.
 
-    Raises BadSetting, WrongUsage and ServerUnreachable. A key of the data folder goes to its own server alone.
+     A key of the data folder goes to its own server alone.
+
+    Raises BadSetting: when a setting is wrong.
+    Raises WrongUsage: when no key is known.
+    Raises ServerUnreachable: when the data folder's server does not run.
     """
     environ = resolved_secrets(environ)
     url, key = url or environ.get(URL_VARIABLE), key or environ.get(API_KEY_VARIABLE)

@@ -175,7 +175,10 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _body_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the definition that flags make. Raises WrongUsage."""
+    """Return the definition that flags make.
+
+    Raises WrongUsage: when a flag is missing, or one names an arm that is not given.
+    """
     if not (arguments.name and arguments.model and arguments.primary) or len(arguments.arm) < 2:
         raise WrongUsage("give a name, --model, two or more --arm, and --primary; or --file")
     weights = dict(_pair("--weight", each) for each in arguments.weight)
@@ -235,7 +238,10 @@ def _change(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _arms(found: dict[str, Any], weights: dict[str, str], ended: list[str]) -> list[dict[str, Any]]:
-    """Return all arms of an experiment, some with other weights or ended. Raises WrongUsage."""
+    """Return all arms of an experiment, with new weights for some and an end for others, by their names.
+
+    Raises WrongUsage: when the experiment has no arm of a name, or a weight is no number.
+    """
     names = {arm["name"] for arm in found["arms"]}
     if unknown := ({*weights, *ended}) - names:
         raise WrongUsage(f"there is no arm named '{min(unknown)}'; the arms are {', '.join(sorted(names))}")
@@ -346,7 +352,10 @@ def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _read_file(name: str) -> dict[str, Any]:
-    """Return the JSON object of a file. Raises CommandFailed."""
+    """Return the JSON object of a file.
+
+    Raises CommandFailed: when the file cannot be read, or holds no JSON object.
+    """
     import json
     from pathlib import Path
 

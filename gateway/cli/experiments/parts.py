@@ -49,7 +49,10 @@ def part(text: str) -> int:
 
 
 def share(text: str) -> int:
-    """Return a percentage as 10,000ths, as `part` does; it may be 0. Raises ArgumentTypeError."""
+    """Return a percentage as 10,000ths, as `part` does; it may be 0.
+
+    Raises ArgumentTypeError: when the text is no percentage.
+    """
     return 0 if text.removesuffix("%") in ("0", "0.0") else part(text)
 
 
@@ -77,7 +80,10 @@ def warnings_of(found: dict[str, Any]) -> str:
 
 
 def find_experiment(client: AdminClient, arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Return the path of the experiment that is named, and what it is. Raises CommandFailed."""
+    """Return the path of the experiment that the arguments name, and the experiment as the server shows it.
+
+    Raises CommandFailed: when the tenant has no such experiment.
+    """
     base = f"{client.tenant_path(arguments.tenant)}/experiments"
     for each in client.get_all(base):
         if arguments.name in (each["name"], each["id"]):

@@ -174,7 +174,7 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _path(client: AdminClient, arguments: argparse.Namespace) -> str:
     """Return the path of the list of limits that is meant.
 
-    Raises CommandFailed where there is no such tenant.
+    Raises CommandFailed: when there is no such tenant.
     """
     return "/limits" if arguments.organization else f"{client.tenant_path(arguments.tenant)}/limits"
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def find_pool(client: AdminClient, name: str) -> dict[str, Any]:
-    """Return the pool of this name or with this id. Raises CommandFailed where there is none."""
+    """Return the pool of this name or with this id.
+
+    Raises CommandFailed: when there is none.
+    """
     found = [pool for pool in client.get_all("/pools") if name in (pool["name"], pool["id"])]
     if not found:
         raise CommandFailed(f"there is no pool named '{name}'; `lorikeet pool list` lists all pools")

@@ -196,7 +196,10 @@ def _join(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _found(client: AdminClient, name: str) -> dict[str, Any]:
-    """Return the host of this name or with this id. Raises CommandFailed."""
+    """Return the host of this name or with this id.
+
+    Raises CommandFailed: when there is no such host, or several have the name.
+    """
     found = [host for host in client.get_all("/hosts") if name in (host["name"], host["id"])]
     if len(found) > 1:
         raise CommandFailed(f"several hosts are named '{name}': name one by its id, as `lorikeet host list` shows it")
@@ -206,7 +209,10 @@ def _found(client: AdminClient, name: str) -> dict[str, Any]:
 
 
 def read_labels(texts: Sequence[str]) -> dict[str, str]:
-    """Return labels of the form NAME=VALUE. Raises WrongUsage."""
+    """Return labels of the form NAME=VALUE.
+
+    Raises WrongUsage: when a text has another form.
+    """
     for text in texts:
         if "=" not in text:
             raise WrongUsage(f"'{text}' is no label; expected NAME=VALUE")
@@ -214,7 +220,10 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
 
 
 def read_excluded(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values of labels of the form NAME=VALUE, by the labels' names. Raises WrongUsage."""
+    """Return the values of labels of the form NAME=VALUE, by the labels' names.
+
+    Raises WrongUsage: when a text has another form.
+    """
     excluded: dict[str, list[str]] = {}
     for text in texts:
         [(name, value)] = read_labels([text]).items()

@@ -27,7 +27,10 @@ def set_key(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def read_key(file: str) -> str:
-    """Return the key in a file, or on standard input where that is "-". Raises WrongUsage."""
+    """Return the key in a file; "-" stands for standard input.
+
+    Raises WrongUsage: when the file cannot be read, is no text or is empty.
+    """
     try:
         key = (sys.stdin.read() if file == "-" else Path(file).read_text()).strip()
     except OSError as error:

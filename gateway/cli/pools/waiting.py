@@ -67,7 +67,10 @@ def settle(
 def _watch(
     client: AdminClient, pool: dict[str, Any], progress: Progress, timeout_s: int, replaced: str
 ) -> dict[str, Any]:
-    """Return the pool as it is once it is as wanted, or when the time is over. Raises CommandFailed."""
+    """Watch a pool until it is as wanted or timeout_s is over, and return it as it is then.
+
+    Raises CommandFailed: when the pool cannot become as wanted.
+    """
     wanted, deadline_s, last, rollout = pool["wanted_revision"], time.monotonic() + timeout_s, None, None
     while True:
         _check(pool, wanted)

@@ -84,7 +84,10 @@ def read_model(text: str) -> str:
 
 
 def changed_settings(present: dict[str, str], arguments: argparse.Namespace) -> dict[str, str]:
-    """Return engine settings after --set and --unset. Raises WrongUsage."""
+    """Return engine settings after --set and --unset.
+
+    Raises WrongUsage: when a setting to unset is not there, or one to set has no value.
+    """
     settings = dict(present)
     for name in getattr(arguments, "unset", []):
         if settings.pop(name, None) is None:

@@ -109,7 +109,10 @@ def _also(step: Mapping[str, Any]) -> str:
 
 
 def _request(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the body that asks for an explanation. Raises CommandFailed."""
+    """Return the body that asks for an explanation.
+
+    Raises CommandFailed: when metadata does not have the form KEY=VALUE, or the file of the body holds no JSON object.
+    """
     pairs = [text.partition("=") for text in arguments.metadata]
     if any(not (key and equals) for key, equals, _ in pairs):
         raise CommandFailed("--metadata takes KEY=VALUE, such as plan=free")
@@ -134,7 +137,10 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _body(file: str) -> dict[str, Any]:
-    """Return the body of a request in a file. Raises CommandFailed."""
+    """Return the body of a request in a file.
+
+    Raises CommandFailed: when the file holds no JSON object.
+    """
     body = read_object(file, MAX_BODY_BYTES)
     if body is None:
         raise CommandFailed(f"{file} holds no body of a request: it is a JSON object")
@@ -144,7 +150,7 @@ def _body(file: str) -> dict[str, Any]:
 def read_object(file: str, max_bytes: int) -> dict[str, Any] | None:
     """Return the JSON object in a file, or on standard input where that is "-"; None for JSON that is no object.
 
-    Raises CommandFailed: where the file cannot be read or is no JSON.
+    Raises CommandFailed: when the file cannot be read or is no JSON.
     """
     try:
         with sys.stdin.buffer if file == "-" else Path(file).open("rb") as opened:

@@ -150,7 +150,10 @@ def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _document(file: str) -> dict[str, Any]:
-    """Return the document in a file. Raises CommandFailed."""
+    """Return the policy that a file holds.
+
+    Raises CommandFailed: when the file holds no JSON object.
+    """
     document = read_object(file, MAX_FILE_BYTES)
     if document is None:
         raise CommandFailed(f'{file} holds no policy: it is {{"root": ...}}')

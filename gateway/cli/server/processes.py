@@ -309,9 +309,12 @@ def _prepared(settings: Settings) -> Path:
 
 
 def _prepared_if_needed(settings: Settings) -> Path | None:
-    """Prepare the settings' base model; None where the installation has had a pool, and no pool lacks this model here.
+    """Prepare the settings' base model, and return its folder.
 
-    Raises one of `gateway.db.pool.UNUSABLE`.
+    Return None if the installation has had a pool, and no pool lacks this model here.
+
+    Raises one of `gateway.db.pool.UNUSABLE`: when the connection string or the schema is wrong.
+    Raises CommandFailed: when the data folder cannot be used.
     """
     import asyncio
 
@@ -344,7 +347,7 @@ def _refuse_half_restored(settings: Settings) -> None:
 def database_dsn(settings: Settings) -> str:
     """Return the connection string of gateways: DATABASE_URL, or that of the data folder's embedded database.
 
-    Raises ServerUnreachable: where no database runs.
+    Raises ServerUnreachable: when no database runs.
     """
     return both_dsns(settings).runtime
 

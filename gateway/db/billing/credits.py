@@ -117,7 +117,7 @@ async def refresh_balances(conn: Connection, organization_id: str, project_id: s
 async def set_prepaid(conn: Connection, organization_id: str, project_id: str, prepaid: bool) -> bool:
     """Set whether a project pays in advance, and return whether that changed anything.
 
-    Raises one of `CONFLICTS`.
+    Raises one of `CONFLICTS`: when another transaction is in the way; try again.
     """
     limit_id = await find_balance_limit(conn, organization_id, project_id)
     if prepaid == (limit_id is not None):

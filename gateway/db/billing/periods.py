@@ -97,9 +97,10 @@ _CLOSE = "INSERT INTO billing_periods (organization_id, start) VALUES ($1, $2)"
 async def close_period(conn: Connection, organization_id: str, start: datetime.date) -> PeriodRow:
     """Close a month that is open, in the caller's transaction: its credits are drawn, and its rows change no more.
 
-    Every organization's usage waits for that transaction: `catch_up` first, and end it soon.
+    The usage of every organization waits until the transaction ends: call `catch_up` first, and end it soon.
 
-    Raises CannotClose, and one of `CONFLICTS`.
+    Raises CannotClose: when the month may not be closed yet; the error has the reason.
+    Raises one of `CONFLICTS`: when another transaction is in the way; try again.
     """
     await lock_organization(conn, organization_id)
     await hold_ledger(conn)

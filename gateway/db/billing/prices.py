@@ -76,7 +76,10 @@ async def version_exists(conn: Connection, organization_id: str, version_id: str
 
 
 class PriceLoader:
-    """Loads prices for `PriceCache`. Raises the errors of a query."""
+    """Loads prices for `PriceCache`.
+
+    Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -134,7 +137,8 @@ async def add_version(
 ) -> StoredVersion:
     """Store the next version, in the caller's transaction. effective_at None: as soon as it can be.
 
-    Raises Refused, and one of `CONFLICTS`.
+    Raises Refused: when the currency or the time does not fit the versions before.
+    Raises one of `CONFLICTS`: when another transaction is in the way; try again.
     """
     await hold_ledger(conn)  # usage that was priced has an instant before the new version's
     latest = await conn.fetchrow(_LATEST, organization_id)
@@ -171,13 +175,13 @@ class InForce(Exception):
 
 
 async def withdraw_version(conn: Connection, organization_id: str, version_id: str) -> StoredVersion | None:
-    """Take back a version that no row can have been priced by, in the caller's transaction.
+    """Delete a version of prices before it takes effect, in the caller's transaction; the next version gets its number.
 
-    The next version gets its number. Return what the version was, or None if there is none.
+    Return the version, or None if there is none. A version that takes effect within LEAD stays: gateways that do not
+    know yet that it was withdrawn would go on to reserve by its prices.
 
-    One that is nearer than LEAD stays: gateways that have not heard of it yet would go on reserving for it.
-
-    Raises InForce, and one of `CONFLICTS`.
+    Raises InForce: when the version takes effect within LEAD, or has.
+    Raises one of `CONFLICTS`: when another transaction is in the way; try again.
     """
     await hold_ledger(conn)
     found = await conn.fetchrow(_FIND, organization_id, version_id)

@@ -14,11 +14,11 @@ _HOLD = "SELECT hold_ledger()"
 
 
 async def hold_ledger(conn: Connection) -> None:
-    """Let writers end and the next ones wait until the caller's transaction is over.
+    """Wait until no transaction writes to the ledger, and let none write until the caller's transaction ends.
 
-    From now on the transaction waits a second for each of its locks at most.
+    From now on the caller's transaction waits a second for each of its locks at most.
 
-    Raises asyncpg.LockNotAvailableError, one of `CONFLICTS`.
+    Raises asyncpg.LockNotAvailableError, one of `CONFLICTS`: when writers do not end within a second.
     """
     await conn.execute(_LOCK_TIMEOUT)
     await conn.execute(_HOLD)

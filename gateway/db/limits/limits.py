@@ -49,7 +49,10 @@ LOAD_TIMEOUT_S = 5.0
 
 
 class LimitLoader:
-    """Loads limits for `Rules`. Raises the errors of a query, TimeoutError included."""
+    """Loads limits for `Rules`.
+
+    Raises one of `gateway.db.pool.FAILURES`: when the database fails or does not answer within LOAD_TIMEOUT_S.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database

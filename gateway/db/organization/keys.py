@@ -104,7 +104,7 @@ async def create_key(
 ) -> KeyRow | None:
     """Store a key; project_id None makes it an operator's. None if this very key is stored already.
 
-    Raises asyncpg.ForeignKeyViolationError if the project is not the organization's, or the owner not the project's.
+    Raises asyncpg.ForeignKeyViolationError: if the project is not the organization's, or the owner not the project's.
     """
     key_id = new_id("key")
     owners = (owner_user_id, owner_service_account_id)

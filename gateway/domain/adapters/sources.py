@@ -85,7 +85,7 @@ class AllowedSources:
     def admit(self, text: str) -> Source:
         """Return the source that a text names.
 
-        Raises WrongSource for a text that is not a source, or none of these.
+        Raises WrongSource: when the text is not a source, or names one that is not allowed.
         """
         source = _parse(text, is_place=False)
         if self.is_empty:
@@ -162,7 +162,10 @@ def _is_hub_name(name: str) -> bool:
 
 
 def _parse_authority(authority: str) -> tuple[str, int]:
-    """Return host and port. Raises WrongSource."""
+    """Return the host and the port of a URL's authority, such as `example.org:8443`.
+
+    Raises WrongSource: when the host or the port is wrong, or a user name is there.
+    """
     try:
         parts = urlsplit(f"//{authority}")
         host, port = authority.removesuffix(f":{parts.port}").lower(), parts.port

@@ -32,10 +32,16 @@ class LeaseStore(Protocol):
     async def exchange(
         self, gateway_id: str, limit_ids: Collection[str], decide: Callable[[Snapshot | None], Mapping[Key, int]]
     ) -> None:
-        """Lock these limits, read them, and write the leases that `decide` says. Raises SessionLost."""
+        """Lock limits, read their state, and write the leases that `decide` returns for the state.
+
+        Raises SessionLost: when this gateway was forgotten.
+        """
 
     async def beat(self, gateway_id: str) -> Beat:
-        """Stay known; forget gateways that are not heard of. Raises SessionLost."""
+        """Tell the store that a gateway lives, and forget the gateways that have not told so for long.
+
+        Raises SessionLost: when this gateway was forgotten.
+        """
 
     async def claim(self, gateway_id: str, amounts: Mapping[Key, int]) -> Beat:
         """Become known, with leases for what is in use already, whatever that leaves for others."""

@@ -156,7 +156,7 @@ def plan(pools: Sequence[Pool], hosts: Iterable[Host]) -> list[Action]:
 def how(pools: Sequence[Pool], hosts: Iterable[Host], pool_id: str, needs: Needs) -> How:
     """Say how a pool would change to a revision with these needs.
 
-    Raises Unfit: where no replica of it would find a place.
+    Raises Unfit: when no replica of it would find a place.
     """
     room = room_of(pools, hosts)
     pool = next(pool for pool in pools if pool.id == pool_id)

@@ -82,7 +82,7 @@ class ExperimentManifest(msgspec.Struct, frozen=True, kw_only=True):
 def make_export_request(project_id: str, experiment_id: str, kind: str, format: str | None) -> ExperimentExportRequest:
     """Return the request for an export. format: None stands for the kind's first.
 
-    Raises WrongExport: where there is no such kind, or not in this format.
+    Raises WrongExport: when there is no such kind, or not in this format.
     """
     if kind not in KINDS:
         raise WrongExport("kind", f"it must be one of {', '.join(KINDS)}")
@@ -105,7 +105,10 @@ class ExperimentExport:
         self._num_rows = 0
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the bytes of the file, in pieces of bounded size. Raises what the database raises."""
+        """Yield the bytes of the file, in pieces of bounded size.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
         if self.request.kind == "analysis":
             async for chunk in analysis_chunks(self._conn, self._scope):
                 yield self._note(chunk)
@@ -164,9 +167,11 @@ class ExperimentExport:
 async def open_experiment_export(
     database: Database, request: ExperimentExportRequest, *, deadline_s: float | None = None
 ) -> AsyncIterator[ExperimentExport | None]:
-    """Give an export within a snapshot on a connection of its own, None where the experiment has not started.
+    """Give an export within a snapshot on a connection of its own; give None if the experiment has not started.
 
-    The connection is closed after deadline_s. Raises one of `UNAVAILABLE`.
+    The connection is closed after deadline_s.
+
+    Raises one of `gateway.db.pool.UNAVAILABLE`: when the database cannot be reached.
     """
     async with database.snapshot(deadline_s) as conn:
         scope = (await find_scopes(conn, [request.experiment_id])).get(request.experiment_id)

@@ -147,9 +147,9 @@ class Lines:
 
 
 def _check_alone(body: bytes) -> None:
-    """Check that a line has its whole reply at once, and changes nothing that others read: it may run twice.
+    """Check that a line asks for a whole reply at once and changes nothing that others read, since it may run twice.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest: when the line asks for a stream, for background work or to add to a conversation.
     """
     try:
         asked = _REFUSED.decode(body)

@@ -61,7 +61,7 @@ def template_messages(messages: list[ChatMessage]) -> list[Message]:
 def _check_arguments(messages: list[ChatMessage]) -> None:
     """Check the arguments of calls.
 
-    Raises InvalidRequest for arguments that would take long to decode together.
+    Raises InvalidRequest: for arguments that would take long to decode together.
     """
     calls = [call.function for message in messages for call in message.tool_calls or () if call.function is not None]
     calls += [message.function_call for message in messages if message.function_call is not None]

@@ -53,7 +53,7 @@ def rendering(
 ) -> Rendering:
     """Return how the chat template is to render a request whose last message has this role.
 
-    Raises InvalidRequest for a message that cannot be gone on with.
+    Raises InvalidRequest: when fields contradict each other, or the last message cannot be continued.
     """
     continues = bool(fields.continue_final_message)
     if continues and fields.add_generation_prompt:

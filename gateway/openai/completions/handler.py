@@ -116,9 +116,9 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
 
 
 def _check(wire: CompletionRequest) -> None:
-    """Check fields that are wrong only together.
+    """Check fields that are wrong only in combination.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest: when `best_of`, `n`, `stream`, `echo`, `logprobs` and `max_tokens` contradict each other.
     """
     refuse_unsupported(wire, COMPLETION_NO_EFFECT)
     check_prompt_logprobs(wire, shown_otherwise=bool(wire.echo) and wire.logprobs is not None)

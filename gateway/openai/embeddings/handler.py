@@ -106,9 +106,9 @@ def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int]) -> Embed
 
 
 def _check_lengths(inputs: Sequence[str | list[int]]) -> None:
-    """Check the inputs before anything is tokenized.
+    """Check the lengths of the inputs before anything is tokenized.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest: when an input is empty, or all token ids together are too many.
     """
     for index, each in enumerate(inputs):
         if not each:

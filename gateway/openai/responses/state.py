@@ -55,7 +55,7 @@ def id_of(conversation: ConversationParam | None) -> str | None:
 def is_to_be_stored(caller: Principal, wanted: bool | None) -> bool:
     """Return whether a response is to be stored. wanted: None leaves it to the project.
 
-    Raises InvalidRequest: where the project does not allow what is wanted.
+    Raises InvalidRequest: when the project does not allow what is wanted.
     """
     if wanted and not caller.store_days:
         raise not_allowed("responses to be stored: 'store' must be false", "store")

@@ -73,9 +73,9 @@ def requested_grammar(
 
 
 def check_beside_tools(grammar: Grammar | None, field: str | None) -> None:
-    """Check a grammar beside tools.
+    """Check that a grammar can be combined with tools.
 
-    Raises InvalidRequest for a grammar of text that calls cannot be told from.
+    Raises InvalidRequest: when the grammar is not one of JSON: tool calls could not be told from its text.
     """
     if grammar is not None and grammar.kind not in ("json_schema", "json_object"):
         raise InvalidRequest(
@@ -130,7 +130,7 @@ def _of_structured(wanted: StructuredOutputs) -> Grammar:
 def _schema_text(schema: dict[str, Any] | str, field: str) -> str:
     """Return a schema as JSON text.
 
-    Raises InvalidRequest for a text that is not a JSON object, or a schema that is nested too deeply.
+    Raises InvalidRequest: for a text that is not a JSON object, or a schema that is nested too deeply.
     """
     parsed = _object(schema, field) if isinstance(schema, str) else schema
     check_depth(parsed, field)

@@ -41,7 +41,9 @@ def read_listing(
 ) -> Listing:
     """Read the query of a list. known: names of the parameters that the list has.
 
-    order, limit: without one in the query. Raises InvalidRequest.
+    order, limit: without one in the query.
+
+    Raises InvalidRequest: when a parameter is unknown, given twice or wrong; the error names the parameter.
     """
     asked, seen = Listing(order=order, limit=limit), set()
     for name, value in params:

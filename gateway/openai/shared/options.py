@@ -16,9 +16,11 @@ def sampling_params(
     num_prompt_logprobs: int | None = None,
     grammar: Grammar | None = None,
 ) -> SamplingParams:
-    """Null and absent mean the default; max_tokens is left to the pipeline.
+    """Return the sampling parameters of a request. Fields that are null or absent have their defaults.
 
-    Raises InvalidRequest for two bounds on the same tokens.
+    max_tokens is 0: the pipeline sets it.
+
+    Raises InvalidRequest: when both a grammar and `allowed_token_ids` bound the tokens.
     """
     if grammar is not None and request.allowed_token_ids:
         raise InvalidRequest(
@@ -68,9 +70,9 @@ def text_style(request: CommonFields, *, follows_prompt: bool) -> TextStyle:
 
 
 def refuse_beside_tools(request: SamplingFields) -> None:
-    """Refuse what bounds the tokens of which calls are made.
+    """Refuse fields that bound the tokens which tool calls are made of.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest: when the request has `allowed_token_ids`.
     """
     if request.allowed_token_ids:
         raise InvalidRequest(
@@ -85,7 +87,7 @@ def check_prompt_logprobs(request: CommonFields, *, shown_otherwise: bool = Fals
 
     shown_otherwise: OpenAI's fields ask for them as well.
 
-    Raises InvalidRequest where there is none.
+    Raises InvalidRequest: when the reply has no place for them.
     """
     if request.prompt_logprobs is None:
         return
@@ -101,7 +103,7 @@ def check_prompt_logprobs(request: CommonFields, *, shown_otherwise: bool = Fals
 def include_usage(request: CommonFields) -> bool:
     """Tell whether the stream's last chunk brings the usage.
 
-    Raises InvalidRequest for options that cannot be honoured.
+    Raises InvalidRequest: when the request has stream options and is not streamed.
     """
     options = request.stream_options
     if options is None:

@@ -23,7 +23,7 @@ T = TypeVar("T", bound=Listed)
 def page_of(listed: Sequence[T], asked: Listing) -> tuple[Sequence[T], bool]:
     """Return a page of a list, which is in ascending order, and whether there is more.
 
-    Raises InvalidRequest: where nothing has the id `after`.
+    Raises InvalidRequest: when nothing has the id `after`.
     """
     ordered = listed[::-1] if asked.order == "desc" else listed
     start = 0

@@ -86,7 +86,7 @@ _MESSAGES = msgspec.json.Decoder(list[dict[str, Any]])
 def check_store(caller: Principal, wanted: bool | None) -> None:
     """Check that the project allows `store`.
 
-    Raises InvalidRequest where it does not.
+    Raises InvalidRequest: when the request asks for `store` and the project does not allow it.
     """
     if wanted and not caller.store_days:
         raise InvalidRequest(
@@ -216,7 +216,7 @@ def _messages(chat_id: str, messages: bytes) -> list[StoredMessage]:
 def _messages_page(chat_id: str, messages: bytes, asked: Listing) -> ASGIResponse:
     """Return a page of messages.
 
-    Raises InvalidRequest where no message has the id `after`.
+    Raises InvalidRequest: when no message has the id `after`.
     """
     page, has_more = page_of(_messages(chat_id, messages), asked)
     return _json(as_list([(message.id, message) for message in page], has_more))

@@ -93,7 +93,7 @@ class Attempts:
     def unanswered(self, failure: Unanswered, *, may_restart: bool) -> None:
         """Prepare the next attempt after a failed one. may_restart: whether the caller has seen nothing of that one.
 
-        Raises the failure's error, once it is settled: when no other replica may be asked.
+        Raises the failure's error: when no other replica may be asked; the failure is settled then.
         """
         self._num_sent += failure.was_sent
         if not (may_restart and self._has_another() and self._is_allowed(failure)):
@@ -139,7 +139,7 @@ async def generated(
     on_unanswered, is_followed, tried: as for `Attempts`.
     call: records the attempts, where the request is traced.
 
-    Raises as `gateway.backends.base.Backend.generate`, but for Unanswered.
+    Raises as `gateway.backends.base.Backend.generate`, except Unanswered.
     """
     attempts = Attempts(pool, generation.request, budget, on_unanswered, is_followed, tried, call)
     while True:
@@ -170,9 +170,11 @@ async def embedded(
     trace: str = "",
     call: ModelCall | None = None,
 ) -> tuple[bytes, Usage]:
-    """Return the embedding of one prompt, fp32 little-endian and of unit length. Raises as `generated`.
+    """Return the embedding of one prompt, fp32 little-endian and of unit length.
 
     trace, call: as `Generation.trace`, and for `generated`.
+
+    Raises as `generated`.
     """
     attempts = Attempts(pool, request, budget, on_unanswered, call=call)
     while True:

@@ -34,7 +34,8 @@ async def begun(
     give_up: called before the source is closed for being too slow.
 
     Raises TooSlow: when the first item is not there after `bound_s`.
-    Raises the errors of the source and of `check`.
+    Raises the errors of the source: when it fails before its first item.
+    Raises as `check`.
     """
     first, loop = asyncio.create_task(_next(source)), asyncio.get_running_loop()
     end_s = None if bound_s is None else loop.time() + bound_s

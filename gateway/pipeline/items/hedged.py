@@ -63,7 +63,7 @@ async def hedged(
 ) -> AsyncGenerator[Item | Restarted]:
     """Yield the items of one prompt's completions, as `attempts.generated` does with these arguments.
 
-    Raises as `attempts.generated`; where both tries fail, the error of the one that failed last.
+    Raises as `attempts.generated`; when both tries fail, the error of the try that failed last.
     """
     tries, tried = list[_Try](), set[str]()
 
@@ -107,7 +107,7 @@ async def hedged(
 async def _first_to_begin(pool: PoolRevision, hedging: Hedging, begin: Callable[[], _Try], tried: set[str]) -> _Try:
     """Return the try whose first item is there first; the other one is about to be closed.
 
-    Raises the error of the try that failed last, where none has begun.
+    Raises the error of the try that failed last: when no try has begun.
     """
     running, wait_s = [begin()], hedging.delay_s
     while True:

@@ -26,7 +26,7 @@ async def held(
     `attempts.Attempts`.
 
     Raises Overloaded: when no replica is there in time.
-    Raises the errors of the source.
+    Raises the errors of the source: when it fails.
     """
     async with aclosing(source) as items:
         await warmed(pool, tenant, on_unanswered, is_followed)

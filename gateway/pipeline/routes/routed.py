@@ -80,7 +80,7 @@ class RoutedRequests:
         """Return the run of the first step that has begun to answer, or the last one's run, which may not have begun.
 
         Raises ModelNotFound: when no target can be used.
-        Raises the error of the last step that was tried.
+        Raises the error of the last step that was tried: when all steps have failed.
         """
         budget = f"{context.principal.project_id} {policy.id}"  # of a route for many projects, each has its own
         budgets = self._budgets.sent(budget, time.monotonic())

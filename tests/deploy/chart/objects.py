@@ -41,7 +41,7 @@ def read(text: str) -> list[Object]:
 
 
 def named(objects: Iterable[Object], kind: str, name: str | None = None) -> Object:
-    """Return the first object of a kind, of this name if one is given. Raises LookupError: where there is none."""
+    """Return the first object of a kind, of this name if one is given. Raises LookupError: when there is none."""
     for each in objects:
         if each["kind"] == kind and name in (None, each["metadata"]["name"]):
             return each

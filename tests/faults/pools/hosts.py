@@ -105,14 +105,17 @@ class Hosts:
         self.agents[name] = self.by_name[name].agent()
 
     def check(self) -> None:
-        """Check that no replica has been run twice. Raises AssertionError."""
+        """Check that no replica has been run twice.
+
+        Raises AssertionError: when one has.
+        """
         twice = {start: found for start, found in self.starts.items() if len(found) > 1}
         assert not twice and not self.twins, (twice, self.twins)
 
     async def check_ledger(self) -> None:
-        """Check what is new in the ledger against clients and engines, while nothing is asked.
+        """Check the new rows of the ledger against what clients and engines have counted, while no request runs.
 
-        Raises AssertionError.
+        Raises AssertionError: when they differ.
         """
 
         async def is_idle() -> bool:
@@ -143,7 +146,10 @@ class Hosts:
             self._goes_on.set()
 
     async def check_whole_ledger(self) -> None:
-        """Check the ledger from its beginning, once nobody asks any more. Raises AssertionError."""
+        """Check the whole ledger against what clients and engines have counted, once no request runs any more.
+
+        Raises AssertionError: when they differ.
+        """
         self.world.answered.update(self.answered)
         await billed(self.world)
         found = await differences(self.postgres.dsn, self._produced)

@@ -45,7 +45,10 @@ class Stations:
         return f"lorikeet-{self._number}-{name}"
 
     def lay(self, name: str) -> None:
-        """Make the namespace of a station, and its cable to the bridge, or the bridge itself. Raises CannotLay."""
+        """Make the namespace of a station, and its cable to the bridge, or the bridge itself.
+
+        Raises CannotLay: when a command fails.
+        """
         network, hub = self.network(name), self.network(HUB)
         ip("netns", "add", network)
         if name == HUB:
@@ -77,7 +80,10 @@ class Stations:
 
 
 def ip(*words: str) -> None:
-    """Run a command of iproute2. Raises CannotLay."""
+    """Run a command of iproute2.
+
+    Raises CannotLay: when iproute2 is not installed or the command fails.
+    """
     try:
         done = subprocess.run(["ip", *words], capture_output=True, text=True)
     except FileNotFoundError:
@@ -88,7 +94,10 @@ def ip(*words: str) -> None:
 
 @contextmanager
 def laid_stations(*names: str) -> Iterator[Stations]:
-    """Make the hub and these stations; remove all of it when the context is left. Raises CannotLay."""
+    """Make the hub and these stations; remove all of it when the context is left.
+
+    Raises CannotLay: when the process is not root's, or a command fails.
+    """
     if os.geteuid():
         raise CannotLay("networks of their own take root")
     stations = Stations(secrets.token_hex(3), names)

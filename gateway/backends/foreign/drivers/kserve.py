@@ -188,7 +188,11 @@ def path_of(model: str, verb: str = "") -> str:
 
 
 async def _asked(server: Server, method: str, path: str, within_s: float) -> bytes:
-    """Return the body of a reply. Raises ServerRefused, ServerGone."""
+    """Send a request to the server and return the body of the reply.
+
+    Raises ServerRefused: when the status is not 200.
+    Raises ServerGone: when the server does not answer within within_s.
+    """
     reply = await server.whole(method, path, b"{}" if method == "POST" else b"", within_s=within_s)
     if reply.status != 200:
         raise ServerRefused(reply.status, text=text_of(reply.body))

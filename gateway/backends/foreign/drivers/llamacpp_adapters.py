@@ -94,7 +94,7 @@ def scales_of(info: ServerInfo, digest: str) -> list[dict[str, Any]]:
     Each number is named, for the base as well: the server's own default for the others can be changed by anybody, and
     with an empty list a request goes on with the adapter that its slot had before.
 
-    Raises ServerChanged: where the server has the adapter no more.
+    Raises ServerChanged: when the server has the adapter no more.
     """
     if digest and digest not in (info.adapters or ()):
         raise ServerChanged("it no longer has the adapter")
@@ -110,7 +110,7 @@ def proof_of(info: ServerInfo) -> Proof:
 def places_in(body: bytes) -> tuple[str, ...]:
     """Return the digests of a server's adapters by their numbers, "" for one whose file has another name.
 
-    Raises BadReply: where the answer is no list of adapters.
+    Raises BadReply: when the answer is no list of adapters.
     """
     try:
         listed = _decode_list(body)

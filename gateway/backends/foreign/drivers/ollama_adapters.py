@@ -91,7 +91,12 @@ class OllamaAdapters:
         return 0.0
 
     def _read(self, digest: str) -> dict[str, bytes]:
-        """Return the files of an adapter by their names. Raises AdapterRejected, StoreFailure or OSError."""
+        """Return the files of an adapter by their names.
+
+        Raises AdapterRejected: when the adapter's files are damaged.
+        Raises StoreFailure: when the store does not give the adapter.
+        Raises OSError: when a file cannot be read.
+        """
         with self._content(digest) as folder:
             return {name: (folder / name).read_bytes() for name in FILE_NAMES}
 

@@ -129,7 +129,10 @@ class OpenAIDriver:
         return self.info_of(await server.whole("GET", "/v1/models", within_s=within_s))
 
     def info_of(self, reply: Reply) -> ServerInfo:
-        """Return the facts in a list of models; adapters have a model as their parent. Raises as `inspect`."""
+        """Return the facts in a list of models; adapters have a model as their parent.
+
+        Raises as `inspect`.
+        """
         if reply.status != 200:
             raise ServerRefused(reply.status, text=text_of(reply.body))
         try:

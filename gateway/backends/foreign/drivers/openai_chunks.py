@@ -169,7 +169,7 @@ def check_parts(parts: Sequence[object], num_choices: int = 1) -> None:
 def finish_of(reason: str | None) -> FinishReason | None:
     """Return the end of a choice as this gateway knows it; None where it goes on.
 
-    Raises BadReply: where the server says that it failed.
+    Raises BadReply: when the server says that it failed.
     Raises ReplyRefused: for any other reason that is not known, such as a filter's.
     """
     if reason is None:

@@ -103,9 +103,9 @@ class Followers:
     async def follow(self, caller: Principal, response_id: str, number: int) -> AsyncGenerator[Shown]:
         """Yield the events that follow the one of this number, -1 for all.
 
-        Raises NotFound: where there is no such response any more.
-        Raises InvalidRequest: where its events are not kept any more.
-        Raises LimitReached: where the project has too many streams.
+        Raises NotFound: when there is no such response any more.
+        Raises InvalidRequest: when its events are not kept any more.
+        Raises LimitReached: when the project has too many streams.
         """
         if not self._open.take(caller.project_id, 1):
             raise LimitReached("Too many streams of background responses are open.", retry_after_s=1.0)

@@ -95,7 +95,10 @@ class BackgroundRunner:
                 self._hold_now.set()
 
     async def _claim_all(self) -> None:
-        """Claim responses while there is room. Raises what the database raises."""
+        """Claim responses while there is room.
+
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
         while len(self._running) < MAX_RUNNING:
             claim = await self._tools.background.claim(self._owner, lease_s=LEASE_S, max_of_one=self._max_of_one)
             if claim is None:
@@ -141,9 +144,9 @@ class BackgroundRunner:
             await self._tools.background.give_up(claim.turn, msgspec.json.encode(response))
 
     async def _hold(self) -> None:
-        """Give a sign of life for all that runs here, and learn what is to be cancelled or is another's.
+        """Renew the leases of all responses that run here. Cancel those that are to be cancelled, and leave lost ones.
 
-        Raises what the database raises.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         if not self._running:
             return

@@ -62,7 +62,7 @@ AWAY_S = 60.0
 """The seconds for which a run waits for a database that does not answer."""
 
 FindPrincipal = Callable[[str, str], Awaitable[Principal]]
-"""Returns the principal of a key by the key's id. Raises GatewayError: where it may not be used any more."""
+"""Returns the principal of a key by the key's id. Raises GatewayError: when it may not be used any more."""
 
 
 class RunTools(msgspec.Struct, frozen=True):
@@ -286,7 +286,7 @@ class Running:
     async def _log(self) -> None:
         """Make new events durable, which others may show from then on.
 
-        Raises Lost: where the response is not this gateway's any more.
+        Raises Lost: when the response is not this gateway's any more.
         """
         if not self._new:
             return
@@ -332,7 +332,7 @@ class Running:
     async def _written(self, write: Callable[[], Awaitable[bool]]) -> None:
         """Have a write done once the database answers.
 
-        Raises Lost: where the response is not this gateway's any more.
+        Raises Lost: when the response is not this gateway's any more.
         """
         give_up_at_s = time.monotonic() + AWAY_S
         while not self._is_lost:
