@@ -106,11 +106,6 @@ def return_memory() -> None:
                 system.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
 
 
-def cpu_has_tiles() -> bool:
-    """Tell whether the CPU multiplies matrices in bfloat16 by tiles (Intel's AMX)."""
-    return _cpu_has("amx_bf16")
-
-
 def _cpu_multiplies_bf16() -> bool:
     """Tell whether the CPU multiplies bfloat16: by AVX512-BF16, AMX or ARM's BF16.
 

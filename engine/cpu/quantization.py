@@ -20,7 +20,7 @@ from engine.cpu.importance import NOTHING, measure_importance, text_digest
 from engine.cpu.kept import Damaged, KeptMatrices, MatricesWriter, file_of, made_of, remove_interrupted
 from engine.cpu.matrices import NativeMatrices, matrices_bytes
 from engine.cpu.quality import Quality, keep_quality, measure_quality, stored_quality
-from engine.hardware import FLOAT8_CAPABILITY, SetupError, cpu_has_tiles, num_threads
+from engine.hardware import FLOAT8_CAPABILITY, SetupError, num_threads
 from engine.models.checkpoint import load_weights
 from engine.models.gguf import GgufWeights
 from engine.models.packed.blocks import PackedBlocks
@@ -92,14 +92,12 @@ def choose_format(
     *,
     has_blocks: bool = False,
     quantized: Quantized | None = None,
-    has_tiles: bool | None = None,
 ) -> Choice:
     """Return the format that products are computed in.
 
     quality: called where `auto` depends on the change that 8-bit integers make; None: it is not known.
     has_blocks: True if the model is a GGUF file.
     quantized: the way in which the model's files hold matrices in few bits.
-    has_tiles: True if the CPU multiplies bfloat16 by tiles; None: ask this machine.
 
     Raises SetupError: when the device has no such format.
     """
@@ -126,9 +124,9 @@ def choose_format(
         return Choice("gguf", f"Matrices stay in the blocks of their GGUF file, by {library.paths[-1]}.")
     if quantized is not None and quantized.keeps_integers and dtype != torch.float16:
         return Choice("int4", f"Matrices stay the 4-bit integers of their files ({quantized}), by {library.paths[-1]}.")
-    if dtype != torch.float32 and not _beats_bfloat16(library, dtype, has_tiles):
+    if dtype != torch.float32 and not _beats_bfloat16(library, dtype):
         name = str(dtype).removeprefix("torch.")
-        return Choice("none", f"Matrices stay in {name}, in which long prompts are faster than in 8-bit integers.")
+        return Choice("none", f"Matrices stay in {name}, which this processor multiplies faster than 8-bit integers.")
     found = quality(library)
     if found is None:
         return Choice("none", "Matrices stay as they are: what 8-bit integers change of this model is not known.")
@@ -160,15 +158,13 @@ def _on_gpu(asked: Asked, device: torch.device, quantized: Quantized | None) -> 
     return Choice(own, f"Matrices stay those of their files ({quantized}), by Triton.")
 
 
-def _beats_bfloat16(library: NativeLibrary, dtype: torch.dtype, has_tiles: bool | None) -> bool:
-    """Tell whether 8-bit integers are faster than PyTorch's products in dtype for single rows and for long prompts.
+def _beats_bfloat16(library: NativeLibrary, dtype: torch.dtype) -> bool:
+    """Tell whether 8-bit integers answer sooner than PyTorch does in dtype, prompt and tokens taken together.
 
-    With AVX512's VNNI they are, beside AVX512-BF16. By AMX's tiles PyTorch computes prompts of 512 tokens up to 2.7
-    times as fast (`engine/LOG.md`). Nothing that is fast becomes slow without being asked for.
+    With AVX512's VNNI they do. By AMX's tiles PyTorch computes a prompt of 512 tokens up to 2.7 times as fast, which
+    the first 18 tokens of the answer make up for (`engine/LOG.md`).
     """
-    if dtype != torch.bfloat16 or library.paths[-1] != "avx512_vnni":
-        return False
-    return not (cpu_has_tiles() if has_tiles is None else has_tiles)
+    return dtype == torch.bfloat16 and library.paths[-1] == "avx512_vnni"
 
 
 def settle_format(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Format:

@@ -110,20 +110,19 @@ def test_auto_takes_int8_for_float32_where_the_model_stays_near(
 
 
 @needs_library
-def test_auto_leaves_bfloat16_only_where_prompts_do_not_become_slower() -> None:
+def test_auto_leaves_bfloat16_only_for_the_path_that_beats_it() -> None:
     library = installed()
     assert library is not None
 
-    def format_in(path: str, has_tiles: bool) -> str:
+    def format_in(path: str) -> str:
         library.use_up_to(path)
-        return choose_format("auto", CPU, torch.bfloat16, lambda _: NEAR, has_tiles=has_tiles).format
+        return choose_format("auto", CPU, torch.bfloat16, lambda _: NEAR).format
 
     try:
-        found = {(path, tiles): format_in(path, tiles) for path in library.all_paths for tiles in (False, True)}
+        found = {path: format_in(path) for path in library.all_paths}
     finally:
         library.use_up_to(None)
-    for (path, tiles), format_ in found.items():
-        assert format_ == ("int8" if path == "avx512_vnni" and not tiles else "none"), (path, tiles)
+    assert found == {path: "int8" if path == "avx512_vnni" else "none" for path in library.all_paths}
 
 
 def test_figures_of_another_model_or_of_other_kernels_are_not_used(tmp_path: Path) -> None:
