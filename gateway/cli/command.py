@@ -12,35 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from engine.version import VERSION
-from gateway.cli.adapters import adapters, aliases
-from gateway.cli.batches import batches, files
-from gateway.cli.billing import (
-    credits,
-    deliveries,
-    exports,
-    periods,
-    prices,
-    reconcile,
-    usage,
-)
-from gateway.cli.chat import chat
 from gateway.cli.errors import EXIT_OK, EXIT_USAGE, CommandFailed, is_text, one_line
-from gateway.cli.experiments import demo, experiments, feedback
-from gateway.cli.limits import limits, webhooks
-from gateway.cli.organization import (
-    admin_keys,
-    audit,
-    keys,
-    members,
-    organization,
-    service_accounts,
-    tenants,
-    users,
-)
-from gateway.cli.pools import hosts, pools, provider_keys, replicas
-from gateway.cli.routing import routes
-from gateway.cli.server import archive, backup, completion, doctor, processes, upgrade
-from gateway.cli.stored import conversations, responses
+from gateway.cli.verbs import register
 from gateway.settings import BadSetting
 
 _EPILOG = """\
@@ -60,7 +33,8 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     for word in words:
         if not is_text(word):
             return _complain(f"the argument {word!a} is not UTF-8 text", EXIT_USAGE)
-    arguments = build_parser().parse_args(words)
+    wanted = next((word for word in words if not word.startswith("-")), "")
+    arguments = build_parser(wanted).parse_args(words)
     try:
         code: int = arguments.run(arguments, os.environ if environ is None else environ)
         sys.stdout.flush()
@@ -76,8 +50,8 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
 
 
 @functools.cache
-def build_parser() -> argparse.ArgumentParser:
-    """Make the parser of all commands, which takes a tenth of a second, once."""
+def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
+    """Make the parser of the wanted command; without one, of all commands, which takes a tenth of a second."""
     parser = argparse.ArgumentParser(
         prog="lorikeet",
         description="Multi-tenant LoRA serving: the adapters of many tenants over one base model, in one batch.",
@@ -85,49 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"lorikeet {VERSION}", help="show the version and exit")
-    verbs = parser.add_subparsers(metavar="COMMAND", required=True)
-    rooms = (
-        processes,
-        doctor,
-        chat,
-        batches,
-        files,
-        responses,
-        conversations,
-        pools,
-        replicas,
-        hosts,
-        provider_keys,
-        tenants,
-        keys,
-        limits,
-        webhooks,
-        adapters,
-        aliases,
-        routes,
-        experiments,
-        feedback,
-        demo,
-        service_accounts,
-        users,
-        members,
-        organization,
-        admin_keys,
-        audit,
-        prices,
-        usage,
-        credits,
-        periods,
-        exports,
-        deliveries,
-        reconcile,
-        backup,
-        archive,
-        upgrade,
-    )
-    for room in rooms:
-        room.register(verbs)
-    completion.register(verbs, build_parser)
+    register(parser.add_subparsers(metavar="COMMAND", required=True), wanted)
     return parser
 
 

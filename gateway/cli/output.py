@@ -66,6 +66,17 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def print_rows(
+    arguments: argparse.Namespace, value: Any, header: Sequence[str], rows: Sequence[Sequence[object]]
+) -> int:
+    """Print the value where --json was given, else a table. Returns the exit code of success."""
+    if arguments.json:
+        print_json(value)
+    else:
+        print_table(header, rows)
+    return EXIT_OK
+
+
 def utc(seconds: int | None) -> str:
     """Unix seconds as a date and a time of day."""
     if seconds is None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.adapters.adapter_path import add_tenant
 from gateway.cli.errors import EXIT_OPEN, CommandFailed, WrongUsage
-from gateway.cli.output import add_json_flag, print_result
+from gateway.cli.output import print_result
 from gateway.cli.parts import name_part
 from gateway.cli.progress import Progress
+from gateway.cli.verbs import add_verb
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
@@ -55,13 +56,7 @@ examples:
 
 def register(actions: Verbs) -> None:
     """Add `lorikeet adapter add` to the command line."""
-    add = actions.add_parser(
-        "add",
-        help="add an adapter, or a new version of it",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    add = add_verb(actions, "add", _add, "add an adapter, or a new version of it", _DESCRIPTION, epilog=_EPILOG)
     add_tenant(add)
     add.add_argument(
         "--name", required=True, metavar="NAME", help="name of the adapter, as in the model id <base>:<name>"
@@ -79,8 +74,6 @@ def register(actions: Verbs) -> None:
         metavar="SECONDS",
         help="seconds to wait until an engine has tried the adapter, before exiting with 4 (default: %(default)s)",
     )
-    add_json_flag(add)
-    add.set_defaults(run=_add)
 
 
 def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.cli.adapters.adapter_path import add_tenant
-from gateway.cli.errors import EXIT_OK
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_result, print_rows, utc
 from gateway.cli.parts import id_part
+from gateway.cli.verbs import add_verb, over_admin
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 NUM_SHOWN = 100
@@ -19,31 +20,25 @@ NUM_SHOWN = 100
 
 def register(actions: Verbs) -> None:
     """Add `lorikeet adapter imports | cancel-import` to the command line."""
-    imports = actions.add_parser(
+    imports = add_verb(
+        actions,
         "imports",
-        help="list imports of adapters and the outcome of each",
-        description=f"List the newest {NUM_SHOWN} imports of a tenant: uploads, downloads from sources, and files "
+        _imports,
+        "list imports of adapters and the outcome of each",
+        f"List the newest {NUM_SHOWN} imports of a tenant: uploads, downloads from sources, and files "
         "from the watched folder. Refused imports are listed with the reasons for a month.",
     )
-    imports.set_defaults(run=_imports)
-    cancel = actions.add_parser(
-        "cancel-import", help="end an import that is under way", description="End an import that is under way."
+    cancel = add_verb(
+        actions, "cancel-import", _cancel, "end an import that is under way", "End an import that is under way."
     )
     cancel.add_argument("id", metavar="IMPORT_ID", help="id of the import, as `lorikeet adapter imports` shows it")
-    cancel.set_defaults(run=_cancel)
     for parser in (imports, cancel):
         add_tenant(parser)
-        add_json_flag(parser)
 
 
-def _imports(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        imports = client.get(f"{client.tenant_path(arguments.tenant)}/adapter_imports", limit=NUM_SHOWN)["data"]
-    if arguments.json:
-        print_json(imports)
-        return EXIT_OK
+@over_admin
+def _imports(arguments: argparse.Namespace, client: AdminClient) -> int:
+    imports = client.get(f"{client.tenant_path(arguments.tenant)}/adapter_imports", limit=NUM_SHOWN)["data"]
     rows = [
         (
             i["id"],
@@ -58,8 +53,9 @@ def _imports(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         )
         for i in imports
     ]
-    print_table(("ID", "NAME", "SOURCE", "STATE", "VERSION", "RECEIVED", "BYTES", "CREATED", "REASON"), rows)
-    return EXIT_OK
+    return print_rows(
+        arguments, imports, ("ID", "NAME", "SOURCE", "STATE", "VERSION", "RECEIVED", "BYTES", "CREATED", "REASON"), rows
+    )
 
 
 def _cancel(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

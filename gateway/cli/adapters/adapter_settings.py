@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.adapters.adapter_path import adapter_path, add_adapter
 from gateway.cli.errors import CommandFailed
-from gateway.cli.output import add_json_flag, print_result
+from gateway.cli.output import print_result
+from gateway.cli.verbs import add_verb
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -44,10 +45,12 @@ DEFAULTS: tuple[tuple[str, Callable[[str], Any]], ...] = (
 
 def register(actions: Verbs) -> None:
     """Add `lorikeet adapter set` to the command line."""
-    setting = actions.add_parser(
+    setting = add_verb(
+        actions,
         "set",
-        help="set the defaults of an adapter, or pin an adapter",
-        description="Set default values for requests to this adapter, used where a request does not set the "
+        _set,
+        "set the defaults of an adapter, or pin an adapter",
+        "Set default values for requests to this adapter, used where a request does not set the "
         "field. Defaults that are not named stay unchanged, and apply to future versions too.",
     )
     add_adapter(setting)
@@ -63,8 +66,6 @@ def register(actions: Verbs) -> None:
     pinning.add_argument(
         "--unpin", action="store_true", help="allow engines to unload the adapter when other adapters need the memory"
     )
-    add_json_flag(setting)
-    setting.set_defaults(run=_set)
 
 
 def _help(name: str) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.adapters import adapter_add, adapter_imports, adapter_settings, adapter_shares, adapter_versions
 from gateway.cli.adapters.adapter_path import adapter_path, add_adapter, add_tenant, split_version
 from gateway.cli.errors import EXIT_FAILED, EXIT_OK
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_json, print_result, print_rows, utc
 from gateway.cli.server import gguf_file, merge
+from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
@@ -33,55 +34,45 @@ examples:
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet adapter` to the command line."""
-    adapter = verbs.add_parser(
-        "adapter",
-        help="add adapters, and switch between versions of an adapter",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = adapter.add_subparsers(metavar="ACTION", required=True)
+    actions = add_group(verbs, "adapter", _DESCRIPTION, epilog=_EPILOG)
     adapter_add.register(actions)
-    listing = actions.add_parser("list", help="list adapters", description="List a tenant's adapters, oldest first.")
+    listing = add_verb(actions, "list", _list, "list adapters", "List a tenant's adapters, oldest first.")
     add_tenant(listing)
-    listing.set_defaults(run=_list)
-    show = actions.add_parser(
+    show = add_verb(
+        actions,
         "show",
-        help="show an adapter, or one version of it",
-        description="Show an adapter and the settings of the adapter; or, with @VERSION, the results of "
+        _show,
+        "show an adapter, or one version of it",
+        "Show an adapter and the settings of the adapter; or, with @VERSION, the results of "
         "inspecting and trying that version.",
     )
     add_adapter(show, "NAME[@VERSION]")
-    show.set_defaults(run=_show)
-    remove = actions.add_parser(
+    remove = add_verb(
+        actions,
         "remove",
-        help="remove an adapter",
-        description="Remove an adapter with all versions, and the aliases that point at any of the versions.",
+        _remove,
+        "remove an adapter",
+        "Remove an adapter with all versions, and the aliases that point at any of the versions.",
     )
     add_adapter(remove)
-    remove.set_defaults(run=_remove)
-    verify = actions.add_parser(
+    add_verb(
+        actions,
         "verify",
-        help="check every stored adapter against the database",
-        description="Read the stored files of all adapters of all tenants and compare the digests. Exits with "
+        _verify,
+        "check every stored adapter against the database",
+        "Read the stored files of all adapters of all tenants and compare the digests. Exits with "
         "1 if files of a version are missing or damaged.",
     )
-    verify.set_defaults(run=_verify)
-    for parser in (listing, show, remove, verify):
-        add_json_flag(parser)
     for room in (adapter_versions, adapter_settings, adapter_shares, adapter_imports, merge, gguf_file):
         room.register(actions)
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        adapters = client.get_all(f"{client.tenant_path(arguments.tenant)}/adapters")
-    if arguments.json:
-        print_json(adapters)
-        return EXIT_OK
-    print_table(
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    adapters = client.get_all(f"{client.tenant_path(arguments.tenant)}/adapters")
+    return print_rows(
+        arguments,
+        adapters,
         ("NAME", "MODEL", "VERSION", "RANK", "BYTES", "DIGEST", "CREATED"),
         [
             (
@@ -96,7 +87,6 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             for a in adapters
         ],
     )
-    return EXIT_OK
 
 
 def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -152,11 +142,9 @@ def _ranges(values: list[Any]) -> list[str]:
     return [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
 
 
-def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        aliases = client.delete(adapter_path(client, arguments.tenant, arguments.name))["aliases"]
+@over_admin
+def _remove(arguments: argparse.Namespace, client: AdminClient) -> int:
+    aliases = client.delete(adapter_path(client, arguments.tenant, arguments.name))["aliases"]
     shown = {"name": arguments.name, "removed": True, "aliases": aliases}
     text = f"adapter {arguments.name} of {arguments.tenant} is removed"
     if aliases:
@@ -164,11 +152,9 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, shown, text)
 
 
-def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        found = client.post("/adapters/verify", json={})
+@over_admin
+def _verify(arguments: argparse.Namespace, client: AdminClient) -> int:
+    found = client.post("/adapters/verify", json={})
     faults = [*found["missing"], *found["damaged"]]
     lines = [f"{found['num_verified']} contents are whole, {found['num_unreferenced']} await collection"]
     lines += [f"{fault['project_id']} {fault['name']}@{fault['version']}: {fault['detail']}" for fault in faults]

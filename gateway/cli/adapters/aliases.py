@@ -7,42 +7,38 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.cli.errors import CommandFailed
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_result, print_rows, utc
 from gateway.cli.parts import name_part
+from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet alias` to the command line."""
-    alias = verbs.add_parser(
-        "alias",
-        help="set, list and remove aliases",
-        description="Manage aliases: model names of a tenant, each pointing at one version of an adapter.",
+    actions = add_group(
+        verbs, "alias", "Manage aliases: model names of a tenant, each pointing at one version of an adapter."
     )
-    actions = alias.add_subparsers(metavar="ACTION", required=True)
-    setting = actions.add_parser(
+    setting = add_verb(
+        actions,
         "set",
-        help="create or move an alias",
-        description="Point a new or existing alias at a version of an adapter. Takes effect on every gateway "
-        "within a second.",
+        _set,
+        "create or move an alias",
+        "Point a new or existing alias at a version of an adapter. Takes effect on every gateway within a second.",
     )
     setting.add_argument("name", metavar="NAME", help="name of the alias, which clients use as the model id")
     setting.add_argument("version", metavar="ADAPTER@VERSION", help="name and version of an adapter, such as support@3")
-    setting.set_defaults(run=_set)
-    listing = actions.add_parser(
-        "list", help="list aliases", description="List a tenant's aliases, oldest first, and what each stands for."
+    listing = add_verb(
+        actions, "list", _list, "list aliases", "List a tenant's aliases, oldest first, and what each stands for."
     )
-    listing.set_defaults(run=_list)
-    remove = actions.add_parser(
-        "remove", help="remove an alias", description="Remove an alias. The version that the alias points at stays."
+    remove = add_verb(
+        actions, "remove", _remove, "remove an alias", "Remove an alias. The version that the alias points at stays."
     )
     remove.add_argument("name", metavar="NAME", help="name of the alias")
-    remove.set_defaults(run=_remove)
     for parser in (setting, listing, remove):
         parser.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant that owns the alias")
-        add_json_flag(parser)
 
 
 def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -67,20 +63,16 @@ def _target(text: str) -> dict[str, str | int]:
     return {"adapter": name_part(adapter), "version": int(version)}
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        aliases = client.get_all(f"{client.tenant_path(arguments.tenant)}/aliases")
-    if arguments.json:
-        print_json(aliases)
-        return 0
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    aliases = client.get_all(f"{client.tenant_path(arguments.tenant)}/aliases")
     rows = [
         (a["name"], a["adapter"], a["version"], a["pool"], a["experiment"], utc(a["created_at"]), utc(a["moved_at"]))
         for a in aliases
     ]
-    print_table(("NAME", "ADAPTER", "VERSION", "BASE", "EXPERIMENT", "CREATED", "MOVED"), rows)
-    return 0
+    return print_rows(
+        arguments, aliases, ("NAME", "ADAPTER", "VERSION", "BASE", "EXPERIMENT", "CREATED", "MOVED"), rows
+    )
 
 
 def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

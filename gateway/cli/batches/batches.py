@@ -13,6 +13,7 @@ from gateway.cli.errors import EXIT_OK, EXIT_OPEN, CommandFailed
 from gateway.cli.output import print_result, print_table, utc, write_file
 from gateway.cli.parts import id_part
 from gateway.cli.progress import Progress
+from gateway.cli.verbs import add_group, add_verb
 
 if TYPE_CHECKING:
     from gateway.cli.chat.inference import InferenceClient
@@ -25,43 +26,49 @@ ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/r
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet batch` to the command line."""
-    batch = verbs.add_parser(
+    actions = add_group(
+        verbs,
         "batch",
-        help="begin, watch, list and cancel batches, and read their results",
-        description="Run files of requests within a day, in what other requests leave free, with an API key of the "
-        "tenant.",
+        "Run files of requests within a day, in what other requests leave free, with an API key of the tenant.",
     )
-    actions = batch.add_subparsers(metavar="ACTION", required=True)
-    create = actions.add_parser(
+    create = add_verb(
+        actions,
         "create",
-        help="begin a batch",
-        description="Store a file of requests, one JSON object a line, and begin a batch of it; print the batch's id.",
+        _create,
+        "begin a batch",
+        "Store a file of requests, one JSON object a line, and begin a batch of it; print the batch's id.",
+        has_json=False,
     )
     create.add_argument("path", type=Path, metavar="PATH", help="file of requests, whose name ends in .jsonl")
     create.add_argument(
         "--endpoint", choices=ENDPOINTS, default=ENDPOINTS[0], help="endpoint of all requests (default: %(default)s)"
     )
     create.add_argument("--wait", action="store_true", help="wait until the batch has ended, and show its progress")
-    create.set_defaults(run=_create)
-    status = actions.add_parser(
-        "status", help="show a batch", description="Show a batch; exit with 4 where it has not ended."
+    status = add_verb(
+        actions, "status", _status, "show a batch", "Show a batch; exit with 4 where it has not ended.", has_json=False
     )
     status.add_argument("--wait", action="store_true", help="wait until the batch has ended, and show its progress")
-    status.set_defaults(run=_status)
-    listing = actions.add_parser("list", help="list batches", description="List a tenant's batches, the newest first.")
+    listing = add_verb(
+        actions, "list", _list, "list batches", "List a tenant's batches, the newest first.", has_json=False
+    )
     listing.add_argument("--limit", type=int, default=20, metavar="N", help="most batches to list (default: 20)")
-    listing.set_defaults(run=_list)
-    results = actions.add_parser(
+    results = add_verb(
+        actions,
         "results",
-        help="download the results of a batch",
-        description="Write the output of a batch that has ended to a file, and what failed to another file beside it.",
+        _results,
+        "download the results of a batch",
+        "Write the output of a batch that has ended to a file, and what failed to another file beside it.",
+        has_json=False,
     )
     results.add_argument("--out", type=Path, required=True, metavar="PATH", help="path to write the output to")
-    results.set_defaults(run=_results)
-    cancel = actions.add_parser(
-        "cancel", help="cancel a batch", description="Cancel a batch. Requests that were answered stay in its output."
+    cancel = add_verb(
+        actions,
+        "cancel",
+        _cancel,
+        "cancel a batch",
+        "Cancel a batch. Requests that were answered stay in its output.",
+        has_json=False,
     )
-    cancel.set_defaults(run=_cancel)
     for parser in (status, results, cancel):
         parser.add_argument("id", metavar="BATCH_ID", help="id of the batch")
     for parser in (create, status, listing, results, cancel):

@@ -11,6 +11,7 @@ from gateway.cli.batches.access import add_access, connected
 from gateway.cli.errors import EXIT_OK, CommandFailed, WrongUsage
 from gateway.cli.output import print_result, print_table, utc, write_file
 from gateway.cli.parts import id_part
+from gateway.cli.verbs import add_group, add_verb
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -20,36 +21,34 @@ SECONDS_OF_DAY = 86400
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet file` to the command line."""
-    file = verbs.add_parser(
-        "file",
-        help="store, list, download and delete files",
-        description="Manage the files of a tenant, such as the input of batches, with an API key of the tenant.",
+    actions = add_group(
+        verbs, "file", "Manage the files of a tenant, such as the input of batches, with an API key of the tenant."
     )
-    actions = file.add_subparsers(metavar="ACTION", required=True)
-    add = actions.add_parser("add", help="store a file", description="Store a file; print its id.")
+    add = add_verb(actions, "add", _add, "store a file", "Store a file; print its id.", has_json=False)
     add.add_argument("path", type=Path, metavar="PATH", help="file to store")
     add.add_argument("--purpose", default="batch", help="use of the file, such as batch or user_data (default: batch)")
     add.add_argument(
         "--days", type=int, metavar="DAYS", help="days after which the file expires, up to 30 (default: 30 for batch)"
     )
     add_access(add)
-    add.set_defaults(run=_add)
-    listed = actions.add_parser("list", help="list files", description="List a tenant's files, the newest first.")
+    listed = add_verb(actions, "list", _list, "list files", "List a tenant's files, the newest first.", has_json=False)
     listed.add_argument("--purpose", help="only files of this purpose")
     listed.add_argument("--limit", type=int, default=100, metavar="N", help="most files to list (default: 100)")
     add_access(listed)
-    listed.set_defaults(run=_list)
-    get = actions.add_parser("get", help="download a file", description="Write the content of a file to a path.")
+    get = add_verb(actions, "get", _get, "download a file", "Write the content of a file to a path.", has_json=False)
     get.add_argument("id", metavar="FILE_ID", help="id of the file")
     get.add_argument("--out", type=Path, required=True, metavar="PATH", help="path to write the content to")
     add_access(get)
-    get.set_defaults(run=_get)
-    delete = actions.add_parser(
-        "delete", help="delete a file", description="Delete a file for good. A batch that reads the file goes on."
+    delete = add_verb(
+        actions,
+        "delete",
+        _delete,
+        "delete a file",
+        "Delete a file for good. A batch that reads the file goes on.",
+        has_json=False,
     )
     delete.add_argument("id", metavar="FILE_ID", help="id of the file")
     add_access(delete)
-    delete.set_defaults(run=_delete)
 
 
 def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -7,23 +7,24 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.cli.billing.money import amount, instant
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_json, print_result, print_rows, print_table, utc
+from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.billing.money import decimal_text
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet credit` and `lorikeet adjustment` to the command line."""
-    credit = verbs.add_parser(
-        "credit", help="grant and list credits", description="Manage the prepaid credits of a tenant."
-    )
-    actions = credit.add_subparsers(metavar="ACTION", required=True)
-    grant = actions.add_parser(
+    actions = add_group(verbs, "credit", "Manage the prepaid credits of a tenant.")
+    grant = add_verb(
+        actions,
         "grant",
-        help="grant credit",
-        description="Grant credit to a tenant. Usage of the tenant consumes the oldest credit first. A grant "
+        _grant,
+        "grant credit",
+        "Grant credit to a tenant. Usage of the tenant consumes the oldest credit first. A grant "
         "cannot be revoked, but an adjustment that charges the same amount undoes a grant.",
     )
     grant.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant that gets the credit")
@@ -32,37 +33,31 @@ def register(verbs: Verbs) -> None:
     grant.add_argument(
         "--expires", type=instant, metavar="TIME", help="time at which the unused credit expires (default: never)"
     )
-    grant.set_defaults(run=_grant)
-    listing = actions.add_parser(
-        "list", help="list credits", description="List the credits and the balance of a tenant."
-    )
+    listing = add_verb(actions, "list", _list, "list credits", "List the credits and the balance of a tenant.")
     listing.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
-    listing.set_defaults(run=_list)
-    mode = actions.add_parser(
+    mode = add_verb(
+        actions,
         "mode",
-        help="make a tenant prepaid or postpaid",
-        description="Make a tenant prepaid or postpaid. Requests of a prepaid tenant are refused when the "
+        _mode,
+        "make a tenant prepaid or postpaid",
+        "Make a tenant prepaid or postpaid. Requests of a prepaid tenant are refused when the "
         "balance is used up; a postpaid tenant gets an invoice.",
     )
     mode.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
     mode.add_argument("mode", choices=("prepaid", "postpaid"), help="new billing mode of the tenant")
-    mode.set_defaults(run=_mode)
-    for parser in (grant, listing, mode):
-        add_json_flag(parser)
     _register_adjustments(verbs)
 
 
 def _register_adjustments(verbs: Verbs) -> None:
-    adjustment = verbs.add_parser(
-        "adjustment",
-        help="charge or refund a tenant",
-        description="Manage adjustments: charges and refunds that an operator adds to the ledger.",
+    actions = add_group(
+        verbs, "adjustment", "Manage adjustments: charges and refunds that an operator adds to the ledger."
     )
-    actions = adjustment.add_subparsers(metavar="ACTION", required=True)
-    add = actions.add_parser(
+    add = add_verb(
+        actions,
         "add",
-        help="charge or refund a tenant",
-        description="Charge or refund a tenant in the current billing period. An adjustment cannot be "
+        _adjust,
+        "charge or refund a tenant",
+        "Charge or refund a tenant in the current billing period. An adjustment cannot be "
         "deleted, but an adjustment in the other direction undoes the first.",
     )
     add.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
@@ -74,29 +69,22 @@ def _register_adjustments(verbs: Verbs) -> None:
         "--corrects-period", metavar="MONTH", help="closed month that the adjustment corrects, e.g. 2026-10"
     )
     add.add_argument("--corrects-request", metavar="ID", help="id of the request that the adjustment corrects")
-    listing = actions.add_parser("list", help="list adjustments", description="List a tenant's adjustments.")
+    listing = add_verb(actions, "list", _list_adjustments, "list adjustments", "List a tenant's adjustments.")
     listing.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
-    for parser, run in ((add, _adjust), (listing, _list_adjustments)):
-        add_json_flag(parser)
-        parser.set_defaults(run=run)
 
 
-def _grant(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        body = {"amount_nanos": arguments.amount, "reason": arguments.reason, "expires_at": arguments.expires}
-        granted = client.post(f"{client.tenant_path(arguments.tenant)}/credits", json=body)
+@over_admin
+def _grant(arguments: argparse.Namespace, client: AdminClient) -> int:
+    body = {"amount_nanos": arguments.amount, "reason": arguments.reason, "expires_at": arguments.expires}
+    granted = client.post(f"{client.tenant_path(arguments.tenant)}/credits", json=body)
     text = f"credit {granted['id']}: {decimal_text(granted['amount_nanos'])} for {arguments.tenant}"
     return print_result(arguments, granted, text)
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        path = client.tenant_path(arguments.tenant)
-        credits, billing = client.get_all(f"{path}/credits"), client.get(f"{path}/billing")
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    path = client.tenant_path(arguments.tenant)
+    credits, billing = client.get_all(f"{path}/credits"), client.get(f"{path}/billing")
     if arguments.json:
         print_json({"credits": credits, "billing": billing})
         return 0
@@ -118,11 +106,9 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _mode(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        billing = client.post(f"{client.tenant_path(arguments.tenant)}/billing", json={"mode": arguments.mode})
+@over_admin
+def _mode(arguments: argparse.Namespace, client: AdminClient) -> int:
+    billing = client.post(f"{client.tenant_path(arguments.tenant)}/billing", json={"mode": arguments.mode})
     balance = f"{decimal_text(billing['balance_nanos'])} {billing['currency']}"
     return print_result(arguments, billing, f"tenant {arguments.tenant} is {billing['mode']}, balance {balance}")
 
@@ -144,15 +130,12 @@ def _adjust(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, made, text)
 
 
-def _list_adjustments(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        rows = client.get_all(f"{client.tenant_path(arguments.tenant)}/adjustments")
-    if arguments.json:
-        print_json(rows)
-        return 0
-    print_table(
+@over_admin
+def _list_adjustments(arguments: argparse.Namespace, client: AdminClient) -> int:
+    rows = client.get_all(f"{client.tenant_path(arguments.tenant)}/adjustments")
+    return print_rows(
+        arguments,
+        rows,
         ("ID", "AMOUNT", "BILLED IN", "CORRECTS", "MADE", "REASON"),
         [
             (
@@ -166,4 +149,3 @@ def _list_adjustments(arguments: argparse.Namespace, environ: Mapping[str, str])
             for each in rows
         ],
     )
-    return 0

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_json, print_result, print_rows, print_table, utc
+from gateway.cli.verbs import add_command, add_group, add_verb, over_admin
 from gateway.exports.request import FORMATS_OF, KINDS, Format
 
 if TYPE_CHECKING:
@@ -20,31 +21,22 @@ SECRET_VARIABLE = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - the name of a variable
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet delivery` and `lorikeet stripe-customer` to the command line."""
-    delivery = verbs.add_parser(
-        "delivery",
-        help="deliver exports regularly",
-        description="Manage deliveries: exports that the server writes to a folder or a bucket regularly.",
+    actions = add_group(
+        verbs, "delivery", "Manage deliveries: exports that the server writes to a folder or a bucket regularly."
     )
-    actions = delivery.add_subparsers(metavar="ACTION", required=True)
     _register_set(actions)
-    listing = actions.add_parser("list", help="list deliveries", description="List deliveries, oldest first.")
-    add_json_flag(listing)
-    listing.set_defaults(run=_list)
-    show = actions.add_parser(
-        "show", help="show the latest results of a delivery", description="Show the latest periods of a delivery."
+    add_verb(actions, "list", _list, "list deliveries", "List deliveries, oldest first.")
+    show = add_verb(
+        actions, "show", _show, "show the latest results of a delivery", "Show the latest periods of a delivery."
     )
-    remove = actions.add_parser(
-        "remove", help="remove a delivery", description="Remove a delivery. Delivered files stay."
-    )
-    for action, run in ((show, _show), (remove, _remove)):
+    remove = add_verb(actions, "remove", _remove, "remove a delivery", "Remove a delivery. Delivered files stay.")
+    for action in (show, remove):
         action.add_argument("name", metavar="NAME", help="name of the delivery")
-        add_json_flag(action)
-        action.set_defaults(run=run)
-    customer = verbs.add_parser(
+    customer = add_command(
+        verbs,
         "stripe-customer",
-        help="set the Stripe customer who is billed for a tenant",
-        description="Show, set or remove the Stripe customer of a tenant. Meter events of the tenant name "
-        "that customer.",
+        _customer,
+        "Show, set or remove the Stripe customer of a tenant. Meter events of the tenant name that customer.",
     )
     customer.add_argument("tenant", metavar="TENANT", help="name of the tenant")
     customer.add_argument(
@@ -55,15 +47,15 @@ def register(verbs: Verbs) -> None:
         help="id of the Stripe customer, e.g. cus_NciAYcXfLnqBoz",
     )
     customer.add_argument("--remove", action="store_true", help="remove the tenant's Stripe customer")
-    add_json_flag(customer)
-    customer.set_defaults(run=_customer)
 
 
 def _register_set(actions: Verbs) -> None:
-    setting = actions.add_parser(
+    setting = add_verb(
+        actions,
         "set",
-        help="create or change a delivery",
-        description="Deliver an export of each day once it is over, and again where late usage changed it, or of each"
+        _set,
+        "create or change a delivery",
+        "Deliver an export of each day once it is over, and again where late usage changed it, or of each"
         " month once it is closed. An existing delivery of this name is changed. The secret of a bucket is read from"
         f" {SECRET_VARIABLE}.",
     )
@@ -98,8 +90,6 @@ def _register_set(actions: Verbs) -> None:
         metavar="ID",
         help="id of the access key; the secret is read from the environment",
     )
-    add_json_flag(setting)
-    setting.set_defaults(run=_set)
 
 
 def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -138,26 +128,20 @@ def _destination(arguments: argparse.Namespace, environ: Mapping[str, str]) -> d
     return destination | ({"endpoint": arguments.endpoint} if arguments.endpoint else {})
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        rows = client.get_all("/deliveries")
-    if arguments.json:
-        print_json(rows)
-        return 0
-    print_table(
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    rows = client.get_all("/deliveries")
+    return print_rows(
+        arguments,
+        rows,
         ("NAME", "KIND", "FORMAT", "SCHEDULE", "FROM", "TO"),
         [(row["name"], row["kind"], row["format"], row["schedule"], row["from_period"], _where(row)) for row in rows],
     )
-    return 0
 
 
-def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        found = client.get(f"/deliveries/{_find(client, arguments.name)}")
+@over_admin
+def _show(arguments: argparse.Namespace, client: AdminClient) -> int:
+    found = client.get(f"/deliveries/{_find(client, arguments.name)}")
     if arguments.json:
         print_json(found)
         return 0
@@ -173,25 +157,21 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        gone = client.delete(f"/deliveries/{_find(client, arguments.name)}")
+@over_admin
+def _remove(arguments: argparse.Namespace, client: AdminClient) -> int:
+    gone = client.delete(f"/deliveries/{_find(client, arguments.name)}")
     return print_result(arguments, gone, f"removed {arguments.name}")
 
 
-def _customer(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        path = f"{client.tenant_path(arguments.tenant)}/stripe_customer"
-        if arguments.remove:
-            found = client.delete(path)
-        elif arguments.customer is not None:
-            found = client.post(path, json={"customer_id": arguments.customer})
-        else:
-            found = client.get(path)
+@over_admin
+def _customer(arguments: argparse.Namespace, client: AdminClient) -> int:
+    path = f"{client.tenant_path(arguments.tenant)}/stripe_customer"
+    if arguments.remove:
+        found = client.delete(path)
+    elif arguments.customer is not None:
+        found = client.post(path, json={"customer_id": arguments.customer})
+    else:
+        found = client.get(path)
     return print_result(arguments, found, found["customer_id"] or f"{arguments.tenant} has no customer at Stripe")
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.billing.stripe import warn_of_unbilled
 from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
-from gateway.cli.output import add_json_flag, print_result
+from gateway.cli.output import print_result
+from gateway.cli.verbs import add_command
 from gateway.domain.billing.money import decimal_text
 from gateway.exports.request import FORMATS_OF, KINDS, Format, WrongExport, parse_span
 from gateway.settings import load_settings
@@ -32,10 +33,11 @@ PROGRESS_INTERVAL_S = 5.0
 def register(verbs: Verbs) -> None:
     """Add `lorikeet export` to the command line."""
     formats: list[Format] = sorted({name for names in FORMATS_OF.values() for name in names})
-    export = verbs.add_parser(
+    export = add_command(
+        verbs,
         "export",
-        help="export usage, costs or invoices",
-        description="Write usage, costs or invoices of a month or a day to a file, with a manifest beside the "
+        _export,
+        "Write usage, costs or invoices of a month or a day to a file, with a manifest beside the "
         "file. Exports of a closed month always have the same bytes.",
     )
     export.add_argument(
@@ -56,8 +58,6 @@ def register(verbs: Verbs) -> None:
     export.add_argument(
         "--out", type=Path, default=Path(), metavar="FOLDER", help="folder for the files (default: the current folder)"
     )
-    add_json_flag(export)
-    export.set_defaults(run=_export)
 
 
 def _period(text: str) -> str:

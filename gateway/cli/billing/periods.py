@@ -8,42 +8,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.billing.stripe import warn_of_unbilled
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc, write_file
+from gateway.cli.output import print_json, print_result, print_rows, print_table, utc, write_file
 from gateway.cli.parts import id_part
+from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.billing.money import decimal_text
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet period` and `lorikeet invoice` to the command line."""
-    period = verbs.add_parser(
-        "period", help="list and close billing periods", description="Manage billing periods, which are months."
-    )
-    actions = period.add_subparsers(metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="list periods", description="List months, newest first.")
-    listing.set_defaults(run=_list)
-    close = actions.add_parser(
+    actions = add_group(verbs, "period", "Manage billing periods, which are months.")
+    add_verb(actions, "list", _list, "list periods", "List months, newest first.")
+    close = add_verb(
+        actions,
         "close",
-        help="close a period",
-        description="Close a month that has ended: credits are consumed, and the month's usage never changes again.",
+        _close,
+        "close a period",
+        "Close a month that has ended: credits are consumed, and the month's usage never changes again.",
     )
     close.add_argument("period", metavar="MONTH", help="month, e.g. 2026-10")
-    close.set_defaults(run=_close)
-    invoice = verbs.add_parser("invoice", help="issue and show invoices", description="Manage the invoices of tenants.")
-    actions = invoice.add_subparsers(metavar="ACTION", required=True)
-    issue = actions.add_parser(
+    actions = add_group(verbs, "invoice", "Manage the invoices of tenants.")
+    issue = add_verb(
+        actions,
         "issue",
-        help="issue a period's invoices",
-        description="Issue the invoices of a closed month for all tenants, and give each invoice a number.",
+        _issue,
+        "issue a period's invoices",
+        "Issue the invoices of a closed month for all tenants, and give each invoice a number.",
     )
     issue.add_argument("--period", required=True, metavar="MONTH", help="month, e.g. 2026-10")
-    issue.set_defaults(run=_issue)
-    show = actions.add_parser(
+    show = add_verb(
+        actions,
         "show",
-        help="show invoices",
-        description="Show the invoices of a month: issued invoices, or drafts for a month that is not issued.",
+        _show,
+        "show invoices",
+        "Show the invoices of a month: issued invoices, or drafts for a month that is not issued.",
     )
     show.add_argument("--period", required=True, metavar="MONTH", help="month, e.g. 2026-10")
     show.add_argument("--tenant", metavar="NAME", help="show only this tenant's invoice (required for html)")
@@ -51,20 +52,14 @@ def register(verbs: Verbs) -> None:
         "--format", choices=("text", "json", "html"), default="text", help="output format (default: text)"
     )
     show.add_argument("--out", type=Path, metavar="FILE", help="file for the html (default: standard output)")
-    show.set_defaults(run=_show)
-    for parser in (listing, close, issue, show):
-        add_json_flag(parser)
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        periods = client.get_all("/periods")
-    if arguments.json:
-        print_json(periods)
-        return 0
-    print_table(
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    periods = client.get_all("/periods")
+    return print_rows(
+        arguments,
+        periods,
         ("PERIOD", "STATE", "REQUESTS", "COST", "CLOSED", "INVOICED"),
         [
             (
@@ -78,25 +73,20 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             for each in periods
         ],
     )
-    return 0
 
 
-def _close(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        closed = client.post(f"/periods/{id_part(arguments.period)}/close")
+@over_admin
+def _close(arguments: argparse.Namespace, client: AdminClient) -> int:
+    closed = client.post(f"/periods/{id_part(arguments.period)}/close")
     if names := [project["name"] for project in closed["projects_without_customer"]]:
         warn_of_unbilled(names, closed["id"])
     text = f"{closed['id']} is {closed['state']}: {decimal_text(closed['cost_nanos'])} {closed['currency']}"
     return print_result(arguments, closed, text)
 
 
-def _issue(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        issued = client.post(f"/periods/{id_part(arguments.period)}/invoices")["data"]
+@over_admin
+def _issue(arguments: argparse.Namespace, client: AdminClient) -> int:
+    issued = client.post(f"/periods/{id_part(arguments.period)}/invoices")["data"]
     if arguments.json:
         print_json(issued)
     else:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.billing.money import instant, nanos, price
 from gateway.cli.errors import CommandFailed, WrongUsage
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_json, print_result, print_table, utc
 from gateway.cli.parts import name_part
 from gateway.cli.pools.finding import warn_of_unknown
+from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.billing.book import ANY, TIERS
 from gateway.domain.billing.money import decimal_text
 
@@ -28,14 +29,13 @@ NANOS_PER_BASIS_POINT = 10**7
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet price` to the command line."""
-    prices = verbs.add_parser(
-        "price", help="set, list and withdraw prices", description="Manage the price book: the prices of tokens."
-    )
-    actions = prices.add_subparsers(metavar="ACTION", required=True)
-    setting = actions.add_parser(
+    actions = add_group(verbs, "price", "Manage the price book: the prices of tokens.")
+    setting = add_verb(
+        actions,
         "set",
-        help="set prices",
-        description="Create the next version of the price book: the newest version with the given changes. "
+        _set,
+        "set prices",
+        "Create the next version of the price book: the newest version with the given changes. "
         "Amounts are in the currency, per million tokens.",
     )
     setting.add_argument(
@@ -72,35 +72,29 @@ def register(verbs: Verbs) -> None:
     setting.add_argument(
         "--effective", type=instant, metavar="TIME", help="time from which the new prices apply, in UTC (default: now)"
     )
-    add_json_flag(setting)
-    setting.set_defaults(run=_set)
-    classing = actions.add_parser(
+    classing = add_verb(
+        actions,
         "class",
-        help="set the price class of an adapter",
-        description="Set the price class of an adapter. Entries of the price book name adapters by their price class.",
+        _class,
+        "set the price class of an adapter",
+        "Set the price class of an adapter. Entries of the price book name adapters by their price class.",
     )
     classing.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant that owns the adapter")
     classing.add_argument("--adapter", required=True, metavar="NAME", help="name of the adapter")
     classing.add_argument(
         "price_class", type=_price_class, metavar="CLASS", help="price class: default, or your own class"
     )
-    add_json_flag(classing)
-    classing.set_defaults(run=_class)
-    withdraw = actions.add_parser(
+    withdraw = add_verb(
+        actions,
         "withdraw",
-        help="withdraw a future version of the price book",
-        description="Withdraw a version of the price book that is not in force yet.",
+        _withdraw,
+        "withdraw a future version of the price book",
+        "Withdraw a version of the price book that is not in force yet.",
     )
     withdraw.add_argument(
         "version", type=int, metavar="VERSION", help="number of the version, as in `lorikeet price list`"
     )
-    add_json_flag(withdraw)
-    withdraw.set_defaults(run=_withdraw)
-    listing = actions.add_parser(
-        "list", help="list prices", description="List every version of the price book, newest first."
-    )
-    add_json_flag(listing)
-    listing.set_defaults(run=_list)
+    add_verb(actions, "list", _list, "list prices", "List every version of the price book, newest first.")
 
 
 def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -212,32 +206,26 @@ def _price_class(text: str) -> str:
     return text
 
 
-def _withdraw(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        found = [each["id"] for each in client.get_all("/prices") if each["version"] == arguments.version]
-        if not found:
-            raise CommandFailed(f"there is no version {arguments.version}; `lorikeet price list` lists all versions")
-        gone = client.delete(f"/prices/{found[0]}")
+@over_admin
+def _withdraw(arguments: argparse.Namespace, client: AdminClient) -> int:
+    found = [each["id"] for each in client.get_all("/prices") if each["version"] == arguments.version]
+    if not found:
+        raise CommandFailed(f"there is no version {arguments.version}; `lorikeet price list` lists all versions")
+    gone = client.delete(f"/prices/{found[0]}")
     return print_result(arguments, gone, f"version {arguments.version} is withdrawn")
 
 
-def _class(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        path = f"{client.tenant_path(arguments.tenant)}/adapters/{name_part(arguments.adapter)}/price_class"
-        made = client.post(path, json={"price_class": arguments.price_class})
+@over_admin
+def _class(arguments: argparse.Namespace, client: AdminClient) -> int:
+    path = f"{client.tenant_path(arguments.tenant)}/adapters/{name_part(arguments.adapter)}/price_class"
+    made = client.post(path, json={"price_class": arguments.price_class})
     return print_result(arguments, made, f"adapter {made['adapter']} is of the class {made['price_class']}")
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        versions = client.get_all("/prices")
-        names = {project["id"]: project["name"] for project in client.get_all("/projects", include_archived="true")}
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    versions = client.get_all("/prices")
+    names = {project["id"]: project["name"] for project in client.get_all("/projects", include_archived="true")}
     if arguments.json:
         print_json(versions)
         return 0

@@ -7,19 +7,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.cli.errors import EXIT_FAILED, EXIT_OK, WrongUsage
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_json, print_result, print_table, utc
 from gateway.cli.parts import id_part
+from gateway.cli.verbs import add_command, over_admin
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet reconcile` to the command line."""
-    reconcile = verbs.add_parser(
+    reconcile = add_command(
+        verbs,
         "reconcile",
-        help="compare the ledger with the engines' counts",
-        description="Compare the tokens that engines counted with the tokens that the ledger recorded. The "
+        _run,
+        "Compare the tokens that engines counted with the tokens that the ledger recorded. The "
         "difference is 0 once all ended requests are in the ledger. Exits with 1 if usage was "
         "lost: dropped by an engine, or lost with the data folder of a gateway.",
     )
@@ -29,8 +32,6 @@ def register(verbs: Verbs) -> None:
         help="id of a lost gateway's journal to stop waiting for; recorded in the audit log",
     )
     reconcile.add_argument("--reason", metavar="TEXT", help="reason for writing off the journal, for the audit log")
-    add_json_flag(reconcile)
-    reconcile.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -48,11 +49,9 @@ def _write_off(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int
     return print_result(arguments, written_off, f"wrote off {written_off['open_requests']} requests")
 
 
-def _reconcile(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        found = client.get("/reconciliation")
+@over_admin
+def _reconcile(arguments: argparse.Namespace, client: AdminClient) -> int:
+    found = client.get("/reconciliation")
     engines, lost = found["engines"], found["lost_journals"]
     if arguments.json:
         print_json(found)

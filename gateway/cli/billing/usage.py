@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.billing.money import instant
 from gateway.cli.errors import WrongUsage
-from gateway.cli.output import add_json_flag, print_json, print_table, utc
+from gateway.cli.output import print_rows, utc
+from gateway.cli.verbs import add_command, over_admin
 from gateway.domain.billing.money import decimal_text
 
 if TYPE_CHECKING:
@@ -22,19 +23,21 @@ DEFAULT_DAYS = 30
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet usage` and `lorikeet costs` to the command line."""
-    usage = verbs.add_parser(
+    usage = add_command(
+        verbs,
         "usage",
-        help="show used tokens and requests",
-        description="Show used tokens and requests, grouped by tenant and model unless --by is given.",
+        _usage,
+        "Show used tokens and requests, grouped by tenant and model unless --by is given.",
+        groups=("project_id", "model"),
     )
     usage.add_argument(
         "--width", choices=("1m", "1h", "1d"), default="1d", help="length of time that each row sums up (default: 1d)"
     )
     usage.add_argument("--embeddings", action="store_true", help="show embeddings instead of text")
     usage.add_argument("--model", action="append", metavar="ID", help="show only this model; repeat the flag for more")
-    usage.set_defaults(run=_usage, groups=("project_id", "model"))
-    costs = verbs.add_parser("costs", help="show costs", description="Show costs by day, tenant and line item.")
-    costs.set_defaults(run=_costs, groups=("project_id", "line_item"))
+    costs = add_command(
+        verbs, "costs", _costs, "Show costs by day, tenant and line item.", groups=("project_id", "line_item")
+    )
     for parser, groups in (
         (usage, ("project_id", "user_id", "api_key_id", "model", "service_tier")),
         (costs, ("project_id", "api_key_id", "line_item")),
@@ -45,7 +48,6 @@ def register(verbs: Verbs) -> None:
         )
         parser.add_argument("--until", type=instant, metavar="TIME", help="end of the time shown (default: now)")
         parser.add_argument("--by", action="append", choices=groups, help="field to group by; repeat the flag for more")
-        add_json_flag(parser)
 
 
 def _usage(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -58,11 +60,10 @@ def _usage(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             params["models[]"] = arguments.model
         buckets = _all_buckets(client, f"/usage/{kind}", arguments, params)
         names = _names(client)
-    if arguments.json:
-        print_json(buckets)
-        return 0
     groups = tuple(arguments.by or arguments.groups)
-    print_table(
+    return print_rows(
+        arguments,
+        buckets,
         ("FROM", *_headings(groups), "REQUESTS", "INPUT", "CACHED", "OUTPUT"),
         [
             (
@@ -77,20 +78,16 @@ def _usage(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             for result in bucket["results"]
         ],
     )
-    return 0
 
 
-def _costs(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        buckets = _all_buckets(client, "/costs", arguments, {})
-        names = _names(client)
-    if arguments.json:
-        print_json(buckets)
-        return 0
+@over_admin
+def _costs(arguments: argparse.Namespace, client: AdminClient) -> int:
+    buckets = _all_buckets(client, "/costs", arguments, {})
+    names = _names(client)
     groups = tuple(arguments.by or arguments.groups)
-    print_table(
+    return print_rows(
+        arguments,
+        buckets,
         ("FROM", *_headings(groups), "AMOUNT"),
         [
             (
@@ -102,7 +99,6 @@ def _costs(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             for result in bucket["results"]
         ],
     )
-    return 0
 
 
 def _all_buckets(

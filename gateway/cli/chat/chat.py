@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.cli.errors import EXIT_OK, WrongUsage
-from gateway.cli.output import add_json_flag, print_json
+from gateway.cli.output import print_json
+from gateway.cli.verbs import add_command
 
 if TYPE_CHECKING:
     from gateway.cli.chat.chat_session import Screen
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet chat` to the command line."""
-    chat = verbs.add_parser(
+    chat = add_command(
+        verbs,
         "chat",
-        help="talk to a model",
-        description="Talk to a model of a running server: in a session, or with one question, which may come "
+        _run,
+        "Talk to a model of a running server: in a session, or with one question, which may come "
         "from a pipe. The server and the key come from the flags, from LORIKEET_URL and "
         "LORIKEET_API_KEY, or from the demo in the data folder. /help lists the commands of a "
         "session.",
@@ -43,8 +45,6 @@ def register(verbs: Verbs) -> None:
         "--url", metavar="URL", help="URL of the server (default: LORIKEET_URL, or the server of the data folder)"
     )
     chat.add_argument("--key", metavar="KEY", help="API key (default: LORIKEET_API_KEY, or the key of the demo)")
-    add_json_flag(chat)
-    chat.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

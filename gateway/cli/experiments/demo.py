@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.experiments.parts import find_experiment
-from gateway.cli.output import add_json_flag, print_result
+from gateway.cli.output import print_result
+from gateway.cli.verbs import add_group, add_verb
 
 if TYPE_CHECKING:
     from gateway.cli.chat.inference import InferenceClient
@@ -37,15 +38,17 @@ PROGRESS_EVERY = 20
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet demo traffic` to the command line."""
-    demo = verbs.add_parser("demo", help="try the demo", description="Try what the demo of `lorikeet serve` has.")
-    actions = demo.add_subparsers(metavar="ACTION", required=True)
-    traffic = actions.add_parser(
+    actions = add_group(verbs, "demo", "Try what the demo of `lorikeet serve` has.")
+    traffic = add_verb(
+        actions,
         "traffic",
-        help="send made-up traffic to the demo's experiment",
-        description="Send made-up requests and votes of made-up users to the demo's experiment, which is started if it "
+        _traffic,
+        "send made-up traffic to the demo's experiment",
+        "Send made-up requests and votes of made-up users to the demo's experiment, which is started if it "
         "is a draft. The votes are drawn at random, more of them good for other arms than the control: the result says "
         "nothing about the adapters. The experiment is found and started with the operator's key, or with a key of the "
         "tenant in LORIKEET_ADMIN_KEY; requests and votes need a key of the tenant of their own. For the demo only.",
+        url=None,
     )
     traffic.add_argument(
         "--requests", type=int, default=NUM_REQUESTS, metavar="NUMBER", help=f"requests (default: {NUM_REQUESTS})"
@@ -65,8 +68,6 @@ def register(verbs: Verbs) -> None:
         help="API key of the tenant, with the scope inference, for requests and votes (default: LORIKEET_API_KEY, or "
         "the key of the demo)",
     )
-    add_json_flag(traffic)
-    traffic.set_defaults(run=_traffic, url=None)
 
 
 def _traffic(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

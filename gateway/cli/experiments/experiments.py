@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.experiments import export, findings, furniture, verify
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, part, share, warnings_of
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_json, print_result, print_rows, print_table, utc
+from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.percent import percent_text
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 PARTS = 10_000
@@ -23,24 +25,21 @@ UNTIL = {"paused": "it is started again", "stopped": "you `decide` for an arm"}
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet experiment` to the command line."""
-    experiment = verbs.add_parser(
+    actions = add_group(
+        verbs,
         "experiment",
-        help="run A/B tests of a tenant: create, start, read and decide",
-        description="Run A/B tests of a tenant. An experiment splits end users between models, prompts or settings, "
+        "Run A/B tests of a tenant. An experiment splits end users between models, prompts or settings, "
         "and its numbers hold however often anybody looks.",
     )
-    actions = experiment.add_subparsers(metavar="ACTION", required=True)
     _register_create(actions)
     _register_change(actions)
-    listing = actions.add_parser("list", help="list experiments", description="List a tenant's experiments.")
+    listing = add_verb(actions, "list", _list, "list experiments", "List a tenant's experiments.")
     listing.add_argument(
         "--state",
         choices=("draft", "running", "paused", "stopped", "decided", "archived"),
         help="list only experiments in this state",
     )
-    listing.set_defaults(run=_list)
-    show = actions.add_parser("show", help="show an experiment", description="Show an experiment with all its arms.")
-    show.set_defaults(run=_show)
+    show = add_verb(actions, "show", _show, "show an experiment", "Show an experiment with all its arms.")
     lives = {
         "start": "Start a draft, or let a paused experiment go on. Each arm keeps the version that its model has now.",
         "pause": "Give everybody the control until the experiment is started again.",
@@ -49,26 +48,23 @@ def register(verbs: Verbs) -> None:
     }
     named = [show]
     for verb, text in lives.items():
-        parser = actions.add_parser(verb, help=f"{verb} an experiment", description=text)
-        parser.set_defaults(run=_move, verb=verb)
-        named.append(parser)
-    decide = actions.add_parser(
+        named.append(add_verb(actions, verb, _move, f"{verb} an experiment", text, verb=verb))
+    decide = add_verb(
+        actions,
         "decide",
-        help="choose an arm of a stopped experiment",
-        description="Choose an arm of a stopped experiment. The model string of the experiment becomes an alias of "
+        _decide,
+        "choose an arm of a stopped experiment",
+        "Choose an arm of a stopped experiment. The model string of the experiment becomes an alias of "
         "what the arm serves.",
     )
-    decide.set_defaults(run=_decide)
     named.append(decide)
-    delete = actions.add_parser("delete", help="delete a draft", description="Delete an experiment that never started.")
-    delete.set_defaults(run=_delete)
+    delete = add_verb(actions, "delete", _delete, "delete a draft", "Delete an experiment that never started.")
     named.append(delete)
     for parser in named:
         add_name(parser)
     decide.add_argument("arm", metavar="ARM", help="name of the arm that everybody gets")
     for parser in (listing, *named):
         add_tenant(parser)
-        add_json_flag(parser)
     findings.register(actions)
     verify.register(actions)
     export.register(actions)
@@ -76,11 +72,12 @@ def register(verbs: Verbs) -> None:
 
 
 def _register_create(actions: Verbs) -> None:
-    create = actions.add_parser(
+    create = add_verb(
+        actions,
         "create",
-        help="create an experiment as a draft",
-        description="Create an experiment as a draft, from flags or from a JSON file. Nothing is served before it is "
-        "started.",
+        _create,
+        "create an experiment as a draft",
+        "Create an experiment as a draft, from flags or from a JSON file. Nothing is served before it is started.",
     )
     create.add_argument("name", metavar="NAME", nargs="?", help="name of the experiment; with --file as in the file")
     create.add_argument("--file", metavar="FILE", help="JSON file with the whole definition; - reads standard input")
@@ -136,15 +133,15 @@ def _register_create(actions: Verbs) -> None:
     create.add_argument("--window-days", type=float, metavar="DAYS", help="days in which a unit's outcomes count")
     create.add_argument("--min-days", type=int, metavar="DAYS", help="days before anything is to be decided")
     add_tenant(create)
-    add_json_flag(create)
-    create.set_defaults(run=_create)
 
 
 def _register_change(actions: Verbs) -> None:
-    change = actions.add_parser(
+    change = add_verb(
+        actions,
         "change",
-        help="change an experiment",
-        description="Change an experiment. After the start coverage may grow, weights change for units that were not "
+        _change,
+        "change an experiment",
+        "Change an experiment. After the start coverage may grow, weights change for units that were not "
         "exposed yet, and an arm end.",
     )
     add_name(change)
@@ -158,8 +155,6 @@ def _register_change(actions: Verbs) -> None:
     )
     change.add_argument("--end-arm", action="append", default=[], metavar="NAME", help="arm to end. Repeat for more")
     add_tenant(change)
-    add_json_flag(change)
-    change.set_defaults(run=_change)
 
 
 def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -259,9 +254,6 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     only = {"state": arguments.state} if arguments.state else {}
     with AdminClient.of(environ) as client:
         found = client.get_all(f"{client.tenant_path(arguments.tenant)}/experiments", **only)
-    if arguments.json:
-        print_json(found)
-        return 0
     rows = [
         (
             each["name"],
@@ -274,16 +266,13 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         )
         for each in found
     ]
-    print_table(("NAME", "STATE", "MODEL", "ARMS", "COVERAGE", "DAYS", "STARTED"), rows)
-    return 0
+    return print_rows(arguments, found, ("NAME", "STATE", "MODEL", "ARMS", "COVERAGE", "DAYS", "STARTED"), rows)
 
 
-def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        path, _ = find_experiment(client, arguments)
-        found = client.get(path)
+@over_admin
+def _show(arguments: argparse.Namespace, client: AdminClient) -> int:
+    path, _ = find_experiment(client, arguments)
+    found = client.get(path)
     if arguments.json:
         print_json(found)
         return 0
@@ -319,12 +308,10 @@ def _answer(found: dict[str, Any]) -> str:
     return f"requests name it as {found['model']}"
 
 
-def _move(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        path, _ = find_experiment(client, arguments)
-        after = client.post(f"{path}/{arguments.verb}", json={})
+@over_admin
+def _move(arguments: argparse.Namespace, client: AdminClient) -> int:
+    path, _ = find_experiment(client, arguments)
+    after = client.post(f"{path}/{arguments.verb}", json={})
     text = f"experiment {after['name']} is {after['state']}"
     if after["state"] in UNTIL:
         control = after["arms"][0]["serves"]["model"]
@@ -332,22 +319,18 @@ def _move(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, after, text + warnings_of(after))
 
 
-def _decide(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        path, _ = find_experiment(client, arguments)
-        after = client.post(f"{path}/decide", json={"arm": arguments.arm})
+@over_admin
+def _decide(arguments: argparse.Namespace, client: AdminClient) -> int:
+    path, _ = find_experiment(client, arguments)
+    after = client.post(f"{path}/decide", json={"arm": arguments.arm})
     chosen = next(arm["serves"]["model"] for arm in after["arms"] if arm["name"] == after["decided_arm"])
     return print_result(arguments, after, f"{after['model']} is {chosen} for everybody from now on")
 
 
-def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        path, found = find_experiment(client, arguments)
-        gone = client.delete(path)
+@over_admin
+def _delete(arguments: argparse.Namespace, client: AdminClient) -> int:
+    path, found = find_experiment(client, arguments)
+    gone = client.delete(path)
     return print_result(arguments, gone, f"the draft {found['name']} is deleted")
 
 

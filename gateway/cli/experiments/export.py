@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment
-from gateway.cli.output import add_json_flag, print_result, write_file
+from gateway.cli.output import print_result, write_file
+from gateway.cli.verbs import add_verb
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -25,10 +26,12 @@ FORMATS = ("csv", "jsonl", "parquet", "json")
 
 def register(actions: Verbs) -> None:
     """Add `lorikeet experiment export` to the command line."""
-    export = actions.add_parser(
+    export = add_verb(
+        actions,
         "export",
-        help="export exposures, outcomes, feedback or the analysis",
-        description="Write an experiment's exposures, outcomes or feedback as rows, or its analysis as JSON, to a file "
+        _export,
+        "export exposures, outcomes, feedback or the analysis",
+        "Write an experiment's exposures, outcomes or feedback as rows, or its analysis as JSON, to a file "
         "that its owner alone may read. Units are known by their digests alone.",
     )
     add_name(export)
@@ -40,8 +43,6 @@ def register(actions: Verbs) -> None:
         "--out", type=Path, metavar="FILE", help="file to write (default: ID-KIND.FORMAT in the current folder)"
     )
     add_tenant(export)
-    add_json_flag(export)
-    export.set_defaults(run=_export)
 
 
 def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from gateway.cli.output import add_json_flag, print_result
+from gateway.cli.output import print_result
+from gateway.cli.verbs import add_group, add_verb
 from gateway.domain.experiments.feedback.votes import Source
 
 if TYPE_CHECKING:
@@ -17,16 +18,15 @@ if TYPE_CHECKING:
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet feedback` to the command line."""
-    feedback = verbs.add_parser(
-        "feedback",
-        help="say how good a reply was",
-        description="Send feedback about replies and end users, of which the metrics of experiments are made.",
+    actions = add_group(
+        verbs, "feedback", "Send feedback about replies and end users, of which the metrics of experiments are made."
     )
-    actions = feedback.add_subparsers(metavar="ACTION", required=True)
-    add = actions.add_parser(
+    add = add_verb(
+        actions,
         "add",
-        help="send one vote",
-        description="Send one vote about a reply or a unit. The server and the key come from the flags, from "
+        _add,
+        "send one vote",
+        "Send one vote about a reply or a unit. The server and the key come from the flags, from "
         "LORIKEET_URL and LORIKEET_API_KEY, or from the demo in the data folder.",
     )
     thing = add.add_mutually_exclusive_group(required=True)
@@ -42,8 +42,6 @@ def register(verbs: Verbs) -> None:
         "--url", metavar="URL", help="URL of the server (default: LORIKEET_URL, or the server of the data folder)"
     )
     add.add_argument("--key", metavar="KEY", help="API key (default: LORIKEET_API_KEY, or the key of the demo)")
-    add_json_flag(add)
-    add.set_defaults(run=_add)
 
 
 def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

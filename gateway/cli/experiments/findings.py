@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment, past_time, percent, warnings_of
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table
+from gateway.cli.output import print_json, print_result, print_table
+from gateway.cli.verbs import add_verb, over_admin
 from gateway.domain.percent import percent_text
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 KINDS = ("api_key", "endpoint", "stream", "service_tier", "gateway")
@@ -22,10 +24,12 @@ KINDS = ("api_key", "endpoint", "stream", "service_tier", "gateway")
 
 def register(actions: Verbs) -> None:
     """Add the verbs of `lorikeet experiment` that read findings to the command line."""
-    results = actions.add_parser(
+    results = add_verb(
+        actions,
         "results",
-        help="show what an experiment found",
-        description="Show what an experiment found: each metric with an interval that holds however often anybody "
+        _results,
+        "show what an experiment found",
+        "Show what an experiment found: each metric with an interval that holds however often anybody "
         "looks, and a sentence that says what may be concluded.",
     )
     results.add_argument("--metric", metavar="METRIC", help="show only this metric")
@@ -42,34 +46,36 @@ def register(actions: Verbs) -> None:
         help="show effects by days since units' first requests: whether they fade",
     )
     results.add_argument("--segment", choices=KINDS, help="show also each segment of this kind, as it is now")
-    results.set_defaults(run=_results)
-    health = actions.add_parser(
+    health = add_verb(
+        actions,
         "health",
-        help="show whether an experiment works as declared",
-        description="Show whether units are split as declared, treatments are delivered, and requests name units.",
+        _health,
+        "show whether an experiment works as declared",
+        "Show whether units are split as declared, treatments are delivered, and requests name units.",
     )
-    health.set_defaults(run=_health)
     for parser in (results, health):
         add_name(parser)
-    preview = actions.add_parser(
+    preview = add_verb(
+        actions,
         "preview",
-        help="show a unit's arm, or how long an experiment would take",
-        description="Show which arm a unit gets, or how many units and days an effect needs. Nothing is exposed.",
+        _preview,
+        "show a unit's arm, or how long an experiment would take",
+        "Show which arm a unit gets, or how many units and days an effect needs. Nothing is exposed.",
     )
     preview.add_argument("name", metavar="NAME", nargs="?", help="name of the experiment; needed with --unit")
     preview.add_argument("--unit", metavar="UNIT", help="unit whose arm to show")
     preview.add_argument("--metric", metavar="METRIC", help="metric whose effect is to be found")
     preview.add_argument("--effect", type=percent, metavar="PERCENT", help="effect, in percent of the metric's mean")
-    preview.set_defaults(run=_preview)
-    calibrate = actions.add_parser(
+    calibrate = add_verb(
+        actions,
         "calibrate",
-        help="try experiments without effects on past traffic",
-        description="Split past units of a tenant at random, many times, and count how often that looks like an "
+        _calibrate,
+        "try experiments without effects on past traffic",
+        "Split past units of a tenant at random, many times, and count how often that looks like an "
         "effect. Shows also the effects that 7, 14 and 28 days can find.",
     )
     calibrate.add_argument("metric", metavar="METRIC", help="metric of the ledger, such as cost_nanos, or of feedback")
     calibrate.add_argument("--runs", type=int, default=200, metavar="NUMBER", help="random splits (default: 200)")
-    calibrate.set_defaults(run=_calibrate)
     for parser in (preview, calibrate):
         parser.add_argument("--days", type=int, default=28, metavar="DAYS", help="days of past traffic (default: 28)")
         parser.add_argument(
@@ -77,16 +83,16 @@ def register(actions: Verbs) -> None:
             choices=("unit", "api_key", "request"),
             help="thing that counts as a unit of the past (default: units of earlier experiments, else requests)",
         )
-    forget = actions.add_parser(
+    forget = add_verb(
+        actions,
         "forget",
-        help="forget a unit",
-        description="Remove all that a tenant's experiments know of a unit, and correct their sums.",
+        _forget,
+        "forget a unit",
+        "Remove all that a tenant's experiments know of a unit, and correct their sums.",
     )
     forget.add_argument("unit", metavar="UNIT", help="unit as requests name it")
-    forget.set_defaults(run=_forget)
     for parser in (results, health, preview, calibrate, forget):
         add_tenant(parser)
-        add_json_flag(parser)
 
 
 def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -209,12 +215,10 @@ def _span(bounds: dict[str, Any]) -> str:
     return f"{bounds['low']:+.4g} to {bounds['high']:+.4g}"
 
 
-def _health(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        path, _ = find_experiment(client, arguments)
-        found = client.get(f"{path}/health")
+@over_admin
+def _health(arguments: argparse.Namespace, client: AdminClient) -> int:
+    path, _ = find_experiment(client, arguments)
+    found = client.get(f"{path}/health")
     if arguments.json:
         print_json(found)
         return 0
@@ -268,11 +272,9 @@ def _calibrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int
     return print_result(arguments, found, found["text"])
 
 
-def _forget(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        path = f"{client.tenant_path(arguments.tenant)}/experiment_units/forget"
-        found = client.post(path, json={"unit": arguments.unit})
+@over_admin
+def _forget(arguments: argparse.Namespace, client: AdminClient) -> int:
+    path = f"{client.tenant_path(arguments.tenant)}/experiment_units/forget"
+    found = client.post(path, json={"unit": arguments.unit})
     number = found["experiments"]
     return print_result(arguments, found, f"the unit is forgotten; {number} experiment{'s' * (number != 1)} knew it")

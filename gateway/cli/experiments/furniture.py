@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import WrongUsage
 from gateway.cli.experiments.parts import add_tenant, part
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table
+from gateway.cli.output import print_result, print_rows
 from gateway.cli.parts import name_part
+from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 PATHS = {"metric": "feedback_metrics", "layer": "experiment_layers", "holdout": "holdouts"}
@@ -30,23 +32,20 @@ def register(actions: Verbs) -> None:
         "holdout": ("holdouts", "Manage a tenant's holdouts: units that take part in no experiment."),
     }
     for what, (short, text) in texts.items():
-        parser = actions.add_parser(what, help=f"create, list and delete {short}", description=text)
-        verbs = parser.add_subparsers(metavar="ACTION", required=True)
-        create = verbs.add_parser("create", help=f"create a {what}", description=f"Create a {what} of a tenant.")
+        verbs = add_group(actions, what, text, help=f"create, list and delete {short}")
+        create = add_verb(verbs, "create", _create, f"create a {what}", f"Create a {what} of a tenant.", what=what)
         create.add_argument("name", metavar="NAME", help=f"name of the {what}")
         if what == "metric":
             _add_metric(create)
         if what == "holdout":
             create.add_argument("size", type=part, metavar="PERCENT", help="part of all units that is held out")
-        listing = verbs.add_parser("list", help=f"list {short}", description=f"List a tenant's {short}.")
-        delete = verbs.add_parser(
-            "delete", help=f"delete a {what}", description=f"Delete a {what} that nothing refers to."
+        listing = add_verb(verbs, "list", _list, f"list {short}", f"List a tenant's {short}.", what=what)
+        delete = add_verb(
+            verbs, "delete", _delete, f"delete a {what}", f"Delete a {what} that nothing refers to.", what=what
         )
         delete.add_argument("name", metavar="NAME", help=f"name of the {what}")
-        for verb, run in ((create, _create), (listing, _list), (delete, _delete)):
-            verb.set_defaults(run=run, what=what)
+        for verb in (create, listing, delete):
             add_tenant(verb)
-            add_json_flag(verb)
 
 
 def _add_metric(create: argparse.ArgumentParser) -> None:
@@ -86,17 +85,16 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, made, f"{arguments.what} {made['name']} is there")
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        found = client.get_all(f"{client.tenant_path(arguments.tenant)}/{PATHS[arguments.what]}")
-    if arguments.json:
-        print_json(found)
-        return 0
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    found = client.get_all(f"{client.tenant_path(arguments.tenant)}/{PATHS[arguments.what]}")
     columns = COLUMNS[arguments.what]
-    print_table([name.upper() for name in columns], [[_cell(name, each[name]) for name in columns] for each in found])
-    return 0
+    return print_rows(
+        arguments,
+        found,
+        [name.upper() for name in columns],
+        [[_cell(name, each[name]) for name in columns] for each in found],
+    )
 
 
 def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

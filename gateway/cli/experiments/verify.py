@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, ServerUnreachable
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment
-from gateway.cli.output import add_json_flag, print_result
+from gateway.cli.output import print_result
+from gateway.cli.verbs import add_verb
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
 
 def register(actions: Verbs) -> None:
     """Add `lorikeet experiment verify` to the command line."""
-    verify = actions.add_parser(
+    verify = add_verb(
+        actions,
         "verify",
-        help="recount an experiment from its rows, for the operator",
-        description="Compare the sums of an experiment with a recount of all its rows. Every integer has to be equal. "
+        _verify,
+        "recount an experiment from its rows, for the operator",
+        "Compare the sums of an experiment with a recount of all its rows. Every integer has to be equal. "
         "Rows are read straight from the database, so this is for the operator, where the server runs or with "
         "DATABASE_URL, which has to be the database of the server that is asked. A tenant checks the published numbers "
         "with the export `analysis`.",
     )
-    verify.set_defaults(run=_verify)
     add_name(verify)
     add_tenant(verify)
-    add_json_flag(verify)
 
 
 def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

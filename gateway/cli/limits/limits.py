@@ -8,9 +8,10 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import WrongUsage
-from gateway.cli.output import add_json_flag, print_json, print_table, utc
+from gateway.cli.output import print_json, print_rows, utc
 from gateway.cli.parts import id_part
 from gateway.cli.pools.finding import warn_of_unknown
+from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.billing.book import ANY
 from gateway.domain.billing.money import NANOS, decimal_text, to_number
 
@@ -37,12 +38,9 @@ MAX_NUMBER = 2**62
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet limit` to the command line."""
-    limit = verbs.add_parser(
-        "limit", help="set, list and remove limits", description="Manage the limits of a tenant or of the organization."
-    )
-    actions = limit.add_subparsers(metavar="ACTION", required=True)
-    setting = actions.add_parser(
-        "set", help="set a limit", description="Set a limit. An existing limit of the same kind gets the new maximum."
+    actions = add_group(verbs, "limit", "Manage the limits of a tenant or of the organization.")
+    setting = add_verb(
+        actions, "set", _set, "set a limit", "Set a limit. An existing limit of the same kind gets the new maximum."
     )
     _add_identity(setting)
     setting.add_argument(
@@ -59,20 +57,12 @@ def register(verbs: Verbs) -> None:
         metavar="PERCENT",
         help="percentages of the maximum at which webhooks are called (default: 80 100 for a limit with a window)",
     )
-    add_json_flag(setting)
-    setting.set_defaults(run=_set)
-    listing = actions.add_parser(
-        "list", help="list limits", description="List limits with the used, reserved and free amounts."
-    )
+    listing = add_verb(actions, "list", _list, "list limits", "List limits with the used, reserved and free amounts.")
     _add_owner(listing)
-    add_json_flag(listing)
-    listing.set_defaults(run=_list)
-    remove = actions.add_parser(
-        "remove", help="remove a limit", description="Remove a limit. Succeeds too if there is no such limit."
+    remove = add_verb(
+        actions, "remove", _remove, "remove a limit", "Remove a limit. Succeeds too if there is no such limit."
     )
     _add_identity(remove)
-    add_json_flag(remove)
-    remove.set_defaults(run=_remove)
 
 
 def _add_owner(parser: argparse.ArgumentParser) -> None:
@@ -113,16 +103,13 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        limits = client.get_all(_path(client, arguments))
-    if arguments.json:
-        print_json([_shown(each) for each in limits])
-        return 0
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    limits = client.get_all(_path(client, arguments))
     columns = ("unit", "window", "model", "api_key_id", "max", "used", "reserved", "free")
-    print_table(
+    return print_rows(
+        arguments,
+        [_shown(each) for each in limits],
         ("ID", "UNIT", "WINDOW", "MODEL", "KEY", "MAX", "USED", "RESERVED", "FREE", "KIND", "WINDOW ENDS"),
         [
             (
@@ -134,7 +121,6 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             for each in limits
         ],
     )
-    return 0
 
 
 def _most(arguments: argparse.Namespace) -> int:

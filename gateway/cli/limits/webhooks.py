@@ -7,10 +7,12 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_json, print_result, print_rows, utc
 from gateway.cli.parts import id_part
+from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 
@@ -19,17 +21,15 @@ DAY_S = 86400
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet webhook` to the command line."""
-    webhook = verbs.add_parser(
-        "webhook",
-        help="add, list, rotate and remove webhooks",
-        description="Manage webhooks: URLs that are called for limits, experiments and background responses.",
+    actions = add_group(
+        verbs, "webhook", "Manage webhooks: URLs that are called for limits, experiments and background responses."
     )
-    actions = webhook.add_subparsers(metavar="ACTION", required=True)
-    add = actions.add_parser(
+    add = add_verb(
+        actions,
         "add",
-        help="add a webhook",
-        description="Add a webhook and print the secret that signs the webhook's messages. The secret is "
-        "never shown again.",
+        _add,
+        "add a webhook",
+        "Add a webhook and print the secret that signs the webhook's messages. The secret is never shown again.",
     )
     add.add_argument("url", metavar="URL", help="http or https URL that receives the messages")
     add.add_argument(
@@ -40,36 +40,28 @@ def register(verbs: Verbs) -> None:
         help="event that the webhook is called for, such as response.completed; may be given several times. "
         "Default: limit.threshold_reached and experiment.paused",
     )
-    add.set_defaults(run=_add)
-    listing = actions.add_parser(
-        "list", help="list webhooks", description="List webhooks with the state of the latest deliveries."
-    )
-    listing.set_defaults(run=_list)
-    rotate = actions.add_parser(
+    add_verb(actions, "list", _list, "list webhooks", "List webhooks with the state of the latest deliveries.")
+    rotate = add_verb(
+        actions,
         "rotate",
-        help="give a webhook a new secret",
-        description="Give a webhook a new secret and print the secret. For the grace period each message is signed "
+        _rotate,
+        "give a webhook a new secret",
+        "Give a webhook a new secret and print the secret. For the grace period each message is signed "
         "with the former secret as well, so that the receiver can be changed meanwhile.",
     )
     rotate.add_argument("webhook_id", metavar="WEBHOOK_ID", help="id of the webhook, as `webhook list` shows it")
     rotate.add_argument(
         "--grace", type=int, default=DAY_S, metavar="SECONDS", help="grace period in seconds (default: a day)"
     )
-    rotate.set_defaults(run=_rotate)
-    remove = actions.add_parser(
-        "remove", help="remove a webhook", description="Remove a webhook and all messages that wait to be sent."
+    remove = add_verb(
+        actions, "remove", _remove, "remove a webhook", "Remove a webhook and all messages that wait to be sent."
     )
     remove.add_argument("webhook_id", metavar="WEBHOOK_ID", help="id of the webhook, as `webhook list` shows it")
-    remove.set_defaults(run=_remove)
-    for parser in (add, listing, rotate, remove):
-        add_json_flag(parser)
 
 
-def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        webhook = client.post("/webhooks", json={"url": arguments.url, "events": arguments.events})
+@over_admin
+def _add(arguments: argparse.Namespace, client: AdminClient) -> int:
+    webhook = client.post("/webhooks", json={"url": arguments.url, "events": arguments.events})
     return _print_secret(arguments, webhook)
 
 
@@ -91,14 +83,9 @@ def _print_secret(arguments: argparse.Namespace, webhook: Mapping[str, Any]) -> 
     return 0
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        webhooks = client.get_all("/webhooks")
-    if arguments.json:
-        print_json(webhooks)
-        return 0
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    webhooks = client.get_all("/webhooks")
     rows = [
         (
             w["id"],
@@ -110,13 +97,10 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         )
         for w in webhooks
     ]
-    print_table(("ID", "URL", "EVENTS", "LAST DELIVERED", "LAST FAILED", "LAST ERROR"), rows)
-    return 0
+    return print_rows(arguments, webhooks, ("ID", "URL", "EVENTS", "LAST DELIVERED", "LAST FAILED", "LAST ERROR"), rows)
 
 
-def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        removed = client.delete(f"/webhooks/{id_part(arguments.webhook_id)}")
+@over_admin
+def _remove(arguments: argparse.Namespace, client: AdminClient) -> int:
+    removed = client.delete(f"/webhooks/{id_part(arguments.webhook_id)}")
     return print_result(arguments, {"id": removed["id"], "removed": True}, f"webhook {removed['id']} is removed")

@@ -8,9 +8,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_json, print_result, print_rows, utc
+from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 DAY_S = 86_400
@@ -18,45 +20,42 @@ DAY_S = 86_400
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet key` to the command line."""
-    key = verbs.add_parser(
-        "key", help="create, list, rotate, suspend and revoke API keys", description="Manage the API keys of a tenant."
-    )
-    actions = key.add_subparsers(metavar="ACTION", required=True)
+    actions = add_group(verbs, "key", "Manage the API keys of a tenant.")
     _register_create(actions)
-    listing = actions.add_parser("list", help="list keys", description="List a tenant's keys, revoked ones included.")
+    listing = add_verb(actions, "list", _list, "list keys", "List a tenant's keys, revoked ones included.")
     listing.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
-    add_json_flag(listing)
-    listing.set_defaults(run=_list)
-    rotate = actions.add_parser(
+    rotate = add_verb(
+        actions,
         "rotate",
-        help="give a key a new secret",
-        description="Print a new secret for a key. The new secret is never shown again, and the old secret "
+        _rotate,
+        "give a key a new secret",
+        "Print a new secret for a key. The new secret is never shown again, and the old secret "
         "works until the grace period ends.",
     )
     rotate.add_argument(
         "--grace", type=int, default=DAY_S, metavar="SECONDS", help="grace period in seconds (default: a day)"
     )
-    rotate.set_defaults(run=_rotate)
-    suspend = actions.add_parser(
+    suspend = add_verb(
+        actions,
         "suspend",
-        help="suspend a key",
-        description="Refuse a key until the key is resumed. Takes effect within a second.",
+        _set_suspended,
+        "suspend a key",
+        "Refuse a key until the key is resumed. Takes effect within a second.",
+        action="suspend",
     )
-    suspend.set_defaults(run=_set_suspended, action="suspend")
-    resume = actions.add_parser("resume", help="resume a key", description="Accept a suspended key again.")
-    resume.set_defaults(run=_set_suspended, action="resume")
-    revoke = actions.add_parser(
-        "revoke", help="revoke a key", description="Revoke a key for good. The key stops working within a second."
+    resume = add_verb(
+        actions, "resume", _set_suspended, "resume a key", "Accept a suspended key again.", action="resume"
     )
-    revoke.set_defaults(run=_revoke)
+    revoke = add_verb(
+        actions, "revoke", _revoke, "revoke a key", "Revoke a key for good. The key stops working within a second."
+    )
     for parser in (rotate, suspend, resume, revoke):
         parser.add_argument("key_id", metavar="KEY_ID", help="id of the key, as `key list` shows it")
-        add_json_flag(parser)
 
 
 def _register_create(actions: Verbs) -> None:
-    create = actions.add_parser(
-        "create", help="create a key", description="Create a key and print the key. The key is never shown again."
+    create = add_verb(
+        actions, "create", _create, "create a key", "Create a key and print the key. The key is never shown again."
     )
     create.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant that owns the key")
     create.add_argument(
@@ -82,8 +81,6 @@ def _register_create(actions: Verbs) -> None:
     )
     create.add_argument("--expires-in-days", type=int, metavar="N", help="days until the key expires (default: never)")
     create.add_argument("--service-account", metavar="ID", help="id of the service account that owns the key")
-    add_json_flag(create)
-    create.set_defaults(run=_create)
 
 
 def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -105,12 +102,10 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return _print_secret(arguments, created, {"tenant": arguments.tenant})
 
 
-def _rotate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        path = client.key_path(arguments.key_id)
-        rotated = client.post(f"{path}/rotate", json={"grace_seconds": arguments.grace})
+@over_admin
+def _rotate(arguments: argparse.Namespace, client: AdminClient) -> int:
+    path = client.key_path(arguments.key_id)
+    rotated = client.post(f"{path}/rotate", json={"grace_seconds": arguments.grace})
     return _print_secret(arguments, rotated, {"previous_expires_at": rotated["previous_secret_expires_at"]})
 
 
@@ -124,37 +119,29 @@ def _print_secret(arguments: argparse.Namespace, key: Mapping[str, Any], more: M
     return 0
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        keys = client.get_all(f"{client.tenant_path(arguments.tenant)}/api_keys")
-    if arguments.json:
-        print_json(keys)
-        return 0
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    keys = client.get_all(f"{client.tenant_path(arguments.tenant)}/api_keys")
     times = ("created_at", "expires_at", "last_used_at", "suspended_at", "revoked_at")
-    print_table(
+    return print_rows(
+        arguments,
+        keys,
         ("NAME", "ID", "KEY", "CREATED", "EXPIRES", "LAST USED", "SUSPENDED", "REVOKED"),
         [(key["name"], key["id"], key["redacted_value"], *(utc(key[time]) for time in times)) for key in keys],
     )
-    return 0
 
 
-def _set_suspended(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        key = client.post(f"{client.key_path(arguments.key_id)}/{arguments.action}")
+@over_admin
+def _set_suspended(arguments: argparse.Namespace, client: AdminClient) -> int:
+    key = client.post(f"{client.key_path(arguments.key_id)}/{arguments.action}")
     state = "active" if key["suspended_at"] is None else "suspended"
     return print_result(arguments, key, f"key {key['id']} ({key['redacted_value']}) is {state}")
 
 
-def _revoke(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        path = client.key_path(arguments.key_id)
-        client.delete(path)
-        key = client.get(path)
+@over_admin
+def _revoke(arguments: argparse.Namespace, client: AdminClient) -> int:
+    path = client.key_path(arguments.key_id)
+    client.delete(path)
+    key = client.get(path)
     shown = {"id": key["id"], "revoked": True}
     return print_result(arguments, shown, f"key {key['id']} ({key['redacted_value']}) is revoked")

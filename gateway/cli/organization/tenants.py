@@ -6,46 +6,51 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_result, print_rows, utc
+from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet tenant` to the command line."""
-    tenant = verbs.add_parser(
-        "tenant",
-        help="create, list, suspend and delete tenants",
-        description="Manage the tenants of the running server.",
-    )
-    actions = tenant.add_subparsers(metavar="ACTION", required=True)
-    create = actions.add_parser(
-        "create", help="create a tenant", description="Create a tenant. A tenant that exists already is left unchanged."
+    actions = add_group(verbs, "tenant", "Manage the tenants of the running server.")
+    create = add_verb(
+        actions,
+        "create",
+        _create,
+        "create a tenant",
+        "Create a tenant. A tenant that exists already is left unchanged.",
     )
     create.add_argument("name", metavar="NAME", help="name of the tenant, up to 64 characters")
-    add_json_flag(create)
-    create.set_defaults(run=_create)
-    listing = actions.add_parser("list", help="list tenants", description="List tenants, oldest first.")
+    listing = add_verb(actions, "list", _list, "list tenants", "List tenants, oldest first.")
     listing.add_argument("--deleted", action="store_true", help="list deleted tenants as well")
-    add_json_flag(listing)
-    listing.set_defaults(run=_list)
-    suspend = actions.add_parser(
+    suspend = add_verb(
+        actions,
         "suspend",
-        help="suspend a tenant",
-        description="Refuse the keys of a tenant until the tenant is resumed. Takes effect within a second.",
+        _set_suspended,
+        "suspend a tenant",
+        "Refuse the keys of a tenant until the tenant is resumed. Takes effect within a second.",
+        action="suspend",
     )
-    resume = actions.add_parser(
-        "resume", help="resume a tenant", description="Accept the keys of a suspended tenant again."
+    resume = add_verb(
+        actions,
+        "resume",
+        _set_suspended,
+        "resume a tenant",
+        "Accept the keys of a suspended tenant again.",
+        action="resume",
     )
-    for parser, action in ((suspend, "suspend"), (resume, "resume")):
+    for parser in (suspend, resume):
         parser.add_argument("name", metavar="NAME", help="name of the tenant")
-        add_json_flag(parser)
-        parser.set_defaults(run=_set_suspended, action=action)
-    modify = actions.add_parser(
+    modify = add_verb(
+        actions,
         "modify",
-        help="change how much content of a tenant is stored, and its service tiers",
-        description="Change how long requests and replies of a tenant are stored, and which service tiers its requests "
+        _modify,
+        "change how much content of a tenant is stored, and its service tiers",
+        "Change how long requests and replies of a tenant are stored, and which service tiers its requests "
         "may ask for. Stored content is encrypted.",
     )
     modify.add_argument("name", metavar="NAME", help="name of the tenant")
@@ -71,12 +76,12 @@ def register(verbs: Verbs) -> None:
         metavar="TIERS",
         help="service tiers that requests may ask for, separated by commas: default,flex or default,flex,priority",
     )
-    add_json_flag(modify)
-    modify.set_defaults(run=_modify)
-    delete = actions.add_parser(
+    delete = add_verb(
+        actions,
         "delete",
-        help="delete a tenant",
-        description="Delete a tenant for good. The keys of the tenant stop working within a second, the name "
+        _delete,
+        "delete a tenant",
+        "Delete a tenant for good. The keys of the tenant stop working within a second, the name "
         "becomes free, and the content is purged after the retention time. Usage and the audit "
         "log are kept.",
     )
@@ -84,43 +89,33 @@ def register(verbs: Verbs) -> None:
     delete.add_argument(
         "--retention-days", type=int, metavar="N", help="days until the content of the tenant is purged (default: 30)"
     )
-    add_json_flag(delete)
-    delete.set_defaults(run=_delete)
 
 
-def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient, Refused
+@over_admin
+def _create(arguments: argparse.Namespace, client: AdminClient) -> int:
+    from gateway.cli.client import Refused
 
-    with AdminClient.of(environ) as client:
-        try:
-            project, created = client.post("/projects", json={"name": arguments.name}), True
-        except Refused as refused:
-            if refused.code != "conflict":
-                raise
-            project, created = client.get("/projects", name=arguments.name)["data"][0], False
+    try:
+        project, created = client.post("/projects", json={"name": arguments.name}), True
+    except Refused as refused:
+        if refused.code != "conflict":
+            raise
+        project, created = client.get("/projects", name=arguments.name)["data"][0], False
     shown = {"id": project["id"], "name": project["name"], "created": created}
     how = "created" if created else "exists already"
     return print_result(arguments, shown, f"tenant {project['name']} {how}: {project['id']}")
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        projects = client.get_all("/projects", include_archived=str(arguments.deleted).lower())
-    if arguments.json:
-        print_json(projects)
-        return 0
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    projects = client.get_all("/projects", include_archived=str(arguments.deleted).lower())
     rows = [(p["name"], p["id"], p["status"], utc(p["created_at"]), utc(p["purge_after"])) for p in projects]
-    print_table(("NAME", "ID", "STATUS", "CREATED", "PURGED AFTER"), rows)
-    return 0
+    return print_rows(arguments, projects, ("NAME", "ID", "STATUS", "CREATED", "PURGED AFTER"), rows)
 
 
-def _set_suspended(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        project = client.post(f"{client.tenant_path(arguments.name)}/{arguments.action}")
+@over_admin
+def _set_suspended(arguments: argparse.Namespace, client: AdminClient) -> int:
+    project = client.post(f"{client.tenant_path(arguments.name)}/{arguments.action}")
     return print_result(arguments, project, f"tenant {project['name']} is {project['status']}")
 
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.organization import logins, passkeys
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_result, print_rows, utc
+from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 ROLES = ("owner", "admin", "billing", "viewer")
@@ -19,14 +21,9 @@ ROLES = ("owner", "admin", "billing", "viewer")
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet user` to the command line."""
-    user = verbs.add_parser(
-        "user",
-        help="create, list, change and remove users",
-        description="Manage the people who may log in to the admin API and the dashboard.",
-    )
-    actions = user.add_subparsers(metavar="ACTION", required=True)
-    create = actions.add_parser(
-        "create", help="create a user", description="Create a user. A user who exists already is left unchanged."
+    actions = add_group(verbs, "user", "Manage the people who may log in to the admin API and the dashboard.")
+    create = add_verb(
+        actions, "create", _create, "create a user", "Create a user. A user who exists already is left unchanged."
     )
     create.add_argument("--name", default="", metavar="TEXT", help="name of the user")
     create.add_argument(
@@ -34,29 +31,28 @@ def register(verbs: Verbs) -> None:
         choices=ROLES,
         help="role in the organization (default: none, for people who are only members of tenants)",
     )
-    create.set_defaults(run=_create)
-    listing = actions.add_parser("list", help="list users", description="List users, oldest first.")
-    listing.set_defaults(run=_list)
-    modify = actions.add_parser(
-        "modify", help="change a user's role", description="Give a user another role in the organization."
+    add_verb(actions, "list", _list, "list users", "List users, oldest first.")
+    modify = add_verb(
+        actions, "modify", _modify, "change a user's role", "Give a user another role in the organization."
     )
     modify.add_argument("--role", required=True, choices=(*ROLES, "none"), help="role in the organization")
-    modify.set_defaults(run=_modify)
-    reset = actions.add_parser(
+    reset = add_verb(
+        actions,
         "reset",
-        help="give a user a new password",
-        description="Set a new password for a user, end all logins and lockouts of the user, and remove the "
+        _reset,
+        "give a user a new password",
+        "Set a new password for a user, end all logins and lockouts of the user, and remove the "
         "user's authenticator and passkeys.",
     )
-    reset.set_defaults(run=_reset)
     logins.register(actions)
     passkeys.register(actions)
-    remove = actions.add_parser(
+    remove = add_verb(
+        actions,
         "remove",
-        help="remove a user",
-        description="Remove a user. Logins, memberships and keys of the user end at once.",
+        _remove,
+        "remove a user",
+        "Remove a user. Logins, memberships and keys of the user end at once.",
     )
-    remove.set_defaults(run=_remove)
     for parser in (create, modify, reset, remove):
         parser.add_argument("--email", required=True, metavar="ADDRESS", help="the user's e-mail address")
     create.add_argument(
@@ -67,8 +63,6 @@ def register(verbs: Verbs) -> None:
     reset.add_argument(
         "--password-stdin", action="store_true", required=True, help="read the password from standard input"
     )
-    for parser in (create, listing, modify, reset, remove):
-        add_json_flag(parser)
 
 
 def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -88,17 +82,11 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, user | {"created": created}, f"user {user['email']} {how}: {user['id']}")
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        users = client.get_all("/users")
-    if arguments.json:
-        print_json(users)
-        return 0
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    users = client.get_all("/users")
     rows = [(u["email"], u["id"], u["role"], "yes" if u["has_totp"] else "no", utc(u["added_at"])) for u in users]
-    print_table(("EMAIL", "ID", "ROLE", "TOTP", "ADDED"), rows)
-    return 0
+    return print_rows(arguments, users, ("EMAIL", "ID", "ROLE", "TOTP", "ADDED"), rows)
 
 
 def _modify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -119,12 +107,10 @@ def _reset(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, user, f"user {user['email']} has a new password")
 
 
-def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        user = client.user(arguments.email)
-        client.delete(f"/users/{user['id']}")
+@over_admin
+def _remove(arguments: argparse.Namespace, client: AdminClient) -> int:
+    user = client.user(arguments.email)
+    client.delete(f"/users/{user['id']}")
     return print_result(arguments, {"id": user["id"], "removed": True}, f"user {user['email']} is removed")
 
 

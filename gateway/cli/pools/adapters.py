@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.cli.output import print_json, print_table
 from gateway.cli.pools.finding import find_pool
 from gateway.cli.pools.waiting import settle
+from gateway.cli.verbs import over_admin
 
-
-def show_adapters(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Show the adapters of a pool, or start its servers anew with all of them."""
+if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
 
-    with AdminClient.of(environ) as client:
-        pool = find_pool(client, arguments.name)
-        path = f"/pools/{pool['id']}"
-        found = client.get(f"{path}/adapters")
-        if not arguments.load:
-            if arguments.json:
-                print_json(found)
-            else:
-                _print(found)
-            return 0
-        changed = client.post(f"{path}/adapters")
-        if changed["wanted_revision"] == found["wanted_revision"]:
-            text = f"pool {pool['name']} has all adapters already"
+
+@over_admin
+def show_adapters(arguments: argparse.Namespace, client: AdminClient) -> int:
+    """Show the adapters of a pool, or start its servers anew with all of them."""
+    pool = find_pool(client, arguments.name)
+    path = f"/pools/{pool['id']}"
+    found = client.get(f"{path}/adapters")
+    if not arguments.load:
+        if arguments.json:
+            print_json(found)
         else:
-            text = f"pool {pool['name']} changes to revision {changed['wanted_revision']}: {_what(found)}"
-        return settle(client, arguments, client.get(path), text)
+            _print(found)
+        return 0
+    changed = client.post(f"{path}/adapters")
+    if changed["wanted_revision"] == found["wanted_revision"]:
+        text = f"pool {pool['name']} has all adapters already"
+    else:
+        text = f"pool {pool['name']} changes to revision {changed['wanted_revision']}: {_what(found)}"
+    return settle(client, arguments, client.get(path), text)
 
 
 def _print(found: dict[str, Any]) -> None:

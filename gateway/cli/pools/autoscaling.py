@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import WrongUsage
-from gateway.cli.output import print_json, print_result, print_table, utc
+from gateway.cli.output import print_result, print_rows, utc
 from gateway.cli.pools.finding import find_pool
+from gateway.cli.verbs import over_admin
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
 
 DESCRIPTION = """\
 Have the number of replicas follow the load of the pool.
@@ -30,7 +34,6 @@ def add_autoscale(parser: argparse.ArgumentParser) -> None:
         help="seconds for which a replica must not have been needed before it stops (default: 300)",
     )
     parser.add_argument("--off", action="store_true", help="keep the number of replicas as it is from now on")
-    parser.set_defaults(run=autoscale)
 
 
 def autoscale(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -51,18 +54,12 @@ def autoscale(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         return print_result(arguments, changed, f"pool {pool['name']}: {scaling_in_words(changed)}")
 
 
-def show_scalings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+@over_admin
+def show_scalings(arguments: argparse.Namespace, client: AdminClient) -> int:
     """Print the latest changes of the number of a pool's replicas."""
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        changes = client.get_all(f"/pools/{find_pool(client, arguments.name)['id']}/scalings")
-    if arguments.json:
-        print_json(changes)
-        return 0
+    changes = client.get_all(f"/pools/{find_pool(client, arguments.name)['id']}/scalings")
     rows = [(utc(each["at"]), each["before"], each["after"], each["by"], each["why"]) for each in changes]
-    print_table(("AT", "BEFORE", "AFTER", "BY", "WHY"), rows)
-    return 0
+    return print_rows(arguments, changes, ("AT", "BEFORE", "AFTER", "BY", "WHY"), rows)
 
 
 def scaling_in_words(pool: dict[str, Any]) -> str:

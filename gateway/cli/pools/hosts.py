@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed, WrongUsage
-from gateway.cli.output import add_json_flag, print_json, print_result, utc
+from gateway.cli.output import print_json, print_result, utc
+from gateway.cli.verbs import add_command, add_group, add_verb, over_admin
 from gateway.settings import load_settings
 
 if TYPE_CHECKING:
@@ -17,78 +18,74 @@ if TYPE_CHECKING:
 
 def register(verbs: Verbs) -> None:
     """Add the verbs."""
-    hosts = verbs.add_parser(
-        "host",
-        help="let hosts join, drain and remove them",
-        description="Manage hosts: the machines on which agents start engines, and gateways reach them.",
+    actions = add_group(
+        verbs, "host", "Manage hosts: the machines on which agents start engines, and gateways reach them."
     )
-    actions = hosts.add_subparsers(metavar="ACTION", required=True)
-    listing = actions.add_parser(
-        "list", help="list hosts", description="List hosts with the memory that replicas take there, by the estimates."
+    add_verb(
+        actions, "list", _list, "list hosts", "List hosts with the memory that replicas take there, by the estimates."
     )
-    listing.set_defaults(run=_list)
-    show = actions.add_parser("show", help="show one host", description="Show one host, with its labels.")
-    show.set_defaults(run=_show)
-    token = actions.add_parser(
+    show = add_verb(actions, "show", _show, "show one host", "Show one host, with its labels.")
+    token = add_verb(
+        actions,
         "token",
-        help="create a token for a new host",
-        description="Create a token with which one machine may join within an hour, by `lorikeet join`. It is shown "
-        "this once.",
+        _token,
+        "create a token for a new host",
+        "Create a token with which one machine may join within an hour, by `lorikeet join`. It is shown this once.",
     )
     token.add_argument("--name", metavar="NAME", help="name that the host gets (default: the machine's own)")
-    token.set_defaults(run=_token)
-    drain = actions.add_parser(
+    drain = add_verb(
+        actions,
         "drain",
-        help="move the replicas of a host elsewhere",
-        description="Let other hosts take over the replicas of this one, each as soon as its successor is ready. A "
+        _drain,
+        "move the replicas of a host elsewhere",
+        "Let other hosts take over the replicas of this one, each as soon as its successor is ready. A "
         "replica for which no other host has room stays.",
+        drained=True,
     )
-    drain.set_defaults(run=_drain, drained=True)
-    undrain = actions.add_parser(
-        "undrain", help="use a drained host again", description="Let replicas start on a drained host again."
+    undrain = add_verb(
+        actions,
+        "undrain",
+        _drain,
+        "use a drained host again",
+        "Let replicas start on a drained host again.",
+        drained=False,
     )
-    undrain.set_defaults(run=_drain, drained=False)
-    label = actions.add_parser(
-        "label", help="replace the labels of a host", description="Replace all labels of a host."
-    )
-    label.set_defaults(run=_label)
-    remove = actions.add_parser(
+    label = add_verb(actions, "label", _label, "replace the labels of a host", "Replace all labels of a host.")
+    remove = add_verb(
+        actions,
         "remove",
-        help="remove a host for good",
-        description="Remove a host. The keys of the host open no engine any more, and the agent there ends. A host "
+        _remove,
+        "remove a host for good",
+        "Remove a host. The keys of the host open no engine any more, and the agent there ends. A host "
         "that still has replicas is refused.",
     )
     remove.add_argument(
         "--force", action="store_true", help="take the replicas of a host that does not come back for lost"
     )
-    remove.set_defaults(run=_remove)
     for parser in (show, drain, undrain, label, remove):
         parser.add_argument("host", metavar="HOST", help="name or id of the host, as `host list` shows them")
     label.add_argument("labels", metavar="NAME=VALUE", nargs="*", help="labels; none takes all away")
     token.add_argument(
         "--label", metavar="NAME=VALUE", dest="labels", action="append", default=[], help="label of the host (repeat)"
     )
-    join = verbs.add_parser(
+    join = add_command(
+        verbs,
         "join",
-        help="make this machine a host of an installation",
-        description="Make this machine a host of another installation: keys are made in the data folder, and the "
+        _join,
+        "Make this machine a host of another installation: keys are made in the data folder, and the "
         "installation learns the public one. Afterwards `lorikeet agent` runs engines here, and `lorikeet gateway` "
         "reaches the engines of other hosts.",
     )
     join.add_argument("url", metavar="URL", help="URL of a gateway of the installation, e.g. https://llm.example.com")
     join.add_argument("token", metavar="TOKEN", help="token of `lorikeet host token`")
     join.add_argument("--name", metavar="NAME", help="name of the host, unless the token has one (default: hostname)")
-    join.set_defaults(run=_join)
-    for parser in (listing, show, token, drain, undrain, label, remove, join):
-        add_json_flag(parser)
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
     from gateway.cli.pools.shown import print_hosts
 
-    with AdminClient.of(environ) as client:
-        hosts = client.get_all("/hosts")
+    hosts = client.get_all("/hosts")
     if arguments.json:
         print_json(hosts)
     else:
@@ -96,12 +93,11 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
+@over_admin
+def _show(arguments: argparse.Namespace, client: AdminClient) -> int:
     from gateway.cli.pools.shown import print_hosts, print_nodes
 
-    with AdminClient.of(environ) as client:
-        host = _found(client, arguments.host)
+    host = _found(client, arguments.host)
     if arguments.json:
         print_json(host)
     else:
@@ -131,12 +127,10 @@ def _token(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, made, text)
 
 
-def _drain(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        path = f"/hosts/{_found(client, arguments.host)['id']}"
-        host = client.post(path, json={"is_drained": arguments.drained})
+@over_admin
+def _drain(arguments: argparse.Namespace, client: AdminClient) -> int:
+    path = f"/hosts/{_found(client, arguments.host)['id']}"
+    host = client.post(path, json={"is_drained": arguments.drained})
     state = f"is drained; replicas there: {host['num_replicas']}" if host["is_drained"] else "is used again"
     return print_result(arguments, host, f"host {host['name']} {state}")
 
@@ -150,12 +144,10 @@ def _label(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, host, f"host {host['name']} has {len(host['labels'])} labels")
 
 
-def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        host = _found(client, arguments.host)
-        gone = client.delete(f"/hosts/{host['id']}{'?force=true' if arguments.force else ''}")
+@over_admin
+def _remove(arguments: argparse.Namespace, client: AdminClient) -> int:
+    host = _found(client, arguments.host)
+    gone = client.delete(f"/hosts/{host['id']}{'?force=true' if arguments.force else ''}")
     return print_result(arguments, gone, f"host {host['name']} is removed")
 
 

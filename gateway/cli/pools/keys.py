@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.cli.errors import WrongUsage
 from gateway.cli.output import print_result
 from gateway.cli.pools.finding import find_pool
+from gateway.cli.verbs import over_admin
 
-
-def set_key(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Set or remove the key of a pool's servers. The key is read from a file, since arguments can be seen by others."""
+if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
 
-    with AdminClient.of(environ) as client:
-        pool = find_pool(client, arguments.name)
-        if arguments.remove:
-            gone = client.delete(f"/pools/{pool['id']}/key")
-            return print_result(arguments, gone, f"pool {pool['name']} has no key any more")
-        reply = client.post(f"/pools/{pool['id']}/key", json={"key": read_key(arguments.file)})
-        hint = f" ending in {reply['hint']}" if reply["hint"] else ""
-        return print_result(arguments, reply, f"pool {pool['name']} sends its servers the key{hint}")
+
+@over_admin
+def set_key(arguments: argparse.Namespace, client: AdminClient) -> int:
+    """Set or remove the key of a pool's servers. The key is read from a file, since arguments can be seen by others."""
+    pool = find_pool(client, arguments.name)
+    if arguments.remove:
+        gone = client.delete(f"/pools/{pool['id']}/key")
+        return print_result(arguments, gone, f"pool {pool['name']} has no key any more")
+    reply = client.post(f"/pools/{pool['id']}/key", json={"key": read_key(arguments.file)})
+    hint = f" ending in {reply['hint']}" if reply["hint"] else ""
+    return print_result(arguments, reply, f"pool {pool['name']} sends its servers the key{hint}")
 
 
 def read_key(file: str) -> str:

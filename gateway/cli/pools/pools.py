@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import WrongUsage
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table
+from gateway.cli.output import print_json, print_result, print_table
 from gateway.cli.pools.adapters import show_adapters
-from gateway.cli.pools.autoscaling import DESCRIPTION, add_autoscale, show_scalings
+from gateway.cli.pools.autoscaling import DESCRIPTION, add_autoscale, autoscale, show_scalings
 from gateway.cli.pools.finding import find_pool
 from gateway.cli.pools.hosts import read_excluded, read_labels
 from gateway.cli.pools.keys import set_key
@@ -23,8 +23,10 @@ from gateway.cli.pools.wanted import (
     read_access,
     read_model,
 )
+from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 _DESCRIPTION = """\
@@ -51,16 +53,9 @@ examples:
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet pool` to the command line."""
-    pool = verbs.add_parser(
-        "pool",
-        help="create, change, scale and remove pools",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = pool.add_subparsers(metavar="ACTION", required=True)
-    create = actions.add_parser(
-        "create", help="create a pool", description="Create a pool. Agents prepare the model and start the replicas."
+    actions = add_group(verbs, "pool", _DESCRIPTION, epilog=_EPILOG)
+    create = add_verb(
+        actions, "create", _create, "create a pool", "Create a pool. Agents prepare the model and start the replicas."
     )
     create.add_argument("name", metavar="NAME", help="name by which requests will ask for the base model")
     add_model(create)
@@ -83,44 +78,33 @@ def register(verbs: Verbs) -> None:
         default=[],
         help="label of hosts on which no replica is to start (repeat)",
     )
-    create.set_defaults(run=_create)
-    listing = actions.add_parser(
-        "list", help="list pools", description="List pools with the state of each, oldest first."
-    )
-    listing.set_defaults(run=_list)
-    show = actions.add_parser(
-        "show", help="show a pool", description="Show a pool with its latest revisions and its replicas."
-    )
-    show.set_defaults(run=_show)
-    scale = actions.add_parser(
-        "scale", help="change the number of replicas", description="Change how many replicas run."
-    )
-    scale.set_defaults(run=_scale)
-    autoscale = actions.add_parser(
-        "autoscale",
-        help="have the number of replicas follow the load",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_autoscale(autoscale)
-    scalings = actions.add_parser(
+    add_verb(actions, "list", _list, "list pools", "List pools with the state of each, oldest first.")
+    show = add_verb(actions, "show", _show, "show a pool", "Show a pool with its latest revisions and its replicas.")
+    scale = add_verb(actions, "scale", _scale, "change the number of replicas", "Change how many replicas run.")
+    scaling = add_verb(actions, "autoscale", autoscale, "have the number of replicas follow the load", DESCRIPTION)
+    add_autoscale(scaling)
+    scalings = add_verb(
+        actions,
         "scalings",
-        help="list the changes of the number of replicas",
-        description="List the latest changes of the number of replicas, newest first, with the reason of each that "
+        show_scalings,
+        "list the changes of the number of replicas",
+        "List the latest changes of the number of replicas, newest first, with the reason of each that "
         "followed the load.",
     )
-    scalings.set_defaults(run=show_scalings)
-    place = actions.add_parser(
+    place = add_verb(
+        actions,
         "place",
-        help="have replicas on hosts with certain labels alone",
-        description="Have replicas run on hosts with these labels alone, and on none with a label of --not. Those on "
+        _place,
+        "have replicas on hosts with certain labels alone",
+        "Have replicas run on hosts with these labels alone, and on none with a label of --not. Those on "
         "other hosts go as soon as others are ready; without a label and --not they may run anywhere.",
     )
-    place.set_defaults(run=_place)
-    update = actions.add_parser(
+    update = add_verb(
+        actions,
         "update",
-        help="change the model, the engine settings or the access",
-        description="Change what a pool serves, or for whom. Another model or other settings become a new revision: "
+        _update,
+        "change the model, the engine settings or the access",
+        "Change what a pool serves, or for whom. Another model or other settings become a new revision: "
         "the present replicas serve until the new ones are ready, and go on if those fail.",
     )
     add_model(update)
@@ -130,41 +114,43 @@ def register(verbs: Verbs) -> None:
         action="store_true",
         help="change to another base model though some adapters do not fit it; these no longer answer",
     )
-    update.set_defaults(run=_update)
-    drain = actions.add_parser(
-        "drain", help="stop all replicas", description="Let all replicas of a pool end their requests and stop."
+    drain = add_verb(
+        actions, "drain", _drain, "stop all replicas", "Let all replicas of a pool end their requests and stop."
     )
-    drain.set_defaults(run=_drain)
-    cancel = actions.add_parser(
+    cancel = add_verb(
+        actions,
         "cancel",
-        help="give up a change that is under way",
-        description="Give up the change of revision that is under way. The revision that serves stays.",
+        _cancel,
+        "give up a change that is under way",
+        "Give up the change of revision that is under way. The revision that serves stays.",
     )
-    cancel.set_defaults(run=_cancel)
-    remove = actions.add_parser(
+    remove = add_verb(
+        actions,
         "delete",
-        help="remove a drained pool",
-        description="Remove a pool that was drained and whose base no adapter needs. The name is free afterwards.",
+        _delete,
+        "remove a drained pool",
+        "Remove a pool that was drained and whose base no adapter needs. The name is free afterwards.",
     )
-    remove.set_defaults(run=_delete)
-    key = actions.add_parser(
+    key = add_verb(
+        actions,
         "key",
-        help="set the key of a pool's servers",
-        description="Set the key that the servers of another maker ask for. It is kept encrypted and not shown again.",
+        set_key,
+        "set the key of a pool's servers",
+        "Set the key that the servers of another maker ask for. It is kept encrypted and not shown again.",
     )
     which = key.add_mutually_exclusive_group(required=True)
     which.add_argument("--from", dest="file", metavar="FILE", help="file that holds the key; - reads standard input")
     which.add_argument("--remove", action="store_true", help="forget the key")
-    key.set_defaults(run=set_key)
-    adapters = actions.add_parser(
+    adapters = add_verb(
+        actions,
         "adapters",
-        help="show, or load, the adapters of servers that take them at their start",
-        description="Show which adapters of tenants the servers of a pool have that take them at their start alone, "
+        show_adapters,
+        "show, or load, the adapters of servers that take them at their start",
+        "Show which adapters of tenants the servers of a pool have that take them at their start alone, "
         "as llama.cpp's do. With --load all its replicas are started anew with the adapters that tenants have now.",
     )
     adapters.add_argument("--load", action="store_true", help="start the replicas anew with all adapters")
-    adapters.set_defaults(run=show_adapters)
-    for parser in (show, scale, autoscale, scalings, place, update, drain, cancel, remove, key, adapters):
+    for parser in (show, scale, scaling, scalings, place, update, drain, cancel, remove, key, adapters):
         parser.add_argument("name", metavar="NAME", help="name of the pool, or its id")
     place.add_argument("labels", metavar="LABEL=VALUE", nargs="*", help="label that a host must have")
     place.add_argument(
@@ -181,36 +167,29 @@ def register(verbs: Verbs) -> None:
         add_access(parser)
     for parser in (create, update, scale, drain, adapters):
         add_wait(parser)
-    add_json_flag(scalings)
-    for parser in (create, listing, show, scale, autoscale, place, update, drain, cancel, remove, key, adapters):
-        add_json_flag(parser)
 
 
-def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        body: dict[str, Any] = {"name": arguments.name, "engine": arguments.engine, "urls": arguments.url}
-        if arguments.model is not None:
-            body["model"] = read_model(arguments.model)
-        elif not arguments.url:
-            raise WrongUsage("--model is missing: only servers of another maker (--engine) at a --url do without")
-        if arguments.replicas is not None:
-            body["num_replicas"] = arguments.replicas
-        if arguments.on:
-            body["placement"] = read_labels(arguments.on)
-        if arguments.excluded:
-            body["exclusion"] = read_excluded(arguments.excluded)
-        body |= {"settings": changed_settings({}, arguments), **read_access(client, arguments)}
-        pool = client.post("/pools", json=body)
-        return settle(client, arguments, pool, f"pool {pool['name']} is created: {pool['id']}")
+@over_admin
+def _create(arguments: argparse.Namespace, client: AdminClient) -> int:
+    body: dict[str, Any] = {"name": arguments.name, "engine": arguments.engine, "urls": arguments.url}
+    if arguments.model is not None:
+        body["model"] = read_model(arguments.model)
+    elif not arguments.url:
+        raise WrongUsage("--model is missing: only servers of another maker (--engine) at a --url do without")
+    if arguments.replicas is not None:
+        body["num_replicas"] = arguments.replicas
+    if arguments.on:
+        body["placement"] = read_labels(arguments.on)
+    if arguments.excluded:
+        body["exclusion"] = read_excluded(arguments.excluded)
+    body |= {"settings": changed_settings({}, arguments), **read_access(client, arguments)}
+    pool = client.post("/pools", json=body)
+    return settle(client, arguments, pool, f"pool {pool['name']} is created: {pool['id']}")
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        pools = client.get_all("/pools")
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    pools = client.get_all("/pools")
     if arguments.json:
         print_json(pools)
         return 0
@@ -233,16 +212,15 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
+@over_admin
+def _show(arguments: argparse.Namespace, client: AdminClient) -> int:
     from gateway.cli.pools.shown import print_pool
 
-    with AdminClient.of(environ) as client:
-        pool = client.get(f"/pools/{find_pool(client, arguments.name)['id']}")
-        if arguments.json:
-            print_json(pool)
-            return 0
-        projects = client.get_all("/projects") if pool["grants"] else []
+    pool = client.get(f"/pools/{find_pool(client, arguments.name)['id']}")
+    if arguments.json:
+        print_json(pool)
+        return 0
+    projects = client.get_all("/projects") if pool["grants"] else []
     print_pool(pool, {each["id"]: each["name"] for each in projects})
     return 0
 
@@ -272,60 +250,52 @@ def _place(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, changed, text)
 
 
-def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        pool = find_pool(client, arguments.name)
-        body: dict[str, Any] = read_access(client, arguments)
-        if arguments.model is not None:
-            body["model"] = read_model(arguments.model)
-        if arguments.url:
-            body["urls"] = arguments.url
-        if arguments.set or arguments.unset:
-            body["settings"] = changed_settings(pool["settings"], arguments)
-        if arguments.drop_adapters and "model" in body:
-            body["allow_unfit_adapters"] = True
-        if not body:
-            raise WrongUsage("nothing to change: give --model, --url, --set, --unset, --tenant or --all-tenants")
-        changed = client.post(f"/pools/{pool['id']}", json=body)
-        if changed["revision"] != changed["wanted_revision"]:
-            text = f"pool {pool['name']} changes to revision {changed['wanted_revision']}"
-        elif changed["revision"] != pool["revision"]:
-            text = f"pool {pool['name']} serves revision {changed['revision']}"
-        else:
-            is_changed = bool(body.keys() - {"model", "settings", "urls"})
-            text = f"pool {pool['name']} is {'changed' if is_changed else 'as wanted already'}"
-        return settle(client, arguments, changed, text)
+@over_admin
+def _update(arguments: argparse.Namespace, client: AdminClient) -> int:
+    pool = find_pool(client, arguments.name)
+    body: dict[str, Any] = read_access(client, arguments)
+    if arguments.model is not None:
+        body["model"] = read_model(arguments.model)
+    if arguments.url:
+        body["urls"] = arguments.url
+    if arguments.set or arguments.unset:
+        body["settings"] = changed_settings(pool["settings"], arguments)
+    if arguments.drop_adapters and "model" in body:
+        body["allow_unfit_adapters"] = True
+    if not body:
+        raise WrongUsage("nothing to change: give --model, --url, --set, --unset, --tenant or --all-tenants")
+    changed = client.post(f"/pools/{pool['id']}", json=body)
+    if changed["revision"] != changed["wanted_revision"]:
+        text = f"pool {pool['name']} changes to revision {changed['wanted_revision']}"
+    elif changed["revision"] != pool["revision"]:
+        text = f"pool {pool['name']} serves revision {changed['revision']}"
+    else:
+        is_changed = bool(body.keys() - {"model", "settings", "urls"})
+        text = f"pool {pool['name']} is {'changed' if is_changed else 'as wanted already'}"
+    return settle(client, arguments, changed, text)
 
 
-def _drain(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        pool = find_pool(client, arguments.name)
-        changed = client.post(f"/pools/{pool['id']}/drain")
-        text = f"pool {pool['name']} drains: no replica is wanted any more"
-        if pool["urls"]:
-            again = "".join(f" --url {url}" for url in pool["urls"])
-            text += f"; `lorikeet pool update {pool['name']}{again}` has it serve again"
-        return settle(client, arguments, changed, text)
+@over_admin
+def _drain(arguments: argparse.Namespace, client: AdminClient) -> int:
+    pool = find_pool(client, arguments.name)
+    changed = client.post(f"/pools/{pool['id']}/drain")
+    text = f"pool {pool['name']} drains: no replica is wanted any more"
+    if pool["urls"]:
+        again = "".join(f" --url {url}" for url in pool["urls"])
+        text += f"; `lorikeet pool update {pool['name']}{again}` has it serve again"
+    return settle(client, arguments, changed, text)
 
 
-def _cancel(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        pool = find_pool(client, arguments.name)
-        reply = client.post(f"/pools/{pool['id']}/cancel")
+@over_admin
+def _cancel(arguments: argparse.Namespace, client: AdminClient) -> int:
+    pool = find_pool(client, arguments.name)
+    reply = client.post(f"/pools/{pool['id']}/cancel")
     return print_result(arguments, reply, f"pool {reply['name']} stays at revision {reply['revision']}")
 
 
-def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        pool = find_pool(client, arguments.name)
-        client.delete(f"/pools/{pool['id']}")
+@over_admin
+def _delete(arguments: argparse.Namespace, client: AdminClient) -> int:
+    pool = find_pool(client, arguments.name)
+    client.delete(f"/pools/{pool['id']}")
     shown = {"id": pool["id"], "name": pool["name"], "removed": True}
     return print_result(arguments, shown, f"pool {pool['name']} is removed")

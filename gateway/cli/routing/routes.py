@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import print_json, print_result, print_rows, print_table, utc
 from gateway.cli.parts import name_part
 from gateway.cli.routing.explain import add_request, explain, read_object
+from gateway.cli.verbs import add_group, add_verb, over_admin
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
@@ -21,40 +22,41 @@ MAX_FILE_BYTES = 1 << 20
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet route` to the command line."""
-    route = verbs.add_parser(
+    actions = add_group(
+        verbs,
         "route",
-        help="create, change and explain routes",
-        description="Manage routes: model names of a tenant, or of all tenants, behind which a routing policy stands, "
+        "Manage routes: model names of a tenant, or of all tenants, behind which a routing policy stands, "
         "such as weights, fallbacks and conditions.",
     )
-    actions = route.add_subparsers(metavar="ACTION", required=True)
-    create = actions.add_parser("create", help="create a route", description="Create a route from a JSON document.")
-    update = actions.add_parser(
+    create = add_verb(actions, "create", _create, "create a route", "Create a route from a JSON document.")
+    update = add_verb(
+        actions,
         "update",
-        help="let a new version answer",
-        description="Let a new version of a route answer. Takes effect on every gateway within a second.",
+        _update,
+        "let a new version answer",
+        "Let a new version of a route answer. Takes effect on every gateway within a second.",
     )
-    for parser, run in ((create, _create), (update, _update)):
+    for parser in (create, update):
         _add_name(parser)
         parser.add_argument("file", metavar="FILE", help="file with the policy as JSON; - reads standard input")
-        parser.set_defaults(run=run)
-    listing = actions.add_parser("list", help="list routes", description="List a tenant's routes, oldest first.")
-    listing.set_defaults(run=_list)
-    show = actions.add_parser("show", help="show a route", description="Show a route's policy and its versions.")
-    show.set_defaults(run=_show)
-    rollback = actions.add_parser(
-        "rollback", help="let an earlier version answer", description="Let a version of a route answer that is kept."
+    listing = add_verb(actions, "list", _list, "list routes", "List a tenant's routes, oldest first.")
+    show = add_verb(actions, "show", _show, "show a route", "Show a route's policy and its versions.")
+    rollback = add_verb(
+        actions,
+        "rollback",
+        _roll_back,
+        "let an earlier version answer",
+        "Let a version of a route answer that is kept.",
     )
-    rollback.set_defaults(run=_roll_back)
-    delete = actions.add_parser("delete", help="delete a route", description="Delete a route with its versions.")
-    delete.set_defaults(run=_delete)
-    explained = actions.add_parser(
+    delete = add_verb(actions, "delete", _delete, "delete a route", "Delete a route with its versions.")
+    explained = add_verb(
+        actions,
         "explain",
-        help="show what a request would meet",
-        description="Show what a request to a model would meet now, and why, with prices, without running anything: "
+        explain,
+        "show what a request would meet",
+        "Show what a request to a model would meet now, and why, with prices, without running anything: "
         "what a route would do, also one for all tenants, or which model answers.",
     )
-    explained.set_defaults(run=explain)
     for parser in (show, rollback, delete):
         _add_name(parser)
     rollback.add_argument("version", metavar="VERSION", type=int, help="number of the version")
@@ -63,8 +65,6 @@ def register(verbs: Verbs) -> None:
         owner.add_argument("--tenant", metavar="NAME", help="name of the tenant that owns the route")
         owner.add_argument("--all-tenants", action="store_true", help="the operator's route, for all tenants")
     add_request(explained)
-    for parser in (create, update, listing, show, rollback, delete, explained):
-        add_json_flag(parser)
 
 
 def _add_name(parser: argparse.ArgumentParser) -> None:
@@ -99,17 +99,11 @@ def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, made, f"route {name} {_owner(arguments)} answers with version {made['version']}")
 
 
-def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        routes = client.get_all(_path(client, arguments))
-    if arguments.json:
-        print_json(routes)
-        return 0
+@over_admin
+def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
+    routes = client.get_all(_path(client, arguments))
     rows = [(r["name"], r["version"], ", ".join(_targets(r["document"])), utc(r["changed_at"])) for r in routes]
-    print_table(("NAME", "VERSION", "TARGETS", "CHANGED"), rows)
-    return 0
+    return print_rows(arguments, routes, ("NAME", "VERSION", "TARGETS", "CHANGED"), rows)
 
 
 def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli.errors import EXIT_FAILED, EXIT_OK, CommandFailed
-from gateway.cli.output import add_json_flag, print_json, print_table
+from gateway.cli.output import print_json, print_table
 from gateway.cli.server.backup import failures, installation_of, key_files, moment, report
+from gateway.cli.verbs import add_command, add_group, add_verb
 from gateway.settings import load_settings
 
 if TYPE_CHECKING:
@@ -28,13 +29,15 @@ MAX_BASES = 1000
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet archive`, `lorikeet drill` and `lorikeet journal` to the command line."""
-    archive = verbs.add_parser(
+    archive = add_command(
+        verbs,
         "archive",
-        help="archive the database's log, to restore any moment",
-        description="Archive the database without end: a base backup at once and each day, and PostgreSQL's "
+        _archive,
+        "Archive the database without end: a base backup at once and each day, and PostgreSQL's "
         "write-ahead log as it is written, a second behind at most. `lorikeet restore --at` restores any moment "
         "since the oldest base backup. Run this beside the server, and keep the folder on another machine's disk. "
         "The keys of the data folder are copied too; adapters, files and journals are not.",
+        has_json=False,
     )
     archive.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the archive")
     archive.add_argument(
@@ -51,14 +54,12 @@ def register(verbs: Verbs) -> None:
         metavar="N",
         help="number of base backups that stay; older ones are deleted with the log from before them (default: 7)",
     )
-    archive.set_defaults(run=_archive)
-    drill = verbs.add_parser(
-        "drill", help="try a restore", description="Try, without changing anything, what an outage would need."
-    )
-    restore = drill.add_subparsers(metavar="ACTION", required=True).add_parser(
+    restore = add_verb(
+        add_group(verbs, "drill", "Try, without changing anything, what an outage would need."),
         "restore",
-        help="restore a backup or an archive into a scratch folder, and check it",
-        description="Restore a backup or an archive into a scratch folder with a database of its own, and check "
+        _drill,
+        "restore a backup or an archive into a scratch folder, and check it",
+        "Restore a backup or an archive into a scratch folder with a database of its own, and check "
         "what it holds: the ledger against the journals, adapters against their digests, encrypted content against "
         "the keys, the audit log's chain. The running server is not touched. Exits with 1 if a check fails.",
     )
@@ -82,17 +83,12 @@ def register(verbs: Verbs) -> None:
         metavar="FOLDER",
         help="folder with room for the scratch folder (default: the system's folder for temporary files)",
     )
-    add_json_flag(restore)
-    restore.set_defaults(run=_drill)
-    journal = verbs.add_parser(
-        "journal",
-        help="bill again what journals hold",
-        description="Act on the journals of this machine's gateways.",
-    )
-    replay = journal.add_subparsers(metavar="ACTION", required=True).add_parser(
+    replay = add_verb(
+        add_group(verbs, "journal", "Act on the journals of this machine's gateways."),
         "replay",
-        help="bill all usage that journals hold and the ledger lacks",
-        description="Bill the usage that the journals of this machine hold and the ledger lacks, after DATABASE_URL "
+        _replay,
+        "bill all usage that journals hold and the ledger lacks",
+        "Bill the usage that the journals of this machine hold and the ledger lacks, after DATABASE_URL "
         "was restored to an earlier moment. Journals hold usage that the ledger once had up to "
         "LORIKEET_JOURNAL_SPENT_BYTES. Rows of the ledger stay as they are, so this may run at any time, and again.",
     )
@@ -102,8 +98,6 @@ def register(verbs: Verbs) -> None:
         help="cancel the batches, and delete the background responses, that have not ended by the restored database: "
         "some may have ended since. For the first machine, before gateways start",
     )
-    add_json_flag(replay)
-    replay.set_defaults(run=_replay)
 
 
 def _archive(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.version import VERSION
 from gateway.cli.errors import EXIT_FAILED, EXIT_OK, CommandFailed, ServerUnreachable
-from gateway.cli.output import add_json_flag, print_result
+from gateway.cli.output import print_result
+from gateway.cli.verbs import add_command
 from gateway.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet backup` and `lorikeet restore` to the command line."""
-    backup = verbs.add_parser(
+    backup = add_command(
+        verbs,
         "backup",
-        help="back up database, journals and adapters",
-        description="Back up the database, the journals and the adapter store into a new folder, while "
+        _backup,
+        "Back up the database, the journals and the adapter store into a new folder, while "
         "everything runs. The backup holds secrets, so protect the folder like the data folder. "
         "The backup contains encrypted stored completions and the data folder's content.key that "
         "decrypts stored completions, but no replies kept for an Idempotency-Key. Gateways on "
@@ -44,12 +46,11 @@ def register(verbs: Verbs) -> None:
         action="store_true",
         help="take no backup, but read every file of an existing backup and check the SHA-256 of each",
     )
-    add_json_flag(backup)
-    backup.set_defaults(run=_backup)
-    restore = verbs.add_parser(
+    restore = add_command(
+        verbs,
         "restore",
-        help="restore a backup, or an archive to a moment",
-        description="Restore a backup into the data folder, and into DATABASE_URL if that is set; or an archive, to a "
+        _restore,
+        "Restore a backup into the data folder, and into DATABASE_URL if that is set; or an archive, to a "
         "moment, into the data folder. The server and all gateways must be stopped. Usage in restored journals, "
         "and in journals that are already in the data folder, is billed at the next start, or at once where an archive "
         "is restored.",
@@ -63,8 +64,6 @@ def register(verbs: Verbs) -> None:
         help="moment to restore from an archive, e.g. 2026-11-28T16:04:05Z; without a zone it is in UTC (default: the "
         "last one that it has)",
     )
-    add_json_flag(restore)
-    restore.set_defaults(run=_restore)
 
 
 def _backup(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -6,11 +6,13 @@ The script holds all words, so that a shell completes without starting Python. I
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from gateway.cli.verbs import add_command
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -53,21 +55,24 @@ class Level(msgspec.Struct, frozen=True):
     """The fixed words among its positional arguments."""
 
 
-def register(verbs: Verbs, whole: Callable[[], argparse.ArgumentParser]) -> None:
-    """Add the command. whole: returns the parser of all commands."""
-    completion = verbs.add_parser(
+def register(verbs: Verbs) -> None:
+    """Add `lorikeet completion` to the command line."""
+    completion = add_command(
+        verbs,
         "completion",
-        help="print a script that completes commands in a shell",
-        description="Print a script with which a shell completes commands, flags and their values. For bash, put "
+        _print,
+        "Print a script with which a shell completes commands, flags and their values. For bash, put "
         "`source <(lorikeet completion bash)` into ~/.bashrc; for zsh, `source <(lorikeet completion zsh)` into "
         "~/.zshrc, after compinit.",
+        has_json=False,
     )
     completion.add_argument("shell", choices=SHELLS, help="shell that the script is for")
-    completion.set_defaults(run=lambda arguments, environ: _print(arguments, environ, whole()))
 
 
-def _print(arguments: argparse.Namespace, environ: Mapping[str, str], parser: argparse.ArgumentParser) -> int:
-    print((_FOR_ZSH if arguments.shell == "zsh" else "") + script(parser), end="")
+def _print(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.command import build_parser
+
+    print((_FOR_ZSH if arguments.shell == "zsh" else "") + script(build_parser()), end="")
     return 0
 
 

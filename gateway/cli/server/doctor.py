@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.cli.errors import CommandFailed
-from gateway.cli.output import add_json_flag, print_result
+from gateway.cli.output import print_result
+from gateway.cli.verbs import add_command
 from gateway.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ GIB = 1 << 30
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet doctor` to the command line."""
-    doctor = verbs.add_parser(
+    doctor = add_command(
+        verbs,
         "doctor",
-        help="show what this machine offers to an engine, and measure it",
-        description="Show what this machine offers (processor, memory, GPU, other load), how an engine with the "
+        _doctor,
+        "Show what this machine offers (processor, memory, GPU, other load), how an engine with the "
         "present settings would compute here and why, and what would make it faster. Then measure for ten seconds how "
         "long the demo model's products take, beside the rate at which memory is read. Needs no server.",
     )
@@ -49,8 +51,6 @@ def register(verbs: Verbs) -> None:
         metavar="SECONDS",
         help=f"length of the measurement, 0 for none, at most {MAX_MEASURE_S:g} (default: {MEASURE_S:g})",
     )
-    add_json_flag(doctor)
-    doctor.set_defaults(run=_doctor)
 
 
 def _doctor(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli.errors import CommandFailed
-from gateway.cli.output import add_json_flag, print_result
+from gateway.cli.output import print_result
+from gateway.cli.verbs import add_verb
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
 
 def register(actions: Verbs) -> None:
     """Add the command `gguf`. actions: the subcommands of the verb `adapter`."""
-    gguf = actions.add_parser(
+    gguf = add_verb(
+        actions,
         "gguf",
-        help="write an adapter as a file for llama.cpp",
-        description="Write an adapter as a GGUF file for llama.cpp, named by the digest of its content: a pool of "
+        _write,
+        "write an adapter as a file for llama.cpp",
+        "Write an adapter as a GGUF file for llama.cpp, named by the digest of its content: a pool of "
         "llama.cpp servers that were started with such files (--lora) answers for the adapters. No server is needed.",
     )
     gguf.add_argument("--base", required=True, metavar="FOLDER", type=Path, help="folder of the base model")
@@ -27,8 +30,6 @@ def register(actions: Verbs) -> None:
         "--adapter", required=True, metavar="FOLDER", type=Path, help="folder of the adapter, as PEFT saves adapters"
     )
     gguf.add_argument("--out", required=True, metavar="FOLDER", type=Path, help="folder for the file")
-    add_json_flag(gguf)
-    gguf.set_defaults(run=_write)
 
 
 def _write(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli.errors import CommandFailed
-from gateway.cli.output import add_json_flag, print_result
+from gateway.cli.output import print_result
+from gateway.cli.verbs import add_verb
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
 
 def register(actions: Verbs) -> None:
     """Add the command `merge`. actions: the subcommands of the verb `adapter`."""
-    merge = actions.add_parser(
+    merge = add_verb(
+        actions,
         "merge",
-        help="merge an adapter into the base model, as one plain model",
-        description="Merge the weights of an adapter into the weights of the base model, and write the result "
+        _merge,
+        "merge an adapter into the base model, as one plain model",
+        "Merge the weights of an adapter into the weights of the base model, and write the result "
         "as a plain model folder. No server is needed.",
     )
     merge.add_argument("--base", required=True, metavar="FOLDER", type=Path, help="folder of the base model")
@@ -32,8 +35,6 @@ def register(actions: Verbs) -> None:
         choices=("float32", "bfloat16", "float16"),
         help="number format of the result's weights (default: the base model's)",
     )
-    add_json_flag(merge)
-    merge.set_defaults(run=_merge)
 
 
 def _merge(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

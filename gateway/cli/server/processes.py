@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli.errors import CommandFailed, ServerUnreachable
-from gateway.cli.output import add_json_flag, print_json, print_table
+from gateway.cli.output import print_json, print_table
+from gateway.cli.verbs import add_command, add_group, add_verb
 from gateway.settings import Settings, load_settings, settings_table
 from gateway.settings.transport import check_transport
 
@@ -28,11 +29,13 @@ MAX_GATEWAYS = 64
 
 def register(verbs: Verbs) -> None:
     """Add the verbs of this module to the command line."""
-    serve = verbs.add_parser(
+    serve = add_command(
+        verbs,
         "serve",
-        help="run everything on this machine",
-        description="Run everything on this machine: database, engine and gateways, started in order and supervised. "
+        _serve,
+        "Run everything on this machine: database, engine and gateways, started in order and supervised. "
         "Ctrl-C or SIGTERM lets running requests finish, then stops it all.",
+        has_json=False,
     )
     serve.add_argument(
         "--gateways",
@@ -47,11 +50,12 @@ def register(verbs: Verbs) -> None:
         default="one",
         help="number of the demo's base models: `two` adds a small one with random weights (default: one)",
     )
-    serve.set_defaults(run=_serve)
-    gateway = verbs.add_parser(
+    gateway = add_command(
+        verbs,
         "gateway",
-        help="run one gateway process",
-        description="Run one gateway process against an existing database and engine. Any number of gateways may run.",
+        _gateway,
+        "Run one gateway process against an existing database and engine. Any number of gateways may run.",
+        has_json=False,
     )
     gateway.add_argument(
         "--fd",
@@ -65,12 +69,13 @@ def register(verbs: Verbs) -> None:
         metavar="N",
         help="file descriptor of an inherited listening socket for metrics, instead of LORIKEET_METRICS_LISTEN",
     )
-    gateway.set_defaults(run=_gateway)
-    agent = verbs.add_parser(
+    agent = add_command(
+        verbs,
         "agent",
-        help="run the engines of this machine",
-        description="Run this machine's engines as the pools of the database say. Engines serve on when the agent "
+        _agent,
+        "Run this machine's engines as the pools of the database say. Engines serve on when the agent "
         "ends, and the next agent takes them over.",
+        has_json=False,
     )
     agent.add_argument("--stop-engines", action="store_true", help="stop the engines too when the agent is stopped")
     agent.add_argument(
@@ -82,24 +87,26 @@ def register(verbs: Verbs) -> None:
     agent.add_argument(
         "--give-up", action="store_true", help="end with the reason where no engine can be started, instead of retrying"
     )
-    agent.set_defaults(run=_agent)
-    worker = verbs.add_parser(
+    add_command(
+        verbs,
         "worker",
-        help="run the work that no request waits for",
-        description="Keep the books of experiments, which gateways do themselves where no worker runs. Any number of "
+        _worker,
+        "Keep the books of experiments, which gateways do themselves where no worker runs. Any number of "
         "workers may run: one works, and the others stand by.",
+        has_json=False,
     )
-    worker.set_defaults(run=_worker)
-    engine = verbs.add_parser(
+    add_command(
+        verbs,
         "engine",
-        help="run one engine process",
-        description="Run one engine process for the base model, listening for gateways at LORIKEET_ENGINE_ENDPOINT.",
+        _engine,
+        "Run one engine process for the base model, listening for gateways at LORIKEET_ENGINE_ENDPOINT.",
+        has_json=False,
     )
-    engine.set_defaults(run=_engine)
-    migrate = verbs.add_parser(
+    migrate = add_command(
+        verbs,
         "migrate",
-        help="bring the database schema up to date",
-        description="Bring the schema of DATABASE_URL, or of the running embedded database, up to date. Makes the "
+        _migrate,
+        "Bring the schema of DATABASE_URL, or of the running embedded database, up to date. Makes the "
         "operator's key and the first person too, where LORIKEET_ADMIN_KEY and LORIKEET_ADMIN_PASSWORD are set.",
     )
     migrate.add_argument(
@@ -114,25 +121,14 @@ def register(verbs: Verbs) -> None:
         help="leave a database as it is that has the schema of a later version, and succeed: on the way back from an "
         "upgrade",
     )
-    add_json_flag(migrate)
-    migrate.set_defaults(run=_migrate)
-    model = verbs.add_parser(
-        "model",
-        help="download or convert the base model",
-        description="Prepare the base model that LORIKEET_MODEL names.",
-    )
-    prepare = model.add_subparsers(metavar="ACTION", required=True).add_parser(
+    add_verb(
+        add_group(verbs, "model", "Prepare the base model that LORIKEET_MODEL names."),
         "prepare",
-        help="download or convert the base model, so that the server starts at once",
-        description="Download or convert the base model into the data folder, if need be, and print its folder.",
+        _prepare,
+        "download or convert the base model, so that the server starts at once",
+        "Download or convert the base model into the data folder, if need be, and print its folder.",
     )
-    add_json_flag(prepare)
-    prepare.set_defaults(run=_prepare)
-    settings = verbs.add_parser(
-        "settings", help="list the settings", description="List every environment variable with its default."
-    )
-    add_json_flag(settings)
-    settings.set_defaults(run=_settings)
+    add_command(verbs, "settings", _settings, "List every environment variable with its default.")
 
 
 def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

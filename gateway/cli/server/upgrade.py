@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import EXIT_FAILED, EXIT_OK, CommandFailed, ServerUnreachable, WrongUsage
-from gateway.cli.output import add_json_flag, print_json, print_table
+from gateway.cli.output import print_json, print_table
 from gateway.cli.server.processes import both_dsns
+from gateway.cli.verbs import add_command
 from gateway.settings import load_settings
 
 if TYPE_CHECKING:
@@ -30,16 +31,15 @@ HOW = {
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet upgrade` to the command line."""
-    upgrade = verbs.add_parser(
+    upgrade = add_command(
+        verbs,
         "upgrade",
-        help="show what stands in the way of an upgrade to this version",
-        description="Show what stands in the way of an upgrade to the version of this command, and which steps "
+        _upgrade,
+        "Show what stands in the way of an upgrade to the version of this command, and which steps "
         "are left: schema, gateways, agents, engines. Run it with the new version before the first step, and before "
         "each next one. Changes nothing. Exits with 1 while something stands in the way.",
     )
     upgrade.add_argument("--check", action="store_true", help="look, and change nothing (required)")
-    add_json_flag(upgrade)
-    upgrade.set_defaults(run=_upgrade)
 
 
 def _upgrade(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -10,6 +10,7 @@ from gateway.cli.batches.access import add_access, connected
 from gateway.cli.output import print_result, utc
 from gateway.cli.parts import id_part
 from gateway.cli.stored.items import add_items_flags, print_items
+from gateway.cli.verbs import add_group, add_verb
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -17,23 +18,19 @@ if TYPE_CHECKING:
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet conversation` to the command line."""
-    conversation = verbs.add_parser(
-        "conversation",
-        help="show and delete conversations",
-        description="Read and delete the conversations of a tenant, with an API key of the tenant.",
+    actions = add_group(
+        verbs, "conversation", "Read and delete the conversations of a tenant, with an API key of the tenant."
     )
-    actions = conversation.add_subparsers(metavar="ACTION", required=True)
     for name, help, description, run in (
         ("show", "show a conversation", "Print when a conversation was made, and its metadata.", _show),
         ("items", "list the items of a conversation", "List the items of a conversation, the oldest first.", _items),
         ("delete", "delete a conversation", "Delete a conversation with its items for good.", _delete),
     ):
-        action = actions.add_parser(name, help=help, description=description)
+        action = add_verb(actions, name, run, help, description, has_json=False)
         action.add_argument("id", metavar="CONVERSATION_ID", help="id of the conversation, such as conv_abc")
         if run is _items:
             add_items_flags(action)
         add_access(action)
-        action.set_defaults(run=run)
 
 
 def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -10,6 +10,7 @@ from gateway.cli.batches.access import add_access, connected
 from gateway.cli.output import print_result
 from gateway.cli.parts import id_part
 from gateway.cli.stored.items import add_items_flags, print_items, text_of
+from gateway.cli.verbs import add_group, add_verb
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -17,24 +18,20 @@ if TYPE_CHECKING:
 
 def register(verbs: Verbs) -> None:
     """Add `lorikeet response` to the command line."""
-    response = verbs.add_parser(
-        "response",
-        help="show, cancel and delete stored responses",
-        description="Read, cancel and delete the stored responses of a tenant, with an API key of the tenant.",
+    actions = add_group(
+        verbs, "response", "Read, cancel and delete the stored responses of a tenant, with an API key of the tenant."
     )
-    actions = response.add_subparsers(metavar="ACTION", required=True)
     for name, help, description, run in (
         ("show", "show a response", "Print what a stored response says; --json prints all of it.", _show),
         ("items", "list the input of a response", "List the input items of a stored response.", _items),
         ("cancel", "cancel a response", "End a response that runs in the background.", _cancel),
         ("delete", "delete a response", "Delete a stored response for good. None can go on from it any more.", _delete),
     ):
-        action = actions.add_parser(name, help=help, description=description)
+        action = add_verb(actions, name, run, help, description, has_json=False)
         action.add_argument("id", metavar="RESPONSE_ID", help="id of the response, such as resp_abc")
         if run is _items:
             add_items_flags(action)
         add_access(action)
-        action.set_defaults(run=run)
 
 
 def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

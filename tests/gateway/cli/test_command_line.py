@@ -22,6 +22,7 @@ from gateway.cli import main
 from gateway.cli.command import build_parser
 from gateway.cli.errors import CommandFailed
 from gateway.cli.server import processes
+from gateway.cli.verbs import COMMANDS, Command
 from gateway.db.pool import Database
 from gateway.db.schema_files import schema_names
 from gateway.pools.first_pool import make_pool
@@ -245,6 +246,26 @@ def test_help_imports_nothing_heavy() -> None:
     )
     modules = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not {"asyncpg", "httpx", "litestar", "numpy", "torch", "transformers", "uvicorn"} & set(modules)
+
+
+def test_help_imports_no_room() -> None:
+    program = (
+        "import sys; from gateway.cli.command import build_parser; build_parser('').format_help(); print(*sys.modules)"
+    )
+    modules = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {f"gateway.cli.{command.room}" for command in COMMANDS} & set(modules)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_the_room_in_a_row_of_the_table_declares_the_command(command: Command) -> None:
+    declared = commands(build_parser(command.name))
+    assert command.name in declared
+    assert declared == [name for name in commands(build_parser("")) if name in declared]
+
+
+def commands(parser: argparse.ArgumentParser) -> list[str]:
+    (verbs,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return list(verbs.choices)
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
