@@ -23,6 +23,8 @@ Knows neither the fields of an API nor how a line is answered, which it asks a `
 - Bounds. 50,000 lines and 200 MiB a file; a line has as many bytes as a request may have. A gateway has as many lines
   in flight as the engines' heartbeats give it credit for, four for each pool of another maker's servers, and reads
   one piece of the input file at a time.
+- Turns. A project gets as much work at a pool as any other that wants it there, over all gateways: they share what
+  they charged each second (`gateway.domain.batches.turns`).
 - Deadlines. Projects have places by turns as long as all batches would be done an hour before they expire, served one
   after the other at the pace of the last minutes. Else the batch that expires first has the places, all but one of 50,
   and its lines go first in the engine.

@@ -18,6 +18,7 @@ from gateway.batches.running import Lost, Rest, RunningLines
 from gateway.batches.service import BatchError, place_of
 from gateway.batches.validation import Verdict, check_file
 from gateway.db.batches import work as db
+from gateway.db.batches.turns import share_turns
 from gateway.db.batches.work import LeasedBatch, Standing
 from gateway.db.due_work import RARELY_S
 from gateway.db.limits.limits import exceeded_enqueued
@@ -96,6 +97,7 @@ class Dispatcher:
         if now_s - self._renewed_s >= RENEW_S:
             self._renewed_s = now_s
             await self._renew()
+            await self._share_turns()
         if self._working and now_s - self._queued_s >= QUEUE_S:
             self._queued_s = now_s
             await self._look_at_queue()
@@ -115,6 +117,14 @@ class Dispatcher:
                 self._working[key].task.cancel()
             must_rest = asyncio.Event()
             self._working[key] = _Work(batch, asyncio.create_task(self._work(batch, must_rest)), must_rest, now_s)
+
+    async def _share_turns(self) -> None:
+        """Tell other gateways what projects got here, and learn what they got there."""
+        charged = self._tools.feed.charged()
+        if charged:
+            async with self._tools.database.acquire() as conn:
+                tags = await share_turns(conn, charged)
+            self._tools.feed.share(charged, tags)
 
     async def _look_at_queue(self) -> None:
         """Have the feed know what waits for a gateway, which may put deadlines in danger."""

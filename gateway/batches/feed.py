@@ -1,28 +1,34 @@
 """The number of further lines that the engines want: each heartbeat of an engine gives credit, which a line takes.
 
-Projects whose lines wait for the same pool get its credit in turns, so that each has as many lines in flight there,
-however many batches it has: what an engine holds is all that the engine can share out. Once a deadline is in danger
-(`gateway.batches.deadlines`), the batch with the earliest one goes first, and every TURN_EVERY-th place alone goes by
-turns.
+Projects whose lines wait for the same pool get its credit in turns by the work that each got there
+(`gateway.domain.batches.turns`), however many batches it has, on whatever gateway: gateways share what they charged.
+Once a deadline is in danger (`gateway.batches.deadlines`), the batch with the earliest one goes first, and every
+TURN_EVERY-th place alone goes by turns.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from gateway.batches.deadlines import Backlog, Pace, find_late
+from gateway.db.batches.turns import Charged, Tag
+from gateway.domain.batches.turns import Turns
 
 FOREIGN_AT_ONCE = 4
 """The most lines that run at once at a pool whose servers give no credit."""
 
 WAITS_S = 5.0
 """Seconds for which a batch counts as one that waits, from its last line that got no place. A slow database may keep it
-from asking again for a while, in which others must not take its turn."""
+from asking again for a while, in which those that are due later must not take its place."""
+
+HOLDS_S = 0.25
+"""Seconds for which a line that got no place holds up those of projects that got more. Batches ask more often than
+that; one that a slow database keeps from it catches up later, and engines do not wait for it."""
 
 TURN_EVERY = 50
 """The places of which one goes by turns while deadlines go first: no project's batches stand still."""
@@ -66,11 +72,13 @@ class Asker(msgspec.Struct, eq=False):
         self.num_done += 1
         self.work_done += work
 
+    def work_per_line(self, usual_work: float) -> float:
+        """Return the work of a line. usual_work: that of a line, as long as no line of this batch tells."""
+        return self.work_done / self.num_done if self.num_done else usual_work
+
     def backlog(self, usual_work: float) -> Backlog:
-        """Return what is left. usual_work: that of a line, as long as no line of this batch tells."""
-        return Backlog(
-            self.ends_at_s, self.num_left * (self.work_done / self.num_done if self.num_done else usual_work)
-        )
+        """Return what is left. usual_work: as in `work_per_line`."""
+        return Backlog(self.ends_at_s, self.num_left * self.work_per_line(usual_work))
 
 
 class Place(NamedTuple):
@@ -78,12 +86,14 @@ class Place(NamedTuple):
 
     is_urgent: deadlines are in danger there. Lines that went by turns are urgent then as well: with a smaller weight in
     the engine they would hold up those that their project sends next.
+    charged: the work that the line was estimated to have; 0 where it went by its deadline, not by turns.
     """
 
     pool: str
     project_id: str
     is_foreign: bool
     is_urgent: bool
+    charged: float
 
 
 class Queued(NamedTuple):
@@ -99,7 +109,7 @@ class _Pool:
 
     def __init__(self) -> None:
         self.num_foreign = 0
-        self.in_flight: Counter[str] = Counter()  # by project
+        self.turns = Turns()
         self.asked: set[Asker] = set()
         self.waiting: dict[Asker, float] = {}  # when each got no place
         self.pace = Pace()
@@ -107,6 +117,10 @@ class _Pool:
         self.is_urgent = False
         self.hopeless: set[Asker] = set()
         self.num_urgent = 0  # places in a row that went by deadlines
+
+    def holding(self, now_s: float) -> Iterator[str]:
+        """Return the projects with a batch that got no place just now."""
+        return (asker.project_id for asker, last_s in self.waiting.items() if now_s - last_s <= HOLDS_S)
 
     def forget(self, now_s: float) -> None:
         """Forget batches that have not asked for a while."""
@@ -120,6 +134,8 @@ class _Pool:
         backlogs = [(asker.backlog(usual), asker) for asker in self.asked]
         others = [(Backlog(q.ends_at_s, q.num_left * (q.work_per_line or usual)), None) for q in queued]
         self.is_urgent, hopeless = find_late([*backlogs, *others], work_per_s, now_s)
+        if not self.is_urgent:
+            self.turns.forget_ahead()
         self.hopeless = {asker for asker in hopeless if asker is not None}
 
 
@@ -146,19 +162,27 @@ class Feed:
             if not pool.asked:
                 pool.pace.begin(now_s)
             pool.asked.add(asker)
+            pool.turns.ask(asker.project_id, now_s)
             pool.forget(now_s)
             if now_s - pool.judged_s >= JUDGE_S:
                 pool.judge(self.queued, now_s)
             by_deadline = pool.is_urgent and pool.num_urgent < TURN_EVERY - 1
-            if self._is_first(asker, pool) if by_deadline else self._is_turn_of(asker, pool):
+            others = pool.holding(now_s)
+            if _is_first(asker, pool) if by_deadline else pool.turns.is_turn_of(asker.project_id, others):
                 credit = self._credited[each].take_batch_credit()
                 is_foreign = credit is None and pool.num_foreign < FOREIGN_AT_ONCE
                 if credit or is_foreign:
                     pool.num_foreign += is_foreign
-                    pool.in_flight[asker.project_id] += 1
+                    work = asker.work_per_line(pool.pace.work_per_line)
+                    if by_deadline:
+                        pool.turns.charge_ahead(asker.project_id, work)
+                    else:
+                        pool.turns.begin(asker.project_id, work, now_s)
                     pool.num_urgent = pool.num_urgent + 1 if by_deadline else 0
                     pool.waiting.pop(asker, None)
-                    return Place(each, asker.project_id, is_foreign, pool.is_urgent)
+                    return Place(
+                        each, asker.project_id, is_foreign, pool.is_urgent, charged=0.0 if by_deadline else work
+                    )
             pool.waiting[asker] = now_s
         return None
 
@@ -166,9 +190,8 @@ class Feed:
         """Give a place back. work: that of its line; None where the line did not end."""
         pool = self._pools[place.pool]
         pool.num_foreign -= place.is_foreign
-        pool.in_flight[place.project_id] -= 1
-        if not pool.in_flight[place.project_id]:
-            del pool.in_flight[place.project_id]
+        if place.charged:
+            pool.turns.charge(place.project_id, (work or 0.0) - place.charged)
         if work is not None:
             pool.pace.note(work, self._clock())
 
@@ -179,13 +202,32 @@ class Feed:
             pool.waiting.pop(asker, None)
             pool.hopeless.discard(asker)
             pool.is_urgent = pool.is_urgent and bool(pool.asked)
+            if all(other.project_id != asker.project_id for other in pool.asked):
+                pool.turns.leave(asker.project_id)
 
-    def _is_first(self, asker: Asker, pool: _Pool) -> bool:
-        """Tell whether no other batch waits that is due earlier, or has hopes where this one has none."""
-        mine = asker in pool.hopeless, asker.ends_at_s
-        return all(mine <= (other in pool.hopeless, other.ends_at_s) for other in pool.waiting)
+    def charged(self) -> list[Charged]:
+        """Return what was charged to projects here and is not shared with other gateways."""
+        now_s = self._clock()
+        return [
+            Charged(name, project_id, work, asks)
+            for name, pool in self._pools.items()
+            for project_id, (work, asks) in pool.turns.unshared(now_s).items()
+        ]
 
-    def _is_turn_of(self, asker: Asker, pool: _Pool) -> bool:
-        """Tell whether no other project waits for the pool that has fewer lines in flight there."""
-        mine = pool.in_flight[asker.project_id]
-        return all(pool.in_flight[other.project_id] >= mine for other in pool.waiting)
+    def share(self, charged: Sequence[Charged], tags: Iterable[Tag]) -> None:
+        """Take over the tags of projects that all gateways share. charged: what `charged` gave, which they contain."""
+        sent: defaultdict[str, dict[str, tuple[float, bool]]] = defaultdict(dict)
+        found: defaultdict[str, list[Tag]] = defaultdict(list)
+        for each in charged:
+            sent[each.pool][each.project_id] = each.work, each.asks
+        for tag in tags:
+            found[tag.pool].append(tag)
+        for name, mine in sent.items():
+            asking = {tag.project_id for tag in found[name] if tag.asks}
+            self._pools[name].turns.share(mine, {tag.project_id: tag.tag for tag in found[name]}, asking)
+
+
+def _is_first(asker: Asker, pool: _Pool) -> bool:
+    """Tell whether no other batch waits that is due earlier, or has hopes where this one has none."""
+    mine = asker in pool.hopeless, asker.ends_at_s
+    return all(mine <= (other in pool.hopeless, other.ends_at_s) for other in pool.waiting)

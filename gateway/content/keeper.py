@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway.content.resealing import reseal
-from gateway.db.batches import batches
+from gateway.db.batches import batches, turns
 from gateway.db.content import (
     background_responses,
     conversations,
@@ -52,6 +52,7 @@ DROPS = (
     request_contents.drop_expired_contents,
     request_contents.drop_forbidden_contents,
     batches.drop_old_batches,
+    turns.drop_old_turns,
     uploads.drop_old_uploads,
     files.drop_old_files,
     votes.drop_withdrawn_votes,

@@ -88,6 +88,20 @@ CREATE TABLE disowned_lines (
 
 CREATE INDEX disowned_lines_by_batch ON disowned_lines (project_id, batch_id);
 
+-- The work that projects with batches got at each pool, on a scale that all share (gateway/domain/batches/turns.py): what
+-- each got since it was lifted to the one that had got least. Gateways add what they charged; an old row says nothing.
+CREATE TABLE batch_turns (
+    pool        text NOT NULL,
+    project_id  text NOT NULL REFERENCES projects (id),
+    lifted_to   double precision NOT NULL,
+    work        double precision NOT NULL,
+    -- When a line of the project waited last.
+    asked_at    timestamptz NOT NULL,
+    PRIMARY KEY (pool, project_id)
+);
+
+CREATE INDEX batch_turns_by_project ON batch_turns (project_id);
+
 ALTER TABLE batches
     ALTER COLUMN sealed_metadata SET STORAGE EXTERNAL,
     ALTER COLUMN sealed_errors SET STORAGE EXTERNAL;

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from typing import Any
 
 import httpx
 import pytest
 
 from gateway.batches.dispatcher import SLICE_S, _Work, gives_place
-from gateway.batches.feed import Asker, Feed
+from gateway.batches.feed import Asker, Feed, Place
+from gateway.db.batches.turns import Charged, Tag, drop_old_turns, share_turns
 from gateway.db.batches.work import LeasedBatch, QueuedBatch, Standing, lease_batches, queued_batches
 from gateway.db.pool import Database
 from tests.figures import figure
@@ -51,23 +53,95 @@ def asker(project: str) -> Asker:
     return Asker(project, ends_at_s=86_400.0, num_left=1_000)
 
 
-def test_credit_goes_to_the_project_with_the_fewest_lines_in_flight() -> None:
-    chance, pool = random.Random(0), Pool()
-    feed = Feed({"tiny": pool}, clock=lambda: 0.0)
-    in_flight, done = [], {"many": 0, "one": 0}
-    askers = [*(asker("many") for _ in range(20)), asker("one")]
+MANY_WORK, ONE_WORK = 5.0, 20.0
+"""The work of a line of two projects in the simulations below."""
+
+
+class Gateway:
+    """A gateway with a pool that gives credit, and batches whose lines end at random."""
+
+    def __init__(self, askers: list[Asker], chance: random.Random) -> None:
+        self.now_s = 0.0
+        self.done: Counter[str] = Counter()
+        self._askers = askers
+        self._chance = chance
+        self._pool = Pool()
+        self.feed = Feed({"tiny": self._pool}, clock=lambda: self.now_s)
+        self._in_flight: list[tuple[Place, Asker]] = []
+
+    def second(self, credit: int, slow: frozenset[str] = frozenset()) -> None:
+        """Let lines end, and begin others. slow: projects whose batches wait for the database."""
+        self.now_s += 1.0
+        while len(self._in_flight) > 5:
+            place, asker = self._in_flight.pop(self._chance.randrange(len(self._in_flight)))
+            work = MANY_WORK if place.project_id == "many" else ONE_WORK
+            self.done[place.project_id] += work  # type: ignore[assignment]
+            asker.done(work)
+            self.feed.give(place, work)
+        self._chance.shuffle(self._askers)
+        for self._pool.credit in (0, credit):  # all have asked before the credit comes
+            for asker in self._askers:
+                while asker.project_id not in slow and (place := self.feed.take("tiny:adapter", asker)) is not None:
+                    self._in_flight.append((place, asker))
+
+
+def test_twenty_batches_of_short_lines_get_the_work_of_one_batch_of_long_ones() -> None:
+    chance = random.Random(0)
+    gateway = Gateway([*(asker("many") for _ in range(20)), asker("one")], chance)
     for _ in range(2_000):
-        pool.credit += chance.randrange(4)
-        chance.shuffle(askers)
-        for each in askers:  # each batch takes as many places as it gets
-            while (place := feed.take("tiny:adapter", each)) is not None:
-                in_flight.append(place)
-        while len(in_flight) > 20:
-            place = in_flight.pop(chance.randrange(len(in_flight)))
-            done[place.project_id] += 1
-            feed.give(place)
-    assert sum(done.values()) > 1_000
-    assert 0.9 <= done["many"] / done["one"] <= 1.1, done
+        gateway.second(chance.randrange(4))
+    assert 0.98 <= gateway.done["many"] / gateway.done["one"] <= 1.02, gateway.done
+
+
+def test_a_batch_that_waits_for_the_database_most_of_the_time_gets_as_much_and_holds_nobody_up() -> None:
+    chance = random.Random(0)
+    gateway = Gateway([*(asker("many") for _ in range(20)), asker("one")], chance)
+    credit = 0
+    for second in range(2_000):
+        slow = frozenset({"one"} if second % 4 else ())
+        gateway.second(each := chance.randrange(4), slow)
+        credit += each
+    assert 0.98 <= gateway.done["many"] / gateway.done["one"] <= 1.02, gateway.done
+    num_lines = gateway.done["many"] / MANY_WORK + gateway.done["one"] / ONE_WORK
+    assert num_lines > 0.98 * credit - 10, "no credit was left"
+
+
+async def test_work_at_all_gateways_counts(database: Database, dsn: str) -> None:
+    """A project with batches at three gateways, whose engine gives each the same credit, and one with one batch."""
+    keys = {name: await make_key(dsn, name) for name in ("many", "one")}
+    names = {key.project_id: name for name, key in keys.items()}
+    chance = random.Random(0)
+    gateways = [Gateway([asker("many"), *([asker("one")] if not n else [])], chance) for n in range(3)]
+    for second in range(600):
+        for gateway in gateways:
+            gateway.second(chance.randrange(2) if gateway is not gateways[0] else chance.randrange(6))
+            if not second % 2:
+                charged = gateway.feed.charged()
+                sent = [each._replace(project_id=keys[each.project_id].project_id) for each in charged]
+                async with database.acquire() as conn:
+                    tags = await share_turns(conn, sent)
+                gateway.feed.share(charged, [tag._replace(project_id=names[tag.project_id]) for tag in tags])
+    done = sum((gateway.done for gateway in gateways), Counter())
+    assert 0.95 <= done["many"] / done["one"] <= 1.05, [gateway.done for gateway in gateways]
+
+
+async def test_a_project_that_asks_again_after_a_while_is_lifted_to_the_smallest(database: Database, dsn: str) -> None:
+    first, second = [(await make_key(dsn, name)).project_id for name in ("a", "b")]
+    async with database.acquire() as conn:
+        for _ in range(3):
+            tags = await share_turns(conn, [Charged("tiny", first, 10.0, True)])
+        assert tags == [Tag("tiny", first, 30.0, True)]
+        assert await share_turns(conn, [Charged("other", first, 1.0, True)]) == [Tag("other", first, 1.0, True)]
+        tags = await share_turns(conn, [Charged("tiny", second, 5.0, True)])
+        assert sorted(tag.tag for tag in tags) == [30.0, 35.0]
+        await conn.execute("UPDATE batch_turns SET asked_at = '-infinity' WHERE project_id = $1", second)
+        await share_turns(conn, [Charged("tiny", first, 100.0, True)])
+        tags = await share_turns(conn, [Charged("tiny", second, 2.0, True)])
+        assert {tag.project_id: tag.tag for tag in tags} == {first: 130.0, second: 132.0}
+        tags = await share_turns(conn, [Charged("tiny", first, -7.0, False)])
+        assert {tag.project_id: tag.tag for tag in tags} == {first: 123.0, second: 132.0}
+        await conn.execute("UPDATE batch_turns SET asked_at = now() - interval '1 day'")
+        assert await drop_old_turns(conn) == 3
 
 
 def test_a_project_that_begins_no_more_lines_keeps_nobody_waiting() -> None:

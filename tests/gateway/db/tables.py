@@ -33,7 +33,7 @@ from gateway.batches import validator
 from gateway.content import background_responses as kept_background
 from gateway.content import conversations as kept_conversations
 from gateway.db.adapters import adapter_imports
-from gateway.db.batches import batches
+from gateway.db.batches import batches, turns
 from gateway.db.batches import work as batch_work
 from gateway.db.billing import deliveries
 from gateway.db.content import (
@@ -550,6 +550,12 @@ TABLES: dict[str, Coverage] = {
         foreign=INTERNAL,
         bound=Bound(validator.MAX_LINES, "lines of a batch"),
         removal=Removal(batch_work._DROP_LINES),
+    ),
+    "batch_turns": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row per pool and project"),
+        removal=Removal(turns._DROP_OLD),
     ),
     "disowned_lines": Coverage(
         access=INTERNAL,

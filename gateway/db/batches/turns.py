@@ -1,0 +1,74 @@
+"""The turns of projects at pools, as gateways share them: each adds what it charged, and reads what all did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+ASKS_SECONDS = 10.0
+"""Seconds for which a project counts as one that asks, from the last time that a gateway said so."""
+
+KEPT_SECONDS = 3600.0
+"""Seconds for which the row of a project is kept that asks no more."""
+
+
+class Charged(NamedTuple):
+    """The work that a gateway charged to a project at a pool, and whether lines of the project wait there."""
+
+    pool: str
+    project_id: str
+    work: float
+    asks: bool
+
+
+class Tag(NamedTuple):
+    """The work that a project got at a pool, on the scale of all projects, and whether it asks for more."""
+
+    pool: str
+    project_id: str
+    tag: float
+    asks: bool
+
+
+# Rows are locked in their order, so that gateways do not wait for each other in a ring.
+_CHARGE = """
+    WITH floors AS (
+        SELECT pool, coalesce(min(lifted_to + work) FILTER (WHERE asked_at > now() - $5 * interval '1 second'),
+                              max(lifted_to + work)) AS floor
+        FROM batch_turns WHERE pool = ANY ($1::text[]) GROUP BY pool)
+    INSERT INTO batch_turns AS t (pool, project_id, lifted_to, work, asked_at)
+    SELECT m.pool, m.project_id, coalesce(f.floor, 0), m.work, CASE WHEN m.asks THEN now() ELSE '-infinity' END
+    FROM unnest($1::text[], $2::text[], $3::float8[], $4::boolean[]) AS m (pool, project_id, work, asks)
+         LEFT JOIN floors f ON f.pool = m.pool
+    ORDER BY m.pool, m.project_id
+    ON CONFLICT (pool, project_id) DO UPDATE
+    SET asked_at = greatest(t.asked_at, EXCLUDED.asked_at),
+        work = t.work + EXCLUDED.work,
+        lifted_to = CASE WHEN EXCLUDED.asked_at > t.asked_at + $5 * interval '1 second'
+                         THEN greatest(t.lifted_to, EXCLUDED.lifted_to - t.work) ELSE t.lifted_to END
+"""
+_TAGS = """
+    SELECT pool, project_id, lifted_to + work, asked_at > now() - $3 * interval '1 second' AS asks FROM batch_turns
+    WHERE pool = ANY ($1::text[]) AND (asked_at > now() - $3 * interval '1 second' OR project_id = ANY ($2::text[]))
+"""
+
+
+async def share_turns(conn: Connection, charged: Sequence[Charged]) -> list[Tag]:
+    """Add what was charged, and return the tags of all projects that ask at the same pools, and of those named.
+
+    A project that asks again after a while is lifted to the smallest tag of those that ask.
+    """
+    columns = [list(column) for column in zip(*charged, strict=True)]
+    await conn.execute(_CHARGE, *columns, ASKS_SECONDS)
+    return [Tag(*row) for row in await conn.fetch(_TAGS, columns[0], columns[1], ASKS_SECONDS)]
+
+
+_DROP_OLD = "DELETE FROM batch_turns WHERE asked_at < now() - $1 * interval '1 second'"
+
+
+async def drop_old_turns(conn: Connection) -> int:
+    """Delete the rows of projects that ask no more; return how many."""
+    return int((await conn.execute(_DROP_OLD, KEPT_SECONDS)).split()[-1])
