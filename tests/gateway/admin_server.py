@@ -320,6 +320,7 @@ async def serve_admin(
     # asyncio turns off Nagle's algorithm only where the protocol is named; replies would wait 40 ms for a late ACK.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
+    listener.listen()  # a client that connects before the server runs waits for it
     config = uvicorn.Config(
         app,
         http=functools.partial(Connection, ConnectionCap(0), ()),  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ async def test_adapters_live_in_a_bucket(
         environ = {"LORIKEET_DATA_DIR": str(tmp_path), "LORIKEET_ADMIN_KEY": server.operator_key}
         lorikeet = Cli(environ | {"LORIKEET_PORT": server.url.rpartition(":")[2]}, capsys)
         add = ("adapter", "add", "--tenant", "acme", "--name")
-        await lorikeet("tenant", "create", "acme")
+        await lorikeet.done("tenant", "create", "acme")
         try:
             added = await lorikeet.json(*add, "a", folder)
             await lorikeet.json(*add, "b", other)

@@ -41,6 +41,12 @@ class Cli:
         self.errors_so_far()
         return code, self._out, self._err
 
+    async def done(self, *argv: str) -> str:
+        """Run a command, which must succeed and have nothing to say on standard error; return what it prints."""
+        code, out, err = await self(*argv)
+        assert (code, err) == (0, ""), (argv, code, err)
+        return out
+
     def errors_so_far(self) -> str:
         """Return what the running or last command has printed on standard error so far."""
         out, err = self._capsys.readouterr()
@@ -49,9 +55,7 @@ class Cli:
 
     async def json(self, *argv: str) -> Any:
         """Run a command with --json, which must succeed; return what it prints."""
-        code, out, err = await self(*argv, "--json")
-        assert (code, err) == (0, "")
-        return json.loads(out)
+        return json.loads(await self.done(*argv, "--json"))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -72,15 +72,13 @@ async def lorikeet(site: Site, capsys: pytest.CaptureFixture[str]) -> Cli:
     cli = Cli(site.environ | {"LORIKEET_PORT": str(site.port)}, capsys)
     known = {tenant["name"] for tenant in await cli.json("tenant", "list")}
     for name in {"acme", "globex"} - known:
-        await cli("tenant", "create", name)
+        await cli.done("tenant", "create", name)
     return cli
 
 
 async def output_of(lorikeet: Cli, *argv: str) -> str:
     """Run a command of `lorikeet adapter` that succeeds; return what it prints."""
-    code, out, err = await lorikeet("adapter", *argv)
-    assert (code, err) == (0, "")
-    return out
+    return await lorikeet.done("adapter", *argv)
 
 
 async def refused(lorikeet: Cli, *argv: str) -> str:

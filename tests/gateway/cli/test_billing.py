@@ -94,8 +94,8 @@ async def test_usage_and_costs_are_shown(lorikeet: Cli, acme: Books) -> None:
 async def test_a_month_is_closed_invoiced_and_printed(lorikeet: Cli, acme: Books, tmp_path: Path) -> None:
     month = f"{LAST:%Y-%m}"
     await lorikeet.json("credit", "grant", "--tenant", "acme", "--amount", "1.50", "--reason", "welcome")
-    await lorikeet("tenant", "create", "globex")
-    await lorikeet("stripe-customer", "globex", "cus_globex")
+    await lorikeet.done("tenant", "create", "globex")
+    await lorikeet.done("stripe-customer", "globex", "cus_globex")
     code, _, err = await lorikeet("invoice", "issue", "--period", month)
     assert (code, "Close the month first" in err) == (1, True)
     code, out, err = await lorikeet("period", "close", month)

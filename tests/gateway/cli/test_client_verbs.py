@@ -75,7 +75,7 @@ async def test_a_key_opens_its_tenant_until_it_is_revoked(lorikeet: Cli, server:
 
 
 async def test_an_adapter_is_added_listed_and_removed(lorikeet: Cli, server: AdminServer, tmp_path: Path) -> None:
-    await lorikeet("tenant", "create", "acme")
+    await lorikeet.done("tenant", "create", "acme")
     folder = str(write_adapter(tmp_path / "pirate"))
     added = await lorikeet.json("adapter", "add", "--tenant", "acme", "--name", "pirate", folder)
     assert (added["model"], added["version"], added["changed"]) == ("tiny:pirate", 1, True)
@@ -90,7 +90,7 @@ async def test_an_adapter_is_added_listed_and_removed(lorikeet: Cli, server: Adm
 
 
 async def test_refusals_are_one_line_and_exit_1(lorikeet: Cli, tmp_path: Path) -> None:
-    await lorikeet("tenant", "create", "acme")
+    await lorikeet.done("tenant", "create", "acme")
     wide = str(write_adapter(tmp_path / "wide", in_features=9))
     pipe = str(write_adapter(tmp_path / "pipe"))
     (tmp_path / "pipe" / "adapter_model.safetensors").unlink()

@@ -103,7 +103,7 @@ async def test_a_tenants_own_people_need_no_operators_key(lorikeet: Cli, server:
 
 
 async def test_an_experiment_comes_from_a_file(lorikeet: Cli, acme: Any, tmp_path: Path) -> None:
-    await lorikeet(*CREATE, *OF_ACME)
+    await lorikeet.done(*CREATE, *OF_ACME)
     made = await lorikeet.json("experiment", "show", "tone", *OF_ACME)
     body = {name: made[name] for name in ("unit", "coverage", "metrics")}
     body["arms"] = [{name: arm[name] for name in ("name", "weight", "target")} for arm in made["arms"]]
@@ -144,8 +144,8 @@ async def test_a_recount_notices_that_the_database_is_not_the_servers(
     lorikeet: Cli, server: AdminServer, acme: Any, dsn: str, databases: Databases
 ) -> None:
     """Neither is a restored backup of the server's database, in which the experiment has another state."""
-    await lorikeet(*CREATE, *OF_ACME)
-    await lorikeet("experiment", "start", "tone", *OF_ACME)
+    await lorikeet.done(*CREATE, *OF_ACME)
+    await lorikeet.done("experiment", "start", "tone", *OF_ACME)
     key = {"LORIKEET_ADMIN_KEY": server.operator_key, "LORIKEET_URL": server.url, "LORIKEET_PORT": ""}
     verify = ("experiment", "verify", "tone", *OF_ACME)
     code, out, err = await lorikeet(*verify, **key, DATABASE_URL=dsn)
@@ -175,7 +175,7 @@ async def test_the_guides_first_experiment_is_over_in_five_minutes(lorikeet: Cli
     text = GUIDE.read_text().split("```json\n", 1)[1].split("```", 1)[0]
     path = tmp_path / "tone.json"
     path.write_text(text.replace("smollm2-135m-instruct:pirate", "tiny:support"))
-    await lorikeet("experiment", "metric", "create", "thumbs_up", *OF_ACME, "--type", "boolean", "--goal", "increase")
+    await lorikeet.done("experiment", "metric", "create", "thumbs_up", *OF_ACME, "--type", "boolean", "--goal", "increase")
     made = await lorikeet.json("experiment", "create", "--file", str(path), *OF_ACME)
     assert (made["name"], made["analysis"]["min_days"]) == ("support-tone", 0)
     assert made["analysis"]["outcome_window_seconds"] <= 30
@@ -199,14 +199,14 @@ async def test_commands_warn_of_what_the_server_warns_of(lorikeet: Cli, acme: An
 
 
 async def test_an_arm_ends(lorikeet: Cli, acme: Any) -> None:
-    await lorikeet(*CREATE, "--arm", "base=tiny", *OF_ACME)
-    await lorikeet("experiment", "start", "tone", *OF_ACME)
+    await lorikeet.done(*CREATE, "--arm", "base=tiny", *OF_ACME)
+    await lorikeet.done("experiment", "start", "tone", *OF_ACME)
     after = await lorikeet.json("experiment", "change", "tone", "--end-arm", "base", *OF_ACME)
     assert [(arm["ended"], arm["weight"]) for arm in after["arms"]] == [(False, 1), (False, 1), (True, 0)]
 
 
 async def test_a_shadow_arm_is_made_shown_and_given_another_share(lorikeet: Cli, acme: Any) -> None:
-    await lorikeet(*CREATE, "--shadow", "next=tiny", "--shadow-share", "25", *OF_ACME)
+    await lorikeet.done(*CREATE, "--shadow", "next=tiny", "--shadow-share", "25", *OF_ACME)
     made = await lorikeet.json("experiment", "start", "tone", *OF_ACME)
     assert (made["shadow"]["share"], made["shadow"]["serves"]["model"]) == (2500, "tiny")
     _, out, _ = await lorikeet("experiment", "show", "tone", *OF_ACME)
@@ -218,8 +218,8 @@ async def test_a_shadow_arm_is_made_shown_and_given_another_share(lorikeet: Cli,
 
 
 async def test_results_say_what_may_be_concluded(lorikeet: Cli, acme: Any) -> None:
-    await lorikeet(*CREATE, *OF_ACME)
-    await lorikeet("experiment", "start", "tone", *OF_ACME)
+    await lorikeet.done(*CREATE, *OF_ACME)
+    await lorikeet.done("experiment", "start", "tone", *OF_ACME)
     code, out, err = await lorikeet("experiment", "results", "tone", *OF_ACME)
     assert (code, err, out.splitlines()[-1]) == (0, "", "No unit has taken part yet.")
     code, out, err = await lorikeet("experiment", "results", "tone", "--by-age", *OF_ACME)
@@ -247,7 +247,7 @@ async def test_an_export_is_written_as_it_comes(lorikeet: Cli, acme: Any, databa
     num_units, folder = 30_000, tmp_path / "exports"
     folder.mkdir()
     out = folder / "units.jsonl"
-    await lorikeet(*CREATE, *OF_ACME)
+    await lorikeet.done(*CREATE, *OF_ACME)
     code, _, err = await lorikeet("experiment", "export", "tone", "exposures", "--out", str(out), *OF_ACME)
     assert (code, out.exists()) == (1, False) and "has not started" in err
     made = await lorikeet.json("experiment", "start", "tone", *OF_ACME)
@@ -271,11 +271,11 @@ async def test_an_export_is_written_as_it_comes(lorikeet: Cli, acme: Any, databa
 
 
 async def test_metrics_layers_and_holdouts(lorikeet: Cli, acme: Any) -> None:
-    await lorikeet("experiment", "metric", "create", "thumbs-up", *OF_ACME)
+    await lorikeet.done("experiment", "metric", "create", "thumbs-up", *OF_ACME)
     tone = ("experiment", "metric", "create", "tone", "--type", "label", "--label", "warm=1", "--label", "cold=-1")
     assert (await lorikeet.json(*tone, *OF_ACME))["labels"] == {"warm": 1.0, "cold": -1.0}
-    await lorikeet("experiment", "layer", "create", "search", *OF_ACME)
-    await lorikeet("experiment", "holdout", "create", "quarter", "2.5", *OF_ACME)
+    await lorikeet.done("experiment", "layer", "create", "search", *OF_ACME)
+    await lorikeet.done("experiment", "holdout", "create", "quarter", "2.5", *OF_ACME)
     for what, rows in (
         ("metric", [["thumbs-up", "boolean", "increase", "mean", "-"], ["tone", "label", "increase", "mean", "-"]]),
         ("layer", [["search", "100", "%", "-"]]),
@@ -287,7 +287,7 @@ async def test_metrics_layers_and_holdouts(lorikeet: Cli, acme: Any) -> None:
 
 
 async def test_what_is_wrong_is_said_in_one_line(lorikeet: Cli, acme: Any) -> None:
-    await lorikeet(*CREATE, *OF_ACME)
+    await lorikeet.done(*CREATE, *OF_ACME)
     for words, exit_code, complaint in (
         (("create", "x"), 2, "give a name, --model, two or more --arm, and --primary; or --file"),
         ((*CREATE[1:], "--weight", "hot=1"), 2, "there is no arm named 'hot'"),

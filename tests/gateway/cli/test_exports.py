@@ -96,7 +96,7 @@ async def test_deliveries_are_set_listed_shown_and_removed(lorikeet: Cli, databa
 
 
 async def test_a_tenant_has_a_customer_at_stripe_or_none(lorikeet: Cli) -> None:
-    await lorikeet("tenant", "create", "acme")
+    await lorikeet.done("tenant", "create", "acme")
     assert "has no customer" in (await lorikeet("stripe-customer", "acme"))[1]
     assert (await lorikeet("stripe-customer", "acme", "cus_Nci"))[1] == "cus_Nci\n"
     assert (await lorikeet.json("stripe-customer", "acme"))["customer_id"] == "cus_Nci"

@@ -93,7 +93,7 @@ async def test_traffic_of_the_demo_starts_the_draft_and_votes_about_each_reply(l
     votes = await site.counted()
     assert len(votes) == 25 and sum(value for _, value in votes) == shown["num_good"]
     assert (await lorikeet("demo", "traffic", "--requests", "1", "--tenant", name))[0] == 0
-    await lorikeet("experiment", "pause", "tone", "--tenant", name)
+    await lorikeet.done("experiment", "pause", "tone", "--tenant", name)
     code, _, err = await lorikeet("demo", "traffic", "--requests", "1", "--tenant", name)
     assert code == 1 and "the experiment tone is paused" in err
     code, _, err = await lorikeet("demo", "traffic", "--parallel", "0", "--tenant", name)

@@ -53,6 +53,7 @@ async def url() -> AsyncIterator[str]:
     # asyncio turns off Nagle's algorithm only where the protocol is named; replies would wait 40 ms for a late ACK.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
+    listener.listen()  # a client that connects before the server runs waits for it
     settings = Settings(max_connections_per_address=MAX_CONNECTIONS, drain_seconds=1)
     server = uvicorn.Server(server_config(settings, app))
     serving = asyncio.create_task(server.serve([listener]))

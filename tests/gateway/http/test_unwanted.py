@@ -42,6 +42,7 @@ async def port() -> AsyncIterator[int]:
     )
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
+    listener.listen()  # a client that connects before the server runs waits for it
     server = uvicorn.Server(server_config(Settings(head_seconds=HEAD_S, drain_seconds=1), app))
     serving = asyncio.create_task(server.serve([listener]))
     yield listener.getsockname()[1]
