@@ -29,6 +29,7 @@ from tests.installation.live_gateway import running_gateways
 from tests.installation.processes import ChildProcess
 from tests.installation.tenants import make_key, make_operator_key, make_tenant
 from tests.installation.waiting import until
+from tests.patience import PATIENCE_S
 
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
 NUM_ASKING = 4
@@ -162,7 +163,7 @@ async def test_no_request_fails_while_the_keys_of_hosts_are_rotated(
         await until(is_known, machine.host.log)
         assert (await asyncio.to_thread(lorikeet, environ, "host", "undrain", machine.id)).returncode == 0
 
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
 
         async def ask(number: int) -> str:
             asked = asked_of_fake("tiny", 0, [5, 6, 7, 8], 8, stream=number % 2 == 1)
@@ -192,7 +193,7 @@ async def test_no_request_fails_while_the_keys_of_another_server_are_rotated(dsn
         assert done.returncode == 0, done.stderr
 
     try:
-        async with fake_server() as server, httpx.AsyncClient(timeout=60, headers=of_tenant) as http:
+        async with fake_server() as server, httpx.AsyncClient(timeout=PATIENCE_S, headers=of_tenant) as http:
             server.answer = saying("Hello", " world", pause_s=0.05)
             settings = ("allow_private=true", "health_seconds=0.1", "own_keys=allowed")
             sets = [word for each in settings for word in ("--set", each)]

@@ -99,7 +99,7 @@ class Ground:
         Raises AssertionError: when they differ.
         """
         asyncio.run(billed(self.world))
-        wait_until(self._adds_up, lambda: f"the ledger and the engines differ: {self.differences()}", patience_s=60)
+        wait_until(self._adds_up, lambda: f"the ledger and the engines differ: {self.differences()}")
 
     def differences(self) -> list[str]:
         """Return a line for each request that is billed for more than was made, or made and not billed."""

@@ -19,6 +19,7 @@ from tests.e2e.installation import Installation
 from tests.engine.models.encoders import save_decoder, save_encoder, write_modules
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.waiting import wait_until
+from tests.patience import PATIENCE_S
 
 QUERY = "how are you?"
 DOCUMENTS = ["the lazy dog", "hello there, how are you today? " * 3, "stop", "the quick brown fox jumps over the dog"]
@@ -47,10 +48,14 @@ def test_a_folder_answers_as_transformers_does(purpose: str, open_folder: Path, 
     installation.env |= {"LORIKEET_QUANTIZATION": "none", "LORIKEET_DEVICE": "cpu"}
     installation.start()
     try:
-        wait_until(lambda: httpx.get(f"{installation.url}/health/ready", timeout=60).status_code == 200, pause_s=0.2)
+        wait_until(
+            lambda: httpx.get(f"{installation.url}/health/ready", timeout=PATIENCE_S).status_code == 200, pause_s=0.2
+        )
         assert installation.cli("tenant", "create", "acme").returncode == 0
         key = json.loads(installation.cli("key", "create", "--tenant", "acme", "--json").stdout)["key"]
-        with httpx.Client(base_url=installation.url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
+        with httpx.Client(
+            base_url=installation.url, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S
+        ) as client:
             chat = client.post(
                 "/v1/chat/completions", json={"model": "base", "messages": [{"role": "user", "content": "hello"}]}
             )

@@ -15,6 +15,7 @@ import torch
 from tests.e2e.installation import Installation
 from tests.engine.models.tiny import save_tiny
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 IN_EACH_RUN = "phi3-partial"
 SERVED = (
@@ -44,7 +45,7 @@ def test_a_folder_of_a_family_answers_as_transformers_does(family: str, open_fol
         body = {"model": "base", "prompt": PROMPT, "max_tokens": NUM_TOKENS, "temperature": 0, "return_token_ids": True}
         headers = {"Authorization": f"Bearer {key}"}
         answer = httpx.post(
-            f"{installation.url}/v1/completions", json=body | {"ignore_eos": True}, headers=headers, timeout=60
+            f"{installation.url}/v1/completions", json=body | {"ignore_eos": True}, headers=headers, timeout=PATIENCE_S
         )
         assert answer.status_code == 200, answer.text
     finally:

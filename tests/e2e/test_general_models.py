@@ -15,6 +15,7 @@ import torch
 from tests.e2e.installation import Installation
 from tests.engine.models.general import FAMILIES, save_general
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 PROMISED = ("gemma2", "gemma3_text", "phi3", "granite", "smollm3", "olmo2", "qwen3_moe", "mixtral", "gpt_oss")
 PROMPT = [(7 * i) % 90 + 4 for i in range(45)]
@@ -45,7 +46,7 @@ def test_a_folder_of_a_family_answers_as_transformers_does(
         body = {"model": "base", "prompt": PROMPT, "max_tokens": NUM_TOKENS, "temperature": 0, "return_token_ids": True}
         body |= {"ignore_eos": True}
         headers = {"Authorization": f"Bearer {key}"}
-        answer = httpx.post(f"{installation.url}/v1/completions", json=body, headers=headers, timeout=60)
+        answer = httpx.post(f"{installation.url}/v1/completions", json=body, headers=headers, timeout=PATIENCE_S)
         assert answer.status_code == 200, answer.text
         banner = (installation.data_dir / "serve.out").read_text()
     finally:

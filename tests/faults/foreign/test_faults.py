@@ -28,6 +28,7 @@ from tests.faults.foreign.proxy import Fault, FaultProxy, Passed, fault_proxy
 from tests.faults.foreign.site import Desk
 from tests.figures import figure
 from tests.gateway.backends.foreign.fake import FakeServer, fake_server, saying
+from tests.patience import PATIENCE_S
 
 NUM_CLIENTS = 8
 POOL_NUMBERS = itertools.count()
@@ -221,7 +222,7 @@ async def test_a_breaker_opens_soon_and_closes_soon_after_healing(two: Two, full
         assert len(failed_s) - num_before <= 5, "trials alone"
         bad.choose = always(None)
         healed_s = loop.time()
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(PATIENCE_S):
             while not bad.passed or bad.passed[-1].at_s < healed_s:  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0.02)
     finally:

@@ -135,7 +135,7 @@ class Hosts:
             begun_at = datetime.datetime.now(datetime.UTC)
             await billed(self.world, None if self._checked_at is None else self._checked_at - AGAIN)
             with contextlib.suppress(AssertionError):
-                await until(adds_up, patience_s=30.0)
+                await until(adds_up)
             found = await different()
             assert not found, found
             self.answered |= self.world.answered

@@ -16,6 +16,7 @@ from tests.gateway.admin_server import serve_admin
 from tests.gateway.conftest import House
 from tests.installation.tenants import make_key
 from tests.installation.waiting import until
+from tests.patience import PATIENCE_S
 
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'audit_log'::regclass"
 
@@ -25,7 +26,7 @@ async def test_reports_that_hang_leave_the_look_up_of_keys_alone(house: House) -
     conn = await asyncpg.connect(house.dsn)
     try:
         await conn.execute("BEGIN; LOCK TABLE audit_log IN ACCESS EXCLUSIVE MODE")
-        async with httpx.AsyncClient(base_url=house.url, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=house.url, timeout=PATIENCE_S) as client:
             headers = {"authorization": f"Bearer {house.operator_key}"}
             url = "/v1/organization/audit_logs"
             reports = [asyncio.create_task(client.get(url, headers=headers)) for _ in range(2 * CONNECTIONS)]
@@ -56,7 +57,7 @@ async def test_each_caller_of_the_admin_api_has_a_pace(database: Database, tmp_p
 
 async def test_a_project_that_asks_for_models_it_has_not_is_slowed_down(house: House) -> None:
     key = await make_key(house.dsn, "guesser")
-    async with httpx.AsyncClient(base_url=house.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=house.url, timeout=PATIENCE_S) as client:
         headers = {"authorization": f"Bearer {key.secret}"}
         body = {"prompt": "x", "max_tokens": 1}
         statuses = []

@@ -15,6 +15,7 @@ from gateway.backends.used import Used
 from gateway.backends.waiting_room import Terms, WaitingRoom
 from gateway.domain.balancing.replica import Asked
 from gateway.domain.errors import Overloaded
+from tests.patience import PATIENCE_S
 
 
 class Counting:
@@ -157,7 +158,7 @@ async def test_a_request_for_a_base_that_is_gone_holds_up_none_that_waits_for_th
     assert room.num_waiting == 1
     pool.serve(current)
     current.add(replica("r0", Counting()))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await waiting
         await current.warm("t")
     with pytest.raises(Overloaded):

@@ -14,6 +14,7 @@ from gateway.openai.files.wire import CompleteUpload, CreateUpload
 from tests.gateway.batches.jobs import CHAT, chat_line, file_of
 from tests.gateway.conftest import House
 from tests.gateway.limits.fleet import Key
+from tests.patience import PATIENCE_S
 
 NO_FILE = f"file_{'a' * 24}"
 BAD, TYPE = "invalid_value", "invalid_type"
@@ -130,7 +131,7 @@ async def test_every_field_of_both_apis_is_honoured_or_refused_by_name(house: Ho
         if status != 200 and (set(error) != {"message", "type", "param", "code"} or not error["message"]):
             wrong.append(f"{what}: {reply.text[:200]} is no error of OpenAI's shape")
 
-    async with httpx.AsyncClient(base_url=house.url, headers=of_tenant, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=house.url, headers=of_tenant, timeout=PATIENCE_S) as client:
 
         async def stored(purpose: str) -> str:
             form = {"file": ("a.jsonl", file_of([chat_line("a") | {"url": "/none"}]))}

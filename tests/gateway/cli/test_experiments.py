@@ -175,7 +175,9 @@ async def test_the_guides_first_experiment_is_over_in_five_minutes(lorikeet: Cli
     text = GUIDE.read_text().split("```json\n", 1)[1].split("```", 1)[0]
     path = tmp_path / "tone.json"
     path.write_text(text.replace("smollm2-135m-instruct:pirate", "tiny:support"))
-    await lorikeet.done("experiment", "metric", "create", "thumbs_up", *OF_ACME, "--type", "boolean", "--goal", "increase")
+    await lorikeet.done(
+        "experiment", "metric", "create", "thumbs_up", *OF_ACME, "--type", "boolean", "--goal", "increase"
+    )
     made = await lorikeet.json("experiment", "create", "--file", str(path), *OF_ACME)
     assert (made["name"], made["analysis"]["min_days"]) == ("support-tone", 0)
     assert made["analysis"]["outcome_window_seconds"] <= 30

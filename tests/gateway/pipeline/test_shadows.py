@@ -20,6 +20,7 @@ from gateway.pipeline.requests import FieldNames, TextRequest
 from gateway.pipeline.run import Run
 from gateway.pipeline.shadows import Shadow, Shadows
 from gateway.routing.route import Route
+from tests.patience import PATIENCE_S
 
 ASKED = [TextRequest(prompt="abc", names=FieldNames("prompt"), sampling=SamplingParams(max_tokens=1))]
 
@@ -87,7 +88,7 @@ class Bench:
 
     async def end(self) -> None:
         self.let_go.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not self.shadows.is_idle:  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0)
 

@@ -100,9 +100,13 @@ async def site(dsn: str, tenant: Tenant, tmp_path: Path) -> AsyncIterator[Site]:
     try:
         async with (
             httpx.AsyncClient(
-                base_url=f"{url}/v1/organization", headers={"authorization": f"Bearer {operator_key}"}, timeout=30
+                base_url=f"{url}/v1/organization",
+                headers={"authorization": f"Bearer {operator_key}"},
+                timeout=PATIENCE_S,
             ) as operator,
-            httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {tenant.key}"}, timeout=30) as asker,
+            httpx.AsyncClient(
+                base_url=url, headers={"authorization": f"Bearer {tenant.key}"}, timeout=PATIENCE_S
+            ) as asker,
         ):
             yield Site(url, operator, asker, dsn)
     finally:

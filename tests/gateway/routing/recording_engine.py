@@ -53,11 +53,14 @@ class RecordingEngine:
         """Return all commands in the order in which they came."""
         return list(self._mailbox.taken)
 
+    @property
+    def requests(self) -> list[GenerateRequest]:
+        """Return all requests in the order in which they came."""
+        return [each for each in self.commands if isinstance(each, GenerateRequest)]
+
     def request(self, request_id: str) -> GenerateRequest:
         """Return the request with this id, which has been answered."""
-        (found,) = [
-            each for each in self.commands if isinstance(each, GenerateRequest) and each.request_id == request_id
-        ]
+        (found,) = [each for each in self.requests if each.request_id == request_id]
         return found
 
     def lose(self, key: str) -> None:

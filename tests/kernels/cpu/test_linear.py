@@ -15,6 +15,7 @@ from torch import Tensor
 from kernels.cpu.library import NativeLibrary
 from kernels.cpu.linear import NativeLinear, linear_reference
 from kernels.cpu.matrix import Format, NativeMatrix, dequantized_weight
+from tests.patience import PATIENCE_S
 
 SHAPES = [(1, 1), (16, 32), (15, 31), (17, 33), (100, 64), (576, 576), (33, 1537), (1000, 96)]
 ROWS = [*range(1, 14), 15, 16, 23, 31, 33, 63, 64, 65]
@@ -272,6 +273,6 @@ def test_a_forked_process_computes_without_helpers(library: NativeLibrary) -> No
         answers = context.SimpleQueue()
         child = context.Process(target=lambda: answers.put(linear(x).tolist()))
         child.start()
-        child.join(60)
+        child.join(PATIENCE_S)
         assert child.exitcode == 0
         assert torch.equal(torch.tensor(answers.get()), expected)

@@ -31,12 +31,12 @@ from tests.gateway.backends.foreign.hostile import (
     WORDS,
 )
 from tests.gateway.backends.scripted import ListSink
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, least
 
 SHORT = msgspec.structs.replace(FAST, first_token_seconds=0.4, idle_seconds=0.4, total_seconds=1.0)
-PATIENT = msgspec.structs.replace(
-    FAST, first_token_seconds=PATIENCE_S, idle_seconds=PATIENCE_S, total_seconds=PATIENCE_S, health_seconds=PATIENCE_S
-)
+AMPLE = msgspec.structs.replace(FAST, first_token_seconds=PATIENCE_S, idle_seconds=PATIENCE_S, total_seconds=PATIENCE_S)
+"""Times for replies that end by themselves, also where this machine has much else to do."""
+PATIENT = msgspec.structs.replace(AMPLE, health_seconds=PATIENCE_S)
 MAX_BYTES = 24 << 20
 MAX_TURN_S, MAX_ALL_S = 0.02, 0.1
 """The most processor time of one turn of the loop, and of all turns of a reply but the short ones."""
@@ -64,7 +64,10 @@ async def test_a_hostile_reply_ends_as_our_error_within_bounds(server: FakeServe
     server.answer = HOSTILE[name]
     tracemalloc.start()
     try:
-        async with backend_of(server.url, sink, settings=SHORT, key=KEY) as backend, asyncio.timeout(8.0):
+        async with (
+            backend_of(server.url, sink, settings=AMPLE if name in OF_REQUEST else SHORT, key=KEY) as backend,
+            asyncio.timeout(PATIENCE_S),
+        ):
             with pytest.raises(Unanswered) as caught:
                 await hear(backend, asking(tools=TOOLS))
             _, peak = tracemalloc.get_traced_memory()
@@ -134,7 +137,7 @@ async def long_turns_s() -> list[float]:
 async def test_replies_that_a_request_brings_about_take_the_server_from_nobody(server: FakeServer, name: str) -> None:
     sink = ListSink()
     server.answer = HOSTILE[name]
-    async with backend_of(server.url, sink, settings=SHORT) as backend:
+    async with backend_of(server.url, sink, settings=AMPLE) as backend:
         for number in range(12):
             with pytest.raises(Unanswered) as caught:
                 await hear(backend, asking(request_id=f"req_{number}", tools=TOOLS))
@@ -149,7 +152,7 @@ async def test_replies_that_a_request_brings_about_take_the_server_from_nobody(s
 async def test_what_is_only_odd_is_served_and_counted_once(server: FakeServer, reply: bytes) -> None:
     sink = ListSink()
     server.answer = sending(reply)
-    async with backend_of(server.url, sink, settings=SHORT) as backend:
+    async with backend_of(server.url, sink, settings=AMPLE) as backend:
         heard = await hear(backend, asking())
     assert (heard.text, heard.finish_reasons) == ("Hello", ["stop"])
     (record,) = sink.records
@@ -160,7 +163,7 @@ async def test_what_is_only_odd_is_served_and_counted_once(server: FakeServer, r
 async def test_counts_that_cannot_be_true_are_not_billed(server: FakeServer, name: str) -> None:
     sink = ListSink()
     server.answer = sending(LYING[name] + event("[DONE]") + END)
-    async with backend_of(server.url, sink, settings=SHORT) as backend:
+    async with backend_of(server.url, sink, settings=AMPLE) as backend:
         assert (await hear(backend, asking())).text == "Hello"
     (record,) = sink.records
     assert (record.usage.completion_tokens, record.usage.prompt_tokens < 100) in ((1, True), (2, True))
@@ -191,7 +194,7 @@ async def test_a_long_reply_may_come_in_one_piece_with_its_head(server: FakeServ
     sink = ListSink()
     words = event(delta("word ")) * 1000
     server.answer = sending(HEAD + words + FINISHED + event(usage(9, 1000)) + event("[DONE]") + END)
-    async with backend_of(server.url, sink, settings=SHORT) as backend:
+    async with backend_of(server.url, sink, settings=AMPLE) as backend:
         heard = await hear(backend, asking(max_tokens=1000))
     assert heard.text == "word " * 1000
     assert sink.records[0].usage.completion_tokens == 1000
@@ -222,11 +225,15 @@ async def test_a_server_that_trickles_is_cut_off_in_time(server: FakeServer) -> 
             await asyncio.sleep(0.1)
 
     server.answer = answer
-    began_s = asyncio.get_running_loop().time()
-    async with backend_of(server.url, sink, settings=SHORT) as backend:
-        with pytest.raises(Unanswered):
-            await hear(backend, asking(max_tokens=10_000))
-    assert asyncio.get_running_loop().time() - began_s < 3.0
+
+    async def until_cut_off_s() -> float:
+        began_s = asyncio.get_running_loop().time()
+        async with backend_of(server.url, sink, settings=SHORT) as backend:
+            with pytest.raises(Unanswered):
+                await hear(backend, asking(max_tokens=10_000))
+        return asyncio.get_running_loop().time() - began_s
+
+    assert await least(until_cut_off_s, 3.0) < 3.0
 
 
 def test_lines_without_a_value_count_as_well() -> None:

@@ -26,6 +26,7 @@ from tests.gateway.backends.foreign.dialects import KSERVE_INPUTS, kserve_facts
 from tests.gateway.backends.foreign.fake import END, HEAD, FakeServer, Received, event, fake_server, sending
 from tests.gateway.backends.scripted import ListSink
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 TENSORRT_INPUTS = ("text_input", "max_tokens", "stop_words", "top_p", "seed", "stream", "lora_task_id", "temperature")
 SETTINGS = msgspec.structs.replace(FAST, preloaded_adapters=True)
@@ -145,7 +146,7 @@ async def test_a_server_with_several_models_has_to_be_told_which_one() -> None:
         server.facts = kserve_facts(*KSERVE_INPUTS)
         server.facts["/v2/repository/index"] = [{"name": name, "state": "READY"} for name in ("theirs", "other")]
         async with backend_of(server.url, ListSink(), driver="kserve", settings=FAST, waits=False) as made:
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(PATIENCE_S):
                 while "served_model" not in made.health().reason:  # noqa: ASYNC110 - no event tells
                     await asyncio.sleep(0.01)
         named = msgspec.structs.replace(FAST, served_model="theirs")

@@ -26,6 +26,7 @@ from tests.gateway.backends.foreign.fake import FakeServer, Received
 from tests.gateway.backends.foreign.fake_llamacpp import FakeLlamaCpp, fake_llamacpp
 from tests.gateway.backends.scripted import ListSink
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 SETTINGS = msgspec.structs.replace(FAST, preloaded_adapters=True, health_seconds=600.0)
 
@@ -107,7 +108,7 @@ async def test_a_restart_with_other_numbers_gives_nobody_another_adapter(
     caught.value.settle()
     assert caught.value.kind == "full", "another server may be asked"
     assert sink.records[-1].usage.completion_tokens == 0
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(PATIENCE_S):
         while True:  # the server is asked at once, long before health_seconds have passed
             try:
                 assert await ask(backend, key(1), "req_3") == file(1)

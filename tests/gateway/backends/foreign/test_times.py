@@ -72,7 +72,7 @@ async def test_a_server_that_goes_on_sending_is_cut_off_in_time(server: FakeServ
     settings = msgspec.structs.replace(settings, **times)
     async with backend_of(server.url, ListSink(), settings=settings) as backend:
         with pytest.raises(Unanswered) as caught:
-            async with asyncio.timeout(4.0):
+            async with asyncio.timeout(PATIENCE_S):
                 await hear(backend, asking(max_tokens=1000))
         caught.value.settle()
 

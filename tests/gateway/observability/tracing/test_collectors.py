@@ -27,7 +27,14 @@ RESOURCES = {"gateway": {"service.name": "g"}, "engine": {"service.name": "e"}}
 class Sending:
     """An exporter with short times, and what became of its spans."""
 
-    def __init__(self, url: str, *, max_waiting: int = 8192, retry_after_s: tuple[float, ...] = (0.01, 0.01)) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_waiting: int = 8192,
+        timeout_s: float = PATIENCE_S,
+        retry_after_s: tuple[float, ...] = (0.01, 0.01),
+    ) -> None:
         self.registry = CollectorRegistry()
         outcomes = Counter("spans", "Spans.", ["outcome"], registry=self.registry)
         self.exporter = Exporter(
@@ -38,7 +45,7 @@ class Sending:
             version="1",
             max_waiting=max_waiting,
             every_s=0.01,
-            timeout_s=0.3,
+            timeout_s=timeout_s,
             retry_after_s=retry_after_s,
         )
 
@@ -113,7 +120,7 @@ async def test_without_a_collector_spans_are_dropped_and_counted() -> None:
 async def test_a_collector_that_does_not_answer_holds_a_bounded_number_of_spans() -> None:
     with running_collector() as collector:
         collector.may_answer.clear()
-        async with sending(Sending(collector.url, max_waiting=100, retry_after_s=())) as made:
+        async with sending(Sending(collector.url, max_waiting=100, timeout_s=0.3, retry_after_s=())) as made:
             made.add(50)
             await made.until(lambda: collector.num_asked == 1)
             made.add(1000)

@@ -18,6 +18,8 @@ from tests.gateway.routing.policies.routes import (
     DOWN,
     LARGE,
     PAIR,
+    PAIR_FAST,
+    PAIR_SLOW,
     SLOW,
     SMALL,
     Routes,
@@ -47,40 +49,51 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="package")
+def settings(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) -> Settings:
+    made = Settings(data_dir=tmp_path_factory.mktemp("data"), model=str(folders[SMALL]), model_name=SMALL)
+    made.run_dir.mkdir()
+    return made
+
+
+@pytest.fixture(scope="package")
+def recording(settings: Settings, folders: dict[str, Path]) -> Iterator[dict[str, RecordingEngine]]:
+    """Give the engines of the odd pools by their pools' names, and those of the pair as its slow and its fast one.
+
+    The first token of the slow ones takes two seconds. The broken one fails at every request.
+    """
+    made = {
+        name: RecordingEngine(
+            f"ipc://{settings.run_dir}/{name}.sock", folders[LARGE], tokens_per_s=0.5 if "slow" in name else 0
+        )
+        for name in (SLOW, BROKEN, PAIR_SLOW, PAIR_FAST)
+    }
+    made[BROKEN].break_on("")
+    yield made
+    for each in made.values():
+        each.stop()
+
+
+@pytest.fixture(scope="package")
 def gateway(
-    dsn_of_all: str, tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]
+    dsn_of_all: str, settings: Settings, recording: dict[str, RecordingEngine], folders: dict[str, Path]
 ) -> Iterator[LiveGateway]:
     """Give a gateway over six pools.
 
     A small and a large pool have an engine each. The engine of another pool never comes, the first token of one takes
     two seconds, one fails at every request, and one has a slow replica and a fast one.
     """
-    settings = Settings(data_dir=tmp_path_factory.mktemp("data"), model=str(folders[SMALL]), model_name=SMALL)
-    settings.run_dir.mkdir()
-    endpoint = f"ipc://{settings.run_dir}/large.sock"
-    engines = [FakeEngine(settings.engine.endpoint, folders[SMALL]), FakeEngine(endpoint, folders[LARGE])]
-    odd = {name: f"ipc://{settings.run_dir}/{name}.sock" for name in (SLOW, BROKEN)}
-    recording = {
-        name: RecordingEngine(odd[name], folders[LARGE], tokens_per_s=0.5 if name == SLOW else 0) for name in odd
-    }
-    recording[BROKEN].break_on("")
-    pair = [f"ipc://{settings.run_dir}/pair-{speed}.sock" for speed in ("slow", "fast")]
-    for address, tokens_per_s in zip(pair, (0.5, 0), strict=True):
-        recording[address] = RecordingEngine(address, folders[LARGE], tokens_per_s=tokens_per_s)
+    address = {name: f"ipc://{settings.run_dir}/{name}.sock" for name in (LARGE, DOWN, *recording)}
+    engines = [FakeEngine(settings.engine.endpoint, folders[SMALL]), FakeEngine(address[LARGE], folders[LARGE])]
     gateway = LiveGateway(settings, folders[SMALL], dsn_of_all)
     try:
         gateway.start()
-        asyncio.run(add_pool(dsn_of_all, LARGE, folders[LARGE], endpoint))
-        asyncio.run(add_pool(dsn_of_all, DOWN, folders[LARGE], f"ipc://{settings.run_dir}/down.sock"))
-        for name, address in odd.items():
-            asyncio.run(add_pool(dsn_of_all, name, folders[LARGE], address))
-        asyncio.run(add_pool(dsn_of_all, PAIR, folders[LARGE], pair[0]))
-        asyncio.run(add_replica(dsn_of_all, PAIR, pair[1]))
+        for name in (LARGE, DOWN, SLOW, BROKEN):
+            asyncio.run(add_pool(dsn_of_all, name, folders[LARGE], address[name]))
+        asyncio.run(add_pool(dsn_of_all, PAIR, folders[LARGE], address[PAIR_SLOW]))
+        asyncio.run(add_replica(dsn_of_all, PAIR, address[PAIR_FAST]))
         yield gateway
     finally:
         gateway.stop()
-        for each in recording.values():
-            each.stop()
         for engine in engines:
             engine.kill()
 

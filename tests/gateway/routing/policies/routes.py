@@ -26,6 +26,7 @@ from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
 
 SMALL, LARGE, DOWN, SLOW, BROKEN, PAIR = "small", "large", "down", "slow", "broken", "pair"
+PAIR_SLOW, PAIR_FAST = "pair-slow", "pair-fast"
 
 
 async def add_pool(dsn: str, name: str, folder: Path, address: str) -> None:
