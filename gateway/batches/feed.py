@@ -54,31 +54,45 @@ class Credited(Protocol):
         """Take credit for one line; False where there is none now, None where the pool's servers know no credit."""
 
 
+ANY = ""
+"""The name under which lines are counted that name no base model: routes and aliases, which may run at any pool."""
+
+
 class Asker(msgspec.Struct, eq=False):
     """A batch that asks for places, kept up to date while its lines run.
 
-    ends_at_s: when it expires, by the clock of the feed.
+    ends_at_s: when it expires, by the clock of the feed. num_left: by base model, or ANY.
     """
 
     project_id: str
     ends_at_s: float
-    num_left: int
-    num_done: int = 0
-    work_done: float = 0.0
+    num_left: dict[str, int]
+    num_done: dict[str, int] = {}
+    work_done: dict[str, float] = {}
 
-    def done(self, work: float) -> None:
-        """Note the end of a line."""
-        self.num_left -= 1
-        self.num_done += 1
-        self.work_done += work
+    def done(self, model: str, work: float) -> None:
+        """Note the end of a line of a model."""
+        name = self._name_of(base_of(model))
+        self.num_left[name] = self.num_left.get(name, 0) - 1
+        self.num_done[name] = self.num_done.get(name, 0) + 1
+        self.work_done[name] = self.work_done.get(name, 0.0) + work
 
-    def work_per_line(self, usual_work: float) -> float:
-        """Return the work of a line. usual_work: that of a line, as long as no line of this batch tells."""
-        return self.work_done / self.num_done if self.num_done else usual_work
+    def work_per_line(self, base: str, usual_work: float) -> float:
+        """Return the work of a line of a base model.
 
-    def backlog(self, usual_work: float) -> Backlog:
-        """Return what is left. usual_work: as in `work_per_line`."""
-        return Backlog(self.ends_at_s, self.num_left * self.work_per_line(usual_work))
+        usual_work: that of a line, as long as no such line of this batch tells.
+        """
+        name = self._name_of(base)
+        num_done = self.num_done.get(name)
+        return self.work_done[name] / num_done if num_done else usual_work
+
+    def backlog(self, base: str, usual_work: float) -> Backlog:
+        """Return what is left that may run at the pool of a base model. usual_work: as in `work_per_line`."""
+        work = sum(self.num_left.get(name, 0) * self.work_per_line(name, usual_work) for name in (base, ANY))
+        return Backlog(self.ends_at_s, work)
+
+    def _name_of(self, base: str) -> str:
+        return base if base in self.num_left else ANY
 
 
 class Place(NamedTuple):
@@ -97,17 +111,24 @@ class Place(NamedTuple):
 
 
 class Queued(NamedTuple):
-    """A batch that waits for a gateway. work_per_line: None where none of its lines has run."""
+    """A batch that waits for a gateway. num_left: by base model, or ANY. work_per_line: None where no line has run."""
 
     ends_at_s: float
-    num_left: float
+    num_left: Mapping[str, float]
     work_per_line: float | None
+
+    def backlog(self, base: str, usual_work: float) -> Backlog:
+        """Return what is left that may run at the pool of a base model, as `Asker.backlog` does."""
+        num_left = self.num_left.get(base, 0) + self.num_left.get(ANY, 0)
+        return Backlog(self.ends_at_s, num_left * (self.work_per_line or usual_work))
 
 
 class _Pool:
     """The batches that ask for places at one pool, and those that have some."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        """Begin with no batch. name: of the base model."""
+        self._name = name
         self.num_foreign = 0
         self.turns = Turns()
         self.asked: set[Asker] = set()
@@ -128,12 +149,15 @@ class _Pool:
             del self.waiting[asker]
 
     def judge(self, queued: Sequence[Queued], now_s: float) -> None:
-        """Find out whether deadlines are in danger."""
+        """Find out whether deadlines are in danger, by the lines that may run here."""
         self.judged_s = now_s
         work_per_s, usual = self.pace.work_per_s(now_s), self.pace.work_per_line
-        backlogs = [(asker.backlog(usual), asker) for asker in self.asked]
-        others = [(Backlog(q.ends_at_s, q.num_left * (q.work_per_line or usual)), None) for q in queued]
-        self.is_urgent, hopeless = find_late([*backlogs, *others], work_per_s, now_s)
+        backlogs = [
+            *((asker.backlog(self._name, usual), asker) for asker in self.asked),
+            *((each.backlog(self._name, usual), None) for each in queued),
+        ]
+        mine = (each for each in backlogs if each[0].work > 0)
+        self.is_urgent, hopeless = find_late(mine, work_per_s, now_s)
         if not self.is_urgent:
             self.turns.forget_ahead()
         self.hopeless = {asker for asker in hopeless if asker is not None}
@@ -145,7 +169,7 @@ class Feed:
     def __init__(self, pools: Mapping[str, Credited], clock: Callable[[], float] = time.monotonic) -> None:
         self._credited = pools
         self._clock = clock
-        self._pools: defaultdict[str, _Pool] = defaultdict(_Pool)
+        self._pools: dict[str, _Pool] = {}
         self.queued: Sequence[Queued] = ()
         """Batches that no gateway works on, as far as they are this one's to do."""
 
@@ -158,7 +182,7 @@ class Feed:
         """Take a place for a line of a model, and return what `give` wants back; None where there is none now."""
         name, now_s = base_of(model), self._clock()
         for each in [name] if name in self._credited else list(self._credited):
-            pool = self._pools[each]
+            pool = self._pool(each)
             if not pool.asked:
                 pool.pace.begin(now_s)
             pool.asked.add(asker)
@@ -173,7 +197,7 @@ class Feed:
                 is_foreign = credit is None and pool.num_foreign < FOREIGN_AT_ONCE
                 if credit or is_foreign:
                     pool.num_foreign += is_foreign
-                    work = asker.work_per_line(pool.pace.work_per_line)
+                    work = asker.work_per_line(name, pool.pace.work_per_line)
                     if by_deadline:
                         pool.turns.charge_ahead(asker.project_id, work)
                     else:
@@ -204,6 +228,11 @@ class Feed:
             pool.is_urgent = pool.is_urgent and bool(pool.asked)
             if all(other.project_id != asker.project_id for other in pool.asked):
                 pool.turns.leave(asker.project_id)
+
+    def _pool(self, name: str) -> _Pool:
+        if name not in self._pools:
+            self._pools[name] = _Pool(name)
+        return self._pools[name]
 
     def charged(self) -> list[Charged]:
         """Return what was charged to projects here and is not shared with other gateways."""

@@ -72,8 +72,7 @@ class RunningLines:
         self._is_exhausted = False
         self._ends_at_s = time.monotonic() + batch.left_seconds
         self._stored_at_s = time.monotonic()
-        num_left = batch.num_total - batch.num_completed - batch.num_failed
-        self._asker = Asker(batch.project_id, self._ends_at_s, num_left)
+        self._asker = Asker(batch.project_id, self._ends_at_s, dict(batch.open_lines))
 
     async def run(self) -> str | Rest:
         """Run the lines of a batch until all have results, and return "completed".
@@ -195,7 +194,7 @@ class RunningLines:
         text = replied(line_id(batch.id, line.number), custom_id, request_id, reply.status, reply.body)
         sealed = self._tools.cipher.seal(text, result_place(batch.project_id, batch.id, line.number))
         work = work_of(reply.input_tokens, reply.output_tokens)
-        self._asker.done(work)
+        self._asker.done(line.model, work)
         self._results.append(
             LineResult(
                 number=line.number,

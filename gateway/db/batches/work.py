@@ -22,6 +22,9 @@ PACE_SECONDS = 60.0
 """The seconds over which the pace of a batch is taken."""
 
 
+_OPEN_LINES = msgspec.json.Decoder(dict[str, int])
+
+
 class LeasedBatch(msgspec.Struct, frozen=True, kw_only=True):
     """A batch that this gateway works on."""
 
@@ -41,6 +44,8 @@ class LeasedBatch(msgspec.Struct, frozen=True, kw_only=True):
     num_total: int
     num_completed: int
     num_failed: int
+    open_lines: dict[str, int]
+    """The number of lines without a result, by the pool that they name; "" for lines that name none."""
     fence: int
 
 
@@ -113,7 +118,7 @@ _LEASE = """
         RETURNING b.*)
     SELECT project_id, id, api_key_id, endpoint, input_file_id, output_file_id, error_file_id, keep_seconds, status,
            ending, expires_at, extract(epoch FROM expires_at - now())::float8 AS left_seconds, num_total, num_completed,
-           num_failed, fence
+           num_failed, open_lines, fence
     FROM taken
 """
 
@@ -130,7 +135,8 @@ async def lease_batches(conn: Connection, gateway: str, limit: int) -> list[Leas
 
     Lines that another gateway was at are to be begun anew.
     """
-    leased = [LeasedBatch(**row) for row in await conn.fetch(_LEASE, gateway, limit, LEASE_SECONDS)]
+    found = await conn.fetch(_LEASE, gateway, limit, LEASE_SECONDS)
+    leased = [LeasedBatch(**{**row, "open_lines": _OPEN_LINES.decode(row["open_lines"])}) for row in found]
     if leased:
         await conn.execute(_ANEW, [batch.project_id for batch in leased], [batch.id for batch in leased])
     return leased
@@ -155,11 +161,9 @@ async def standings(conn: Connection) -> dict[str, Standing]:
     return {row[0]: Standing(row[1], row[2]) for row in await conn.fetch(_STANDING)}
 
 
-# Where several gateways work, each counts its part of the lines.
 _QUEUED = """
-    SELECT extract(epoch FROM b.expires_at - now())::float8,
-           (b.num_total - b.num_completed - b.num_failed)::float8 / greatest(1, (
-               SELECT count(DISTINCT gateway) FROM batches WHERE ended_at IS NULL AND leased_until >= now())),
+    SELECT extract(epoch FROM b.expires_at - now())::float8, b.open_lines,
+           greatest(1, (SELECT count(DISTINCT gateway) FROM batches WHERE ended_at IS NULL AND leased_until >= now())),
            (b.input_tokens + 2 * b.output_tokens)::float8 / nullif(b.num_completed, 0)
     FROM batches b WHERE b.ended_at IS NULL AND b.status = 'in_progress' AND b.leased_until < now()
 """
@@ -169,13 +173,17 @@ class QueuedBatch(msgspec.Struct, frozen=True):
     """A batch whose lines nobody runs. work_per_line: in tokens, a completion's twice; None where none has ended."""
 
     left_seconds: float
-    num_left: float
+    num_left: dict[str, float]
+    """Lines by the pool that they name, as in LeasedBatch."""
     work_per_line: float | None
 
 
 async def queued_batches(conn: Connection) -> list[QueuedBatch]:
     """Return the batches whose lines wait for a gateway, with the part of these that each gateway may expect."""
-    return [QueuedBatch(*row) for row in await conn.fetch(_QUEUED)]
+    return [
+        QueuedBatch(left_seconds, {name: each / num_gateways for name, each in _OPEN_LINES.decode(lines).items()}, work)
+        for left_seconds, lines, num_gateways, work in await conn.fetch(_QUEUED)
+    ]
 
 
 _RENEW = """
@@ -229,7 +237,11 @@ _ADD_LINES = """
 """
 _WRITE_SOON = "SET LOCAL synchronous_commit = off"
 _BEGIN = """
-    UPDATE batches SET status = 'in_progress', in_progress_at = now(), num_total = $3
+    UPDATE batches SET status = 'in_progress', in_progress_at = now(), num_total = $3, open_lines = (
+        SELECT coalesce(jsonb_object_agg(name, number), '{}') FROM (
+            SELECT coalesce(p.name, '') AS name, count(*) AS number
+            FROM batch_lines l LEFT JOIN pools p ON p.name = split_part(l.model, ':', 1) AND p.removed_at IS NULL
+            WHERE l.project_id = $1 AND l.batch_id = $2 GROUP BY 1) by_pool)
     WHERE project_id = $1 AND id = $2
           AND $3 = (SELECT count(*) FROM batch_lines WHERE project_id = $1 AND batch_id = $2)
     RETURNING true
@@ -336,13 +348,20 @@ _STORE = """
                    input_tokens, cached_tokens, output_tokens)
         WHERE l.project_id = $1 AND l.batch_id = $2 AND l.number = r.number AND l.attempt = r.attempt
           AND l.state = 'running'
-        RETURNING r.is_completed, r.reason, r.input_tokens, r.cached_tokens, r.output_tokens)
+        RETURNING split_part(l.model, ':', 1) AS base, r.is_completed, r.reason,
+                  r.input_tokens, r.cached_tokens, r.output_tokens)
     UPDATE batches b
     SET num_completed = b.num_completed + s.completed, num_failed = b.num_failed + s.failed,
         input_tokens = b.input_tokens + s.input_tokens, cached_tokens = b.cached_tokens + s.cached_tokens,
         output_tokens = b.output_tokens + s.output_tokens, counted_at = now(),
         lines_per_s = b.lines_per_s * (1 - least(1, t.since_s / t.window_s))
                       + (s.completed + s.failed) / greatest(t.since_s, t.window_s),
+        open_lines = (
+            SELECT coalesce(jsonb_object_agg(name, number), '{}') FROM (
+                SELECT name, sum(number) AS number FROM (
+                    SELECT key AS name, value::bigint AS number FROM jsonb_each_text(b.open_lines)
+                    UNION ALL SELECT CASE WHEN b.open_lines ? base THEN base ELSE '' END, -1 FROM stored) each
+                GROUP BY name HAVING sum(number) > 0) known),
         failures = CASE WHEN s.failed = 0 THEN b.failures ELSE (
             SELECT jsonb_object_agg(reason, number) FROM (
                 SELECT reason, sum(number) AS number FROM (

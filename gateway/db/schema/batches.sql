@@ -44,6 +44,8 @@ CREATE TABLE batches (
     -- The pace of the last minute, and when results were counted last.
     lines_per_s      double precision NOT NULL DEFAULT 0,
     counted_at       timestamptz,
+    -- The lines without a result while the batch is in progress, by the pool that they name; '' for those that name none.
+    open_lines       jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (project_id, id)
 );
 

@@ -41,7 +41,7 @@ class Batch(msgspec.Struct, eq=False):
 
     @property
     def num_open(self) -> int:
-        return self.asker.num_left
+        return self.asker.num_left["tiny"]
 
 
 class Pool:
@@ -102,7 +102,7 @@ def stream(num_batches: int, rate: float, hour_s: float, chance: random.Random) 
         work_s = sum(work_of(*line) for line in lines) / rate
         free_s = max(free_s, at_s) + work_s
         tenant, due_s = chance.choice(TENANTS), at_s + day_s
-        asker = Asker(tenant, due_s * 3600 / hour_s, len(lines))
+        asker = Asker(tenant, due_s * 3600 / hour_s, {"tiny": len(lines)})
         yield Batch(tenant, at_s, due_s, lines, free_s <= due_s, asker)
         at_s += work_s / load * chance.choice((0.0, 0.5, 2.5))
 
@@ -128,7 +128,7 @@ class Gateway:
     def send(self, chance: random.Random) -> None:
         """Send lines until the engine wants no more."""
         self._fill_places()
-        self._feed.queued = [Queued(each.asker.ends_at_s, each.num_open, None) for each in self._queue]
+        self._feed.queued = [Queued(each.asker.ends_at_s, {"tiny": each.num_open}, None) for each in self._queue]
         asking = [batch for batch in self._working if batch.lines]
         chance.shuffle(asking)
         for self._pool.is_asleep in (True, False):  # all have asked before the credit comes
@@ -143,7 +143,7 @@ class Gateway:
         for final in finals(self._machine):
             batch, place = self._running.pop(final.request_id)
             work = work_of(final.usage.prompt_tokens, final.usage.completion_tokens)
-            batch.asker.done(work)
+            batch.asker.done("tiny", work)
             self._feed.give(place, work)
             if not batch.num_open:
                 self._feed.leave(batch.asker)
@@ -251,7 +251,7 @@ def test_once_a_deadline_is_in_danger_the_earliest_goes_first_and_one_place_of_f
     """One line of one token ends each second; 72,000 seconds are left to the larger batch."""
     now_s, credit = 0.0, Credit()
     feed = Feed({"tiny": credit}, clock=lambda: now_s)
-    large, small = Asker("large", 72_000.0, num_lines), Asker("small", 86_400.0, 5_000)
+    large, small = Asker("large", 72_000.0, {"tiny": num_lines}), Asker("small", 86_400.0, {"": 5_000})
     given: list[Place] = []
     for second in range(600):
         now_s = float(second)
@@ -261,7 +261,7 @@ def test_once_a_deadline_is_in_danger_the_earliest_goes_first_and_one_place_of_f
         places = [feed.take("tiny", asker) for asker in (small, large, small)]
         (place,) = [each for each in places if each is not None]
         given.append(place)
-        (large if place.project_id == "large" else small).done(1.0)
+        (large if place.project_id == "large" else small).done("tiny", 1.0)
         feed.give(place, 1.0)
     last = Counter(place.project_id for place in given[-200:])
     assert feed.is_urgent == is_urgent
@@ -276,16 +276,36 @@ def test_once_a_deadline_is_in_danger_the_earliest_goes_first_and_one_place_of_f
 def test_batches_that_wait_for_a_gateway_put_deadlines_in_danger() -> None:
     now_s, credit = 0.0, Credit()
     feed = Feed({"tiny": credit}, clock=lambda: now_s)
-    asker = Asker("a", 86_400.0, 10_000)
+    asker = Asker("a", 86_400.0, {"tiny": 10_000})
     for second in range(60):
         now_s, credit.left = float(second), 1
         place = feed.take("tiny", asker)
         assert place is not None and not place.is_urgent
         feed.give(place, 1.0)
-    feed.queued = [Queued(86_400.0, 75_000, None)]
+    feed.queued = [Queued(86_400.0, {"tiny": 25_000, "": 50_000}, None)]
     now_s, credit.left = 90.0, 1
     assert feed.take("tiny", asker) is not None and feed.is_urgent
-    feed.queued = [Queued(86_400.0, 7_500, None)]
+    feed.queued = [Queued(86_400.0, {"tiny": 7_500, "other": 80_000}, None)]
     now_s = 120.0
     feed.take("tiny", asker)
     assert not feed.is_urgent
+
+
+def test_a_pool_is_judged_by_its_own_lines() -> None:
+    """Lines of another pool put no deadline in danger here, whether their batch asks or waits for a gateway."""
+    now_s, credit = 0.0, Credit()
+    pools = {"tiny": credit, "slow": Credit()}
+    feed = Feed(pools, clock=lambda: now_s)
+    asker = Asker("a", 86_400.0, {"tiny": 10_000, "slow": 100_000})
+    feed.queued = [Queued(86_400.0, {"slow": 90_000}, None)]
+    for second in range(60):
+        now_s = float(second)
+        credit.left = pools["slow"].left = 1
+        for model in pools:
+            place = feed.take(f"{model}:adapter", asker)
+            assert place is not None and (not place.is_urgent or place.pool == "slow")
+            asker.done(model, 1.0)
+            feed.give(place, 1.0)
+    credit.left = pools["slow"].left = 1
+    places = [feed.take(model, asker) for model in pools]
+    assert [place.is_urgent for place in places if place is not None] == [False, True]

@@ -4,9 +4,11 @@ dies."""
 from __future__ import annotations
 
 import asyncio
+import json
 
 from gateway.db.batches.work import (
     LeasedBatch,
+    LineResult,
     NewLine,
     add_lines,
     begin_batch,
@@ -14,6 +16,7 @@ from gateway.db.batches.work import (
     drop_lines,
     lease_batches,
     lock_batch,
+    store_results,
 )
 from gateway.db.pool import Database
 from tests.gateway.batches.jobs import chat_line, file_of
@@ -29,6 +32,14 @@ HALT_LEASES = f"""
     CREATE TRIGGER halt BEFORE UPDATE OF fence ON batches FOR EACH ROW EXECUTE FUNCTION halt();
 """
 """Leases of several batches halt after the first one, as on a machine that is busy, while this lock is held."""
+MAKE_POOLS = """
+    WITH made AS (
+        INSERT INTO pools (id, organization_id, name, num_replicas, wanted_revision)
+        SELECT 'pool_' || n.name, p.organization_id, n.name, 1, 1
+        FROM projects p, unnest($2::text[]) n (name) WHERE p.id = $1
+        RETURNING id)
+    INSERT INTO pool_revisions (pool_id, revision, model) SELECT id, 1, 'demo' FROM made
+"""
 EXPIRE = "UPDATE batches SET leased_until = '-infinity'"
 NUM_HALTED = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted"
 
@@ -71,6 +82,46 @@ async def test_lines_begun_while_their_batch_changes_hands_are_begun_anew(world:
             async with database.transaction() as other:
                 assert await lock_batch(other, batch) == "in_progress"
                 assert len(await claim_lines(other, batch, len(LINES))) == len(LINES)
+
+
+async def test_lines_without_a_result_are_counted_by_the_pool_that_they_name(world: World, database: Database) -> None:
+    await world.create(file_of([chat_line("a")]))
+    models = ["tiny", "tiny:adapter", "tiny", "my-route", "gone:adapter", "large"]
+    lines = [NewLine(number, 0, 1, model) for number, model in enumerate(models, 1)]
+    (batch,) = await leased(database, "gateway")
+    async with database.transaction() as conn:
+        await conn.execute(MAKE_POOLS, batch.project_id, ["tiny", "large"])
+        await lock_batch(conn, batch)
+        await add_lines(conn, batch, lines)
+        assert await begin_batch(conn, batch, len(lines))
+        claimed = await claim_lines(conn, batch, len(lines))
+
+    async def end(*numbers: int) -> dict[str, int]:
+        """Store results of lines, twice as a gateway may that is not sure; return the lines that are left."""
+        results = [
+            LineResult(
+                number=line.number,
+                attempt=line.attempt,
+                is_completed=True,
+                reason="",
+                content_key="",
+                sealed_result=b"",
+                input_tokens=1,
+                cached_tokens=0,
+                output_tokens=1,
+            )
+            for line in claimed
+            if line.number in numbers
+        ]
+        async with database.acquire() as conn:
+            for _ in range(2):
+                await store_results(conn, batch, results)
+            left = await conn.fetchval("SELECT open_lines FROM batches WHERE id = $1", batch.id)
+        return json.loads(left)  # type: ignore[no-any-return]
+
+    assert await end() == {"tiny": 3, "large": 1, "": 2}
+    assert await end(1, 4, 6) == {"tiny": 2, "": 1}
+    assert await end(2, 3, 5) == {}
 
 
 async def test_a_batch_some_of_whose_lines_the_database_lost_does_not_begin(world: World, database: Database) -> None:

@@ -30,7 +30,7 @@ LINES, FULL_LINES = 40, 1_000
 
 BEGUN = """
     UPDATE batches SET status = 'in_progress', in_progress_at = now(), num_total = 10, num_completed = 4,
-                       input_tokens = 24, output_tokens = 20
+                       input_tokens = 24, output_tokens = 20, open_lines = '{"tiny": 6, "": 2}'
     WHERE $1::text IS NULL OR id = $1
 """
 """Four of ten lines have ended, with 16 tokens of work each."""
@@ -50,7 +50,7 @@ class Pool:
 
 
 def asker(project: str) -> Asker:
-    return Asker(project, ends_at_s=86_400.0, num_left=1_000)
+    return Asker(project, ends_at_s=86_400.0, num_left={"tiny": 1_000})
 
 
 MANY_WORK, ONE_WORK = 5.0, 20.0
@@ -76,7 +76,7 @@ class Gateway:
             place, asker = self._in_flight.pop(self._chance.randrange(len(self._in_flight)))
             work = MANY_WORK if place.project_id == "many" else ONE_WORK
             self.done[place.project_id] += work  # type: ignore[assignment]
-            asker.done(work)
+            asker.done("tiny", work)
             self.feed.give(place, work)
         self._chance.shuffle(self._askers)
         for self._pool.credit in (0, credit):  # all have asked before the credit comes
@@ -182,6 +182,7 @@ def work(project: str, began_s: float) -> Any:
         num_total=1,
         num_completed=0,
         num_failed=0,
+        open_lines={},
         fence=1,
     )
     return _Work(batch, None, asyncio.Event(), began_s)  # type: ignore[arg-type]
@@ -232,9 +233,9 @@ async def test_gateways_count_the_lines_that_wait_for_them_each_its_part(world: 
     async with database.acquire() as conn:
         await conn.execute(BEGUN, None)
         waiting = await queued_batches(conn)
-    assert [(each.num_left, each.work_per_line) for each in waiting] == [(6, 16), (6, 16)]
+    assert [(each.num_left, each.work_per_line) for each in waiting] == [({"tiny": 6, "": 2}, 16)] * 2
     assert all(86_000 < each.left_seconds <= 86_400 for each in waiting)
-    assert [each.num_left for each in await lease("second")] == [3], "two gateways share them"
+    assert [each.num_left for each in await lease("second")] == [{"tiny": 3, "": 1}], "two gateways share them"
 
 
 async def test_one_batch_of_a_tenant_gets_what_twenty_of_another_get(house: House, full: bool) -> None:
