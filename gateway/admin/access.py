@@ -21,7 +21,7 @@ from gateway.domain.errors import InvalidRequest, NotFound, PermissionDenied
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import authorize, of_project_role, of_role
 from gateway.domain.tenancy.principal import Permission
-from gateway.http.bodies import announced_bytes
+from gateway.http.bodies import announced_bytes, count_as_they_come
 from gateway.http.envelope import Call, call_of
 from gateway.http.fields import decode
 from gateway.http.shape import Form
@@ -161,7 +161,12 @@ def admin_guard(services: AdminServices) -> Guard:
         if access is None:
             assert connection.scope.get("method") == "OPTIONS", "check_routes saw every other route"
             return
-        services.pace.take(actor.id, 1 + _body_bytes(connection, handler) / BYTES_PER_REQUEST)
+        announced = _body_bytes(connection, handler)
+        services.pace.take(actor.id, 1 + (announced or 0) / BYTES_PER_REQUEST)
+        if announced is None and isinstance(connection, Request):
+            count_as_they_come(
+                connection, lambda num_bytes: services.pace.take(actor.id, num_bytes / BYTES_PER_REQUEST)
+            )
         _check_text(connection, access)
         _check_permission(actor, access, connection.path_params.get("project_id"))
         connection.scope["auth"] = actor
@@ -169,10 +174,13 @@ def admin_guard(services: AdminServices) -> Guard:
     return guard
 
 
-def _body_bytes(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> int:
-    """Return the announced length of a JSON body. Files, which are read piece by piece, have no such bound."""
+def _body_bytes(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> int | None:
+    """Return the announced length of a JSON body; None for a body in chunks.
+
+    Files, which are read piece by piece, have no such bound; they count for none here.
+    """
     most = handler.resolve_request_max_body_size() if isinstance(handler, HTTPRouteHandler) else None
-    return 0 if most is None else announced_bytes(cast("HTTPScope", connection.scope), most) or 0
+    return 0 if most is None else announced_bytes(cast("HTTPScope", connection.scope), most)
 
 
 async def _key(header: str | None, authenticator: Authenticator, call: Call) -> Actor:

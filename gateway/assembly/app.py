@@ -169,6 +169,7 @@ def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvi
         host=settings.host,
         port=settings.port,
         http=_protocol(settings),  # type: ignore[arg-type]  # any callable will do
+        ws="none",
         proxy_headers=False,  # uvicorn would believe every process of this machine
         lifespan="off",
         access_log=False,

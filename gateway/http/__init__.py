@@ -7,7 +7,12 @@ Bounds on what strangers send hold before any handler runs:
         bounds      seconds and bytes of each state of a connection: a head that does not end (408, 431), a body that
                     does not arrive (408; the framework bounds its size, 413), a refused body, of which up to 32 MiB
                     are read and dropped for 10 s so that the client sees why, silence, and a reply that is not read
-        connection  what precedes a body: 128 headers, 64 KiB with the URL (431); no chunks for HTTP/1.0
+        framing     what precedes a body: 128 headers, 64 KiB with the URL (431); heads that a proxy may read in another
+                    way (400); 16 KiB around the chunks of a body beyond what its content needs, trailers, which are
+                    dropped, included; offers to speak another protocol, which are ignored
+        replies     no chunks for HTTP/1.0; no further request after a body that was refused before it was asked for
+        connection  all of it for one connection. After its last reply it is open for reading until the rest of a
+                    refused body has come, or its bound: closed with unread bytes, it would be reset
     json_work     how much a body holds, counted on its bytes before anything is decoded
     fields        the depth of schemas and of arguments of calls, which others walk through
 

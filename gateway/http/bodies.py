@@ -6,6 +6,7 @@ Reading and tokenizing a body costs a gateway work, also where the request is re
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -41,8 +42,10 @@ class Bodies:
     async def read(self, request: Request[Any, Any, Any], caller: Caller) -> bytes:
         """Return the body of a request, not decoded yet. A body that is read again counts once.
 
-        The pace counts the length that a request's head announces, so that a refused body is not read. A body that is
-        more work than its length lets expect counts for more bytes once it is read: the next requests wait for them.
+        The pace counts the length that a request's head announces, so that a refused body is not read. The bytes of a
+        body in chunks, which announces none, count as they come: nothing is read after the one that is too many. A
+        body that is more work than its length lets expect counts for more bytes once it is read: the next requests
+        wait for them.
 
         Raises LimitReached: when the project sends more bytes than its pace allows.
         """
@@ -53,9 +56,9 @@ class Bodies:
         announced = announced_bytes(request.scope, request.route_handler.resolve_request_max_body_size())
         if announced is not None:
             self._pace.take(caller.project_id, announced)
+        else:
+            count_as_they_come(request, lambda num_bytes: self._pace.take(caller.project_id, num_bytes))
         body = await request.body()
-        if announced is None:
-            self._pace.take(caller.project_id, len(body))
         if further := _further_bytes(body):
             self._pace.charge(caller.project_id, further)
         return body
@@ -71,6 +74,19 @@ def _further_bytes(body: bytes) -> int:
     if not LIGHT_BYTES < len(body) < most:
         return 0
     return max(0, min(most, BYTES_PER_WORK * work_of(body, enough=len(body) // BYTES_PER_WORK)) - len(body))
+
+
+def count_as_they_come(request: Request[Any, Any, Any], count: Callable[[int], None]) -> None:
+    """Count the bytes of a request's body as they come. count: called with each number; it raises to read no more."""
+    receive = request.receive
+
+    async def counted() -> Any:
+        message = await receive()
+        if num_bytes := len(message.get("body", b"")):  # type: ignore[arg-type]
+            count(num_bytes)
+        return message
+
+    request.receive = counted
 
 
 def announced_bytes(scope: HTTPScope, most: int | None) -> int | None:

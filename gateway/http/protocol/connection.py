@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
+import httptools
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.http.protocol.bounds import Bound, State, Watch
 from gateway.http.protocol.cap import ConnectionCap
-from gateway.http.protocol.refusals import FULL, HEAD_TOO_LARGE, MAX_HEAD_BYTES, MAX_HEADERS, NO_HTTP, TOO_MANY
+from gateway.http.protocol.framing import Excess, refusal_of_head, without_upgrade
+from gateway.http.protocol.refusals import FULL, NO_HTTP, TOO_MANY
+from gateway.http.protocol.replies import LastWrites, fitting
 
 log = structlog.get_logger(__name__)
 
@@ -34,8 +36,8 @@ MAX_BUFFERED_BYTES = 16 << 10
 """The most buffered bytes of a connection in this process, beside what one write adds."""
 
 
-class HeadTooLarge(Exception):
-    """The headers of a request are too large. It is raised to the parser, which goes no further."""
+class HeadRefused(Exception):
+    """The head of a request is refused. It is raised to the parser, which goes no further."""
 
 
 class Connection(HttpToolsProtocol):
@@ -46,6 +48,8 @@ class Connection(HttpToolsProtocol):
         self._cap = cap
         self._is_counted = self._is_refused = self._is_stopping = False
         self._is_silent = True  # no byte has come since the connection was made, or since the last reply
+        self._is_past_head = self._is_ending = False
+        self._excess = Excess()
         self._bounds = {bound.state: bound for bound in bounds}
         self._state: tuple[State, object] | None = None
         self._watch = Watch(self._give_up)
@@ -60,8 +64,11 @@ class Connection(HttpToolsProtocol):
         cycle = self.cycle
         if self.flow.write_paused or self.transport.is_closing():
             return State.UNREAD, None
-        if self._is_refused:
-            return None
+        if self._is_ending:
+            return State.UNWANTED_BODY, None
+        if self._is_refused:  # requests before what was refused are answered
+            is_running = cycle is not None and not (cycle.disconnected or cycle.response_complete)
+            return (State.RUNNING, cycle) if is_running else None
         if cycle is not None and cycle.more_body:
             return State.UNWANTED_BODY if cycle.response_complete else State.BODY, cycle
         if cycle is not None and not cycle.response_complete:
@@ -91,18 +98,54 @@ class Connection(HttpToolsProtocol):
             log.info(bound.state.value, address=self.address)
         if bound.state is State.UNREAD:
             self.transport.abort()
-        elif bound.state is State.HEAD and not self._is_silent:
+        elif (bound.state is State.HEAD and not self._is_silent) or (
+            bound.state is State.BODY and not self.cycle.response_started
+        ):
             self._refuse(reply)
         else:
-            if bound.state is State.BODY and not self.cycle.response_started:
-                self.transport.write(reply)
             self._close()
 
     def _refuse(self, reply: bytes) -> None:
-        """Send a whole reply, and close once the client can have read it."""
+        """Read no more requests. Send a whole reply where it spoils no other one, and close once it can have been read.
+
+        Requests that have come whole are answered before, and the reply is not sent.
+        """
         self._is_refused = True
-        self.transport.write(reply)
+        cycle = self.cycle
+        is_answered = cycle is None or cycle.response_complete
+        if self.pipeline or not (is_answered or cycle.more_body):
+            cycle.keep_alive = False
+            if cycle.more_body:  # behind requests that are being answered: nobody could be told what became of which
+                self.transport.abort()
+            return
+        if not is_answered:
+            self._leave()
+        if cycle is None or not cycle.more_body or not cycle.response_started:
+            self.transport.write(reply)
+        if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
         self.loop.call_later(LINGER_S, self._close)
+
+    def _leave(self) -> None:
+        """Tell the request that runs that nobody waits for its reply."""
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        call = self.cycle.scope["state"].get("call")
+        if call is not None:  # else the application has yet to begin, and hears of it where it reads the body
+            call.leave()
+
+    def _end(self) -> None:
+        """Close after the last reply. Where a body is still coming, what comes is dropped until its bound.
+
+        Closed with unread bytes, a connection is reset, and the client may lose the reply (RFC 9112, 9.6).
+        """
+        if self.cycle.more_body and not self.transport.is_closing() and self.transport.can_write_eof():
+            self._is_ending = self._is_refused = True
+            self.pipeline.clear()
+            self.transport.write_eof()
+            self._changed()
+        else:
+            self._close()
 
     def _close(self) -> None:
         self.transport.close()
@@ -113,6 +156,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection; answer and close one too many."""
         super().connection_made(transport)
+        self._last_writes = LastWrites(transport, self._end)
         transport.set_write_buffer_limits(high=MAX_BUFFERED_BYTES)
         sock = transport.get_extra_info("socket")
         if sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -132,34 +176,77 @@ class Connection(HttpToolsProtocol):
         if self._is_counted:
             self._cap.leave(self.address)
         if self.cycle is not None and not self.cycle.response_complete:
-            call = self.cycle.scope["state"].get("call")
-            if call is not None:  # else the application has yet to begin, and hears of it where it reads the body
-                call.leave()
+            self._leave()
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes, unless the client is refused already."""
         if not self._is_refused:
             self._is_silent = False
-            super().data_received(data)
-            self._changed(len(data))
+            body_of = self._with_body()
+            self._unset_keepalive_if_required()
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offered:
+                self._ignore_upgrade(data[offered.args[0] :])
+            except httptools.HttpParserError:
+                self.send_400_response("")
+            if body_of is None or body_of is not self._with_body():
+                self._excess.begin()
+            elif self._excess.is_too_much(len(data)):
+                self.send_400_response("")
+        self._changed(len(data))
+
+    def _with_body(self) -> RequestResponseCycle | None:
+        """Return the request whose body is coming; None while none is."""
+        return self.cycle if self.cycle is not None and self.cycle.more_body else None
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Read a request that offers to speak another protocol as one that does not. rest: the bytes after its head."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self.send_400_response("")
+            return
+        head = without_upgrade(method, self.url, self.parser.get_http_version(), self.headers)
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(head + rest)
 
     def on_message_begin(self) -> None:
         """Note that the client is silent no more."""
         super().on_message_begin()
-        self._is_silent = False
+        self._is_silent = self._is_past_head = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Note a header. Trailers, which come after a body, are dropped: no proxy has checked them."""
+        if not self._is_past_head:
+            super().on_header(name, value)
+
+    def on_chunk_header(self) -> None:
+        """Count a chunk."""
+        self._excess.chunk()
+
+    def on_body(self, body: bytes) -> None:
+        """Take content."""
+        self._excess.content(len(body))
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """Begin a request, unless its headers are too large."""
-        num_bytes = len(self.url) + sum(map(len, chain.from_iterable(self.headers)))
-        if len(self.headers) > MAX_HEADERS or num_bytes > MAX_HEAD_BYTES:
-            self._refuse(HEAD_TOO_LARGE)
-            raise HeadTooLarge
+        """Begin a request, unless its head is refused or offers another protocol."""
+        self._is_past_head = True
+        if self.parser.should_upgrade():
+            return
+        refusal = refusal_of_head(self.url, self.headers, self.parser.get_http_version())
+        if refusal is not None:
+            self._refuse(refusal)
+            raise HeadRefused
         super().on_headers_complete()
+        self.cycle.transport = self._last_writes  # type: ignore[assignment]  # all that a reply asks of one
         if self._is_stopping:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         """Note the end of a request's body, also of one that was answered before."""
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         if self.cycle.response_complete:
             self.cycle.more_body = False  # which uvicorn leaves open for a request that was answered before
@@ -199,16 +286,4 @@ class Connection(HttpToolsProtocol):
             super().shutdown()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        is_old = cycle.scope["http_version"] == "1.0"
-        super()._start_asgi_task(cycle, _without_chunks(cycle, app) if is_old else app)
-
-
-def _without_chunks(cycle: RequestResponseCycle, app: Any) -> Any:
-    """Return the application for a client of HTTP/1.0, which knows no chunks (RFC 9112, 6.1)."""
-
-    async def send(message: Any) -> None:
-        cycle.chunked_encoding = False
-        cycle.expected_content_length = len(message.get("body", b""))
-        await cycle.send(message)
-
-    return lambda scope, receive, _: app(scope, receive, send)
+        super()._start_asgi_task(cycle, fitting(cycle, app))

@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack
 
 import httpx
+import pytest
 from litestar.routes import HTTPRoute
 
 from gateway.http.bodies import BODY_BYTES_PER_S, BURST_BYTES
@@ -52,6 +53,24 @@ def test_every_route_of_tenants_refuses_bodies_beyond_the_pace(house: House) -> 
             if path not in OTHER_SCOPE:
                 with ExitStack() as stack:
                     refusal(begun(house, stack, path, tenant(house, f"{path} {len(headers)}"), *headers))
+
+
+@pytest.mark.parametrize(
+    ("path", "what"), [("/v1/completions", "large requests"), ("/v1/organization/projects", "the admin API")]
+)
+def test_bodies_in_chunks_count_as_they_come(house: House, path: str, what: str) -> None:
+    """No body here ever ends, so what is refused is refused for the bytes that came."""
+    is_admin = what == "the admin API"
+    key = asyncio.run(make_operator_key(house.dsn)) if is_admin else tenant(house, "sends chunks")
+    lines = [f"POST {path} HTTP/1.1", "host: x", f"authorization: Bearer {key}", "transfer-encoding: chunked", "", ""]
+    body = b"1000\r\n%b\r\n" % (b" " * 0x1000) * (SIZE // 0x1000 - 1)
+    with ExitStack() as stack:
+        sockets: list[socket.socket] = []
+        while not select.select(sockets, [], [], 0)[0] and len(sockets) < 5 * BURST_BYTES // SIZE:
+            sockets.append(stack.enter_context(connect(house)))
+            sockets[-1].sendall("\r\n".join(lines).encode() + body)
+        refusal(sockets, what)
+        assert is_admin or len(sockets) > BURST_BYTES // SIZE, "as many bytes are read as of announced bodies"
 
 
 def test_a_body_that_is_much_work_counts_for_more_bytes(house: House) -> None:

@@ -71,12 +71,37 @@ async def test_it_is_read_no_faster_than_leaves_time_for_others(port: int) -> No
     assert time.monotonic() - start_s >= (3 * UPLOAD_BYTES - in_kernel_bytes) / UNWANTED_BYTES_PER_S
 
 
-async def test_what_goes_on_for_ever_is_cut_off(port: int) -> None:
+@pytest.mark.parametrize("framing", [f"content-length: {UPLOAD_BYTES}", "transfer-encoding: chunked"])
+async def test_a_client_that_sends_all_before_it_reads_gets_the_last_reply_of_a_connection(
+    port: int, framing: str
+) -> None:
+    """Closed with unread bytes, the connection would be reset: the client could not send, and might read no reply."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (1 << 40))
+    is_chunked = "chunked" in framing
+    pieces = [bytes(UPLOAD_BYTES // 10)] * 10
+    if is_chunked:
+        pieces = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces] + [b"0\r\n\r\n"]
+    async with asyncio.timeout(PATIENCE_S):
+        writer.write(f"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{framing}\r\n\r\n".encode())
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.02)  # the server has refused long before the last piece
+        received = await reader.read()
+    assert received.startswith(b"HTTP/1.1 429 ") and REFUSED.encode() in received
+    writer.close()
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["request", "last request"])
+async def test_what_goes_on_for_ever_is_cut_off(port: int, is_last: bool) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    connection = b"connection: close\r\n" if is_last else b""
+    writer.write(b"POST / HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n" % (connection, 1 << 40))
     sent, piece = 0, bytes(1 << 20)
     async with asyncio.timeout(PATIENCE_S):
         assert b" 429 " in await reader.readline()
+        if is_last:
+            assert REFUSED.encode() in await reader.read(), "which waits for the end, and has it at once"
         with pytest.raises(ConnectionError):
             while True:
                 writer.write(piece)

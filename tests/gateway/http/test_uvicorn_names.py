@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import httptools
 import pytest
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from gateway.http import server, uvicorn_server
-from gateway.http.protocol import connection
+from gateway.http.protocol import connection, replies
+from gateway.http.protocol.replies import LastWrites
 from tests.patience import PATIENCE_S
 
 HEAD = b"POST /path HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
@@ -101,6 +103,17 @@ class _Noted(HttpToolsProtocol):
             raise ValueError("too many")
         super().on_headers_complete()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._events.append(f"header {name.decode().lower()}")
+        super().on_header(name, value)
+
+    def on_chunk_header(self) -> None:
+        self._events.append("chunk")
+
+    def on_body(self, body: bytes) -> None:
+        self._events.append(f"content of {len(body)} bytes")
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         self._events.append("whole request")
         super().on_message_complete()
@@ -128,7 +141,8 @@ async def test_url_and_headers_are_whole_at_on_headers_complete_before_start_asg
 ) -> None:
     place.protocol.data_received(HEAD[:8])
     place.protocol.data_received(HEAD[8:])
-    assert place.events == ["begin", "head of 2 headers for /path", "start"]
+    headers = ["header host", "header content-length"]
+    assert place.events == ["begin", *headers, "head of 2 headers for /path", "start"]
     assert dict(place.protocol.headers) == {b"host": b"x", b"content-length": b"4"}
     await place.reply()
 
@@ -183,7 +197,7 @@ async def test_a_body_after_the_reply_reaches_on_message_complete_and_leaves_mor
     await place.reply()
     assert place.protocol.cycle.more_body
     place.protocol.data_received(b"body")
-    assert place.events[-2:] == ["reply", "whole request"]
+    assert place.events[-3:] == ["reply", "content of 4 bytes", "whole request"]
     assert place.protocol.cycle.more_body, "ours sets it: once uvicorn does, that line can go"
 
 
@@ -191,6 +205,79 @@ async def test_scope_has_the_version_and_a_copy_of_the_state(place: Place) -> No
     place.protocol.data_received(HEAD.replace(b"1.1", b"1.0") + b"body")
     scope: Any = place.protocol.cycle.scope
     assert (scope["http_version"], scope["state"]) == ("1.0", {"kept": 1})
+    await place.reply()
+
+
+async def test_parser_is_httptools_and_tells_methods_versions_and_offers_to_on_header_and_on_body(place: Place) -> None:
+    place.protocol.data_received(HEAD + b"body")
+    assert place.events[1:3] == ["header host", "header content-length"] and "content of 4 bytes" in place.events
+    parser = place.protocol.parser
+    assert (parser.get_method(), parser.get_http_version(), parser.should_upgrade()) == (b"POST", "1.1", False)
+    offer = HEAD.replace(b"host: x", b"host: x\r\nconnection: upgrade\r\nupgrade: x")
+    await place.reply()
+    place.protocol.max_headers = 4
+    with pytest.raises(httptools.HttpParserUpgrade) as raised:
+        parser.feed_data(offer + b"body")
+    assert raised.value.args == (len(offer),), "the place at which the head ends, and `_ignore_upgrade` goes on"
+    assert parser.should_upgrade() and place.events[-1] == "whole request", "whose body is left out"
+    await place.reply()
+
+
+async def test_on_chunk_header_is_called_and_trailers_come_to_on_header(place: Place) -> None:
+    head = HEAD.replace(b"content-length: 4", b"transfer-encoding: chunked")
+    place.protocol.data_received(head + b"4\r\nbody\r\n0\r\ntrailer: x\r\n\r\n")
+    place.events.remove("start")
+    assert place.events[-5:] == ["chunk", "content of 4 bytes", "chunk", "header trailer", "whole request"]
+    await place.reply()
+
+
+async def test_pipeline_has_the_requests_behind_the_one_that_runs(place: Place) -> None:
+    place.protocol.data_received(HEAD + b"body")
+    assert not place.protocol.pipeline
+    place.protocol.data_received(HEAD + b"body")
+    assert len(place.protocol.pipeline) == 1
+    await place.reply()
+    assert not place.protocol.pipeline
+    await place.reply()
+
+
+async def test_unset_keepalive_if_required_stops_the_timer_of_an_idle_connection(place: Place) -> None:
+    place.protocol.data_received(HEAD + b"body")
+    await place.reply()
+    timer = place.protocol.timeout_keep_alive_task
+    place.protocol._unset_keepalive_if_required()
+    assert timer.cancelled() and place.protocol.timeout_keep_alive_task is None
+
+
+async def test_the_transport_of_a_cycle_is_written_to_asked_and_closed_and_nothing_else(place: Place) -> None:
+    place.protocol.data_received(HEAD + b"body")
+    cycle, events = place.protocol.cycle, place.events
+    cycle.transport = LastWrites(place.wire, lambda: events.append("close"))
+    cycle.keep_alive = False
+    await place.reply()
+    assert place.wire.written.endswith(b"ok") and not place.wire.is_closed
+    assert events[-2:] == ["close", "reply"]
+
+
+async def test_disconnected_and_message_event_end_what_waits_and_no_reply_is_sent(place: Place) -> None:
+    place.protocol.data_received(HEAD)
+    cycle = place.protocol.cycle
+    cycle.disconnected = True
+    cycle.message_event.set()
+    assert await cycle.receive() == {"type": "http.disconnect"}
+    await place.reply()
+    assert place.wire.written == b""
+
+
+async def test_waiting_for_100_continue_is_true_until_the_body_is_asked_for(place: Place) -> None:
+    place.protocol.max_headers = 3
+    expecting = HEAD.replace(b"host: x", b"host: x\r\nexpect: 100-continue")
+    place.protocol.data_received(expecting)
+    cycle = place.protocol.cycle
+    assert cycle.waiting_for_100_continue
+    place.protocol.data_received(b"body")
+    await cycle.receive()
+    assert not cycle.waiting_for_100_continue and b" 100 Continue" in place.wire.written
     await place.reply()
 
 
@@ -313,7 +400,7 @@ async def test_force_exit_ends_the_wait_of_shutdown_for_requests(place: Place) -
     await place.reply()
 
 
-@pytest.mark.parametrize("module", [connection, server, uvicorn_server])
+@pytest.mark.parametrize("module", [connection, replies, server, uvicorn_server])
 async def test_no_name_of_uvicorn_is_used_without_a_test(place: Place, module: ModuleType) -> None:
     place.protocol.data_received(HEAD)
     server = uvicorn.Server(place.protocol.config)
