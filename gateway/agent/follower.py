@@ -159,9 +159,8 @@ class Follower:
         """Note that the engine is gone, and end the probes that wait for its answer."""
         self.silent_since_s = asyncio.get_running_loop().time()
         self.stats = None
-        gone = EngineGone(reason)
-        self._adapter_calls.lost(gone)
+        self._adapter_calls.lost(lambda: EngineGone(reason))
         for answer in self._finals.values():
             if not answer.done():
-                answer.set_exception(gone)
+                answer.set_exception(EngineGone(reason))
         self._changed()

@@ -27,7 +27,7 @@ class AdapterCalls:
         A second call that asks for a probe which is under way waits for the same answer.
 
         Raises TimeoutError: when no answer comes within timeout_s.
-        Raises the error that was given to `lost`: when the connection is lost.
+        Raises an error that `lost` makes: when the connection is lost.
         Raises as `send`.
         """
         probes = isinstance(command, LoadAdapter) and command.probe
@@ -48,12 +48,12 @@ class AdapterCalls:
             if not waiter.done():
                 waiter.set_result(status)
 
-    def lost(self, error: Exception) -> None:
-        """End all calls with an error: the engine is gone, and no answer will come."""
+    def lost(self, make_error: Callable[[], Exception]) -> None:
+        """End each call with an error of its own: the engine is gone, and no answer will come."""
         for waiters in self._waiters.values():
             for waiter in waiters:
                 if not waiter.done():
-                    waiter.set_exception(error)
+                    waiter.set_exception(make_error())
 
     def _leave(self, key: str, probes: bool, waiter: Waiter) -> None:
         waiters = self._waiters[key, probes]

@@ -45,7 +45,7 @@ from gateway.backends.snapshot import EngineSnapshot
 from gateway.backends.text.items import items_of
 from gateway.backends.usage import UsageSink
 from gateway.backends.used import Used
-from gateway.domain.errors import BackendFailed, InvalidRequest, ShuttingDown
+from gateway.domain.errors import BackendFailed, InvalidRequest
 
 GIVE_UP_S = 10.0
 """Seconds that an engine that is there again may take to hand over usage. It ends the requests of a gateway that it has
@@ -183,7 +183,7 @@ class EngineBackend:
         """Take no new request, and abort the running ones, as `Backend.cut_off`."""
         self._condition.begin_draining()
         self._changed()
-        self._requests.cut_off(ShuttingDown())
+        self._requests.cut_off()
 
     async def drain(self) -> None:
         """Take no new request; return when the running ones have ended."""
@@ -275,7 +275,7 @@ class EngineBackend:
         self._condition.disconnected()
         self._changed()
         self._requests.lose_all(reason)
-        self._adapter_calls.lost(not_ready(reason))
+        self._adapter_calls.lost(lambda: not_ready(reason))
 
 
 def _nobody() -> None:

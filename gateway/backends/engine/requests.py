@@ -22,7 +22,7 @@ from gateway.backends.engine.used import UseCounter
 from gateway.backends.usage import Count, UsageSink
 from gateway.backends.used import Used
 from gateway.backends.window import Window
-from gateway.domain.errors import GatewayError, ReadTooSlowly
+from gateway.domain.errors import ReadTooSlowly
 
 WINDOW_WAIT_S = 2.0
 """Seconds for which a request waits for a place in the engine's window, and for an earlier attempt at it to end
@@ -100,10 +100,10 @@ class EngineRequests:
         """Return the amounts that the requests used on the engine since the last call."""
         return self._used.take(self._streams.values())
 
-    def cut_off(self, error: GatewayError) -> None:
-        """Abort all requests; their readers get the error once they have read what came."""
+    def cut_off(self) -> None:
+        """Abort all requests; their readers get ShuttingDown once they have read what came."""
         for stream in self._streams.values():
-            stream.cut_off = error
+            stream.is_cut_off = True
             stream.wake()
 
     # messages of the engine

@@ -12,7 +12,7 @@ import msgspec
 from engine.protocol import Delta, Final, GenerateRequest, Usage
 from gateway.backends.engine.backlog import MAX_UNREAD_BYTES, Backlog
 from gateway.backends.usage import Count
-from gateway.domain.errors import GatewayError
+from gateway.domain.errors import ShuttingDown
 
 
 class EngineStream(msgspec.Struct, eq=False):
@@ -39,8 +39,8 @@ class EngineStream(msgspec.Struct, eq=False):
     """True if too much has waited for the reader for too long; further deltas are dropped."""
     lost: bool = False
     """True if the engine is gone, so that the final was made up here."""
-    cut_off: GatewayError | None = None
-    """The error that the reader gets once it has read what came."""
+    is_cut_off: bool = False
+    """True if this gateway stops: the reader gets ShuttingDown once it has read what came."""
     backlog: Backlog = msgspec.field(default_factory=Backlog)
     final: Final | None = None
     waiter: asyncio.Future[None] | None = None
@@ -70,17 +70,17 @@ class EngineStream(msgspec.Struct, eq=False):
     async def take(self) -> list[Delta] | Final:
         """Wait for the next deltas of the stream, and return them; return the Final after the last ones.
 
-        Raises the error that was given to `cut_off`: when the stream was cut off.
+        Raises ShuttingDown: when the stream was cut off.
         """
-        while not self.backlog and self.final is None and self.cut_off is None:
+        while not self.backlog and self.final is None and not self.is_cut_off:
             self.waiter = asyncio.get_running_loop().create_future()
             await self.waiter
         if deltas := self.backlog.take():
             return deltas
         if self.final is not None:
             return self.final
-        assert self.cut_off is not None
-        raise self.cut_off
+        assert self.is_cut_off
+        raise ShuttingDown
 
     @property
     def count(self) -> Count:

@@ -36,13 +36,15 @@ from engine.protocol import (
     encode,
 )
 from gateway.backends.base import Unanswered
+from gateway.backends.engine.adapter_calls import AdapterCalls
 from gateway.backends.engine.backlog import MAX_APART, MAX_UNREAD_BYTES
 from gateway.backends.engine.client import EngineBackend
+from gateway.backends.engine.failures import not_ready
 from gateway.backends.engine.link import DEAD_AFTER_S
 from gateway.backends.engine.model import EngineModel
 from gateway.backends.usage import Count
 from gateway.backends.used import Used
-from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly
+from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly, ShuttingDown
 from gateway.text.tokenizer import Tokenizer
 from tests.gateway.backends.scripted import ListSink, ScriptedEngine
 from tests.gateway.model_folder import make_model_folder
@@ -549,6 +551,27 @@ async def test_what_was_used_is_counted_once_and_other_engines_hear_of_it(engine
         while not (heard := await engine.expect(Heartbeat)).elsewhere:
             pass
     assert heard.elsewhere == {"t": Service(1.0, 2.0, 3.0)}
+
+
+async def test_each_reader_that_is_cut_off_gets_an_error_of_its_own(engine, backend):
+    """What one request changes of its error, such as when to try again, is not changed for others."""
+    await ready(backend, engine)
+    reading = [asyncio.create_task(read(backend, request(f"req_{number}"))) for number in range(3)]
+    for _ in reading:
+        await engine.expect(Submit)
+    backend.cut_off()
+    errors = await asyncio.gather(*reading, return_exceptions=True)
+    assert all(isinstance(error, ShuttingDown) for error in errors) and len(set(map(id, errors))) == len(errors)
+
+
+async def test_each_call_about_an_adapter_that_is_lost_gets_an_error_of_its_own():
+    calls = AdapterCalls(lambda _: None)
+    command = LoadAdapter("digest", probe=True)
+    asking = [asyncio.create_task(calls.ask(command, PATIENCE_S)) for _ in range(2)]
+    await asyncio.sleep(0)
+    calls.lost(lambda: not_ready("it is gone"))
+    first, second = await asyncio.gather(*asking, return_exceptions=True)
+    assert isinstance(first, Overloaded) and isinstance(second, Overloaded) and first is not second
 
 
 async def test_what_a_backend_that_is_stopped_has_lost_is_given_up_too(engine, backend, sink):
