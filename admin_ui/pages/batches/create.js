@@ -12,7 +12,7 @@ import { navigate, to } from "../../lib/router.js";
 import { now } from "../../lib/format/time.js";
 import { can } from "../../lib/session.js";
 
-const ENDPOINTS = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"];
+const ENDPOINTS = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/rerank"];
 const MAX_FILES = 100;
 
 const isUsable = ({ scopes, revoked_at: revoked, suspended_at: suspended, expires_at: expires }) =>

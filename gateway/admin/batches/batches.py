@@ -21,6 +21,7 @@ from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wr
 from gateway.admin.services import Caller, Services
 from gateway.batches.service import Batch, BatchError
 from gateway.db.organization.keys import find_usable_key_by_id
+from gateway.domain.batches.endpoints import BatchEndpoint
 from gateway.domain.errors import NotFound
 
 LIST_QUERY = ("after", "limit")
@@ -33,7 +34,7 @@ class CreateProjectBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     input_file_id: Annotated[str, Meta(pattern="^file_[a-z2-7]{24}$")]
     """The file with a request on each line, of the purpose `batch`."""
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
+    endpoint: BatchEndpoint
     """The endpoint of all requests."""
     api_key_id: Annotated[str, Meta(pattern="^key_[a-z2-7]{24}$")]
     """The key of the project as which the requests run: they may use the models that the key may use then."""

@@ -14,6 +14,7 @@ from gateway.cli.output import print_result, print_table, utc, write_file
 from gateway.cli.parts import id_part
 from gateway.cli.progress import Progress
 from gateway.cli.verbs import add_group, add_verb
+from gateway.domain.batches.endpoints import ENDPOINTS
 
 if TYPE_CHECKING:
     from gateway.cli.chat.inference import InferenceClient
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 ENDED = ("completed", "failed", "expired", "cancelled")
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 
 
 def register(verbs: Verbs) -> None:

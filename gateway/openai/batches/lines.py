@@ -30,6 +30,7 @@ from gateway.observability.tracing.trace import BeginTrace, passed_on
 from gateway.openai.chat import handler as chat
 from gateway.openai.completions import handler as completions
 from gateway.openai.embeddings import handler as embeddings
+from gateway.openai.rerank import handler as rerank
 from gateway.openai.responses import handler as responses
 from gateway.openai.responses.background.follow import Followers
 from gateway.openai.responses.state import Earlier
@@ -97,6 +98,7 @@ class Lines:
             chat.ENDPOINT: chat.chat_completions(pipeline, bodies, idempotency, chats).fn,
             completions.ENDPOINT: completions.completions(pipeline, bodies, idempotency).fn,
             embeddings.ENDPOINT: embeddings.embeddings(pipeline, bodies, idempotency).fn,
+            rerank.ENDPOINT: rerank.rerank(pipeline, bodies, idempotency).fn,
             responses.ENDPOINT: responses.responses(
                 pipeline, bodies, idempotency, stored, earlier, background, Followers(background)
             ).fn,

@@ -8,10 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from gateway.batches.service import BatchError
+from gateway.domain.batches.endpoints import BatchEndpoint
 from gateway.http.fields import Metadata
 from gateway.openai.files.wire import ExpiresAfter
-
-BatchEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
 
 
 class CreateBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

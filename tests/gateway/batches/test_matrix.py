@@ -32,6 +32,8 @@ BATCH: dict[str, list[tuple[Any, int, str | None, str | None]]] = {
         ("/v1/responses", 200, None, None),
         ("/v1/embeddings", 200, None, None),
         ("/v1/completions", 200, None, None),
+        ("/v1/rerank", 200, None, None),
+        ("/v2/rerank", 400, "endpoint", BAD),
         ("/v1/moderations", 400, "endpoint", BAD),
         (None, 400, "endpoint", TYPE),
         (1, 400, "endpoint", TYPE),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
 import httpx
+import openai
 import pytest
 
+from gateway.domain.batches.endpoints import ENDPOINTS
+from tests.demo import REPOSITORY
+from tests.gateway.batches.jobs import Jobs, file_of
 from tests.gateway.live import BASE
 from tests.gateway.openai.rerank.ranker import QUERY, Body, Ranker, serving
 from tests.gateway.openai.test_streams import usage_rows
@@ -51,6 +57,40 @@ def test_it_is_where_other_clients_look_for_it_too(ranker: Ranker, path: str) ->
     reply = ranker.ask(path, query=QUERY, documents=["a", "bb"], top_n=1)
     assert reply.status_code == 200, reply.text
     assert [each["index"] for each in reply.json()["results"]] == [1]
+
+
+async def test_a_batch_ranks_documents_and_names_what_is_wrong(ranker: Ranker) -> None:
+    bodies: list[Body] = [{"documents": ["a", "bb"]}, {"documents": ["c", "dd", "eee"], "top_n": 1}, {"documents": []}]
+    lines = [
+        {"custom_id": str(n), "method": "POST", "url": "/v1/rerank", "body": {"model": BASE, "query": QUERY} | body}
+        for n, body in enumerate(bodies)
+    ]
+    api = openai.AsyncOpenAI(base_url=f"{ranker.url}/v1", api_key=ranker.tenant.key, max_retries=0)
+    async with api:
+        jobs = Jobs(api)
+        ended = await jobs.run(file_of(lines), "/v1/rerank")
+        done, failed = [await jobs.lines(id) for id in (ended.output_file_id, ended.error_file_id)]
+    assert (ended.status, ended.request_counts.completed, ended.request_counts.failed) == ("completed", 2, 1)
+    replies = [line["response"]["body"] for line in done]
+    assert [[each["index"] for each in reply["results"]] for reply in replies] == [[1, 0], [2]]
+    assert ended.usage.input_tokens == sum(reply["usage"]["prompt_tokens"] for reply in replies) > 0
+    assert [line["response"]["body"]["error"]["param"] for line in failed] == ["documents"]
+    conn = await asyncpg.connect(ranker.dsn)
+    try:
+
+        async def is_billed() -> bool:
+            query = "SELECT count(*), sum(prompt_tokens) FROM usage_attempts WHERE service_tier = 'batch'"
+            return bool(tuple(await conn.fetchrow(query)) == (5, ended.usage.input_tokens))
+
+        await until(is_billed, "the documents of two lines are not billed")
+    finally:
+        await conn.close()
+
+
+def test_the_dashboard_offers_batches_of_every_endpoint() -> None:
+    form = (REPOSITORY / "admin_ui" / "pages" / "batches" / "create.js").read_text()
+    offered = re.search(r"const ENDPOINTS = (\[[^]]*\]);", form)
+    assert offered and tuple(json.loads(offered[1])) == ENDPOINTS
 
 
 def test_the_first_results_without_documents_and_scores_as_they_are(ranker: Ranker) -> None:

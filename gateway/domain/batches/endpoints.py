@@ -1,0 +1,8 @@
+"""The endpoints whose requests a batch may have."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+BatchEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/rerank"]
+ENDPOINTS: tuple[str, ...] = get_args(BatchEndpoint)
