@@ -1,25 +1,20 @@
-// What `kernels.cpu.library` calls: plain C, so that neither Python's version nor PyTorch's matters.
+// The calls of interface.h, each a line or two over the functions that do the work.
+#include "interface.h"
+
 #include <string.h>
 
-#include "experts/adapt.h"
 #include "linear.h"
-#include "matrix.h"
 #include "memory.h"
 #include "pool.h"
-#include "step/decoder.h"
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 using namespace lorikeet;
 
 #ifdef LORIKEET_FAILS_ALLOCATIONS
 int64_t lorikeet::allocations_left = -1;
 
-// Let the allocation fail that comes after so many others; below 0 none does.
 EXPORT void lorikeet_fail_allocation(int64_t number) { allocations_left = number; }
 #endif
 
-// Of the sources that this was built from.
 EXPORT const char* lorikeet_digest() { return LORIKEET_DIGEST; }
 
 EXPORT int32_t lorikeet_num_paths() {
@@ -34,7 +29,6 @@ EXPORT const char* lorikeet_path_name(int32_t index) {
   return index >= 0 && index < processor_paths(&paths) ? paths[index].name : nullptr;
 }
 
-// kind, format: see product.h and matrix.h. All return null where there is no such matrix.
 EXPORT Matrix* lorikeet_matrix_new(int32_t kind, int64_t num_outputs, int64_t num_inputs) {
   return new_matrix(Kind(kind), num_outputs, num_inputs);
 }
@@ -49,10 +43,8 @@ EXPORT Matrix* lorikeet_matrix_pack(int32_t format, const uint8_t* rows, int64_t
   return pack_matrix(FileFormat(format), rows, num_outputs, num_inputs, num_threads);
 }
 
-// Returns 0, or 1 where the matrices do not fit together.
 EXPORT int32_t lorikeet_matrix_join(Matrix* first, Matrix* second) { return join_matrices(first, second) ? 0 : 1; }
 
-// A part's kind, outputs, number of bytes and address. Returns 0, or 1 where there is no such part.
 EXPORT int32_t lorikeet_matrix_part(const Matrix* matrix, int64_t number, int64_t* fields) {
   if (number < 0 || number >= matrix->num_parts) return 1;
   const Part& part = matrix->parts[number];
@@ -75,7 +67,6 @@ static const Path& path_of(int32_t index) {
   return paths[index < 0 || index >= count ? count - 1 : index];
 }
 
-// path: an index, or -1 for the fastest. Returns 0, or 1 if there is no memory.
 EXPORT int32_t lorikeet_matrix_multiply(const Matrix* matrix, const void* x, void* y, const float* bias,
                                       int64_t num_rows, int64_t x_stride, int64_t y_stride, int32_t dtype, int32_t add,
                                       int32_t path, int32_t num_threads) {
@@ -83,7 +74,6 @@ EXPORT int32_t lorikeet_matrix_multiply(const Matrix* matrix, const void* x, voi
   return multiply(product, path_of(path), num_threads < 1 ? 1 : num_threads) ? 0 : 1;
 }
 
-// The same with a matrix for each expert: counts [num_experts] rows, num_rows in all; bias [num_experts][num_outputs].
 EXPORT int32_t lorikeet_experts_multiply(const Matrix* const* matrices, const int64_t* counts, int64_t num_experts,
                                          const void* x, void* y, const float* bias, int64_t num_rows, int64_t x_stride,
                                          int64_t y_stride, int32_t dtype, int32_t path, int32_t num_threads) {
@@ -92,32 +82,26 @@ EXPORT int32_t lorikeet_experts_multiply(const Matrix* const* matrices, const in
   return multiply(product, path_of(path), num_threads < 1 ? 1 : num_threads) ? 0 : 1;
 }
 
-// path: as above. Returns 0, or 1 if there is no memory.
 EXPORT int32_t lorikeet_experts_adapt(const AdaptedExperts* experts, int32_t path, int32_t num_threads) {
   return adapt_experts(*experts, path_of(path), num_threads < 1 ? 1 : num_threads) ? 0 : 1;
 }
 
-// Return once nothing reads what calls that are over read: then adapters may be freed.
 EXPORT void lorikeet_wait_for_helpers() { wait_for_helpers(); }
 
-// path: as above. Returns null if there is no memory, or the kernels do not compute this model.
 EXPORT Decoder* lorikeet_decoder_new(const Model* model, const Layer* layers, int32_t path) {
   return new_decoder(*model, layers, path_of(path));
 }
 
 EXPORT void lorikeet_decoder_free(Decoder* decoder) { free_decoder(decoder); }
 
-// Returns 0, or 1 if there is no memory.
 EXPORT int32_t lorikeet_decoder_forward(Decoder* decoder, const Step* step, int32_t num_threads) {
   return forward(*decoder, *step, num_threads < 1 ? 1 : num_threads) ? 0 : 1;
 }
 
-// The numbers that one block of a layer's cache takes.
 EXPORT int64_t lorikeet_cache_block_size(int64_t num_heads, int64_t head_dim) {
   return block_size({num_heads, head_dim, kFloat32});
 }
 
-// The kernels of rows, each in the calling thread: for tests, which compare all paths with their references.
 static const RowKernels& rows_of_path(int32_t path) { return *path_of(path).rows; }
 
 EXPORT void lorikeet_norm(int32_t path, const float* x, const float* weight, float eps, int64_t width, float* out) {

@@ -9,25 +9,9 @@
 
 #include <vector>
 
-#include "matrix.h"
-#include "step/decoder.h"
+#include "interface.h"
 
 using namespace lorikeet;
-
-extern "C" {
-int32_t lorikeet_num_paths();
-const char* lorikeet_path_name(int32_t);
-Matrix* lorikeet_matrix_quantize(int32_t, const float*, int64_t, int64_t, int32_t);
-Matrix* lorikeet_matrix_pack(int32_t, const uint8_t*, int64_t, int64_t, int32_t);
-int32_t lorikeet_matrix_part(const Matrix*, int64_t, int64_t*);
-void lorikeet_matrix_free(Matrix*);
-int32_t lorikeet_matrix_multiply(const Matrix*, const void*, void*, const float*, int64_t, int64_t, int64_t, int32_t, int32_t,
-                                 int32_t, int32_t);
-Decoder* lorikeet_decoder_new(const Model*, const Layer*, int32_t);
-int32_t lorikeet_decoder_forward(Decoder*, const Step*, int32_t);
-void lorikeet_decoder_free(Decoder*);
-int64_t lorikeet_cache_block_size(int64_t, int64_t);
-}
 
 namespace {
 
@@ -93,15 +77,21 @@ void multiply(const char* name, const Matrix* matrix) {
   }
 }
 
+// Matrices whose numbers' errors weigh the same, and such whose inputs have weights of their own.
 void multiply_quantized() {
   for (int64_t inputs : {31, 96, 577}) {
     const std::vector<float> weight = numbers(75 * inputs, 0.1f);
-    for (int32_t kind : {kInt8, kInt4}) {
-      char label[64];
-      snprintf(label, sizeof label, "%s of %d inputs", kind == kInt8 ? "int8" : "int4", int(inputs));
-      Matrix* matrix = lorikeet_matrix_quantize(kind, weight.data(), 75, inputs, 2);
-      multiply(label, matrix);
-      lorikeet_matrix_free(matrix);
+    std::vector<float> weights = numbers(inputs);
+    for (float& each : weights) each *= each;
+    for (const float* importance : {static_cast<const float*>(nullptr), static_cast<const float*>(weights.data())}) {
+      for (int32_t kind : {kInt8, kInt4}) {
+        char label[64];
+        snprintf(label, sizeof label, "%s of %d %sinputs", kind == kInt8 ? "int8" : "int4", int(inputs),
+                 importance ? "weighed " : "");
+        Matrix* matrix = lorikeet_matrix_quantize(kind, weight.data(), 75, inputs, importance, 2);
+        multiply(label, matrix);
+        lorikeet_matrix_free(matrix);
+      }
     }
   }
 }
@@ -136,7 +126,7 @@ void decode(Dtype cache_dtype) {
   const std::vector<float> table = numbers(50 * kHidden), norm = numbers(kHidden), small = numbers(kDim);
   std::vector<float> cos(kPositions * kDim / 2), sin(kPositions * kDim / 2);
   for (size_t i = 0; i < cos.size(); i++) cos[i] = random_number(), sin[i] = random_number();
-  Matrix* embed = lorikeet_matrix_quantize(kInt8, table.data(), 50, kHidden, 1);
+  Matrix* embed = lorikeet_matrix_quantize(kInt8, table.data(), 50, kHidden, nullptr, 1);
   const int64_t shapes[kGroups][2] = {{(kHeads + 2 * kKvHeads) * kDim, kHidden}, {kHidden, kHeads * kDim},
                                       {2 * kInner, kHidden}, {kHidden, kInner}};
   const int64_t outputs[kProjections] = {kHeads * kDim, kKvHeads * kDim, kKvHeads * kDim, kHidden, kInner, kInner, kHidden};
@@ -148,7 +138,7 @@ void decode(Dtype cache_dtype) {
   for (int l = 0; l < 2; l++) {
     for (int64_t g = 0; g < kGroups; g++) {
       const std::vector<float> weight = numbers(shapes[g][0] * shapes[g][1], 0.1f);
-      matrices.push_back(lorikeet_matrix_quantize(l ? kInt4 : kInt8, weight.data(), shapes[g][0], shapes[g][1], 1));
+      matrices.push_back(lorikeet_matrix_quantize(l ? kInt4 : kInt8, weight.data(), shapes[g][0], shapes[g][1], nullptr, 1));
       layers[l].products[g] = matrices.back();
     }
     layers[l].input_norm = layers[l].post_norm = norm.data();
