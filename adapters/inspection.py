@@ -73,7 +73,7 @@ async def _judge(job: Job, bounds: Bounds, niceness: int, run: Run) -> Verdict:
 
 
 def _open_all(path: Path, into: Path, base: BaseShape, bounds: Bounds, files: ExitStack, undo: ExitStack) -> Job:
-    """Open what the inspector reads and writes; `files` closes what was opened, and `undo` removes what was made.
+    """Open the files that the inspector reads and writes; `files` closes them, and `undo` removes the new ones.
 
     Raises AdapterRejected: when a source is missing, is not a regular file or is too large.
     """

@@ -62,8 +62,9 @@ def _copy(sources: Sequence[BinaryIO], targets: Sequence[BinaryIO], max_bytes: i
 def judge(config: BinaryIO, weights: BinaryIO, base: BaseShape, bounds: Bounds) -> Report:
     """Return the report of an adapter.
 
-    Raises AdapterRejected: with all mismatches of the first stage that has any: see `peft_format.read_adapter`; what
-    doesn't fit the base model or the bounds; values.
+    Raises AdapterRejected: when the adapter is refused; the error has all mismatches of the first stage that finds any:
+    the
+    Raises stages of `peft_format.read_adapter`, then the fit to the base model and the bounds, then the values.
     """
     adapter = describe(config, weights)
     _check_fit(adapter, base, bounds)

@@ -55,7 +55,7 @@ def merge(base: Path, adapter: Path, out: Path, dtype: str | None = None) -> Mer
 
     dtype: a key of MERGE_DTYPES for all weights; None keeps the base's.
 
-    Raises AdapterRejected: with all that does not fit the base.
+    Raises AdapterRejected: when the adapter does not fit the base; the error has every mismatch.
     Raises MergeRefused: when the folders cannot be merged for any other reason.
     """
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
@@ -83,7 +83,8 @@ def merge(base: Path, adapter: Path, out: Path, dtype: str | None = None) -> Mer
 def _check_fit(paths: list[Path], modules: dict[ModuleKey, AdapterModule]) -> None:
     """Check that the adapter fits the base, whose shards are `paths`.
 
-    Raises AdapterRejected: with each module for which the base has no linear of its shape in a floating-point dtype.
+    Raises AdapterRejected: when the base has no linear of a module's shape in a floating-point dtype; the error has
+    each module.
     """
     found: dict[ModuleKey, tuple[tuple[int, ...], str]] = {}
     for path in paths:

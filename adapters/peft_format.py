@@ -71,7 +71,7 @@ class AdapterFile(msgspec.Struct, frozen=True):
 def open_files(folder: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Give the configuration and weights of an adapter's folder, open for reading.
 
-    Raises AdapterRejected: as `open_regular` does.
+    Raises as `open_regular`.
     """
     with ExitStack() as stack:
         config, weights = (stack.enter_context(open_regular(folder / name)) for name in FILE_NAMES)
@@ -81,8 +81,8 @@ def open_files(folder: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 def read_adapter(folder: Path) -> AdapterFile:
     """Read and check both files of an adapter; whether the adapter fits a base model is for `check_fit` to say.
 
-    Raises AdapterRejected: with all mismatches of the first stage that has any: the configuration, the tensors' header,
-    their names and shapes, their values.
+    Raises AdapterRejected: when something is wrong; the error has all mismatches of the first stage that finds any: the
+    Raises configuration, the tensors' header, their names and shapes, their values.
     """
     with open_files(folder) as (config, weights):
         adapter = describe(config, weights)
@@ -208,7 +208,7 @@ def check_finite(norms: Mapping[str, float]) -> None:
 
     norms: the Frobenius norm of each tensor, by the tensor's name.
 
-    Raises AdapterRejected: with each tensor that holds NaN or infinity.
+    Raises AdapterRejected: when a tensor holds NaN or infinity; the error has each such tensor.
     """
     reasons = [f"tensor {name!r} holds NaN or infinity" for name, norm in norms.items() if not math.isfinite(norm)]
     if reasons:
@@ -226,7 +226,7 @@ def check_fit(
     targets: {projection: (in_features, out_features)} of the base model, the same in each of its num_layers layers.
     layers_of: the layers that have a projection, for those that not all layers have.
 
-    Raises AdapterRejected: with every module that the base model has no place for.
+    Raises AdapterRejected: when the base model has no place for a module; the error has each such module.
     """
     reasons = []
     for module in adapter.modules:

@@ -145,7 +145,7 @@ class RemoteStore(AdapterStore):
             return sum((folder / name).stat().st_size for name in FILE_NAMES)
 
     def verify(self, digest: str) -> None:
-        """Verify what the bucket holds of an adapter, whatever the cache holds."""
+        """Verify the bucket's copy of an adapter, even if the cache holds the adapter."""
         with self.workspace() as workspace:
             self._download(digest, workspace)
 

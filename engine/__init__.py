@@ -3,12 +3,12 @@
 Knows nothing about HTTP, text, money or SQL, and of a tenant only an opaque id and a weight.
 
     protocol        the messages between gateways and engines
-    server          the thread that talks to gateways; mailbox: its way to the stepping thread; usage_book: its records
-    core            the thread that steps; compilations: requests that wait for a grammar; statistics: its counts
+    server          the thread that talks to gateways; mailbox: the way to the stepping thread; usage_book: usage
+    core            the thread that steps; compilations: requests that wait for a grammar; statistics: counts of steps
     sequence        the data between scheduler and runner
     scheduling      the tokens that the next step computes
     model_runner    a plan computed: hidden states, then tokens, log-probabilities and embeddings
-    cpu, cuda       a plan to hidden states, on each kind of device; device, transfers: the interface to both
+    cpu, cuda       a plan to hidden states, on each kind of device; device, transfers: the common interface
     models          the forward pass, weights, positions, states
     lora            adapters: tiers and slots
     sampling        from hidden states to tokens, log-probabilities, embeddings
@@ -23,7 +23,7 @@ Knows nothing about HTTP, text, money or SQL, and of a tenant only an opaque id 
   `sampling.outputs` wants. Logits are made of those alone that are sampled or scored, and `Sampler` chooses.
   `Scheduler.commit` takes one `ChunkResult` per chunk. Commands, loaded adapters and compiled grammars are looked at
   before each plan, and before results are taken.
-- One step ahead. Where the device feeds tokens from step to step (`DevicePath.feeds`: a GPU), the next step is
+- One step ahead. If the device feeds tokens from step to step (`DevicePath.feeds`: a GPU), the next step is
   planned and launched while the last one is computed, and only then are that one's results waited for, so what the
   host does between two steps is hidden. A launch moves its sequences on (`num_computed`, `num_pending`), the results
   make pending tokens known. A sequence that ends by such a token has had a row computed in vain; one that ends by

@@ -1,8 +1,8 @@
 """The stepping thread: commands in, schedule, launch, commit, outputs out. It knows no gateways and no sockets.
 
-Where the runner can, one step ahead: while the device computes a step the next one is planned and launched behind it,
-and only then is the first one's result waited for, so that the device does not wait for what the host does in between.
-The next step is not planned before the device is halfway through: who arrives by then is part of it.
+If the runner can, it works one step ahead: while the device computes a step the next one is planned and launched behind
+it, and only then is the first one's result waited for, so that the device does not wait for what the host does in
+between. The next step is not planned before the device is halfway through: who arrives by then is part of it.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class EngineCore:
         self.close()
 
     def turn(self) -> None:
-        """Obey what came in, launch a step, and take the results of the step launched in the last turn.
+        """Obey waiting commands, launch a step, and take the results of the step that the last turn launched.
 
-        Where the last turn neither launched a step nor took results, first wait for something to come in.
+        If the last turn neither launched a step nor took results, first wait until a command comes.
         """
         flight = self._take_flight()
         self._attend(0.0 if self._moved else IDLE_WAIT_S)

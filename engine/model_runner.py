@@ -4,7 +4,7 @@ The device's path gives the hidden states. A chunk's hidden states become tokens
 part of an embedding.
 
 Everything is launched before anything is waited for; then one wait for the tokens, and what was fetched with them, is
-enough. Where the device feeds tokens from step to step, the next plan may be launched before that wait.
+enough. If the device feeds tokens from step to step, the next plan may be launched before that wait.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ModelRunner:
     """A runner (`engine.core.Runner`)."""
 
     def __init__(self, path: DevicePath, sampler: Sampler, transfers: Transfers, score: Score | None = None) -> None:
-        """Set up the runner. score: that of a model that ranks."""
+        """Set up the runner. score: computes the score of a row, in a model that ranks."""
         self._score = score
         self._path = path
         self._sampler = sampler

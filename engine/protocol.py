@@ -434,7 +434,8 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload"):
 
     digest: str
     evict: bool = True
-    """True: it takes no new users and leaves with its last; False: it may only be evicted again, like any other."""
+    """True: the adapter takes no new users and leaves with its last one; False: it may only be evicted, like any other.
+    """
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):

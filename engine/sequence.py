@@ -200,7 +200,7 @@ class Sequence(msgspec.Struct, eq=False):
         self.block_hashes = []
 
     def forget_prompt(self) -> None:
-        """Forget what was gathered of a prompt that will be computed again."""
+        """Forget the log-probabilities and the embedding gathered from a prompt that will be computed again."""
         self.prompt_logprobs = []
         self.pooled = None
 

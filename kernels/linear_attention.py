@@ -35,7 +35,7 @@ def decayed_sum_reference(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, state:
 def gated_delta_reference(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return what `gated_delta` does, by the definition, token by token."""
+    """Compute as `gated_delta`, by the definition, token by token."""
     q, k = (_by_value_head(each, v) for each in (q, k))
     state, out = state.clone(), []
     for t in range(len(v)):
@@ -67,8 +67,8 @@ def decayed_sum(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, state: Tensor) -
 def gated_delta(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Return the outputs [T, H, V] and the last state [H, K, V] of one sequence's tokens.
 
-    Inputs are as those of `decayed_sum`, with beta [T, H]. What the tokens of a part add is the solution of a system
-    of equations, which is triangular, since a token sees what those before it have added (section 3.3 of the paper).
+    Inputs are as those of `decayed_sum`, with beta [T, H]. The additions of the tokens of a part solve a system of
+    equations, which is triangular, since a token sees what those before it have added (section 3.3 of the paper).
     """
     weighted_k = _by_value_head(k, v) * beta[..., None]
     weighted_k, weighted_v = (_chunked(each) for each in (weighted_k, v * beta[..., None]))

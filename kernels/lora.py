@@ -5,9 +5,9 @@ Semantics, for token n with adapter g of rank r_g (no adapter: nothing is added)
 
 Shrink is x @ A^T, expand is h @ B^T. Projections that share their input share one shrink: their A's lie below each
 other. B's lie transposed, [r, out]: an expand over few rows is several times faster that way. Adapters of equal ranks
-lie side by side in a table and are multiplied in one batched product. Which dtype a table should have depends on how
-many rows it is multiplied with (`WIDE_ROWS`). Nothing of one adapter meets rows of another, so what overflows stays in
-its own rows.
+lie side by side in a table and are multiplied in one batched product. The best dtype of a table depends on how many
+rows it is multiplied with (`WIDE_ROWS`). Nothing of one adapter meets rows of another, so what overflows stays in its
+own rows.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, mi
 def _truncation_thresholds(p: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Return the probability [N] of the last token that top_k and top_p take from p [N, V]; parameters [N].
 
-    Where the tokens ranked do not decide, more are ranked; that depends on the row alone.
+    If the `NUM_RANKED` likeliest tokens do not decide, all are ranked; that depends on the row alone.
     """
     vocab_size = p.shape[1]
     threshold = torch.empty_like(p[:, 0])

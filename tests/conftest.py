@@ -146,7 +146,7 @@ async def database(dsn: str) -> AsyncIterator[Database]:
 
 @pytest.fixture(scope="module")
 def log_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Write what this process logs to a file, apart from what it prints, from before its servers start."""
+    """Write the log of this process to a file, apart from its prints, from before its servers start."""
     with (tmp_path_factory.mktemp("log") / "this-process.log").open("w") as file:
         structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
         yield

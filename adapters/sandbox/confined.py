@@ -80,7 +80,7 @@ def main() -> None:
 def stand_back(niceness: int) -> None:
     """Let others come first: lower the priority of this process, in a session of its own.
 
-    Where Linux groups processes by session, each group gets an equal share of the processors and niceness counts within
+    If Linux groups processes by session, each group gets an equal share of the processors and niceness counts within
     the group alone: in the gateway's session this process would come before the engine's (sched(7)).
     """
     os.nice(niceness)

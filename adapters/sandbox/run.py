@@ -91,7 +91,7 @@ async def _read_bounded(stream: asyncio.StreamReader) -> bytes:
 def content_of(reply: bytes, status: int, limits: Limits) -> bytes:
     """Return the work's result, from what the process wrote and its exit status (negative: the signal that ended it).
 
-    Raises LimitExceeded, SandboxBroken or OSError: as `run_confined` does.
+    Raises as `run_confined`.
     """
     if status == -signal.SIGXCPU:
         raise LimitExceeded(f"it took more than {limits.cpu_s} s of processor time")

@@ -2,7 +2,7 @@
 
 Several windows and burn rates, as in the SRE Workbook, chapter 5 (sre.google/workbook/alerting-on-slos): a page for 2 %
 of the budget in an hour or 5 % in six hours, a ticket for 10 % in a day or in three days. The short window, a twelfth
-of the long one, ends an alert soon after its cause. Where few requests come, one failed request is no trend: an alert
+of the long one, ends an alert soon after its cause. If few requests come, one failed request is no trend: an alert
 needs MIN_REQUESTS within its long window.
 """
 

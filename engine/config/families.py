@@ -32,7 +32,7 @@ def _all_sliding(raw: Raw) -> list[str]:
 
 
 def _every(period: int, *keys: str) -> Callable[[Raw], list[str]]:
-    """Return a function that makes every period-th layer see everything. keys: those that give another period."""
+    """Return a function that makes every period-th layer see everything. keys: keys that give another period."""
 
     def kinds(raw: Raw) -> list[str]:
         key = next((each for each in keys if raw.get(each)), "")
@@ -122,7 +122,7 @@ def _smollm3(raw: Raw) -> Raw:
 
 
 def _gemma(raw: Raw) -> Raw:
-    """Return what Gemma 2 and 3 have in common (Gemma Team, 2024, arXiv 2408.00118; 2025, arXiv 2503.19786)."""
+    """Return the fields that Gemma 2 and 3 share (Gemma Team, 2024, arXiv 2408.00118; 2025, arXiv 2503.19786)."""
     if raw.get("use_bidirectional_attention"):
         raise UnsupportedModel("config.json: use_bidirectional_attention is not supported")
     return _attention_biases(raw) | {

@@ -125,7 +125,7 @@ def _size(raw: Mapping[str, Any], field: str, spellings: tuple[str, ...]) -> int
 def _check_kinds(raw: Mapping[str, Any], num_layers: int) -> None:
     """Check that all layers attend to all tokens before them, or to those within a window.
 
-    Raises UnsupportedModel: with the kinds of layers that do not.
+    Raises UnsupportedModel: when layers are of another kind; the error has the kinds.
     """
     for key in ("layer_types", "layers_block_type", "block_types"):
         kinds = raw.get(key)

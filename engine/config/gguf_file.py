@@ -71,7 +71,10 @@ class NotGguf(ValueError):
 
 
 class GgufTensor(msgspec.Struct, frozen=True):
-    """One tensor of a file. shape: as in Hugging Face's checkpoints, inputs last; offset: in the file."""
+    """One tensor of a file.
+
+    shape: the sizes in the order of Hugging Face's checkpoints, inputs last. offset: bytes from the file's beginning.
+    """
 
     format: str
     shape: tuple[int, ...]

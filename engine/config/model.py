@@ -50,7 +50,7 @@ class RopeParameters(msgspec.Struct, frozen=True):
 
 
 Pooling = Literal["cls", "last", "mean"]
-"""Which final hidden states stand for a text: those of the first token, of the last one, or the mean of all."""
+"""The final hidden states that represent a text: the first token's, the last token's, or the mean of all tokens'."""
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -256,7 +256,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
     attention_softcap: float = 0.0
     """The bound c of attention's scores s, which become c tanh(s / c): Gemma 2; 0: none."""
     logits_softcap: float = 0.0
-    """The same bound of logits: Gemma 2; 0: none."""
+    """The bound to which tanh squeezes logits, as `attention_softcap` does for scores: Gemma 2 has one; 0: none."""
     query_growth: float = 0.0
     """The factor of the logarithm by which queries grow at each further original_max_position: Ministral 3."""
     eos_token_ids: tuple[int, ...] = ()

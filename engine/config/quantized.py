@@ -196,7 +196,10 @@ def read_quantized(folder: Path, raw: Raw, *, has_experts: bool = False) -> Quan
 
 
 def _by_modelopt(folder: Path, *, has_experts: bool) -> Quantized | None:
-    """Return what ModelOpt's own file says, which older folders have beside a config that says nothing."""
+    """Return the quantization that ModelOpt's own file describes; None without the file.
+
+    Older folders have that file beside a config that says nothing.
+    """
     path = folder / MODELOPT_FILE
     try:
         found = msgspec.json.decode(path.read_bytes())

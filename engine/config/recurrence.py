@@ -10,8 +10,8 @@ import msgspec
 class Recurrence(msgspec.Struct, frozen=True):
     """The layers that keep a state of one size in place of the keys and values of all tokens.
 
-    What they compute is in `kernels.linear_attention`. Mamba-2's words for key heads, their dimensions and those of
-    values are groups, state size and head dimensions.
+    Their computation is described in `kernels.linear_attention`. Mamba-2's words for key heads, their dimensions and
+    those of values are groups, state size and head dimensions.
     """
 
     kind: Literal["gated_delta", "mamba2"]
@@ -70,7 +70,10 @@ class Recurrence(msgspec.Struct, frozen=True):
 
     @property
     def input_groups(self) -> list[tuple[str, ...]]:
-        """The same linears by two, in order: as adapters on them are multiplied, of which a GPU takes three at most."""
+        """The linears of `inputs` in pairs, in order, as adapters on them are multiplied.
+
+        A GPU takes three at once at most.
+        """
         names = tuple(self.inputs)
         return [names[first : first + 2] for first in range(0, len(names), 2)]
 

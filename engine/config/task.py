@@ -39,9 +39,9 @@ def files_of_task(folder: Path) -> list[Path]:
 
 
 def task_of(folder: Path, raw: Mapping[str, Any], *, is_encoder: bool) -> Task:
-    """Return what the model is for. raw: its `config.json`.
+    """Return the task of a model, as its folder says. raw: the content of its `config.json`.
 
-    Raises UnsupportedModel: for a module or a pooling that the engine does not compute, by its name.
+    Raises UnsupportedModel: when a module or a pooling is one that the engine does not compute; the error names it.
     """
     architectures = raw.get("architectures")
     is_classifier = isinstance(architectures, list) and any(str(name).endswith(CLASSIFIER) for name in architectures)
@@ -162,7 +162,10 @@ def _transformer(folder: Path) -> tuple[int | None, bool]:
 
 
 def _read(path: Path, kind: type[Any]) -> Any:
-    """Return what a file of JSON holds; None without the file. Raises UnsupportedModel: when it is of another kind."""
+    """Return the content of a JSON file; None without the file.
+
+    Raises UnsupportedModel: when the file is not JSON of this kind.
+    """
     try:
         value = msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:

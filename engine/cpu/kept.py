@@ -143,7 +143,7 @@ class KeptMatrices:
 
 
 class MatricesWriter:
-    """Writes matrices as they are made. Where that fails nothing is kept, after one line in the log."""
+    """Writes matrices to a file as they are made. If a write fails, nothing is kept, and the log has one line."""
 
     def __init__(self, path: Path, of: str, num_bytes: int) -> None:
         """Begin a file beside `path`, which is locked while it is written.
@@ -204,7 +204,7 @@ class MatricesWriter:
         log.info("kept the quantized matrices in %s (%.0f MB)", self._path, self._offset / 1e6)
 
     def abandon(self) -> None:
-        """Remove what was written, if it is not in its place."""
+        """Remove the file that was written, unless it is in its place already."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -224,9 +224,9 @@ class MatricesWriter:
 
 
 def remove_interrupted(folder: Path) -> None:
-    """Remove what starts that ended early left in a folder, where it can be removed.
+    """Remove the unfinished files of starts that ended early, as far as possible.
 
-    A file that another start writes is locked.
+    A file that another start writes is locked, and stays.
     """
     for path in folder.glob(f".lorikeet-*{SUFFIX}.*"):
         with contextlib.suppress(OSError), path.open("r+b") as file:

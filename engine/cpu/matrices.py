@@ -68,11 +68,13 @@ class NativeMatrices:
         writer: MatricesWriter | None = None,
         importance: Importance = NOTHING,
     ) -> None:
-        """Make matrices of a kind. dtype: the dtype of the rows of tokens, and so of the model.
+        """Make matrices of a kind.
 
-        blocks: those that are taken as they are, where the kernels multiply their format. kept: matrices that
-        were made before, which are read instead; writer: gets those that are made. importance: the weights of the
-        inputs of matrices of 4-bit integers.
+        dtype: the dtype of the rows of tokens, and so of the model.
+        blocks: the file's own blocks, which are taken as they are if the kernels multiply their format.
+        kept: matrices that were made before, which are read instead.
+        writer: gets the matrices that are made.
+        importance: the weights of the inputs of matrices of 4-bit integers.
         """
         self._library = library
         self._kind = kind
@@ -93,7 +95,7 @@ class NativeMatrices:
     def grouped(self, matrices: Stacked, bias: Tensor | None, number: int) -> NativeGrouped:
         """Return the products with the matrices of a number of experts, of which one at a time is made.
 
-        Raises UnsupportedModel, Damaged: as `linear`.
+        Raises as `linear`.
         """
         made = [self._matrix(matrices.of(which)) for which in parts_of_expert(matrices, number)]
         return NativeGrouped(made, None if bias is None else bias.view(number, -1))
@@ -101,7 +103,7 @@ class NativeMatrices:
     def embedding(self, table: Stacked, head: Product | None) -> NativeEmbedding:
         """Return the rows of a table [V, H]. head: the product with the same table, where they are read then.
 
-        Raises UnsupportedModel: as `linear`.
+        Raises as `linear`.
         """
         return NativeEmbedding(head.weight if isinstance(head, NativeLinear) else self._matrix(table), self._dtype)
 

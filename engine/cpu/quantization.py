@@ -208,15 +208,16 @@ class Makers(NamedTuple):
 
     @classmethod
     def of(cls, made: NativeMatrices) -> Makers:
-        """Return those of native matrices."""
+        """Return the makers of native matrices."""
         return cls(made.linear, made.embedding, made.grouped)
 
 
 def makers(quantized: Format, dtype: torch.dtype, model_dir: str | Path = "") -> Makers:
-    """Return what makes a model's weights in a dtype.
+    """Return the functions that make a model's weights in a dtype.
 
-    A quantized head that is tied to the embedding is where rows of tokens are read. model_dir: the folder of the model,
-    whose blocks `gguf` reads.
+    A quantized head that is tied to the embedding also gives the rows of tokens. model_dir: the folder of the model,
+    whose
+    blocks `gguf` reads.
 
     Raises UnsupportedModel: when the file of blocks cannot be read.
     """

@@ -93,7 +93,7 @@ def cache_bytes(config: EngineConfig, model: ModelConfig, token_bytes: int, free
     """Return the size in bytes of the KV cache where the settings leave it open.
 
     The cache has room for a full batch of sequences of CACHED_TOKENS tokens, and for one of the longest, within bounds.
-    Where it is full, new requests wait, and the latest of those that run begin again later.
+    When the cache is full, new requests wait, and the latest running ones begin again later.
     """
     wanted = wanted_bytes(config, model, token_bytes)
     if model.recurrence is not None:

@@ -3,7 +3,7 @@
 This module knows nothing of models or steps.
 
 A thread whose processor is taken by other work holds up those that wait for it, so beside one busy process one thread
-fewer is faster. Where every processor has other work a thread fewer is only less: then all compute. The decision counts
+fewer is faster. If every processor has other work, a thread fewer gains nothing: then all compute. The decision counts
 the processor time that other work takes, rather than the time for which our threads wait: once there are fewer threads
 none of them waits, and nothing would tell when there may be more.
 
@@ -56,10 +56,12 @@ class ThreadCount:
         return self.count
 
     def _wanted(self, others: float) -> int:
-        """Return the number of threads that can have a processor each, or most where no processor is left.
+        """Return the number of threads that can have a processor each, or `most` if no processor is left.
 
-        others: processors that other work used. Where they were short, all who ran shared them alike, so that there
-        were as many others for each of our threads as their time is to what they left.
+        others: the number of processors that other work used. If processors were short, all threads and processes
+        shared them
+        alike, so the number of others is taken to be larger by the ratio of our threads' number to the processors they
+        had.
         """
         left = self._num_processors - others
         if left <= 0:

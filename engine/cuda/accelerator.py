@@ -23,7 +23,7 @@ class Stream(Protocol):
         """Return an event that comes when everything given so far is done."""
 
     def wait(self, event: Event) -> None:
-        """Have what is given from now on start after the event; the host goes on."""
+        """Have work that is given to the stream from now on start after the event; the host goes on."""
 
     def use(self) -> AbstractContextManager[object]:
         """Give the operations of the calling thread to this stream meanwhile."""

@@ -24,7 +24,7 @@ class DeviceSlots:
 
     max_rank: no adapter's rank is larger.
     transfers: move entries to the device, in the order in which steps are launched.
-    groups: those of the model's projections; shapes: (in_features, out_features) of these, for experts.
+    groups: the groups of projections that share an input; shapes: (in_features, out_features) of experts' projections.
     num_changes: the number of times that entries were written.
     """
 

@@ -147,7 +147,10 @@ class Filler:
         return False
 
     def _advance(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int]) -> bool:
-        """Fill what differs from the last step, and return True, if that is the next token of each sequence alone."""
+        """Update the fields of the last step for the next token of each sequence.
+
+        Return False, and change nothing, if the plan is anything but the next token of each of the same sequences.
+        """
         last, count = self._last, len(plan.decodes)
         if last is None or plan.prefills or last.fields is not fields or output_rows != last.output_rows:
             return False

@@ -127,8 +127,8 @@ class SlotDelta(NamedTuple):
 class LayerWaits:
     """The copies of a step's adapters that may still run (`engine.cuda.copies`).
 
-    The computing stream waits for them, the host does not.
-    arrivals: the events of each adapter's layers. pending: those that have not come.
+    The computing stream waits for them, the host does not. arrivals: the events of each adapter's layers. pending: the
+    events that have not come.
     """
 
     def __init__(self, compute: Stream, arrivals: Iterable[Sequence[Event]]) -> None:

@@ -42,7 +42,7 @@ class CudaStream:
         return CudaEvent(event)
 
     def wait(self, event: Event) -> None:
-        """Have what is given from now on start after the event; the host goes on."""
+        """Have work that is given to the stream from now on start after the event; the host goes on."""
         assert isinstance(event, CudaEvent)
         self._stream.wait_event(event.event)
 

@@ -146,7 +146,7 @@ class CudaPath:
         return self._graphs.find(extent_of(plan, with_adapters=with_adapters), num_outputs) is not None
 
     def launch_largest(self) -> None:
-        """Launch what the largest graph holds, all of it padding, operation by operation."""
+        """Launch the step of the largest graph operation by operation, with padding in all rows."""
         self._padded(self._largest)[1]()
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -241,7 +241,10 @@ class CudaPath:
         beside: Beside | None = None,
         plan: Plan = NO_ROWS,
     ) -> Batch:
-        """Return the batch of a step. plan: that of its rows, in a model with states; none of padding."""
+        """Return the batch of a step.
+
+        plan: the plan of the step's rows, in a model with states; none for padding alone.
+        """
         lora = self._lora(fields, waits, beside) if extent.with_adapters else None
         token_ids = fed_tokens(fields.token_ids, self._chosen)
         states = None

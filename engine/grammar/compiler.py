@@ -129,7 +129,7 @@ class GrammarCompiler:
         return compiled
 
     def close(self) -> None:
-        """Drop what waits, and end the thread and the worker."""
+        """Drop the grammars that wait, and end the thread and the worker."""
         with self._changed:
             self._closed = True
             self._waiting.clear()

@@ -64,8 +64,8 @@ class Unenforceable(ValueError):
 def parse_schema(text: str) -> dict[str, Any]:
     """Return the schema with this package's options, ready for llguidance.
 
-    Raises Unenforceable: naming keyword and place.
-    Raises RecursionError: when it is nested too deeply.
+    Raises Unenforceable: when a keyword cannot be enforced; the error has the keyword and its place.
+    Raises RecursionError: when the schema is nested too deeply.
     """
     try:
         schema = json.loads(text, parse_constant=_refuse_constant)

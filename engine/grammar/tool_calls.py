@@ -19,7 +19,7 @@ _decode = msgspec.json.Decoder(CallGrammar).decode
 def call_rules(source: str) -> str:
     """Return the rules of a `CallGrammar`.
 
-    Raises Unenforceable: with the label of the tool at fault.
+    Raises Unenforceable: when the parameters of a tool cannot be enforced; the error has the tool's label.
     """
     wanted = _grammar(source)
     rules = [_start(wanted), _calls(wanted)]

@@ -95,7 +95,7 @@ def bounded_time() -> Iterator[None]:
 
 
 def bound_memory() -> None:
-    """Bound what the process may grow by from here on to COMPILE_BYTES, and its stack to a small one."""
+    """Bound the memory that the process may take from now on to COMPILE_BYTES more, and its stack to a small one."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + COMPILE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

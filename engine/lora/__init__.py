@@ -2,8 +2,8 @@
 
     layer    an adapter's weights by layer and projection
     loader   from files to memory: read once, checked once, kept in the host tier
-    slots    the device's tier: what is in which slot, its bytes, who leaves for whom
-    pool     who asks, who waits and who uses; the thread that loads
+    slots    the device's tier: the content of each slot, its bytes, and the adapter that gives way
+    pool     the requests that wait for adapters or use them; the thread that loads
 
 Identity is the digest. Both tiers are bounded by bytes, least recently used first out: the host's holds validated
 adapters, ready to copy; the device's has slots as well. A slot is reserved before its load begins, and a load runs on

@@ -295,7 +295,7 @@ class _Part(NamedTuple):
     def by_expert(self, a: Tensor, b: Tensor, scaling: float) -> list[Tensor]:
         """Return A [E * r, in] and B [out, r * E] of a file as [E, r, in] and [E, r, out] (`adapters.peft_format`).
 
-        scaling: that of all experts, where this one has another.
+        scaling: the scaling of all experts together; B is multiplied if this module has another.
         """
         rank = self.module.rank
         a, b = a.reshape(-1, rank, a.shape[1]), b.reshape(b.shape[0], rank, -1).permute(2, 1, 0)

@@ -196,7 +196,7 @@ class Decoder:
         return _added(layer.down, activated, delta, layer.feed_forward_norm, x)
 
     def _experts(self, index: int, weights: ExpertWeights, x: Tensor, lora: StepLora | None) -> Tensor:
-        """Return what the experts that are chosen for each row make of x [N, hidden]: the weighted sum."""
+        """Return the weighted sum of the outputs of the experts chosen for each row of x [N, hidden]."""
         experts = self.config.experts
         assert experts is not None
         shares, chosen = route(weights.router(x), experts.chosen, normalized=experts.normalized)
@@ -216,7 +216,7 @@ class Decoder:
     def _shared(
         self, index: int, weights: ExpertWeights, shared: GatedWeights, x: Tensor, lora: StepLora | None
     ) -> Tensor:
-        """Return what the part that all rows go through beside their experts makes of x [N, hidden]."""
+        """Return the output of the shared expert, which all rows of x [N, hidden] go through beside chosen ones."""
         delta = None if lora is None else lora.begin(index, GATE_UP, x)
         gate_up = shared.gate_up(x)
         if delta is not None:

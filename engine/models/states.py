@@ -73,7 +73,7 @@ class StateTable:
     """The states of all slots."""
 
     def __init__(self, recurrence: Recurrence, eps: float, num_slots: int, device: torch.device) -> None:
-        """Set up the table. eps: that of the norm of a state's output."""
+        """Set up the table. eps: the epsilon of the norm of a state's output."""
         self.recurrence, self.eps = recurrence, eps
         tail = (num_slots, recurrence.conv_width - 1, recurrence.num_channels)
         state = (num_slots, recurrence.num_heads, recurrence.key_dim, recurrence.value_dim)

@@ -122,7 +122,7 @@ class RecurrentWeights(msgspec.Struct, frozen=True):
 class LayerWeights(msgspec.Struct, frozen=True):
     """The weights of one decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate.
 
-    Of a layer with a state, the first product gives the state's inputs, and the second takes its output.
+    In a layer with a state, the first product gives the state's inputs, and the second takes its output.
     """
 
     input_norm: Norm | None  # [H]

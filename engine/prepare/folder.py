@@ -135,7 +135,7 @@ def _was_linked(folder: Path) -> bool:
 
 
 def _remove_interrupted(folder: Path) -> None:
-    """Remove what interrupted preparations left behind, except downloads, which can go on. The lock must be held."""
+    """Remove the folders of interrupted preparations, except downloads, which can go on. The lock must be held."""
     for partial in folder.glob("*.partial"):
         note = _read_note(partial)
         if note is None or note.kind != "hub":

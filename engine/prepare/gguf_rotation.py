@@ -89,9 +89,9 @@ def read_rotation(file: Path) -> Rotation:
 
 
 def _refuse_others(keys: Mapping[str, float | str], kind: float | str, computed: str, *names: str) -> None:
-    """Refuse a kind of scaling other than the one that is computed, and keys beside the ones named.
+    """Check that a file has no other kind of scaling than the computed one, and no keys besides the named ones.
 
-    Raises UnknownRotation: naming the key.
+    Raises UnknownRotation: when it has; the error has the key.
     """
     if kind != computed:
         raise UnknownRotation(f"its rotation is scaled by factors and by {kind!r} at once; use safetensors")

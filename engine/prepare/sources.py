@@ -130,9 +130,9 @@ def convert_gguf(file: Path, out: Path) -> None:
 
 
 def _rotation(file: Path) -> Rotation:
-    """Return what a file says of its rotation, which the config that transformers makes of the file lacks.
+    """Return the rotation of positions that a file describes: the config that transformers makes of the file lacks it.
 
-    Raises PreparationFailed: when no config can say it.
+    Raises PreparationFailed: when no config can express the rotation.
     """
     try:
         return read_rotation(file)
@@ -205,7 +205,7 @@ def _write_config(raw: dict[str, object], changes: dict[str, object], out: Path)
 
 
 def download(hub_id: str, out: Path) -> None:
-    """Fetch what the engine needs of a hub model, going on from what is there.
+    """Download the files of a hub model that the engine needs, going on from those that are there.
 
     Raises PreparationFailed: when the hub cannot be reached, or the download fails or stops early.
     """
@@ -233,7 +233,10 @@ def download(hub_id: str, out: Path) -> None:
 
 @contextlib.contextmanager
 def _progress_of_folder(what: str, folder: Path) -> Iterator[None]:
-    """Say what goes on, and how much has arrived in the folder every few seconds."""
+    """Report the work within the context, and every few seconds the bytes that have arrived in the folder.
+
+    what: the work, in words.
+    """
     done = threading.Event()
 
     def report() -> None:

@@ -12,7 +12,10 @@ class Score(Protocol):
     """The way in which a model scores documents."""
 
     def __call__(self, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the score of each row: [T, hidden] -> [T, 1] fp32. logits: that of the decoder, for as many rows."""
+        """Return the score of each row: [T, hidden] -> [T, 1] fp32.
+
+        logits: computes the decoder's logits of as many rows.
+        """
 
 
 class TokenScore:

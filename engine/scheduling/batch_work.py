@@ -150,7 +150,11 @@ class BatchWork:
         return starting is not None and self._blocks.lacks_slot(starting, starting.may_reuse_prefix)
 
     def take_owed(self, num_places: int, left: int) -> list[Chunk]:
-        """Plan what the band is owed, of num_places places and `left` tokens that interactive decodes have left."""
+        """Plan the batch work that is guaranteed in this step.
+
+        num_places: the places of running sequences. left: the tokens of the step's budget that interactive decodes
+        left.
+        """
         self._left_owed = self._share.payable
         if not self._band.num_alive or self._left_owed < DECODE_COST:
             return []
@@ -231,7 +235,10 @@ class BatchWork:
         return iter(running)
 
     def _start_owed(self, num_places: int) -> Sequence | None:
-        """Start a sequence that is owed. Where that lacks a place or blocks, have interactive requests leave them."""
+        """Start a sequence of batch work to which the band has a right.
+
+        If there is no place or no block for it, have interactive requests leave them.
+        """
         num_held = sum(sequence.max_length for sequence in self._band.running)
         sequence = self._admission.next(self._small_tokens - num_held)
         if sequence is None or self._has_given_up:

@@ -1,6 +1,6 @@
 """Guesses of the tokens that follow one sequence: from its own tokens, or from its client's prediction.
 
-No model, no torch. Text that is quoted, edited or summarized repeats its prompt. Where the last few tokens occurred
+No model, no torch. Text that is quoted, edited or summarized repeats its prompt. If the last few tokens occurred
 before, the tokens that followed them then are proposed now: prompt lookup (Saxena, 2023). A file that is written anew
 with a few changes is mostly unchanged, and the client has it: then the guess is the tokens that follow in there. A
 wrong guess costs a row of a step and never changes the text.
@@ -25,7 +25,8 @@ MAX_FOLLOWED = 32
 def drafter_of(request: GenerateRequest) -> Drafter:
     """Return the drafter of one of a request's sequences.
 
-    A prediction's drafts are all from it, so that they can be counted as such.
+    If the request has a prediction, all drafts are guesses from the prediction, so that they can be counted as its
+    tokens.
     """
     if request.predicted_token_ids:
         return PredictedOutput(request.predicted_token_ids, len(request.prompt_token_ids))

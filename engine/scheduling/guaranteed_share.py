@@ -18,7 +18,7 @@ memory."""
 
 
 class GuaranteedShare:
-    """The debt to batch work. share: its share of all service; 0 for none."""
+    """The debt to batch work. share: the share of all service that batch work is guaranteed; 0 for none."""
 
     def __init__(self, share: float) -> None:
         self.share = share
@@ -31,7 +31,10 @@ class GuaranteedShare:
         return min(self.owed, self._payment)
 
     def count(self, interactive: float, batch: float, *, has_work: bool) -> None:
-        """Note what a step did for interactive and for batch work. has_work: there is batch work that has not ended."""
+        """Add a step to the debt. interactive, batch: the work that the step did for each of both kinds.
+
+        has_work: False: no batch work is left, and the debt is forgotten.
+        """
         if not has_work:
             self.owed = 0.0
             return

@@ -18,7 +18,7 @@ class RequestBook:
     """
 
     def __init__(self, interactive: Band, batch: Band, clock: Callable[[], float], length_switch: int = 0) -> None:
-        """Set up an empty book. length_switch: as in `Limits`."""
+        """Set up an empty book. length_switch: the length beyond which sequences have another rotation; 0: none."""
         self._interactive = interactive
         self._batch = batch
         self._clock = clock

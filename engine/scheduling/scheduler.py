@@ -1,4 +1,4 @@
-"""Which tokens the next step computes. Data in, plan out: no torch, no clock of its own, no sockets.
+"""Decides which tokens the next step computes. Data in, plan out: no torch, no clock of its own, no sockets.
 
 Continuous batching (Yu et al., 2022: Orca) with one token budget per step: sequences that decode come first, what is
 left goes to prefill in chunks (Agrawal et al., 2024: Sarathi-Serve). The tenants' counters of service decide which
@@ -172,7 +172,7 @@ class Scheduler:
         return EngineError("queue_full", message, self._requests.retry_after_s(band))
 
     def count_elsewhere(self, services: Mapping[str, Service]) -> None:
-        """Count what tenants' interactive requests got on other replicas of the pool.
+        """Count the service that tenants' interactive requests got on other replicas of the pool.
 
         See `engine.scheduling.fairness`.
         """

@@ -119,7 +119,7 @@ class StepTime:
     def costs(self) -> StepCosts:
         """Fit the costs of a step: no coefficient is below zero.
 
-        Where one would be, the most negative is zero and the others are fitted anew.
+        If a coefficient would be, the most negative one is set to zero and the others are fitted again.
         """
         if not self._is_fitted:
             anchor = ANCHOR * self._most_information + TINY

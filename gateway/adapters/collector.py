@@ -83,7 +83,10 @@ class Collector(Background):
         return [digest for digest in stored if digest in due and await self._remove(digest)]
 
     async def _unused(self, stored: Collection[str], resident: Collection[str]) -> set[str]:
-        """Return those of these digests and keys to which no version refers."""
+        """Return the digests and keys to which no version refers. stored: digests in the store.
+
+        resident: keys on engines.
+        """
         async with self._database.acquire() as conn:
             known = await owners(conn, {*stored, *map(digest_of, resident)})
         needed = set(known)  # a digest alone is a key, too

@@ -72,7 +72,7 @@ class Importer:
         self._task = asyncio.create_task(forever(self._begin, self._poll_s, name="imports", wake=self._wake))
 
     async def stop(self) -> None:
-        """Stop fetching. An adapter that is being taken in may come to its end, since nobody else has its content."""
+        """Stop fetching. An adapter whose content has arrived is still taken in, since nobody else has the content."""
         if self._task is not None:
             self._task.cancel()
         taking_in = {task for task in self._at_work if task.get_name() in self._taking_in}

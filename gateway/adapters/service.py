@@ -38,7 +38,7 @@ class Engines(Protocol):
 
         base: the digest of the base; None: whichever base there is, for content from before bases were recorded.
 
-        Raises InvalidRequest: with the reason, when the engine refuses the content.
+        Raises InvalidRequest: when the engine refuses the content; the error has the reason.
         Raises GatewayError: when the probe came to no end.
         """
 

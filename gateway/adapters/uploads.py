@@ -75,7 +75,7 @@ class Uploads:
         return path
 
     def discard(self, imported: ImportRow) -> None:
-        """Delete what has arrived of an upload."""
+        """Delete the bytes of an upload that have arrived."""
         self._path(imported).unlink(missing_ok=True)
 
     async def append(self, imported: ImportRow, offset: int, chunks: AsyncIterator[bytes]) -> None:

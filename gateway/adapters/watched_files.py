@@ -48,7 +48,7 @@ class AdapterFiles(msgspec.Struct, frozen=True):
     name: str
     stamps: tuple[Stamp, ...]
     problem: str | None
-    """The reason why their bytes will not be read; None: they will be."""
+    """The reason why the files' bytes will not be read; None: they will be."""
 
     @property
     def unread_fingerprint(self) -> str:

@@ -45,8 +45,9 @@ MAX_REPORTED = 1000
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
 """`Intake.take_in`: records the import's end itself.
 
-Raises InvalidRequest for files that are refused, other GatewayErrors for other reasons, such as a full quota: the same
-files may be taken in later.
+Raises InvalidRequest: when the files are refused.
+Raises another GatewayError: when another reason is in the way, such as a full quota; the same files may be taken in
+later.
 """
 
 Outcome = Literal["settled", "waits", "failed"]

@@ -12,7 +12,10 @@ from gateway.domain.pools.capacity import Node
 
 
 class CannotReach(Exception):
-    """Whatever runs engines does not answer; the message says why. Engines live on, and nothing is known of them."""
+    """The error for a machine or cluster that runs engines and does not answer; the message says why.
+
+    The engines live on, and nothing is known of them.
+    """
 
 
 class CannotStart(Exception):
@@ -38,7 +41,7 @@ class Ask(msgspec.Struct, frozen=True):
     base_digest: str
     """The digest of the model that the folder must hold."""
     device: str = "auto"
-    """As the engine's settings have it."""
+    """The device, in the words of the engine's setting `device`."""
     num_cpus: int = 1
     memory_bytes: int = 0
     """Memory of the machine that an engine on processors takes, by the estimate."""
@@ -145,7 +148,10 @@ class Launcher(Protocol):
         """
 
     def nodes(self) -> list[Node] | None:
-        """Return the machines among which it chooses; none where it has its host alone. None: it cannot see them."""
+        """Return the machines among which this launcher chooses.
+
+        Return none if it has its own host alone; None if it cannot see them.
+        """
 
     def watch(self, ended: Callable[[Ended], None]) -> None:
         """Call this function for each engine that ends from now on, of those that `start` or `running` returned."""
@@ -157,7 +163,7 @@ class Launcher(Protocol):
         """
 
     def forget(self, replica_ids: set[str]) -> None:
-        """Remove what is kept of all replicas but these, as far as none of their engines lives."""
+        """Remove the files of all replicas but these, as far as none of their engines lives."""
 
     async def close(self, *, is_superseded: bool = False) -> None:
         """Watch no more; the engines live on. is_superseded: touch nothing any more."""

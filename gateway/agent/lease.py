@@ -60,7 +60,10 @@ class Lease:
         *,
         placement: Placement = "local",
     ) -> None:
-        """programs: the drivers whose servers the host can start. placement: as in `HostRow`."""
+        """Prepare the lease of this host; `acquire` takes it.
+
+        programs: the drivers whose servers the host can start. placement: the way in which replicas find a machine.
+        """
         self.host_id = host_id(data_dir)
         self.host_name = hardware.name
         self.generation = 0

@@ -140,7 +140,7 @@ class Models:
     async def _prepare(self, pool: ServedPool, revision: RevisionRow) -> None:
         """Prepare a revision.
 
-        Where the database goes away meanwhile, the preparation is begun anew later, which is fast then.
+        If the database goes away meanwhile, the preparation is begun again later, and is fast then.
         """
         name = pool.row.name
         try:

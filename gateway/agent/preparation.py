@@ -50,7 +50,8 @@ async def prepare(settings: Settings, hardware: Hardware, revision: RevisionRow,
 
     settings: the host's settings.
     report: gets the progress, at most once a second.
-    Raises ModelNotPrepared: with the reason, where no engine of this host could serve the model.
+
+    Raises ModelNotPrepared: when no engine of this host could serve the model; the error has the reason.
     """
     settings = msgspec.structs.replace(settings, model=revision.model, model_name="")
     command = preparation(settings, converts=needs_safetensors(revision.driver))

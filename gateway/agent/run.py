@@ -90,9 +90,9 @@ async def _run(
 
 
 def _launcher(settings: Settings) -> Launcher:
-    """Return what runs engines, as the settings say.
+    """Return the launcher of engines that the settings ask for.
 
-    Raises OSError or BadKey: when this host's keys cannot be read, where its engines serve other machines.
+    Raises OSError or BadKey: when engines serve other machines and this host's keys cannot be read.
     """
     if settings.placement == "ray":
         return RayLauncher(settings)

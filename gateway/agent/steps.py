@@ -184,7 +184,7 @@ class Steps:
                 log.info("engine_started", replica=row.id, generation=engine.generation, pid=engine.pid)
 
     def _ask(self, served: Served) -> Ask:
-        """Return what the engine of a replica takes of a machine."""
+        """Return the demands of a replica's engine on a machine."""
         row, revision = served.row, served.revision
         config = engine_config(self._site.settings.engine, revision.engine_settings)
         return Ask(
@@ -200,7 +200,7 @@ class Steps:
         )
 
     async def _waits(self, row: ReplicaRow, why: str, *, is_full: bool) -> None:
-        """Note what a replica waits for that has no machine yet. That is no failure."""
+        """Note why a replica has no machine yet, and try again later. Waiting is no failure."""
         self._retry_at_s[row.id] = _now_s() + NOT_YET_RETRY_S
         async with self._site.database.acquire() as conn:
             await await_start(conn, row.id, self._site.lease.generation, row.generation, why, is_full=is_full)
@@ -300,7 +300,7 @@ class Steps:
         log.info("replica_ready", replica=row.id, generation=row.generation)
 
     async def _note_software(self, row: ReplicaRow, follower: Follower | ServerFollower) -> None:
-        """Note what an engine of our own says of its version."""
+        """Note the version of Lorikeet that an engine of our own has told."""
         welcome = follower.welcome if isinstance(follower, Follower) else None
         if welcome is None or not welcome.software:
             return

@@ -73,8 +73,10 @@ class Replicas:
     async def begin_due(self, pools: Sequence[ServedPool], busy: set[str]) -> None:
         """Begin the step that is due for each replica.
 
-        busy: the property of this name as it was before the rows were read.
-        Raises the error of a step that was begun before: Superseded, or a fault of ours.
+        busy: the value of `Replicas.busy` before the rows were read.
+
+        Raises Superseded: when a step that was begun before found that another agent has the host.
+        Raises the error of a step that was begun before: when our own code is at fault.
         """
         if self._fault is not None:
             raise self._fault

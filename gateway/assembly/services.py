@@ -394,7 +394,7 @@ async def running_services(
 
 
 def _tracing(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> BeginTrace:
-    """Return what begins the traces of requests; the stack stops the exporter last."""
+    """Return the function that begins the traces of requests; the stack stops the exporter last."""
     if not settings.traces_url:
         return passed_on
     instance: Attributes = {names.SERVICE_VERSION: VERSION, names.SERVICE_INSTANCE_ID: f"{gethostname()}:{os.getpid()}"}

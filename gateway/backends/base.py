@@ -171,8 +171,10 @@ class Unanswered(Exception):
         self.kind = kind
         """The kind of the failure.
 
-        absent: the backend was not there, and the request was not sent. full: it had no room. died: it died, or
-        left, under the request. failed: it failed at this request before the first item.
+        absent: the backend was not there, and the request was not sent.
+        full: the backend had no room.
+        died: the backend died, or left, under the request.
+        failed: the backend failed at this request before the first item.
         """
         self.was_sent = was_sent
         """True if the backend may have worked on the request."""
@@ -201,7 +203,9 @@ class Model(Protocol):
         fit: Fit = as_it_is,
         owner: str = "",
     ) -> PreparedPrompt:
-        """Render the chat template and tokenize what fits. owner: the one whose tokenized turns may be remembered.
+        """Render the chat template and tokenize the messages that fit.
+
+        owner: the project whose tokenized turns may be remembered.
 
         Raises InvalidRequest: for what the template refuses, with param="messages".
         """
@@ -221,7 +225,7 @@ class Backend(Acknowledged, Protocol):
         """The bounds of the backend."""
 
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
-        """Yield what came since the last item, then exactly one Usage.
+        """Yield the pieces that came since the last item, together, then exactly one Usage.
 
         Closing the generator early aborts the request; its usage reaches the sink all the same.
 

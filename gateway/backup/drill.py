@@ -146,8 +146,8 @@ class Drill:
         """Restore an archive to a moment and check it. Blocks its event loop.
 
         at: None: the last moment that the archive has.
-        source_dsn: the connection string of the role that owns the tables, whose name and database are the archive's.
-        installation: the one in force, of which nothing is changed.
+        source_dsn: the connection string of the archived database's owner, of which role and database count.
+        installation: the installation in force, which is only read.
 
         Raises ArchiveError: when the archive is not whole, or ends before the moment.
         Raises EmbeddedPostgresError or PlacementError: when no database can be started in the scratch folder.

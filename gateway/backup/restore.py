@@ -1,8 +1,9 @@
 """Puts a backup back: into an empty data folder, or over the data that it holds.
 
 Adapters and journals are added to those that are there; only the database and the keys give way, and only by force. A
-marker stands in the data folder while this goes on; no server starts over half a restore. Where none has started yet it
-stands from the very beginning, since one would start anew there. The database comes last, in one transaction.
+marker stands in the data folder while this goes on; no server starts over half a restore. In an empty data folder it
+stands from the very beginning, since a server would begin a new installation there. The database comes last, in one
+transaction.
 """
 
 from __future__ import annotations

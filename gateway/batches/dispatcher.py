@@ -178,9 +178,9 @@ class Dispatcher:
             log.warning("batch_released_later", batch=batch.id, error=repr(error))
 
     async def _advance(self, batch: LeasedBatch, must_rest: asyncio.Event) -> float | None:
-        """Do what is next for a batch, as far as it goes. must_rest: set when its place is wanted for another one.
+        """Do the next steps of a batch, as far as it goes. must_rest: set when another batch wants its place.
 
-        Return the seconds after which it is to go on; None where it has ended, or is lost.
+        Return the seconds after which to go on; None if the batch has ended, or another gateway has it.
         """
         tools = self._tools
         parts = await tools.files.parts(batch.project_id, batch.input_file_id)
@@ -241,7 +241,7 @@ class Dispatcher:
         return None
 
     async def _principal(self, batch: LeasedBatch) -> Principal | None:
-        """Return whom the lines run for; None while the key may not be used, or its project."""
+        """Return the principal as which the lines run; None while the key or its project may not be used."""
         async with self._tools.database.acquire() as conn:
             key = await find_usable_key_by_id(conn, batch.project_id, batch.api_key_id)
         if key is None or key.suspended or "inference" not in key.scopes:

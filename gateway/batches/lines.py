@@ -22,7 +22,10 @@ class LineReader:
         self._pieces: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
     async def read(self, first_byte: int, num_bytes: int) -> bytes:
-        """Return bytes of the file. Raises as `FileContent.piece` does."""
+        """Return bytes of the file.
+
+        Raises as `FileContent.piece`.
+        """
         found = bytearray()
         begins_at = 0
         for part in self._parts:

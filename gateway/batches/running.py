@@ -57,7 +57,7 @@ class RunningLines:
     def __init__(
         self, tools: Tools, batch: LeasedBatch, principal: Principal, reader: LineReader, must_rest: asyncio.Event
     ) -> None:
-        """Keep what the lines need. must_rest: once it is set, no more lines begin and the batch rests."""
+        """Prepare to run a batch's lines. must_rest: once it is set, no more lines begin and the batch rests."""
         self._tools = tools
         self._must_rest = must_rest
         self._batch = batch
@@ -139,7 +139,7 @@ class RunningLines:
     async def _claim(self) -> None:
         """Claim lines before the last ones have begun: a batch without a line that waits has no turn at the credit.
 
-        Where the engines of some base models want none now, claim lines of others.
+        If the engines of some base models want no batch work now, claim lines for others.
         """
         waiting: frozenset[str] = frozenset()
         if len(self._claimed) >= CLAIM_LINES // 2:
@@ -245,7 +245,7 @@ class RunningLines:
             return await db.num_open_lines(conn, self._batch)
 
     async def _end(self) -> None:
-        """Abort what still runs, which nobody is billed for, and store what there is."""
+        """Abort the lines that still run, which nobody is billed for, and store the results that are there."""
         self._tools.feed.leave(self._asker)
         running = dict(self._running)
         for task, (request_id, terms) in running.items():

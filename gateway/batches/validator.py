@@ -187,7 +187,7 @@ class Checker:
 
 
 def main(endpoint: str, max_line_bytes: int) -> None:
-    """Check what comes on the standard input."""
+    """Check the lines that come on the standard input."""
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):  # Linux: whoever wakes takes the processor at once, not after this process's slice
         with contextlib.suppress(OSError):  # a sandbox may refuse it

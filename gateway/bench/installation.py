@@ -81,11 +81,13 @@ def running(
     gateway: Sequence[str] = ("gateway.cli", "gateway"),
     settings_of: Mapping[str, str] | None = None,
 ) -> Iterator[Installation]:
-    """Give an installation; everything of it is gone when the context is left.
+    """Start an installation and give it; everything of it is gone when the context is left.
 
-    folder: an empty one; every user can pass through it. num_replicas: engines of the one pool.
-    over_tcp: the one engine is reached over TCP with keys, as one on another machine. gateway: the module that a
-    gateway is, with its arguments. settings_of: more variables of gateways.
+    folder: an empty folder that every user can pass through.
+    num_replicas: the number of engines of the only pool.
+    over_tcp: True: the only engine is reached over TCP with keys, as an engine on another machine.
+    gateway: the module that a gateway process runs, with its arguments.
+    settings_of: more variables of gateways.
     """
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=MODEL_NAME)
     settings.run_dir.mkdir(parents=True, exist_ok=True)

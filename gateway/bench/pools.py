@@ -186,7 +186,7 @@ async def _resolve(resolver: Resolver, num_pools: int, seconds: float) -> list[f
 
 
 def main() -> int:
-    """Print what many pools and hosts cost; return the exit status."""
+    """Print the cost of many pools and hosts; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.pools", description=__doc__)
     parser.add_argument("--model-dir", type=Path, required=True, help="folder of a prepared model")
     parser.add_argument("--pools", type=int, default=1_000)

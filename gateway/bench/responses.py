@@ -195,7 +195,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what a response costs beside a chat; return the exit status."""
+    """Print the cost of a response beside a chat; return the exit status."""
     args = parse_arguments(argv)
     configure_logging("error")
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:

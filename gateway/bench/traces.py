@@ -201,7 +201,10 @@ def running_collector(answers_after_s: float = 0.0) -> Iterator[str]:
 
 
 def print_latencies(args: argparse.Namespace) -> bool:
-    """Print what clients of a gateway see at a rate, by its collector. Return whether all requests were answered."""
+    """Print the latencies of a gateway's clients at a rate, by the state of its collector.
+
+    Return whether all were answered.
+    """
     good = True
     with running_collector() as answering, running_collector(3600.0) as silent:
         absent = f"http://127.0.0.1:{free_port()}/v1/traces"

@@ -44,9 +44,9 @@ class PriceCache:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Load the prices.
+        """Load the prices of all organizations. Without prices no cost can be bounded.
 
-        Raises what loading raises: without prices no cost can be bounded.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         self._books = await self._load()
         self._task = asyncio.create_task(self._follow())

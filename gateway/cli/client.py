@@ -23,9 +23,9 @@ PAGE_LIMIT = 100
 
 
 class Refused(CommandFailed):
-    """The server refused.
+    """The error for a request that the server refused.
 
-    code: its error code. retry_after_s: seconds until another try; None where it does not say.
+    code: the server's error code. retry_after_s: seconds until another try; None if the server does not say.
     """
 
     def __init__(self, message: str, code: str | None, retry_after_s: float | None = None) -> None:
@@ -170,7 +170,7 @@ class AdminClient:
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Turn what the connection raises into ServerUnreachable."""
+        """Turn errors of the connection within the context into ServerUnreachable."""
         try:
             yield
         except httpx.ConnectError:
@@ -217,7 +217,7 @@ def server_url(settings: Settings, environ: Mapping[str, str]) -> str:
 
     Otherwise return the URL of the data folder's `serve`.
 
-    Raises ServerUnreachable without either: a guess could hand the operator's key to a stranger.
+    Raises ServerUnreachable: when neither is there: a guess could hand the operator's key to a stranger.
     """
     if _names_address(environ):
         return settings.base_url

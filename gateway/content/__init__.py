@@ -1,6 +1,6 @@
 """The content of tenants that is kept, encrypted and only for its time.
 
-That is replies for an Idempotency-Key, stored chat completions and responses, and what all requests say and get, where
+That is replies for an Idempotency-Key, stored chat completions and responses, and what all requests say and get, if
 a project logs it. Knows neither HTTP nor SQL.
 
     idempotency, watches, unanswered_claims   whose turn it is, who waits, and claims that were never answered
@@ -9,7 +9,7 @@ a project logs it. Knows neither HTTP nor SQL.
     conversations                             items that responses go on from and add to, one turn behind the other
     request_log, transcript                   what a project logs of all its requests, collected while they run;
                                               `gateway.text.redact` takes out what identifies people
-    keys, resealing                           where content keys come from; secrets of the operator's side follow them
+    keys, resealing                           the source of content keys; secrets of the operator's side follow them
     writes, keeper, purge                     writes that a reply waits for a moment; content whose time is over
 
 Each project sets what may be kept (`keep_replies`, `store_days`, `log_content_days`). Rows are encrypted in the
@@ -48,6 +48,6 @@ ciphertext. Content that is not to be shown any more is hidden at once, and dele
   what was logged before logging was turned off stays hidden (`contents_from`).
 
 A backup of Lorikeet's (`lorikeet backup`) holds stored completions as ciphertext and beside it the data folder's
-`content.key`, which opens them: it is as secret as they are. Where LORIKEET_CONTENT_KEY is set, that key is in none.
+`content.key`, which opens them: it is as secret as they are. If LORIKEET_CONTENT_KEY is set, no backup has that key.
 Replies for an Idempotency-Key are in no backup, only that their keys were used; what was logged is in none either.
 """

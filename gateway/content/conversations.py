@@ -157,10 +157,11 @@ class Conversations:
         return "done" if found else "absent"
 
     async def add(self, caller: Principal, conversation_id: str, items: Sequence[ItemJson], *, model: str) -> bool:
-        """Add what a model has answered, with what it was asked, and return whether that is done.
+        """Add a model's answer, with the input that it answers, and return whether that is done.
 
-        It does not take long. A conversation that is deleted meanwhile, or full, is the tenant's doing: only what the
-        database did not take is counted as lost.
+        It does not take long. A conversation that is deleted meanwhile, or full, is the tenant's doing: only items that
+        the
+        database did not take are counted as lost.
         """
 
         async def work() -> bool:

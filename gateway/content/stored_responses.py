@@ -1,7 +1,7 @@
 """Stored responses: each with the items of its own turn, sealed, and the id of the response that it follows.
 
 A reply says that it is stored only once its row is written: a client that has seen the end finds it, on any gateway.
-Where the database does not answer in time the reply goes out all the same, and says that it is not stored. Content is
+If the database does not answer in time, the reply goes out all the same, and says that it is not stored. Content is
 JSON as the API made it: nothing here knows its fields.
 """
 

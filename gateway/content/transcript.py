@@ -176,7 +176,7 @@ class Transcript:
         self._choice(index).finish_reason = finish_reason
 
     def restart(self, indices: Iterable[int]) -> None:
-        """Forget what came of these choices: another attempt at them begins."""
+        """Forget the output of these choices so far: another attempt at them begins."""
         for index in indices:
             choice = self._choices.pop(index, None)
             if choice is not None:

@@ -28,7 +28,10 @@ class UnansweredClaims:
         self._freeing: asyncio.Task[None] | None = None
 
     def add(self, slot: Slot, request_id: str) -> None:
-        """Free what request_id may have claimed, as soon as the database answers. Nothing runs as request_id."""
+        """Free the slot that request_id may have claimed, as soon as the database answers.
+
+        No request with this id runs.
+        """
         if len(self._freed_at_s) >= MAX_CLAIMS:
             del self._freed_at_s[next(iter(self._freed_at_s))]
         self._freed_at_s[slot, request_id] = None

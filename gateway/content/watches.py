@@ -82,7 +82,7 @@ class Watches:
                     pause_s = min(1.5 * pause_s, MAX_POLL_S)
 
     async def _goes_on(self, slot: Slot, silence: Silence) -> bool:
-        """Tell whether a request runs, as far as anybody knows. A request that was lost is written down as such."""
+        """Tell whether a request runs, as far as anybody knows. The row of a request that was lost is marked so."""
         now_s = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(self._ask_s), self._database.acquire() as conn:

@@ -1,7 +1,7 @@
 """Writes of content that a reply waits for a moment, never for long.
 
-Where the database does not answer they are tried again in the background, bounded in number, bytes and time. A write
-that is given up is counted and logged.
+If the database does not answer, they are tried again in the background, bounded in number, bytes and time. A write that
+is given up is counted and logged.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ HEADERS = {
 
 
 def dashboard(files: Files | None = None) -> list[HTTPRouteHandler]:
-    """Return the routes. files: the files to serve; None: those that came with this package."""
+    """Return the routes of the dashboard. files: the files to serve; None: the files that came with this package."""
     served = files or Files()
 
     @route("/", http_method=["GET", "HEAD"], include_in_schema=False)

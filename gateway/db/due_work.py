@@ -1,8 +1,8 @@
 """Wakes the workers of this process when work waits for them in the database.
 
-One statement looks for all kinds of work, several times a second, so that idle workers ask nothing. A column of it may
-hold more often than there is work for this process. Where it does not hold, there is none: each repeats the condition
-of the statement by which its worker takes work.
+One statement looks for all kinds of work, several times a second, so that idle workers ask nothing. Each of its columns
+repeats the condition of the statement by which a worker takes work. A column may be true while there is no work for
+this process; when it is false, there is none.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ replacing a trigger locks its table, and gateways of the same schema may be runn
 Everything that was applied is remembered with its SHA-256. A database that is newer than this code, and a file that was
 edited after it was applied, are refused before anything is changed. Concurrent runs wait for each other.
 
-Where gateways have a role of their own, it gets its rights in the same transaction, each time: a restored database has
-none.
+If gateways have a role of their own, the role gets its rights in the same transaction, each time: a restored database
+has none.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ _HAS_SCHEMA = "SELECT to_regclass('public.schema_migrations') IS NOT NULL"
 async def missing_scripts(conn: Connection, folder: Path = MIGRATIONS) -> list[Script]:
     """Return the scripts that `migrate` would apply to a database that it built before, oldest first.
 
-    All of them: the database is empty, or is converted first.
+    For an empty database, and for one that has to be converted first, return all scripts.
 
-    Raises MigrationRefused: as `migrate`, except for a database that is too old.
+    Raises as `migrate`, but for a database that is too old.
     """
     steps, functions = [read_conversion(), *read_migrations(folder)], read_functions()
     rows = await conn.fetch(_SELECT_APPLIED) if await conn.fetchval(_HAS_SCHEMA) else []
@@ -156,7 +156,8 @@ async def _remember(conn: Connection, script: Script) -> None:
 def _check(applied: dict[str, str], steps: list[Script]) -> None:
     """Check that the applied steps are the first ones of the code, unchanged.
 
-    Raises MigrationRefused: otherwise; NewerDatabase where they are, and others follow.
+    Raises MigrationRefused: when a step differs or is missing.
+    Raises NewerDatabase: when the database has further steps that the code does not have.
     """
     known = {step.name: step for step in steps}
     for name, sha256 in applied.items():

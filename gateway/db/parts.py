@@ -59,7 +59,7 @@ _UNTENDED = """
 
 
 async def see_installation(conn: Connection) -> Seen:
-    """Return what runs, what moves, and what the schema lacks, all at one moment."""
+    """Return the running parts, the work in progress, and the scripts that the schema lacks, all at one moment."""
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         try:
             missing, refusal = await missing_scripts(conn), ""
@@ -85,7 +85,10 @@ async def see_installation(conn: Connection) -> Seen:
 
 
 def _taken_away(name: str, sql: str) -> list[str]:
-    """Return what a script takes away; functions are replaced whole, and older gateways call the new ones."""
+    """Return the tables and columns that a script drops.
+
+    For functions, return none: they are replaced whole, and older gateways call the new ones.
+    """
     return [] if name == "functions" else taken_away(sql)
 
 

@@ -200,10 +200,12 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """Borrow a connection for one transaction. Raises as `acquire` does.
+        """Borrow a connection for one transaction.
 
         A user that is canceled in it, as by a timeout, does not wait for a server that may not answer: the connection
         is closed, and the server rolls back by itself.
+
+        Raises as `acquire`.
         """
         async with self.acquire() as connection:
             transaction = connection.transaction()

@@ -1,7 +1,7 @@
 """The two roles of a database: one owns the tables, the other is what gateways and agents use.
 
 The owner is for migrations, backups and restores. The other role cannot change the audit log, the ledger or prices
-(`functions/roles.sql`). Where an operator has one role only, both are that one.
+(`functions/roles.sql`). If an operator has made one role only, it is used for both.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Turn:
     async def is_mine(self) -> bool:
         """Take the turn unless another process has it; the process that has it may ask again.
 
-        Raises `FAILURES`: the turn may be another's then.
+        Raises one of `FAILURES`: when the database fails; another process may have the turn then.
         """
         if self._session is None or self._session.is_closed():
             self._session = await self._database.connect_alone()

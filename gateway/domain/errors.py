@@ -145,7 +145,10 @@ class NotFound(GatewayError):
 
 
 class ModelNotFound(NotFound):
-    """The same bytes whether the model belongs to another tenant or to nobody."""
+    """The error for a model that the caller may not use.
+
+    Its bytes are the same whether another tenant has it or nobody.
+    """
 
     code = "model_not_found"
 

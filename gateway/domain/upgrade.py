@@ -186,7 +186,7 @@ def _takes_away(action: str) -> bool:
 
 
 def report(seen: Seen, ours: Software) -> Report:
-    """Return what stands in the way of an upgrade to a version, and which steps are left."""
+    """Return the obstacles to an upgrade to a version, and the steps that are left."""
     return Report(ours, [*_schema(seen), *_skew(seen.parts, ours), *_moving(seen)], _steps(seen, ours))
 
 

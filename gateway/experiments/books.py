@@ -1,7 +1,7 @@
 """Adds waiting events to units and sums, closes outcome windows, and forgets units: each in one transaction at a time.
 
-A transaction takes a batch of events, reads the units that they are about, and adds the changes. Where one event more
-is not enough to know a unit's contribution, the unit is recounted from its rows (`recount`), and its waiting events are
+A transaction takes a batch of events, reads the units that they are about, and adds the changes. If one event more is
+not enough to know a unit's contribution, the unit is recounted from its rows (`recount`), and its waiting events are
 taken as well. Knows no SQL.
 """
 
@@ -187,7 +187,9 @@ async def _recount(
 async def _add_outcomes_before(
     conn: Connection, units: dict[UnitId, _Unit], scopes: Mapping[str, Scope]
 ) -> Mapping[str, Scope]:
-    """Bring what units did before their first exposures up to date. Return the scopes of all experiments involved.
+    """Bring the outcomes of units before their first exposures up to date.
+
+    Return the scopes of all experiments involved.
 
     The units are those that changed, and the same in the project's other experiments with the same source of units.
     """
@@ -210,7 +212,7 @@ async def _add_outcomes_before(
 
 
 async def _write(conn: Connection, units: Mapping[UnitId, _Unit], scopes: Mapping[str, Scope]) -> set[tuple[str, int]]:
-    """Write what units come to, and add to the sums by how much that differs from what the sums have.
+    """Write the new states of units, and add to the sums the difference from the states before.
 
     Return the experiments and epochs of units that no gateway had noted.
     """

@@ -127,7 +127,7 @@ class Notes(Background):
             self._lost.inc()
 
     def shadowed(self, experiment_id: str, outcome: Outcome) -> None:
-        """Note what became of a copy of a request for the shadow arm of an experiment."""
+        """Note the outcome of a copy of a request for the shadow arm of an experiment."""
         self._count(experiment_id, OUTCOME_PREFIX + outcome)
 
     def _count(self, experiment_id: str, reason: str) -> None:
@@ -162,7 +162,10 @@ class Notes(Background):
         )
 
     async def flush(self) -> None:
-        """Write what was noted. A note that cannot be written now waits for the next time, if there is room for it."""
+        """Write all notes to the database.
+
+        Notes that cannot be written now wait for the next time, if there is room for them.
+        """
         batch = self._batch
         if batch is not None and not await self._write(batch):
             return
@@ -198,7 +201,7 @@ class Notes(Background):
         return waiting + len(getattr(self, f"_{what}")) < self._max_waiting
 
     def _next_batch(self) -> _Batch:
-        """Take what was noted since the last batch."""
+        """Take the notes since the last batch."""
         self._num_batches += 1
         batch = _Batch(self._num_batches, time.monotonic(), self._units, self._refused, self._reasons)
         self._units, self._refused, self._reasons = {}, {}, {}

@@ -53,9 +53,9 @@ MAX_DIFFERENCES = 100
 def request_event(request: Request, usage: Sequence[UsageRow]) -> Event:
     """Return the event of one request.
 
-    usage: its rows in the ledger, in the order of attempts and revisions; none where the request was refused.
-    An attempt that another one took the place of adds nothing. A further prompt of a request, which has a dot in its
-    id, adds tokens and costs, and no request.
+    usage: the request's rows in the ledger, in the order of attempts and revisions; none if the request was refused. An
+    attempt that another one took the place of adds nothing. A further prompt of a request, which has a dot in its id,
+    adds tokens and costs, and no request.
     """
     is_whole = "." not in request.request_id
     counts, times = Counts(num_refusals=request.num_refused), {}
@@ -158,7 +158,10 @@ async def _compare_page(
     expected: Total,
     found: list[str],
 ) -> int:
-    """Add what units come to, and say which of them differ. Return how many were counted from rows."""
+    """Recount units from their rows, add them to the expected sums, and add a line to `found` for each that differs.
+
+    Return the number of units that were counted from rows.
+    """
     asked = [unit for unit in page if unit[1] not in waiting]
     states = {unit: row.state for unit, row in page.items()}
     num = 0

@@ -103,7 +103,7 @@ async def new_look(conn: Connection, scope: Scope) -> LookRow:
 
 
 async def keep_state_look(conn: Connection, experiment: HasId) -> None:
-    """Keep what the experiment shows at a change of its state, in the transaction of the change."""
+    """Store the results that the experiment shows at a change of its state, in the transaction of the change."""
     scope = await _scope(conn, experiment.id)
     look = await new_look(conn, scope)
     await keep_look(conn, scope.id, look.version, look.days, look.results, always=True)

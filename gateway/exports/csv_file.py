@@ -24,7 +24,7 @@ itself."""
 
 
 class CsvFile:
-    """The encoder of CSV. columns: those of the rows' struct, in its order."""
+    """The encoder of CSV. columns: the names of the fields of the rows' struct, in order."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns

@@ -30,7 +30,7 @@ _TYPES: dict[str, pa.DataType] = {
 
 
 class ParquetFile:
-    """The encoder of Parquet. columns: those of the rows' struct, in its order."""
+    """The encoder of Parquet. columns: the names of the fields of the rows' struct, in order."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._schema = pa.schema(

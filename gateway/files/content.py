@@ -47,7 +47,8 @@ class FileContent:
     async def begin(self, project_id: str) -> PartWriter:
         """Begin a part.
 
-        Raises NotFound: when the project is purged. Raises QuotaExceeded: where it has no room.
+        Raises NotFound: when the project is purged.
+        Raises QuotaExceeded: when it has no room left.
         """
         part_id = new_id("part")
         async with self._database.acquire() as conn:
@@ -65,9 +66,9 @@ class FileContent:
             raise QuotaExceeded(f"The file cannot be stored: {NO_ROOM}.", param="file", code="content_quota_exceeded")
 
     async def count_bytes(self, project_id: str, part_id: str, num_bytes: int, num_more: int) -> None:
-        """Note how much of a part has come; num_more: since the last time.
+        """Note how many bytes of a part have come. num_more: the bytes since the last note.
 
-        Raises QuotaExceeded: when there is no room for more. Raises NotFound: where the part is removed meanwhile.
+        Raises QuotaExceeded: when there is no room for them.
         """
         async with self._database.acquire() as conn:
             await self.take_room(conn, project_id, num_more)
@@ -75,7 +76,7 @@ class FileContent:
                 raise NotFound("The upload took too long, and was given up.")
 
     async def give_up(self, project_id: str, part_id: str) -> None:
-        """Have what came of a part removed."""
+        """Have the bytes of a part that have come removed."""
         async with self._database.acquire() as conn:
             await db.give_up_part(conn, project_id, part_id)
 
@@ -156,13 +157,13 @@ class PartWriter:
             await self._count_bytes()
 
     async def flush(self) -> None:
-        """Store what is left: the part is whole in the store afterwards, and only its row is to be finished."""
+        """Store the remaining bytes: the part is whole in the store afterwards, and only its row is to be finished."""
         if self._waiting:
             await self._flush(len(self._waiting))
         await self._count_bytes()
 
     async def give_up(self) -> None:
-        """Have what came removed; nobody waits for it any more."""
+        """Have the bytes that came removed; nobody waits for the part any more."""
         await self._content.give_up(self._project_id, self.id)
 
     async def _flush(self, num_bytes: int) -> None:

@@ -98,9 +98,11 @@ def announced_bytes(scope: HTTPScope, most: int | None) -> int | None:
 
 
 async def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """Decode a body, then let others go on where the body is large: checking its fields is work as well.
+    """Decode a body.
 
-    Raises InvalidRequest: as `decode` does.
+    After a large body, let other tasks go on before the caller checks the fields, which takes time too.
+
+    Raises as `decode`.
     """
     found = decode(decoder, body)
     if len(body) > UNCOUNTED_BYTES:

@@ -178,7 +178,7 @@ class Application(Litestar):
         return [*plugins, MsgspecDIPlugin()]
 
     def cut_off(self) -> None:
-        """Answer what has no reply yet with ShuttingDown."""
+        """Answer all requests that have no reply yet with ShuttingDown."""
         for task, call in self._running.items():
             if call.status == 0:
                 call.is_cut_off = True

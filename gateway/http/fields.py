@@ -73,7 +73,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """Decode a body.
 
-    Raises InvalidRequest: without param for a body that is not JSON, else with the path of the field.
+    Raises InvalidRequest: when the body is not JSON, or a field is wrong; the error has the path of the field.
     """
     try:
         if len(body) <= UNCOUNTED_BYTES:

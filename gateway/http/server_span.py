@@ -65,7 +65,7 @@ def end_server_span(
 
 
 def _add_fields(span: Span, attributes: Attributes, fields: Mapping[str, str | float]) -> None:
-    """Add what the log line says of a route, the arm of an experiment and a vote."""
+    """Add the fields of the log line about a route, the arm of an experiment and a vote to a span."""
     flag: Attributes = {}
     evaluation: Attributes = {}
     for name, value in fields.items():

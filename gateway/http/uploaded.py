@@ -45,8 +45,8 @@ async def receive_form(
 ) -> Received:
     """Read a form with the given fields, of which any may be missing, and the part `file`, whose bytes go to the sink.
 
-    Raises InvalidRequest: naming the part that is missing, unknown or there twice, or where nothing comes for IDLE_S.
-    Raises BodyTooLarge: beyond max_bytes of the file.
+    Raises InvalidRequest: when a part is missing, unknown or there twice, or no byte comes for IDLE_S.
+    Raises BodyTooLarge: when the file has more than max_bytes.
     """
     content_type, options = parse_options_header(request.headers.get("content-type", ""))
     if content_type != "multipart/form-data" or not options.get("boundary"):

@@ -10,7 +10,7 @@ parts are in `gateway.domain.limits`, the queries in `gateway.db.limits`.
   meanwhile travel in one exchange, which locks the limits in the order of their ids, reads, decides purely and writes
   absolute amounts, so that the next exchange mends what one of unknown end left. Requests that ask while an exchange is
   under way are answered from its result. Slices are five seconds of the pace, at most 5 % of what is left over all
-  gateways. Where that is less than a typical request there are no slices, and every request asks.
+  gateways. If that is less than a typical request, there are no slices, and every request asks.
 - Settle. The transaction that writes usage writes the smaller lease too. Until then the used amount stays in the
   lease.
 - Time is PostgreSQL's, carried on by monotonic differences; no wall clock is read here. A request counts in the

@@ -69,9 +69,9 @@ class Keeper:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Claim the leases and start the worker.
+        """Claim the leases of this gateway and start the worker.
 
-        Raises what the store raises: without PostgreSQL's time nothing can start.
+        Raises as `LeaseStore.beat`, or one of `gateway.db.pool.FAILURES`: without PostgreSQL's time nothing can start.
         """
         await self._claim()
         self._ticked_s = self._clock.monotonic()

@@ -54,9 +54,9 @@ class Limiter:
         self._prices = prices
 
     async def start(self) -> None:
-        """Start keeping leases.
+        """Start to keep this gateway's leases.
 
-        Raises what the store raises: without PostgreSQL's time nothing can start.
+        Raises as `Keeper.start`.
         """
         await self._keeper.start()
 

@@ -145,7 +145,7 @@ class _Building:
     def check_answered(self, path: str) -> None:
         """Check that all calls so far have results.
 
-        Raises InvalidRequest: naming the first that has none.
+        Raises InvalidRequest: when a call has no result; the error names the first one.
         """
         if self._unanswered:
             call_id = shortened(next(iter(self._unanswered)))
@@ -195,7 +195,7 @@ class _Building:
             self.messages.append(message)
 
     def _add_text(self, role: str, text: str) -> None:
-        """Add what is said in a turn; turns of one role that follow each other are one."""
+        """Add the text of a turn; turns of one role that follow each other are joined."""
         before = self.messages[-1] if self.messages else None
         if before is not None and before["role"] == role:
             before["content"] += f"\n{text}"

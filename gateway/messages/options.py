@@ -17,9 +17,9 @@ FORMAT = "output_config.format"
 
 
 def check_options(wire: CreateMessage) -> None:
-    """Check the fields that are served with some values alone.
+    """Check the fields of which only some values are served.
 
-    Raises InvalidRequest: naming the first field with another value.
+    Raises InvalidRequest: when a field has another value; the error names the first one.
     """
     refuse_unsupported(wire, NO_EFFECT)
     budget = wire.thinking.budget_tokens if wire.thinking is not None else None

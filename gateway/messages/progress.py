@@ -146,7 +146,7 @@ class Progress:
         return events
 
     def _end_thinking(self) -> list[MessageEvent]:
-        """Take what was held back while it was undecided whether it is thinking."""
+        """Take the text that was held back while it was undecided whether it is thinking."""
         return [] if self._thinking is None else self._parts(self._thinking.finish())
 
     def _begin(self, kind: Kind, block: OutputBlock) -> list[MessageEvent]:

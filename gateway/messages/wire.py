@@ -98,7 +98,7 @@ class CreateMessage(PromptFields, frozen=True, forbid_unknown_fields=True, kw_on
     """The body of POST /v1/messages. Fields of Anthropic that are not served are refused by name."""
 
     max_tokens: NumTokens
-    """The most tokens to generate. Where less room is left in the model's context, that is the bound."""
+    """The most tokens to generate. If less room is left in the model's context, the room is the bound."""
     metadata: dict[Literal["user_id"], Annotated[str, Meta(max_length=512)] | None] | None = None
     stop_sequences: Annotated[list[StopString], Meta(max_length=16)] | None = None
     stream: bool | None = None

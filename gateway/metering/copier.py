@@ -49,7 +49,7 @@ class Copier:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self, timeout_s: float) -> None:
-        """Copy what waits, unless the ledger is away or takes longer than timeout_s: the journal keeps it."""
+        """Copy the waiting usage, unless the ledger is away or takes longer than timeout_s: the journal keeps it."""
         if self._task is None:
             return
         self._stopping = True

@@ -84,7 +84,7 @@ class Ledger:
             return new
 
     async def _count_for_engines(self, conn: Connection, entries: Sequence[Entry], new: set[Attempt]) -> None:
-        """Add what engines reported themselves, each count once: with the row that it made, or made better."""
+        """Add the tokens that engines reported themselves, each count once: with the row that it made or improved."""
         own = [entry for entry in entries if entry.ended.engine_id]
         known_before = [entry.event for entry in own if entry.ended.attempt not in new]
         counted = new

@@ -160,12 +160,15 @@ class Reconciler(Background):
 
 
 def bounds(before: EngineBalance, now: EngineBalance) -> Bounds:
-    """Return what an engine's balances of two moments say of the tokens that the ledger lacks.
+    """Return bounds on the tokens that the ledger lacks, from an engine's balances at two moments.
 
     Counts of one moment always differ under load: usage is on its way to the ledger, and the engine's heartbeat is
-    older than the ledger. So the engine's earlier count is held against the later ledger, and the other way round. In
-    between lies what is lost, or written twice. The gap between the two is what the engine counted and the ledger took
-    within these seconds; it is 0 for an engine of whose requests none ends meanwhile.
+    older
+    than the ledger. So the engine's earlier count is compared with the later ledger, and the other way round. The
+    number of
+    tokens lost, or written twice, is between both differences. They are apart by the tokens that the engine counted and
+    the
+    ledger took within these seconds: by 0 for an engine of whose requests none ends meanwhile.
     """
     return Bounds(before.ended_tokens - now.ledger_tokens, now.ended_tokens - before.ledger_tokens)
 

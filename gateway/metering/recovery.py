@@ -100,7 +100,7 @@ class Recovery(Background):
         self._failing: set[Path] = set()  # tried again, and logged once
 
     def take(self, replayed: Replayed) -> None:
-        """Put what was found into this journal."""
+        """Put the usage found in another journal into this journal."""
         for ended in replayed.ended:
             self._journal.end(ended)
         num_ended = len(replayed.ended) - replayed.num_made_up

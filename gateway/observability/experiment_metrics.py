@@ -34,6 +34,6 @@ class ExperimentMetrics:
         )
 
     def observe(self, waiting: Waiting) -> None:
-        """Show what waits now."""
+        """Set the gauges of waiting events, and of the age of the oldest."""
         self._waiting.set(waiting.num)
         self._lag.set(waiting.lag_s)

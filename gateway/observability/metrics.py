@@ -135,7 +135,7 @@ class Metrics:
         self._requests.count(requests)
 
     def count_http(self, method: str, route: str, status: int) -> None:
-        """route: the pattern that matched, never the path as the client wrote it."""
+        """Count a request over HTTP. route: the pattern that matched, never the path as the client wrote it."""
         of_kind = self._http_children.get((method, route, status))
         if of_kind is None:
             of_kind = self._http_requests.labels(method, route, str(status))

@@ -92,12 +92,15 @@ class Refusals(Background):
         self._sweep_at_s = 0.0
 
     async def stop(self) -> None:
-        """Write what was counted so far, where the database takes it."""
+        """Write the refusals that were counted so far, if the database takes them."""
         await super().stop()
         await self.flush()
 
     def add(self, refused: Refused) -> None:
-        """Count it; one that is no refusal, or of nobody, is passed over."""
+        """Count a refused request.
+
+        Errors of other statuses, and refusals of callers with neither project nor key, do not count.
+        """
         error, is_strange = refused.error, not refused.project_id
         if error.status not in STATUSES or (is_strange and refused.key_sha256 is None):
             return
@@ -128,7 +131,7 @@ class Refusals(Background):
             self._entries[kind] = _Entry(error.type, _message(error), limit, [refused.request_id], 1)
 
     async def flush(self) -> None:
-        """Write what was counted; what cannot be written now is lost, and counted."""
+        """Write the refusals that were counted; those that cannot be written now are lost, and counted as lost."""
         entries, self._entries, self._num_strange = self._entries, {}, 0
         if not entries:
             return

@@ -42,7 +42,10 @@ class Admitting:
     def __init__(
         self, limiter: Limiter, contents: RequestContents, refused: Refused, rates_of: FindRates | None = None
     ) -> None:
-        """rates_of: finds the rates of requests whose replies tell their cost; None: replies tell none."""
+        """Prepare to admit requests.
+
+        rates_of: finds the rates of requests whose replies tell their cost; None: replies tell none.
+        """
         self._rates_of = rates_of
         self._limiter = limiter
         self._contents = contents

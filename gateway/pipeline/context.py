@@ -42,7 +42,8 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     """The operation, as the ledger and the request log name it."""
     account: str | None = None
-    """The account by which engines and tokenizing are fair to the request; None: the one of the caller's project."""
+    """The account by which engines and tokenizing are fair to the request; None: the account of the caller's project.
+    """
     stream: bool = False
     """True where the caller reads the reply as it is generated."""
     deadline: float | None = None

@@ -13,7 +13,7 @@ from gateway.text.options import TextStyle
 def check_features(request: TextRequest, features: frozenset[Feature]) -> None:
     """Check that a backend with these features can do all that a request asks for: nothing is left out in silence.
 
-    Raises InvalidRequest: naming the first field that asks for more.
+    Raises InvalidRequest: when a field asks for more; the error names the first one.
     """
     if features == ALL_FEATURES:
         return

@@ -67,7 +67,7 @@ class ModelCall:
     def prepared(
         self, route: Route, pool: PoolRevision, requests: Sequence[GenerateRequest], context: RequestContext
     ) -> None:
-        """Note what the model is asked for, once that is known."""
+        """Note the model, the pool and the parameters of the request on the span, once they are known."""
         self._num_prompts, self._driver, self._pool = len(requests), pool.driver, pool.name
         adapter, attributes = route.adapter, self._span.attributes
         attributes[names.PROVIDER] = pool.driver

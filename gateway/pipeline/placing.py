@@ -63,7 +63,7 @@ class Placing:
     """Places the requests of one gateway process."""
 
     def __init__(self, resolver: Resolver, pools: Mapping[str, Pool], notes: Notes, *, journal_id: str) -> None:
-        """journal_id: the journal that the usage of requests goes to, which notes of refusals name."""
+        """Prepare to place requests. journal_id: the journal with their usage, which notes of refusals name."""
         self._resolver = resolver
         self._pools = pools
         self._notes = notes

@@ -45,9 +45,9 @@ def _terms(context: RequestContext) -> BatchTerms | None:
 
 
 def _check_hides_prompt(field: str | None) -> None:
-    """Check that a request does not show a prompt which holds another project's system prompt.
+    """Check that a request does not ask to see its prompt, which holds another project's system prompt.
 
-    field: the one that asks for the prompt.
+    field: the field that asks for the prompt; None: no field does.
 
     Raises InvalidRequest: when there is such a field.
     """

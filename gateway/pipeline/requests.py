@@ -71,9 +71,10 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str | list[int]
     names: FieldNames
     pooling: Literal["cls", "last", "mean"] | None = None
-    """The pooling; None: the one that the model was made for, else the mean."""
+    """The pooling; None: the pooling that the model was made for, else the mean."""
     prompt_name: str | None = None
-    """The name of the model's own prompt that goes before a text; None: the one for input_type, or its default."""
+    """The name of the model's own prompt that goes before a text; None: the prompt for input_type, or the model's
+    default."""
     input_type: Literal["query", "document"] | None = None
     """The part of the text in a search; None: neither."""
     dimensions: int | None = None
@@ -102,7 +103,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompt(self) -> str:
-        """Both texts, for the request log."""
+        """The query and the document, for the request log."""
         return f"{self.query}\n\n{self.document}"
 
 

@@ -340,7 +340,10 @@ class Run:
             raise self._for_caller(error, prepared) from None
 
     def _watch(self, index: int) -> Callable[[Item], Collected | None]:
-        """Return what logs each item, and returns the whole with the last one where `before_end` waits for it."""
+        """Return a function that logs each item.
+
+        If `before_end` waits for the whole, it returns the whole with the last item.
+        """
         collector = self._collector(self._prepared[index]) if self._before_end is not None else None
 
         def watch(item: Item) -> Collected | None:

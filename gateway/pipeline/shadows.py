@@ -238,7 +238,7 @@ class Shadows:
         return shadow
 
     def _ran(self, task: asyncio.Task[Outcome]) -> None:
-        """Note what became of a copy whose task has ended, and start the next one."""
+        """Note the outcome of a copy whose task has ended, and start the next one."""
         shadow = self._running.pop(task)
         if task.cancelled():
             self._end(shadow, "failed")

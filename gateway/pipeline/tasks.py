@@ -22,7 +22,7 @@ _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 def check_task(task: Task, wanted: Literal["text", "embed", "rerank"], field: str) -> None:
     """Check that a model does what a request wants. A model for text embeds as well.
 
-    Raises InvalidRequest: with what the model is for.
+    Raises InvalidRequest: when the model is for something else; the error says for what.
     """
     if task.kind != wanted and (task.kind, wanted) != ("text", "embed"):
         raise InvalidRequest(_INSTEAD[task.kind], param=field, code="unsupported_parameter")

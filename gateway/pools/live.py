@@ -212,7 +212,7 @@ class LivePools(Mapping[str, Pool]):
         self._wake.set()
 
     async def _step(self) -> None:
-        """Read what has changed, and make the pools as the rows say."""
+        """Read the rows that have changed, and make the pools as the rows say."""
         now_s = asyncio.get_running_loop().time()
         stale, self._stale = self._stale if now_s < self._reread_at_s else None, set()
         try:

@@ -107,7 +107,7 @@ _COUNT = """
 
 
 async def read_contents(conn: Connection) -> Contents:
-    """Return what a database holds, to compare before and after."""
+    """Return the content of a database in numbers, to compare before and after."""
     row = await conn.fetchrow(_COUNT)
     assert row is not None
     return msgspec.convert(dict(row), Contents)

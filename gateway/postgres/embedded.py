@@ -74,7 +74,7 @@ class EmbeddedPostgres:
     fallback_root: as for `placement`.
     settings: values of PostgreSQL's parameters in place of those in `SERVER_SETTINGS`.
     reachable_by: the group whose members may connect, where root starts the server for processes of other users; None:
-    its own user and root alone.
+    the server's own user and root alone.
     """
 
     def __init__(

@@ -121,7 +121,7 @@ class RecoveredPostgres:
             self._server.stop()
 
     def clean_up(self) -> None:
-        """Delete what the restore needed beside the database. The server was stopped."""
+        """Delete the files that the restore needed beside the database. The server was stopped."""
         home = home_of(self._data_dir.absolute())
         with as_root():
             for name in (LOG_COPY, UNFINISHED):
@@ -195,7 +195,10 @@ def _in_utc(at: datetime.datetime) -> str:
 
 
 def _ends_before(archive: Path, at: datetime.datetime, base: Path, log: str) -> str:
-    """Return what is wrong where the log ends before a moment. log: the server's own words about its recovery."""
+    """Return the error message for an archive whose log ends before a moment.
+
+    log: the server's own log of its recovery.
+    """
     if found := _LAST_CHANGE.findall(log):
         last = f"its last change is of {found[-1]} UTC"
     else:

@@ -133,7 +133,7 @@ class Resolver:
         return [route for route in routes if route is not None]
 
     def changed(self, change: Change | None) -> None:
-        """Forget what a change may have made stale; None: everything."""
+        """Forget the answers that a change may have made stale; None: all answers."""
         is_shared_route = change is not None and change.table == "routes" and change.project_id is None
         if change is None or is_shared_route:  # a route of an organization answers in all its projects
             self._found.clear()
@@ -186,7 +186,7 @@ class Resolver:
     async def _ask(
         self, project_id: str, organization_id: str, model: str, wanted: Wanted, visible: Collection[str]
     ) -> tuple[Found | None, bool]:
-        """Return what the database has for a model string, and whether that may be remembered."""
+        """Ask the database for a model string's target, and return it with whether it may be remembered."""
         if wanted.is_alias:
             async with self._database.acquire() as conn:
                 named = await find_named(conn, project_id, wanted.name)

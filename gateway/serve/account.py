@@ -1,8 +1,8 @@
 """The user that agents, gateways and engines run as: the one who started `serve` or, under root, a user of their own.
 
-That user has to reach the program, the data folder and the folders of settings. Where it cannot, since all of it is in
-root's own folder for example, root keeps them, and says why. Modes are never widened for that user's sake, but of the
-data folder itself: it may add files there, and cannot remove those of others.
+That user has to reach the program, the data folder and the folders of settings. If that user cannot, since all of it is
+in root's own folder for example, the processes run as root, and the log says why. Modes are never widened for that
+user's sake, but of the data folder itself: it may add files there, and cannot remove those of others.
 """
 
 from __future__ import annotations

@@ -81,9 +81,9 @@ class Fleet:
 
         starting: True until all has been ready once, so that a child which cannot run ends the start.
 
-        Raises StartFailed: only while starting.
+        Raises StartFailed: when a child cannot run, while starting.
         Raises EmbeddedPostgresError: when PostgreSQL cannot be started again.
-        Raises StopRequested: instead of waiting for a database that replays its log.
+        Raises StopRequested: when a signal asks for the end while the database replays its log.
         """
         if self._postgres is not None and not self._postgres.alive():
             self._terminal.report("PostgreSQL ended; restarting it")

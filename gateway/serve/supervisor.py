@@ -68,10 +68,10 @@ class Started(msgspec.Struct, frozen=True):
 class Child:
     """One supervised process.
 
-    log: the file that its output is appended to.
-    env: its whole environment.
-    pass_fds: file descriptors that it inherits.
-    account: the user that it runs as; None for that of this process.
+    log: the file that the process's output is appended to.
+    env: the whole environment of the process.
+    pass_fds: file descriptors that the process inherits.
+    account: the user that the process runs as; None: the user of this process.
     clock: seconds on a monotonic clock.
     """
 

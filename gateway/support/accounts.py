@@ -100,7 +100,7 @@ def step_down(account: Account) -> None:
 
 
 def step_up() -> None:
-    """End what `step_down` began; do nothing where it did not."""
+    """Take root's rights back after `step_down`; do nothing if it has given none up."""
     if _stepped_down():
         os.seteuid(0)
         os.setegid(0)

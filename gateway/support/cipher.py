@@ -113,7 +113,7 @@ class Cipher:
     def tags(self, metadata: Mapping[str, str], project_id: str, key_id: str | None = None) -> list[bytes]:
         """Return a keyed digest of each pair, by which equal pairs of a project are found without being read.
 
-        key_id: the id of the key to make the digests with; None: the one that encrypts.
+        key_id: the id of the key to make the digests with; None: the key that encrypts.
         """
         key = _derived(self._keys[key_id or self._first.id], b"tags", project_id)
         pairs = (msgspec.msgpack.encode(pair) for pair in sorted(metadata.items()))

@@ -16,7 +16,7 @@ CHECK_S = 1.0
 class DiskReserve:
     """Room that stays free on the disk of a folder.
 
-    min_free_bytes: its size; 0: no room is kept. clock: seconds on a monotonic clock.
+    min_free_bytes: the size of the room; 0: no room is kept. clock: seconds on a monotonic clock.
     """
 
     def __init__(self, folder: Path, min_free_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:

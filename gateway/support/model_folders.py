@@ -36,7 +36,7 @@ def needs_safetensors(driver: Driver) -> bool:
 def on_this_machine(served: ServedPool, settings: Settings) -> ServedPool:
     """Return a pool whose revisions name the folders of this machine.
 
-    Where the folder of the row, which another host wrote, is not here, name the one that this host prepares.
+    If the folder that another host wrote into the row is not here, name the folder that this host prepares.
     """
     revisions = {}
     for number, each in served.revisions.items():

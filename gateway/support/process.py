@@ -108,9 +108,9 @@ def close_to_others(folder: Path) -> None:
 
 
 def private_folder(path: Path, uid: int, gid: int) -> Path:
-    """Make a folder that only uid can enter, or check that an existing one is such.
+    """Make a folder that only uid can enter, or check that an existing one is of this kind.
 
-    Raises PermissionError where somebody else made it: in a shared place like /tmp that would be a trap.
+    Raises PermissionError: when somebody else made the folder: in a shared place like /tmp that would be a trap.
     """
     try:
         path.mkdir(mode=0o700)

@@ -31,7 +31,9 @@ class Secrets:
     def open(
         self, content_key: str | None, data: bytes, column: SecretColumn, organization_id: str, owner: str
     ) -> bytes:
-        """Return a secret in clear. content_key: the id of the key that it was sealed with; None: it was not sealed.
+        """Return a secret in clear.
+
+        content_key: the id of the key that it was sealed with; None: the secret was not sealed.
 
         Raises ContentUnreadable: when this gateway lacks the key, or the secret was sealed for another column,
         organization or owner.

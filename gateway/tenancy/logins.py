@@ -98,9 +98,10 @@ class Logins:
         idle: datetime.timedelta | None = None,
         require_totp: Literal["nobody", "owners", "everybody"] = "nobody",
     ) -> None:
-        """Keep what logins need. failures: the cap per address that bad keys count in as well.
+        """Prepare to log people in. failures: the cap of failures per address, which bad keys share.
 
-        open_secret: opens seeds of authenticators. idle: ends logins that are unused for so long; None: none.
+        open_secret: opens seeds of authenticators.
+        idle: ends logins that are unused for so long; None: no login ends so.
         require_totp: the people that need an authenticator.
         """
         self.idle = idle
@@ -197,8 +198,9 @@ class Logins:
         """Return the holder of a token.
 
         Raises InvalidCredentials: when nobody holds it any more, or its login was unused for too long.
-        Raises TooManyAttempts: as for bad keys, but never for a token that was good when last seen, since its holder
-        does not guess.
+        Raises TooManyAttempts: when the address has sent too many wrong tokens or keys. A token that was good when last
+        seen is
+        Raises exempt, since its holder does not guess.
         """
         digest = _digest(token)
         if digest not in self._known_tokens:

@@ -96,7 +96,9 @@ class Passkeys:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Keep what passkeys need. party: None where browsers have no passkeys.
+        """Prepare passkeys.
+
+        party: the site that passkeys are for; None if the address is one for which browsers have none.
 
         clock: Unix seconds, near enough to those of the other gateways.
         """
@@ -192,7 +194,10 @@ def _challenge_of(client_data: bytes) -> bytes | None:
 
 
 def _check_new(credential: NewCredential, challenge: bytes, party: RelyingParty) -> Checked | None:
-    """Check a new passkey by WebAuthn, section 7.1; None: it is not good. The first call loads the library."""
+    """Check a new passkey by WebAuthn, section 7.1, and return what it proved; None if it is not good.
+
+    The first call loads the library.
+    """
     from webauthn import verify_registration_response
     from webauthn.helpers import bytes_to_base64url
     from webauthn.helpers.cose import COSEAlgorithmIdentifier

@@ -73,7 +73,8 @@ class Throttle:
 
         Parallel guesses cannot overtake the count. Success forgets all failures (`unlock`).
 
-        Raises TooManyAttempts: while none may be made; Paused: while none of a stranger may.
+        Raises TooManyAttempts: when no attempt may be made now.
+        Raises Paused: when no attempt of a stranger may be made now.
         """
         async with conn.transaction():
             known = await logins.find_known(conn, email, device)

@@ -49,8 +49,8 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt. Messages and tools are plain values of JSON and stay as they are.
 
-        Raises TemplateError: by the template, and where it reads what is not there. Raises ValueError: without any
-        message, or where the last message cannot be continued.
+        Raises TemplateError: when the template raises it, or reads what is not there.
+        Raises ValueError: when there is no message, or the last message cannot be continued.
         """
         if not messages:
             raise ValueError("there must be at least one message")

@@ -60,7 +60,7 @@ class ThinkingText:
         return [("text", held)]
 
     def _step(self, parts: list[Part]) -> bool:
-        """Take what is decided of the text that is held; tell whether there may be more of it."""
+        """Take the part of the held text that is decided; tell whether another part of it may be."""
         match self._state:
             case "start":
                 begun = self._held.lstrip()

@@ -146,9 +146,9 @@ class Tokenizer:
         return self._encode_all([text], add_special_tokens=add_special_tokens)[0]
 
     def encode_chat(self, text: str, owner: str) -> list[int]:
-        """Return the token ids of what `render_chat` returned, without any around it.
+        """Return the token ids of a text that `render_chat` returned, without special tokens around it.
 
-        owner: the one whose earlier turns may be remembered for it.
+        owner: the project whose earlier turns may be remembered.
         """
         if self._pieces is None:
             return self.encode_text(text, add_special_tokens=False)

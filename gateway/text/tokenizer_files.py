@@ -40,7 +40,8 @@ class TokenizerFiles(msgspec.Struct, frozen=True):
 def read_tokenizer(folder: Path) -> TokenizerFiles:
     """Read the tokenizer of a model folder.
 
-    Raises FileNotFoundError: without `tokenizer.json`. Raises ValueError: when a file beside it says what is no token.
+    Raises FileNotFoundError: when `tokenizer.json` is missing.
+    Raises ValueError: when a file beside it names a token that is none.
     """
     path = folder / "tokenizer.json"
     if not path.exists():

@@ -100,7 +100,7 @@ class WebhookSender:
                         await self._wake.wait()
 
     async def _begin(self, client: httpx.AsyncClient) -> None:
-        """Start what is due and has room."""
+        """Start to send the deliveries that are due and have room."""
         if len(self._sending) >= MAX_SENDING:
             return
         async with self._database.acquire() as conn:
@@ -143,7 +143,7 @@ class WebhookSender:
         return None
 
     async def _send(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
-        """Send a message to a webhook. Of the answer, only the status is read.
+        """Send a message to a webhook, and read only the status of the answer.
 
         Raises Undeliverable: when the status is no success.
         Raises ContentUnreadable: when this gateway lacks the content key that encrypted the webhook's secret.

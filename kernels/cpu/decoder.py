@@ -1,7 +1,7 @@
 """A decoder's step on a CPU in one call: all layers, attention over the paged cache, and the adapters of all rows.
 
-Semantics: those of the modules of `kernels` in their order, with products as `kernels.cpu.linear` has them. All numbers
-are in float32 but for the embedding, which is a matrix of small integers, too, the cache and the matrices of adapters.
+Semantics: the modules of `kernels`, one after another, with the products of `kernels.cpu.linear`. All numbers are in
+float32 but for the embedding, which is a matrix of small integers, too, the cache and the matrices of adapters.
 
 The structs of this module are those of `native/step/model.h`.
 """

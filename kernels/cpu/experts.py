@@ -1,7 +1,7 @@
 """Products with the frozen matrices of experts, and what adapters add to them, on a CPU: a group of each in one call.
 
-Semantics: those of `kernels.experts` with products as `kernels.cpu.linear` has them, and those of
-`kernels.expert_lora`, in float32 between the inputs and the sum. A row depends on nothing but itself.
+Semantics: `kernels.experts` with the products of `kernels.cpu.linear`, and `kernels.expert_lora`, in float32 between
+the inputs and the sum. A row depends on nothing but itself.
 
 The structs of this module are those of `native/experts/adapt.h`.
 """

@@ -1,6 +1,6 @@
 """Builds the native kernels into wheels and into editable installs; hatchling calls this with `ziglang` installed.
 
-Where the kernels cannot be built the wheel has none, and serves with PyTorch's operations.
+If the kernels cannot be built, the wheel has none, and the engine computes with PyTorch's operations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shared object of the kernels for CPUs. Where it is missing or does not load, PyTorch's operations compute."""
+"""The shared object of the kernels for CPUs. If it is missing or does not load, PyTorch's operations compute."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 class NativeLibrary:
     """The functions of one shared object, with their types.
 
-    all_paths: the paths that this processor can run, the slowest first. paths: those of them that are in use.
+    all_paths: the paths that this processor can run, the slowest first. paths: the part of all_paths that is in use.
     """
 
     def __init__(self, path: Path) -> None:

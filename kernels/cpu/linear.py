@@ -25,7 +25,7 @@ _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 class NativeLinear:
     """A product with a matrix of small integers, with the calls of `kernels.linear.Linear`.
 
-    path: the one of `library.paths` to use, None for the fastest. As many threads compute as PyTorch has.
+    path: the path of `library.paths` to use, None for the fastest. As many threads compute as PyTorch has.
     matrix: the address of the native matrix; bias: in float32.
     """
 

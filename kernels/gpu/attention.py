@@ -5,7 +5,7 @@ Semantics, for a query at position p of a sequence whose slots are s[0..p], grou
     over max(0, p - window + 1) <= j <= p                                       (Kwon et al., 2023: PagedAttention)
     capped(s) = softcap * tanh(s / softcap), or s where softcap is 0        (Gemma Team, 2024, arXiv 2408.00118)
 
-The newest `query length` positions of every sequence are queries; what lies before them is cached already. Where each
+The newest `query length` positions of every sequence are queries; what lies before them is cached already. If each
 sequence has one query, its context is split (`kernels.gpu.decode_attention`); where tiles of queries are listed, they
 go through it (`kernels.gpu.prefill_attention`). Neither reads a position that no query of its program may see, so what
 a reused block still holds does not matter.

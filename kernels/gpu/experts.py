@@ -109,7 +109,7 @@ class TritonGrouped:
         self._weight, self._bias = weight, bias
 
     def __call__(self, x: Tensor, rows: ExpertRows) -> Tensor:
-        """Multiply each row of x [M, in], contiguous, by its expert's matrix. rows: those of `sorted_rows`."""
+        """Multiply each row of x [M, in], contiguous, by its expert's matrix. rows: as `sorted_rows` returned them."""
         assert rows.chunks is not None
         out = torch.empty(len(x), self._weight.shape[1], dtype=x.dtype, device=x.device)
         grouped_launch(out, x, self._weight, self._bias, rows.chunks).run()

@@ -3,8 +3,8 @@
 Every program belongs to one chunk of rows of one slot (`kernels.gpu.work_list`). Few rows make programs that move a few
 KiB, so what counts is how many reads wait for each other: a chunk's rank and addresses are found by its number, having
 been looked up once for the whole step (`resolve_kernel`), and the first ranks of B, their sums and the base output are
-all asked for before any of them is needed. Where an adapter has no further ranks, which is usual, a program's tiles are
-on their way while those before them are computed.
+all asked for before any of them is needed. If an adapter has no further ranks, which is usual, a program's tiles are on
+their way while those before them are computed.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _expand_tile(
 ):  # fmt: skip
     """Add the deltas of columns n of one projection to target.
 
-    FURTHER: of all ranks, not only of the first BLOCK_R, whose sums are h.
+    FURTHER: add the deltas of all ranks, not only of the first BLOCK_R, whose sums are h.
     """
     b_block = b_block_of(b, r, rank, n, size)
     base = tl.load(target, mask=inside[:, None] & (n < size), other=0.0)

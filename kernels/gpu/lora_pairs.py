@@ -60,7 +60,7 @@ def expand_rows_kernel(
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Do what `expand_kernel` does, for chunks of one or two rows, which would leave matrix units idle.
+    """Compute as `expand_kernel`, for chunks of one or two rows, which would leave matrix units idle.
 
     Every thread asks for all of its part of B at once.
     """
@@ -113,7 +113,7 @@ def activate_rows_kernel(
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Do what `activate_kernel` does, for chunks of one or two rows."""
+    """Compute as `activate_kernel`, for chunks of one or two rows."""
     chunk = tl.program_id(0)
     up_entry = tl.num_programs(0) + chunk
     gate_rank = tl.load(rank_table + chunk)

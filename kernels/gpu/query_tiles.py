@@ -4,7 +4,7 @@ Semantics:
     tiles = (sequence, its first query) for each sequence's queries cut every queries_at_once, those that see most
             positions first; (-1, -1) beyond the last one
 
-Which queries share a tile depends on their own sequence alone. There are as many tiles as the worst case needs
+The queries that share a tile depend on their own sequence alone. There are as many tiles as the worst case needs
 (`max_tiles`), which follows from shapes, and the kernel skips those beyond the last.
 """
 

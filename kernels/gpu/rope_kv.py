@@ -49,7 +49,7 @@ def rope_and_write_kv_reference(
     norms: HeadNorms | None = None,
     scales: Tensor | None = None,
 ) -> Tensor:
-    """Do what `rope_and_write_kv_` does, by the definition, in fp32 until rounded once.
+    """Compute as `rope_and_write_kv_`, by the definition, in fp32 until rounded once.
 
     Returns q rotated, [N, H, D]; qkv stays as it is.
     """

@@ -97,7 +97,7 @@ def _moved(value: str, places: Mapping[str, str]) -> str:
 
 
 def write_secrets(folder: Path, secrets: Mapping[str, str], names: Iterable[str]) -> None:
-    """Write the files of secrets. names: those that are asked for, of which each has to be there."""
+    """Write a file for each secret of these names."""
     folder.mkdir(mode=0o700)
     for name in names:
         (folder / name).write_text(secrets[name])

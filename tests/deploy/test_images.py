@@ -60,7 +60,7 @@ def size_mb(folder: Path) -> float:
 
 
 def configuration(name: str) -> dict[str, Any]:
-    """Return what an image says about how it is run."""
+    """Return the configuration with which an image is run."""
     command = ["buildah", "--root", OUT / "storage", "--runroot", OUT / "run", "inspect", "--type", "image"]
     environ = os.environ | {"STORAGE_DRIVER": "vfs"}
     done = subprocess.run([*command, f"localhost/lorikeet-{name}"], env=environ, capture_output=True, check=True)

@@ -99,7 +99,7 @@ def rotate_api_key(operator: Operator) -> None:
 
 
 def rotate_content_key_and_role_of_gateways(operator: Operator) -> None:
-    """Rotate what gateways read at their start, together, since a start of a gateway takes longest here."""
+    """Rotate the secrets that gateways read at their start, together, since a start of a gateway takes longest here."""
     for role, keys in (("lorikeet_first", (OLD, NEW)), ("lorikeet_second", (NEW, OLD))):
         asyncio.run(execute(operator.dsn, f"CREATE ROLE {role} LOGIN PASSWORD '{role}'"))
         dsn = operator.of_role(role, role)

@@ -109,7 +109,7 @@ async def send(site: Site, number: int, data: bytes) -> tuple[int, bytes]:
 
 
 def _again(site: Site, number: int, requests: list[bytes]) -> Act:
-    """Return what sends one of these requests after the other."""
+    """Return a function that sends one of these requests after the other."""
     turn = number
 
     async def act() -> int:

@@ -60,7 +60,7 @@ class Watcher:
     """One streaming request over a connection of its own.
 
     The client disconnects after `leave_after` tokens, or with the next bytes after any thread has set `leave`. secret:
-    of an API key; None for the site's own key.
+    the secret of an API key; None: the site's own key.
     """
 
     def __init__(self, site: Site, gateway: int, *, secret: str | None = None, **fields: Any) -> None:

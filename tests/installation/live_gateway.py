@@ -31,7 +31,7 @@ BASE = "tiny"
 class LiveGateway:
     """A gateway that serves from `start` to `stop`.
 
-    url: its root.
+    url: the root of the gateway's URLs.
     """
 
     def __init__(self, settings: Settings, model_dir: Path, dsn: str) -> None:

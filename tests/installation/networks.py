@@ -19,7 +19,8 @@ def enter(network: str) -> None:
 
 @contextmanager
 def inside(network: str) -> Iterator[None]:
-    """Let what this thread opens and starts be in a network of its own until the context is left; "" changes nothing.
+    """Let sockets and processes that this thread opens be in a network of its own until the context is left; "" changes
+    nothing.
 
     Unix sockets of the file system reach across networks.
     """

@@ -35,7 +35,7 @@ def wait_until(
 ) -> T:
     """Call `ask` until its answer is true, and return this answer.
 
-    Raises AssertionError: after `patience_s`, with `what`.
+    Raises AssertionError: when `patience_s` are over; the message is `what`.
     """
     deadline_s, longest_s = time.monotonic() + patience_s, max(pause_s, LONGEST_PAUSE_S)
     while not (answer := ask()):
@@ -54,7 +54,7 @@ async def until(
 ) -> T:
     """Await `ask()` until its answer is true, and return this answer; the event loop goes on meanwhile.
 
-    Raises AssertionError: after `patience_s`, with `what`.
+    Raises AssertionError: when `patience_s` are over; the message is `what`.
     """
     deadline_s, longest_s = time.monotonic() + patience_s, max(pause_s, LONGEST_PAUSE_S)
     while not (answer := await ask()):
@@ -84,7 +84,7 @@ def wait_ready(url: str, *, check: Callable[[], object] = lambda: None, log: Tex
 
     check: called between tries; raises where the gateway has ended and can never become ready.
 
-    Raises AssertionError: after `PATIENCE_S`, with `log`.
+    Raises AssertionError: when `PATIENCE_S` are over; the message is the log.
     """
 
     def ask() -> bool:

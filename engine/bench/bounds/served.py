@@ -41,7 +41,10 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
-    """Yield a row for each number of streams. Raises SystemExit: without the server's URL or a key."""
+    """Yield a row for each number of streams.
+
+    Raises SystemExit: when the server's URL or a key is missing.
+    """
     url = options.url or os.environ.get("OPENAI_BASE_URL", "")
     key = options.key or os.environ.get("OPENAI_API_KEY", "")
     if not url or not key:

@@ -192,7 +192,7 @@ def _prove(
 
 
 def pooled(rows: Tensor, pooling: str) -> Tensor:
-    """Return what stands for a text of these hidden states [T, hidden]."""
+    """Return the embedding of a text from its hidden states [T, hidden], by a pooling."""
     if pooling == "mean":
         return rows.float().mean(0).to(rows.dtype)
     return rows[0] if pooling == "cls" else rows[-1]

@@ -87,7 +87,7 @@ class Classifier:
         return logits.float()
 
     def output(self) -> Any:
-        """Return what the inner model would: hidden states to be scored, and what its pooler makes of them."""
+        """Return an output of the inner model's class: the given hidden states, and its pooler's output, if any."""
         assert self._given is not None
         fields = {"last_hidden_state": self._given}
         if self._pooler is not None:

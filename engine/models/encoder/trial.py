@@ -61,9 +61,9 @@ class _Trial:
 
 
 def try_encoder(model: PreTrainedModel, inner: nn.Module, adapters: StepAdapters, num_layers: int) -> TriedEncoder:
-    """Return what a text of NUM_ROWS rows shows of an encoder.
+    """Compute a text of NUM_ROWS rows with an encoder, and return how its layers attend and call their linears.
 
-    Raises UnsupportedModel: for a layer whose attention is not one that is computed.
+    Raises UnsupportedModel: when a layer's attention is not one that is computed.
     """
     trial = _Trial()
     connect(model, trial)

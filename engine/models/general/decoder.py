@@ -20,7 +20,10 @@ from engine.models.general.linears import StepAdapters
 
 
 class GeneralDecoder:
-    """A model on one device, its linears ours. output_class: that of the inner model's output."""
+    """A model of transformers on one device, with our linears in it.
+
+    output_class: the class of the inner model's output.
+    """
 
     def __init__(
         self, model: PreTrainedModel, layers: list[LayerAttention], adapters: StepAdapters, output_class: Any
@@ -97,7 +100,7 @@ class _Inner(nn.Module):
         self._output_class = output_class
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the head reads of the inner model, such as a factor."""
+        """Return an attribute of the inner model that the head reads, such as a factor."""
         try:
             return super().__getattr__(name)
         except AttributeError:

@@ -24,8 +24,9 @@ from engine.models.general.interface import STEPS
 class Kind(NamedTuple):
     """A kind of models of transformers.
 
-    auto: the class that makes such models. unused: the beginnings of names of weights that may be missing, since
-    nothing is computed by them. beside: those of tensors that files may have, such as a head for training.
+    auto: the class that makes such models.
+    unused: beginnings of names of weights that may be missing, since nothing is computed by them.
+    beside: beginnings of names of tensors that files may have besides, such as a head for training.
     """
 
     auto: Any

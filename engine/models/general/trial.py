@@ -30,7 +30,10 @@ class Trial:
         self.layers: dict[int, LayerAttention] = {}
 
     def __call__(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, asked: dict[str, Any]) -> Tensor:
-        """Note what a layer asks of attention, and return zeros. Raises UnsupportedModel: for another kind."""
+        """Note the kind of attention that a layer asks for, and return zeros.
+
+        Raises UnsupportedModel: when the engine does not compute this kind.
+        """
         layer = getattr(module, "layer_idx", None)
         if type(layer) is not int:
             raise UnsupportedModel(f"{type(module).__name__} has no layer_idx")
@@ -55,9 +58,9 @@ class Tried(NamedTuple):
 
 
 def try_model(model: PreTrainedModel, adapters: StepAdapters, num_layers: int) -> Tried:
-    """Return what a text of NUM_ROWS rows shows of a model.
+    """Compute a text of NUM_ROWS rows with a model, and return how its layers attend and call their linears.
 
-    Raises UnsupportedModel: for a layer whose attention is not one that the cache serves.
+    Raises UnsupportedModel: when a layer's attention is not one that the cache serves.
     """
     trial = Trial()
     connect(model, trial)

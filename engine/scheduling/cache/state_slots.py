@@ -55,8 +55,8 @@ class StateSlots:
     def start(self, sequence: Sequence, at: int, positions: Iterable[int], block_size: int) -> bool:
         """Give a sequence a slot, in which it begins with the snapshot at a position, or with zeros at position 0.
 
-        positions: those at which it shall take snapshots, as far as there is room; all are ends of its blocks, whose
-        hashes are known. Return False, and change nothing, where no slot is free.
+        positions: the positions at which the sequence takes snapshots, as far as there is room; each is the end of a
+        block whose hash is known. Return False, and change nothing, if no slot is free.
         """
         if not self.has_room(sequence, at, block_size):
             return False

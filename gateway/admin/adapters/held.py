@@ -10,9 +10,11 @@ SHOWN = 10
 
 
 def check_not_in_experiment(names: Sequence[str], what: str) -> None:
-    """Raise Conflict where experiments need a thing.
+    """Check that no experiment needs a thing. names: the names of the experiments that do.
 
-    names: those of the experiments. what: the thing, in words for the beginning of a sentence.
+    what: the thing, in words for the beginning of a sentence.
+
+    Raises Conflict: when there are names.
     """
     if not names:
         return

@@ -34,7 +34,7 @@ Label = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^(\*|[A-Za-z0
 class PriceIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The price of tokens that match the model, adapter class and service tier.
 
-    Where several entries match, the entry that names most counts; a model counts more than a class, a class more than a
+    If several entries match, the entry that names most counts; a model counts more than a class, a class more than a
     tier.
     """
 

@@ -67,7 +67,7 @@ class ReconciliationController(Controller):
 
     @get(opt=needs("organization.read"))
     async def reconciliation(self, services: Services) -> ReconciliationOut:
-        """Compare what the engines computed with what the ledger has."""
+        """Compare the tokens that engines computed with the tokens in the ledger."""
         found = await services.reconcile()
         return ReconciliationOut(found.engines, [_wire(each) for each in found.lost_journals])
 

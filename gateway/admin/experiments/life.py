@@ -166,8 +166,9 @@ async def _load_arms(
 ) -> frozenset[tuple[str | None, str]]:
     """Load the adapters of a draft's arms on their engines, and return them as (digest of the base, content key).
 
-    Outside of the transaction that starts the experiment: it takes as long as engines take.
-    Raises Conflict: naming the first arm that is not ready.
+    Called outside of the transaction that starts the experiment, since it takes as long as engines take.
+
+    Raises Conflict: when an arm is not ready; the error names the first one.
     """
     async with services.database.transaction() as conn:
         await keep_pools(conn)

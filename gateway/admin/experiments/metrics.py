@@ -97,7 +97,10 @@ class FeedbackMetricController(Controller):
 
 
 def _check(wanted: wire.CreateFeedbackMetric) -> None:
-    """Check what the types of fields do not say. Raises InvalidRequest: for the first field that is wrong."""
+    """Check the rules of a new metric that the types of fields do not express.
+
+    Raises InvalidRequest: when a field is wrong; the error names the first one.
+    """
     if wanted.name in METRICS:
         raise wrong_value("name", "a built-in metric has this name")
     if "." in wanted.name:

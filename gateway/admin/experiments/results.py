@@ -76,10 +76,11 @@ class ExperimentResultController(Controller):
         services: Services,
         caller: Caller,
     ) -> wire.ExperimentResults:
-        """Return what a look at an experiment shows now. Each number holds however often anybody looks.
+        """Return an experiment's results as a look at them shows now. Each number holds however often anybody looks.
 
         The query `metric` names the only metric to show; `as_of`, in Unix seconds, asks for the latest look that was
-        kept up to then. `segment` names a kind of segments, each of which is shown as well as the sums are now.
+        kept up to
+        then. `segment` names a kind of segments, each of which is shown as well, by the sums of now.
         """
         metric, as_of = request.query_params.get("metric"), _read_time(request.query_params.get("as_of"))
         kind = _read_kind(request.query_params.get("segment"))
@@ -107,7 +108,7 @@ class ExperimentResultController(Controller):
         services: Services,
         caller: Caller,
     ) -> wire.ExperimentTimeline:
-        """Return what looks at the end of each day would have shown, the oldest day first."""
+        """Return the results that a look at the end of each day would have shown, the oldest day first."""
         metric = request.query_params.get("metric")
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)

@@ -169,7 +169,7 @@ class SetGuardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     margin: Annotated[float, Meta(ge=0, le=10)] = 0.0
     """The tolerated worsening, as a part of the control's value: 0.1 is 10 %."""
     goal: Goal | None = None
-    """The better direction. Null: that of the built-in metric; a feedback metric needs one."""
+    """The better direction. Null: the built-in metric's own direction; a feedback metric needs a goal."""
 
 
 class SetMetrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -388,7 +388,7 @@ class GuardrailMetric(msgspec.Struct, frozen=True):
     margin: float
     """The tolerated worsening, as a part of the control's value."""
     goal: Goal | None
-    """The better direction; null: that of the built-in metric."""
+    """The better direction; null: the built-in metric's own direction."""
 
 
 class ExperimentMetrics(msgspec.Struct, frozen=True):

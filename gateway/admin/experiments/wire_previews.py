@@ -61,13 +61,13 @@ class PreviewExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     power: Annotated[float, Meta(ge=0.5, le=0.99)] = 0.8
     """The probability with which the effect is to be found."""
     alpha: Annotated[float, Meta(ge=MIN_ALPHA, le=MAX_ALPHA)] | None = None
-    """The level; null: that of the experiment, or 0.05."""
+    """The level; null: the experiment's level, or 0.05."""
     num_arms: Annotated[int, Meta(ge=2, le=MAX_ARMS)] | None = None
     """Number of equal arms; null: as many as the experiment has, or 2."""
     num_primary: Annotated[int, Meta(ge=1, le=MAX_PRIMARY)] | None = None
     """Number of primary metrics, which share alpha; null: as many as the experiment has, or 1."""
     coverage: Coverage | None = None
-    """The part of units that take part, in parts of 10,000; null: that of the experiment, or all."""
+    """The part of units that take part, in parts of 10,000; null: the experiment's coverage, or all."""
     outcome_window_seconds: Annotated[int, Meta(ge=MIN_WINDOW_SECONDS, le=MAX_WINDOW_SECONDS)] | None = None
     """Seconds that the outcomes of the last unit count; null: the experiment's window, or none."""
     min_days: Annotated[int, Meta(ge=0, le=MAX_MIN_DAYS)] | None = None
@@ -118,7 +118,7 @@ class SizeNeeded(msgspec.Struct, frozen=True, kw_only=True):
     """The thing that counted as a unit of the past."""
     past_days: int
     text: str
-    """The same in words."""
+    """One sentence that says how many units are needed, and for how long."""
 
 
 class ExperimentPreview(msgspec.Struct, frozen=True):
@@ -184,5 +184,5 @@ class ExperimentCalibration(msgspec.Struct, frozen=True, kw_only=True):
     """The part in which an ordinary test, looked at each day, ever did."""
     horizons: list[EffectFound]
     text: str
-    """The same in words."""
+    """One sentence that says what the calibration found."""
     object: Literal["organization.project.experiment.calibration"] = "organization.project.experiment.calibration"

@@ -96,7 +96,7 @@ class JudgedResult(msgspec.Struct, frozen=True, kw_only=True):
     interval: Bounds
     """The effects that are not excluded at the level `alpha`, however often anybody looks."""
     effect_by_people: float
-    """The same from the units about which people voted alone."""
+    """The effect measured by the people's votes alone, without the judge."""
     interval_by_people: Bounds
     effect_by_judge: float
     """The difference of the judge's own mean votes: its bias is in it."""

@@ -40,7 +40,7 @@ def change(part: float) -> str:
 def comparison_text(
     metric: str, arm: str, control: str, interval: Bounds, relative: Bounds | None, verdict: Verdict
 ) -> str:
-    """Say what is known of a metric in one arm beside the control."""
+    """Return a sentence on the difference of a metric between one arm and the control."""
     if interval.low is None or interval.high is None:
         return f"{metric} in {arm}, compared with {control}: nothing is known yet."
     if relative is not None and relative.low is not None and relative.high is not None:
@@ -57,7 +57,7 @@ def comparison_text(
 
 
 def judged_text(metric: str, arm: str, control: str, interval: Bounds) -> str:
-    """Say what is known of people's votes in one arm beside the control, with the help of a judge."""
+    """Return a sentence on the difference of people's votes between one arm and the control, with a judge's help."""
     if interval.low is None or interval.high is None:
         return f"{metric} in {arm}, with the help of a judge, compared with {control}: nothing is known yet."
     return (
@@ -68,7 +68,10 @@ def judged_text(metric: str, arm: str, control: str, interval: Bounds) -> str:
 
 
 def quantile_text(metric: str, arm: str, control: str, found: Bounds, verdict: Verdict) -> str:
-    """Say what is known of a quantile in one arm beside the control. found: the differences that are not excluded."""
+    """Return a sentence on the difference of a quantile between one arm and the control.
+
+    found: the differences that are not excluded.
+    """
     if found.low is None or found.high is None:
         return f"{metric} in {arm}, compared with {control}: nothing is known yet."
     proven = {"better": "that is better", "worse": "that is worse"}.get(verdict, "no difference is proven yet")
@@ -79,7 +82,7 @@ def quantile_text(metric: str, arm: str, control: str, found: Bounds, verdict: V
 
 
 def guardrail_text(metric: str, arm: str, verdict: str) -> str:
-    """Say what a guardrail found."""
+    """Return a sentence with the verdict of a guardrail."""
     found = {
         "harmed": "harm is proven",
         "safe": "no harm beyond the margin, which is proven",
@@ -119,7 +122,10 @@ def conclusion(
     is_stopped: bool = False,
     chosen: str | None = None,
 ) -> str:
-    """Say what may be concluded from a look, and what not yet. chosen: the arm that was decided for before the look."""
+    """Return a sentence with the conclusion that a look allows, or why it allows none yet.
+
+    chosen: the arm that was decided for before the look.
+    """
     if is_srm:
         return (
             "Units are not split as declared, so nothing here is to be believed. Find out why before anything else: "

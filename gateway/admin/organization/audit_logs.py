@@ -120,7 +120,7 @@ def _time(params: MultiDict[Any], name: str) -> float | None:
 
 
 def _for_members(row: audit.AuditRow, insiders: frozenset[str]) -> audit.AuditRow:
-    """Return what members of a project may see of a change of it.
+    """Return the part of an audit record that members of the changed project may see.
 
     Numbers and hashes are the organization's, and would tell how much happens in other projects.
     """

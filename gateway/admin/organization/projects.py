@@ -252,7 +252,10 @@ async def _set_suspended(services: AdminServices, caller: Actor, project_id: str
 async def _changed(
     conn: Connection, caller: Actor, event: str, before: projects.ProjectRow, shown: object = None
 ) -> Project:
-    """Record what the project was, or `shown` in its place, and is now."""
+    """Record a change of a project in the audit log, and return the project as it is now.
+
+    before: the project as it was. shown: the record of the project as it was, if it is another one than `before`.
+    """
     after = _wire(await existing_project(conn, caller.organization_id, before.id))
     was = _wire(before) if shown is None else shown
     await audit.record(conn, author(caller), event, before.id, project_id=before.id, before=was, after=after)

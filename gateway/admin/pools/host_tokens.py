@@ -186,7 +186,7 @@ async def check_operator(conn: Connection, caller: Actor) -> None:
 
 
 def check_labels(labels: Mapping[str, str], field: str = "labels") -> None:
-    """Check labels. field: the field of the request that has them, for the error.
+    """Check labels. field: the name of the request's field with the labels, for the error.
 
     Raises InvalidRequest: when a name or a value cannot be that of a label.
     """
@@ -194,7 +194,7 @@ def check_labels(labels: Mapping[str, str], field: str = "labels") -> None:
 
 
 def check_excluded(excluded: Mapping[str, Sequence[str]], field: str = "exclusion") -> None:
-    """Check values of labels, by the labels' names. field: the field of the request that has them, for the error.
+    """Check values of labels, by the labels' names. field: the name of the request's field with them, for the error.
 
     Raises InvalidRequest: when a name or a value cannot be that of a label.
     """

@@ -63,7 +63,7 @@ class PoolScalingIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CreatePool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A new pool: a base model under a name, and how many engines serve it for whom."""
+    """A new pool: a base model under a name, the number of engines that serve it, and the tenants that may use it."""
 
     name: str
     """The name by which requests ask for the base model. No two pools of the installation have the same name."""

@@ -274,7 +274,8 @@ def detail_wire(
 ) -> PoolDetail:
     """Return a pool with its revisions and replicas.
 
-    shortage: as for `condition_of`. hosts: the names of hosts by id. outlook: as in `PoolScaling`.
+    shortage: as for `condition_of`. hosts: the names of hosts by id. outlook: a sentence on what the automatic number
+    of replicas does next.
     """
     return PoolDetail(
         **_fields(pool, shortage, healths, outlook),

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 async def checked_document(services: AdminServices, wanted: UpdateRoute, caller: Actor, project_id: str) -> str:
     """Return the document of a route as it is kept.
 
-    Raises InvalidRequest: with the path of the node at fault, also where the project may not use a target, or where the
-    caller may not let another project pay.
+    Raises InvalidRequest: when a node is wrong, the project may not use a target, or the caller may not let another
+    project pay;
+    Raises the error has the path of the node.
     """
     document = read_document(msgspec.json.encode(wanted.document))
     _check_patterns(document)
@@ -39,8 +40,10 @@ async def checked_document(services: AdminServices, wanted: UpdateRoute, caller:
 async def checked_shared_document(services: AdminServices, wanted: UpdateRoute, caller: Actor) -> str:
     """Return the document of a route for all projects of the caller's organization as it is kept.
 
-    Raises InvalidRequest: with the path of the node at fault, also where a target is no base model that all projects of
-    the organization may use, nor an adapter's name under one: what else a name stands for differs by project.
+    Raises InvalidRequest: when a node is wrong, or a target is neither a base model that all projects of the
+    organization may use
+    Raises nor an adapter's name under one: what else a name stands for differs by project. The error has the path of
+    the node.
     """
     document = read_document(msgspec.json.encode(wanted.document))
     _check_patterns(document)
@@ -74,7 +77,7 @@ def _check_patterns(document: Document) -> None:
 async def check_payers(conn: Connection, caller: Actor, document: Document) -> None:
     """Check that a caller who lets projects pay for copies may write routes of each of them.
 
-    Raises InvalidRequest: by the path of the node, where the caller may not, or where there is no such project.
+    Raises InvalidRequest: when the caller may not, or there is no such project; the error has the path of the node.
     """
     for payer, path in payers_of(document).items():
         if has_permission(caller, "routes.write", payer):

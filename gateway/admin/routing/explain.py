@@ -57,7 +57,7 @@ class ExplainController(Controller):
     async def explain_model(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> ModelExplanation:
-        """Explain what a request to a model of a project would meet now, without running it.
+        """Explain the way of a request to a model of a project, as it would be now, without running it.
 
         The model is a base model, an adapter, an alias, an experiment, or a route of the project or of the
         organization.
@@ -104,9 +104,9 @@ class ExplainController(Controller):
         services: Services,
         caller: Caller,
     ) -> RouteExplanation:
-        """Explain what a route would do with a request of a project, without running it.
+        """Explain the decisions that a route would take for a request of a project, without running it.
 
-        A route of the organization is explained where the project has no name of its own like it.
+        A route of the organization is explained if the project has no name of its own like it.
         """
         wanted = await read_body(request, ExplainRoute)
         return await _explain(services, caller, project_id, name, wanted, _minute(wanted.time))

@@ -20,7 +20,7 @@ TIERS = ("default", "flex", "priority")
 def read_request_body(wanted: ExplainModel) -> ExplainModel:
     """Return a request to explain with what its body says; without a body, as it is.
 
-    Raises InvalidRequest: by the field of the body that is of no use.
+    Raises InvalidRequest: when a field of the body is of no use; the error names the field.
     """
     body = wanted.body
     if body is None:

@@ -223,7 +223,7 @@ async def watch_live(request: Request[Any, Any, Any], services: Services, caller
     token, header = login_token(request), request.headers.get("authorization")
 
     async def rights() -> object:
-        """Return what the caller may do now.
+        """Return the rights that the caller has now.
 
         Raises the guard's error: when the caller may do nothing any more.
         """

@@ -119,7 +119,7 @@ class Driver:
         return len(self._nodes)
 
     async def do(self, call: Call) -> Answer:
-        """Do what the agent asks, and return the answer."""
+        """Carry out a command of the agent, and return the answer."""
         try:
             match call:
                 case Look():
@@ -181,7 +181,9 @@ class Driver:
         return Picture(sorted(engines, key=lambda each: each.generation), list(ended.values()), nodes)
 
     async def _sight(self, supervisor: Any, public_keys: list[str], seconds: float) -> Sight:
-        """Return what a supervisor sees now. One that has not answered yet is not asked again before it has.
+        """Ask a supervisor for its engines.
+
+        One that has not answered the last question yet is not asked again before it has.
 
         Raises TimeoutError: when the answer does not come in time.
         Raises the supervisor's error: when the call fails.
@@ -196,9 +198,9 @@ class Driver:
         return sight
 
     def _note_engines(self, by_node: Mapping[str, Sight], alive: set[str], before: set[tuple[str, int]]) -> None:
-        """Note the engines that were seen; those of nodes that live and said nothing live as well.
+        """Note the engines that nodes have shown. Engines of a node that is alive and did not answer are taken to live.
 
-        before: those that were known when the nodes were asked. One that began after that may not have been seen.
+        before: the engines that were known when the nodes were asked. One that began later may not have been seen.
         """
         nodes = {
             key: node_id
@@ -213,7 +215,7 @@ class Driver:
         self._engine_nodes, self._engines = nodes, engines
 
     async def _ask_all(self, supervisors: dict[str, Any], public_keys: list[str]) -> dict[str, Sight]:
-        """Return what those see that answer; forget those that are dead for good."""
+        """Return the answers of the supervisors that answer in time; forget the supervisors that are dead for good."""
         asked = dict(supervisors)
         sights = await asyncio.gather(
             *(self._sight(each, public_keys, LOOK_S) for each in asked.values()), return_exceptions=True
@@ -320,7 +322,7 @@ class Driver:
 
 
 async def _within(seconds: float, answer: Awaitable[Any]) -> Any:
-    """Return what a supervisor answers within so many seconds. A call that takes longer goes on.
+    """Wait for a supervisor's answer for so many seconds, and return it. A call that takes longer goes on.
 
     Raises TimeoutError: when the answer does not come in time.
     Raises the supervisor's error: when the call fails.
@@ -334,7 +336,7 @@ async def _within(seconds: float, answer: Awaitable[Any]) -> Any:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return what an error of Ray says in its first lines."""
+    """Return the first 300 characters of an error of Ray, on one line."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 

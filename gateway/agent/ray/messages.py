@@ -29,7 +29,7 @@ class Look(msgspec.Struct, frozen=True, tag=True):
     public_keys: list[str]
     """The public keys whose holders may connect to engines from now on."""
     kept: list[str] | None
-    """The replicas for whose engines resources stay free; None: those for which they are."""
+    """The replicas for whose engines resources stay free; None: the same replicas as in the last message."""
 
 
 class Offer(msgspec.Struct, frozen=True, tag=True):
@@ -92,7 +92,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """It is done."""
+    """The reply that a command was carried out."""
 
 
 class Waits(msgspec.Struct, frozen=True, tag=True):

@@ -58,7 +58,7 @@ def needs_gpu(ask: Ask, nodes: Sequence[RayNode]) -> bool:
 
 
 def demand(ask: Ask, *, on_gpu: bool) -> dict[str, float]:
-    """Return what an engine takes, by Ray's names."""
+    """Return the resources that an engine takes, by Ray's names."""
     wanted: dict[str, float] = {CPU: float(ask.num_cpus)}
     num_bytes = GPU_HOST_BYTES if on_gpu else ask.memory_bytes
     if num_bytes:
@@ -67,10 +67,11 @@ def demand(ask: Ask, *, on_gpu: bool) -> dict[str, float]:
 
 
 def label_selector(ask: Ask) -> dict[str, str]:
-    """Return what an engine asks of a node's labels, as Ray has it: one condition for each label.
+    """Return an engine's demands on a node's labels in Ray's form: one condition for each label.
 
-    A label that must have one value has none of the excluded ones: no pool may want both. No node has a value with a
-    slash, which Ray refuses.
+    A label that must have one value has no excluded values: no pool may want both. No node has a value with a slash,
+    which
+    Ray refuses.
     """
     able = {name: sorted(each for each in values if "/" not in each) for name, values in ask.excluded.items()}
     return {name: f"!in({','.join(values)})" for name, values in able.items() if values} | dict(ask.labels)

@@ -28,9 +28,9 @@ def files_folder(data_dir: Path, base_digest: str) -> Path:
 def write_files(
     store: Callable[[], AdapterStore], base: Path, digests: Iterable[str], folder: Path
 ) -> tuple[list[Path], dict[str, str]]:
-    """Write those adapters that have no file yet. Return the files of all, and why there is none of some, by digest.
+    """Write a GGUF file for each adapter that has none yet; blocks.
 
-    base: the folder of the base model. Blocks.
+    Return the paths of all files, and by digest the reasons why adapters have none. base: the folder of the base model.
     """
     files, missing = list[Path](), dict[str, str]()
     for digest in digests:

@@ -40,7 +40,7 @@ class ServerPlan(msgspec.Struct, frozen=True):
     num_threads: int
     """Threads that compute; 0: as many as the server chooses."""
     gpu: str | None
-    """The only accelerator that the server may see, by CUDA's name for it; None: it computes on processors."""
+    """The only accelerator that the server may see, by CUDA's name for it; None: the server computes on processors."""
     adapters: Sequence[str] = ()
     """Files of adapters with which it is started."""
 

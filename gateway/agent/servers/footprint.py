@@ -54,7 +54,7 @@ def footprint(
 ) -> Estimate:
     """Return the memory that a server takes.
 
-    path: as in `model_file`.
+    path: the model's file or folder.
     num_parameters: elements of all weights.
     adapter_bytes: the size of the adapters' files with which the server is started.
     """

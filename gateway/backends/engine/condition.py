@@ -22,7 +22,7 @@ class EngineCondition:
     """The facts about one engine: told by its link as messages come, and by this gateway when it decides."""
 
     def __init__(self, model: EngineModel, link: EngineLink) -> None:
-        """link: the connection to the engine, which says why an engine is not there."""
+        """Begin without a connection. link: the connection to the engine, which says why an engine is not there."""
         self.capabilities = model.capabilities
         """The bounds as the engine said them when it was connected last; the model's own before that."""
         self.resident: frozenset[str] = frozenset()
@@ -91,7 +91,7 @@ class EngineCondition:
         self._since = int(time.time())
 
     def disconnected(self) -> None:
-        """Forget what an engine said that is gone, but for its bounds."""
+        """Forget the state that a lost engine has told, except its bounds."""
         self._is_connected = False
         self._since = int(time.time())
         self._stats = None

@@ -67,7 +67,7 @@ class EngineListener(Protocol):
         """Take a message of the engine, any but Welcome, Refused and a Heartbeat without stats."""
 
     def disconnected(self, reason: str) -> None:
-        """Lose whatever was under way on the engine. Called once after each `connected`."""
+        """Give up all requests that were under way on the engine. Called once after each `connected`."""
 
 
 class EngineLink:
@@ -88,7 +88,7 @@ class EngineLink:
     ) -> None:
         """Prepare the link; `start` connects.
 
-        context: shared with other links, which costs them one thread in all; None: of this link alone.
+        context: the ZeroMQ context; links that share one have one thread together. None: this link has its own.
         peer: the keys for an endpoint that is guarded by them.
         """
         self.detail = "not started"
@@ -231,9 +231,9 @@ class EngineLink:
             self._listener.received(message)
 
     async def _beat(self, frames: Frames) -> None:
-        """Send heartbeats.
+        """Send heartbeats until the engine is lost.
 
-        Raises EngineGone: as soon as `DEAD_AFTER_S` have passed since the engine's last message.
+        Raises EngineGone: when `DEAD_AFTER_S` have passed since the engine's last message.
         """
         loop = asyncio.get_running_loop()
         sequence, beat_s = 0, loop.time()

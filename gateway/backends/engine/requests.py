@@ -60,9 +60,10 @@ class EngineRequests:
         """Yield the deltas that came since the last item, then exactly one Final.
 
         Closing the generator early aborts the request; its usage reaches the sink all the same.
-        trace: as `Submit.trace`.
 
-        Raises InvalidRequest, BackendFailed, Unanswered: as `Backend.generate`.
+        trace: the parent of the engine's spans; "" for none.
+
+        Raises as `Backend.generate`.
         Raises ReadTooSlowly: when more waited for the reader than is kept.
         """
         await self._wait_for_earlier(request.request_id)

@@ -300,7 +300,7 @@ class ServerAdapters:
 
     @contextmanager
     def _answers(self) -> Iterator[None]:
-        """Turn what the server does wrong within the context into the errors of `ensure`, and log it."""
+        """Turn errors of the server within the context into the errors of `ensure`, and log them."""
         try:
             yield
         except ServerRefused as refused:

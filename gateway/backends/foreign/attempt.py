@@ -38,8 +38,9 @@ class Attempt:
         *,
         is_exact: bool,
     ) -> None:
-        """source: gets nothing to keep, but says that no other count will come.
+        """Begin an attempt that has not been sent.
 
+        source: gets nothing to keep, but says that no other count will come.
         is_exact: whether the reply has token ids.
         """
         self.request: GenerateRequest = generation.request

@@ -41,7 +41,11 @@ class ForeignBackend:
         name: ReplicaName,
         own_key: OwnKey = nobodys,
     ) -> None:
-        """authorize: returns the key that the server asks for, "" for none. own_key: finds the keys of projects."""
+        """Prepare a backend that asks the server nothing yet.
+
+        authorize: returns the key that the server asks for, "" for none.
+        own_key: finds the keys of projects.
+        """
         self._server = server
         self._pooled = pooled
         self._changed: Callable[[], None] = _nobody
@@ -96,9 +100,9 @@ class ForeignBackend:
         return items_of(deltas, generation, self._pooled.model.tokenizer, self.stop_at)
 
     async def embed(self, request: GenerateRequest, trace: str = "") -> tuple[bytes, Usage]:
-        """Refuse embeddings, which no driver asks for.
+        """Refuse embeddings, which no driver asks for. The preparation of requests refuses them before.
 
-        Raises InvalidRequest: always; the preparation of requests refuses them before.
+        Raises InvalidRequest: if it is called at all.
         """
         raise InvalidRequest("This model makes no embeddings.", code="unsupported_parameter")
 
@@ -120,7 +124,7 @@ class ForeignBackend:
         return self._requests.usual_ms()
 
     def take_used(self) -> list[Used]:
-        """Return nothing: other servers do not learn what this one did for whom."""
+        """Return nothing: a server of another maker is not told how much of which tenant's work its neighbours did."""
         return []
 
     def report_used(self, elsewhere: dict[str, Service]) -> None:
@@ -151,7 +155,8 @@ class ForeignBackend:
     async def probe(self, key: str) -> AdapterProbe:
         """Try an adapter, as `Backend.probe`.
 
-        Raises Overloaded: also when the server was started without the adapter, since others may have it.
+        Raises as `Backend.probe`.
+        Raises Overloaded: when the server was started without the adapter, since others may have it.
         """
         self._condition.check_ready()
         try:

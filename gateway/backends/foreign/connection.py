@@ -133,9 +133,10 @@ class Connection(asyncio.Protocol):
             await self.wait(until_s)
 
     async def read(self, until_s: float) -> bytes:
-        """Return what has come of the body since the last call, at most READ_BYTES of it, b"" at the body's end.
+        """Return the bytes of the body that came since the last call, at most READ_BYTES; b"" at the body's end.
 
         until_s: the time by the loop's clock until which something has to come.
+
         Raises ServerGone: when the body is cut off, or nothing comes in time.
         """
         if self.has_left_over:
@@ -145,9 +146,10 @@ class Connection(asyncio.Protocol):
         return data
 
     def take(self) -> bytes | None:
-        """Return what has come of the body since the last call, at most READ_BYTES of it.
+        """Return the bytes of the body that came since the last call, at most READ_BYTES.
 
-        Return b"" at the body's end, and None where nothing has come.
+        Return b"" at the body's end, and None if nothing has come.
+
         Raises ServerGone: when the body is cut off.
         """
         if not self._buffer:
@@ -276,7 +278,7 @@ class Connection(asyncio.Protocol):
         self._wake(len(data))
 
     def _feed(self, data: bytes) -> bool:
-        """Parse what has come; return False where it is more, or something else, than a response may be."""
+        """Parse bytes of a response. Return False if they are more than a response may have, or no HTTP."""
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:

@@ -105,8 +105,9 @@ class AdapterWay(Protocol):
     async def load(self, server: Server, digest: str, within_s: float) -> None:
         """Load an adapter; one that is loaded already stays.
 
-        Raises ServerRefused: with 404 where the server does not find the content, else where it refuses the adapter.
-        Raises ServerGone: when it does not answer.
+        Raises ServerRefused: when the server refuses the adapter; with the status 404, when it does not find the
+        content.
+        Raises ServerGone: when the server does not answer.
         """
 
     async def unload(self, server: Server, digest: str, within_s: float) -> None:

@@ -78,7 +78,7 @@ def text_of(data: bytes) -> str:
 def shown(text: str, *, key: str = "", request: bytes = b"") -> str:
     """Return a server's text as the operator's log shows it: on one line, short, without keys and the client's words.
 
-    key: the one that the server was sent. request: the body that it was sent, whose text it may repeat.
+    key: the API key that the server was sent. request: the body that the server was sent, whose text it may repeat.
     """
     for secret in (key, msgspec.json.encode(key)[1:-1].decode()) if key else ():
         text = text.replace(secret, "[key]")

@@ -45,7 +45,7 @@ class OpaqueModel:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Raises InvalidRequest: nobody here has the tokenizer."""
+        """Raise InvalidRequest: nobody here has the tokenizer."""
         raise InvalidRequest(
             "The tokens of this model are not known here: only the server that runs it has its tokenizer.",
             param="model",

@@ -52,7 +52,7 @@ class OwnKeys:
     """The keys of projects, as one gateway uses them at one server."""
 
     def __init__(self, find: OwnKey, pool: str) -> None:
-        """pool: the name of the pool, for errors."""
+        """Begin without refused keys. find: finds a project's key. pool: the name of the pool, for errors."""
         self._find = find
         self._pool = pool
         self._refused: OrderedDict[str, _Refused] = OrderedDict()  # by project

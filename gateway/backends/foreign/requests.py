@@ -102,7 +102,7 @@ class ForeignRequests:
             stream.cut()
 
     async def items(self, generation: Generation, driver: Driver, shown: Shown[T]) -> AsyncGenerator[T]:
-        """Yield what is shown of the reply's new parts, then what ends the reply.
+        """Yield an item for the new parts of the reply, as `shown` makes it, then the item that ends the reply.
 
         The parts are those that came since the last item. The reply's usage is recorded before the last item. Closing
         the generator cuts the connection off; tokens used by then are recorded all the same.
@@ -300,7 +300,7 @@ class ForeignRequests:
         return failed() if self._server.key else ProviderKeyMissing(self._name.pool)
 
     def _log(self, event: str, stream: ReplyStream, why: str, text: str = "") -> None:
-        """Log what became of a request. text: the server's own words, as they may be shown."""
+        """Log the end of a request. text: the server's own words, as they may be shown."""
         words = {"server_text": text} if text else {}
         log.warning(event, **self._name.fields, request_id=stream.attempt.request.request_id, why=why, **words)
 

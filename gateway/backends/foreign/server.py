@@ -34,8 +34,8 @@ MAX_REPLY_BYTES = 1 << 20
 AddressOf = Callable[[str], Awaitable[str]]
 """Returns the address to connect to for a URL.
 
-Raises OSError or UnicodeError: when the URL has no address. Raises ServerGone: where connections to the address are
-not allowed.
+Raises OSError or UnicodeError: when the URL has no address.
+Raises NotPublic: when no connection to the address is allowed.
 """
 
 

@@ -20,7 +20,7 @@ class Shown(Protocol[T_co]):
     """The form in which one reply is read."""
 
     def parts(self, attempt: Attempt, parts: list[Part]) -> T_co | None:
-        """Return what is shown of parts that have just come; None where nothing is to be shown yet."""
+        """Return an item for the client from parts of the reply; None if they show nothing yet."""
 
     def end(self, usage: Usage) -> T_co:
         """Return the item that ends the reply."""
@@ -95,7 +95,7 @@ class _Choice:
         """Take a part, and return the piece that it adds; None where nothing is to be shown yet.
 
         num_tokens: the tokens of the choice so far.
-        prompt_tokens: as in `Piece`.
+        prompt_tokens: the tokens of the prompt, if the server has told them.
         """
         if self._has_ended:
             return None

@@ -168,14 +168,14 @@ class ReplyStream:
         self._connection = await self._asked(self._info, self._part_until_s)
 
     def _came(self) -> bool:
-        """Read what has come while the reader waits; tell whether the reader has to go on."""
+        """Read the bytes that have come while the reader waits; tell whether the reader has to go on."""
         connection = self._connection
         if connection is None or not self._read(connection):
             return True
         return bool(self._parts or self._is_at_end or self._error or connection.has_left_over or connection.is_done)
 
     def _read(self, connection: Connection) -> bool:
-        """Read what has come, at most READ_BYTES of it; tell whether there was anything, be it an error."""
+        """Read the bytes that have come, at most READ_BYTES; tell whether there was anything, be it an error."""
         try:
             data = connection.take()
             if data is None:
@@ -224,7 +224,10 @@ class ReplyStream:
         self._noted.add(attempt)
 
     def _bound(self, num_bytes: int, found: list[bytes], num_lines: int) -> None:
-        """Count what came; raise BadReply where it is more than any reply to this request needs."""
+        """Count the bytes, events and lines of the reply.
+
+        Raises BadReply: when they are more than any reply to this request needs.
+        """
         num_events = len(found)
         self._num_events_left -= num_events
         self._num_bytes_left -= num_bytes

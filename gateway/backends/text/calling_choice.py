@@ -126,7 +126,7 @@ class CallingChoice:
         )
 
     def _take(self, parsed: Parsed, new: _New) -> None:
-        """Add what was parsed. White space alone that follows a call is between calls, and no content."""
+        """Add parsed text and calls to the piece. White space alone that follows a call is no content."""
         if not self._has_calls or parsed.content.strip():
             new.text += parsed.content
         new.calls += parsed.calls

@@ -29,7 +29,7 @@ class Row(msgspec.Struct, frozen=True):
     moved_by_one_more: float
     """Adapters whose next request goes elsewhere when a replica joins, as a share of all."""
     moved_by_one_less: float
-    """The same when a replica is lost."""
+    """The share of adapters that move to another replica when a replica is lost."""
     pick_us_p50: float
     pick_us_p99: float
 

@@ -130,7 +130,7 @@ def _compare(args: argparse.Namespace, folder: Path, installation: Installation,
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what a gateway adds to a call of a server; return the exit status."""
+    """Print the time that a gateway adds to a call of a server; return the exit status."""
     args = parse_arguments(argv)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)

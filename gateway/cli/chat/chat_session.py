@@ -47,7 +47,7 @@ class Screen:
             self._mid_line = False
 
     def note(self, text: str) -> None:
-        """Print what the session says itself, on lines of its own."""
+        """Print a message of the session itself, on lines of its own."""
         self.end_line()
         shown = text.translate(_CONTROLS)
         self._write(f"{DIM}{shown}{PLAIN}\n" if self._styled else f"{shown}\n")

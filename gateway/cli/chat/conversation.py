@@ -25,9 +25,9 @@ class Conversation(msgspec.Struct):
         return {"model": self.model, "messages": messages, **self.options}
 
     def answered(self, question: str, answer: str) -> None:
-        """Both belong to what the next question follows."""
+        """Add a question and its answer to the messages that the next question follows."""
         self.messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
     def clear(self) -> None:
-        """Forget what was said, but not what the model is told before everything else."""
+        """Forget the questions and answers, but not the system prompt."""
         self.messages = []

@@ -194,7 +194,7 @@ class InferenceClient:
             return made
 
     def delete(self, path: str) -> dict[str, Any]:
-        """Delete what is at a path below /v1, and return the answer."""
+        """Delete the object at a path below /v1, and return the answer."""
         with self._sent("DELETE", f"/v1{path}") as reply:
             gone: dict[str, Any] = msgspec.json.decode(reply.read())
             return gone

@@ -77,7 +77,7 @@ def _verify(arguments: argparse.Namespace, client: AdminClient) -> int:
 
 
 def _actor(actor: Mapping[str, Any]) -> tuple[str, str]:
-    """Return who made a change, and from which address."""
+    """Return the e-mail address or the id of the actor of a change, and the network address."""
     who = actor[actor["type"]]
     user = who.get("user", who)
     return user.get("email") or user["id"], who["ip_address"]

@@ -89,7 +89,7 @@ def print_replicas(replicas: Sequence[dict[str, Any]]) -> None:
 
 
 def print_servers(replicas: Sequence[dict[str, Any]]) -> None:
-    """Print what the servers of other makers among replicas can do, where there are any."""
+    """Print the abilities of the servers of other makers among replicas, if there are any."""
     rows = [
         (
             each["id"],

@@ -162,7 +162,7 @@ def moment(text: str) -> datetime.datetime:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Turn what can go wrong into one line."""
+    """Turn the errors that a backup or a restore may raise into one line."""
     from adapters.errors import StoreFailure
     from gateway.backup.manifest import BackupError
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
@@ -194,7 +194,7 @@ def failures() -> Iterator[None]:
 
 
 def installation_of(settings: Settings) -> Installation:
-    """Return what a backup of this installation is taken of."""
+    """Return the places of an installation that a backup is taken of."""
     from adapters.stores import open_store
     from gateway.backup.take import Installation
     from gateway.files.stores import open_pieces

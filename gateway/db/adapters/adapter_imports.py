@@ -83,8 +83,9 @@ async def create_import(
 ) -> ImportRow:
     """Begin an import.
 
-    name: checked by the caller. state: 'receiving', 'fetching', or 'uploaded' where the content is there. base_digest:
-    of the base model that the content is announced for, if it is.
+    name: checked by the caller.
+    state: 'receiving', 'fetching', or 'uploaded' if the content is there.
+    base_digest: the digest of the base model that the content is announced for, if any was named.
     """
     encoded_author = msgspec.json.encode(author).decode()
     row = await conn.fetchrow(

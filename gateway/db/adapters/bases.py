@@ -1,7 +1,7 @@
 """Base models that the installation has served, by the digest that `engine.config.model_digest` computes.
 
-An adapter belongs to the digest of one base, and answers under every pool of that digest. Where the last pool of a base
-changes to another one, the adapters that fit that go with it.
+An adapter belongs to the digest of one base, and answers under every pool of that digest. If the last pool of a base
+changes to another base, the adapters that fit the other base go with the pool.
 """
 
 from __future__ import annotations

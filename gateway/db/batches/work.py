@@ -469,5 +469,8 @@ _CANCEL_RESTORED = """
 
 
 async def cancel_restored(conn: Connection) -> None:
-    """Cancel what a restored database thinks is under way: lines may have run, and been billed, since the backup."""
+    """Cancel the batches that a restored database shows as under way.
+
+    Their lines may have run, and been billed, since the backup.
+    """
     await conn.execute(_CANCEL_RESTORED)

@@ -150,7 +150,7 @@ _DRAW = """
 
 
 async def draw_credits(conn: Connection, organization_id: str, period: datetime.date) -> None:
-    """Draw what a period that is being closed takes of every project's credits, as `billing.credits.draw` decides."""
+    """Draw the cost of a period that is being closed from every project's credits, as `billing.credits.draw` says."""
     await conn.execute(_DRAW, organization_id, period)
 
 
@@ -164,7 +164,7 @@ _GRANT_CARRIED = """
 async def grant_carried(
     conn: Connection, organization_id: str, period: datetime.date, carried: Sequence[Carried]
 ) -> None:
-    """Turn what a period that is being closed owed projects into credit that never expires."""
+    """Turn the amounts that a period which is being closed owes projects into credit that never expires."""
     ids = [new_id("credit") for _ in carried]
     columns = [each.project_id for each in carried], [each.nanos for each in carried]
     await conn.execute(_GRANT_CARRIED, organization_id, period, ids, *columns)

@@ -55,7 +55,7 @@ class DeliveryRow(msgspec.Struct, frozen=True):
     destination: dict[str, Any]
     """The destination in the form that may be shown."""
     content_key: str | None
-    """The id of the content key that the secret is encrypted with; None: it is in the clear."""
+    """The id of the content key that encrypted the secret; None: the secret is in clear."""
     secret: bytes | None
     """The secret for the destination, which is never shown."""
     from_period: datetime.date

@@ -21,7 +21,7 @@ class SecretRow(msgspec.Struct, frozen=True):
     owner: str
     """The id of the owner that the secret is sealed for, beside its organization."""
     content_key: str | None
-    """The id of the content key that it was encrypted with; None: it is in clear."""
+    """The id of the content key that encrypted the secret; None: the secret is in clear."""
     secret: bytes
 
 

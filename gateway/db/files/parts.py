@@ -112,7 +112,7 @@ _REMOVE_ONE = "UPDATE file_parts SET state = 'removed' WHERE project_id = $1 AND
 
 
 async def give_up_part(conn: Connection, project_id: str, part_id: str) -> None:
-    """Have what came of a part removed."""
+    """Have the bytes of a part that have come removed."""
     await conn.execute(_REMOVE_ONE, project_id, part_id)
 
 

@@ -51,8 +51,8 @@ async def report_journal(
 ) -> None:
     """Report a living gateway's own journal.
 
-    version: the version of the gateway, which counts as started when its journal was first reported. folder: as in
-    `LostJournal`.
+    version: the version of the gateway, which counts as started when its journal was first reported. folder: the path
+    of the journal's folder, with the host's name.
     """
     protocol = None if version is None else protocol_text()
     await conn.execute(_REPORT, journal_id, open_requests, version, folder, protocol)

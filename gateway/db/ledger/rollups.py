@@ -132,9 +132,9 @@ _ROLL_UP = """
 
 
 async def roll_up(conn: Connection, max_rows: int = MAX_BATCH) -> int:
-    """Add what waits to the sums, in the caller's transaction if there is one.
+    """Add waiting usage to the sums, in the caller's transaction if there is one.
 
-    Return how many rows of the queue that were: none while another transaction does it.
+    Return the number of rows taken from the queue; 0 while another transaction adds.
     """
     num_rows: int = await conn.fetchval(_ROLL_UP, max_rows, _LOCK_KEY)
     return num_rows

@@ -53,11 +53,11 @@ class Delivery(msgspec.Struct, frozen=True):
     organization_id: str
     url: str
     content_key: str | None
-    """The id of the content key that the secret is encrypted with; None: it is in clear."""
+    """The id of the content key that encrypted the secret; None: the secret is in clear."""
     secret: bytes
     former_content_key: str | None
     former_secret: bytes | None
-    """The secret before the last rotation, while it signs as well; None: it does not."""
+    """The secret before the last rotation, as long as messages are signed with it as well; None: no longer."""
     body: str
     attempts: int
     now_s: int
@@ -126,7 +126,7 @@ class SealedSecret(msgspec.Struct, frozen=True):
     """The secret of a webhook as it lies in the table."""
 
     content_key: str | None
-    """The id of the content key that it is encrypted with; None: it is in clear."""
+    """The id of the content key that encrypted the secret; None: the secret is in clear."""
     secret: bytes
 
 

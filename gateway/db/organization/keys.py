@@ -269,7 +269,7 @@ _MODIFY = """
 
 
 async def modify_key(conn: Connection, key: KeyRow) -> None:
-    """Write what may be changed of a project's key."""
+    """Write the fields of a project's key that may be changed."""
     await conn.execute(_MODIFY, key.project_id, key.id, key.name, key.scopes, key.expires_at, key.models, key.ip_allow)
 
 

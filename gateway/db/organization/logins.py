@@ -29,7 +29,7 @@ class Credentials(msgspec.Struct, frozen=True):
     totp_secret: bytes | None
     """The one-time secret, which counts once totp_confirmed."""
     totp_content_key: str | None
-    """The id of the content key that totp_secret is encrypted with; None: it is in clear."""
+    """The id of the content key that encrypted totp_secret; None: totp_secret is in clear."""
     totp_confirmed: bool
     totp_last_step: int
     """The last time step whose code was used."""

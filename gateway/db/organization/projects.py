@@ -161,10 +161,11 @@ async def set_retention(
     store_days: int,
     log_content_days: int,
 ) -> None:
-    """Set what of a project's content may be kept from now on; the caller's transaction has locked the project.
+    """Set which content of a project may be kept from now on; the caller's transaction has locked the project.
 
     Content that may not be kept any more is not shown, and is deleted in the background: replies and logged content are
-    not shown again when they are allowed again.
+    not
+    shown again when they are allowed again.
     """
     await conn.execute(_SET_RETENTION, organization_id, project_id, keep_replies, store_days, log_content_days)
 

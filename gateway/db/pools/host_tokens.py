@@ -22,7 +22,7 @@ class HostToken(msgspec.Struct, frozen=True):
     id: str
     organization_id: str
     name: str | None
-    """The name that the host gets; None: its own."""
+    """The name that the host gets; None: the host's own name."""
     labels: dict[str, str]
     created_at: datetime.datetime
     expires_at: datetime.datetime

@@ -208,7 +208,7 @@ _LABEL = "UPDATE hosts SET labels = $2::jsonb WHERE id = $1 AND removed_at IS NU
 
 
 async def label_host(conn: Connection, host_id: str, labels: Mapping[str, str]) -> None:
-    """Replace what operators say of a host."""
+    """Replace the labels that operators give a host."""
     await conn.execute(_LABEL, host_id, msgspec.json.encode(labels).decode())
 
 

@@ -182,7 +182,7 @@ _GRANT = """
 
 
 async def set_access(conn: Connection, pool_id: str, access: Access, grants: Sequence[Grant] = ()) -> None:
-    """Say who may use a pool; grants are those of "listed", and replace the ones before."""
+    """Set the tenants that may use a pool. grants: the tenants if access is "listed"; they replace the ones before."""
     await conn.execute(_SET_ACCESS, pool_id, access)
     await conn.execute(_CLEAR_GRANTS, pool_id)
     if grants:

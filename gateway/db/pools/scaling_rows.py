@@ -62,7 +62,7 @@ _LIST = """
 
 
 async def list_scaling(conn: Connection, pool_ids: Sequence[str]) -> dict[str, ScalingRow]:
-    """Return those of these pools whose number of replicas follows their load, by id."""
+    """Return the rows of the pools whose number of replicas follows their load, by the pool's id."""
     return {row["pool_id"]: ScalingRow(**row) for row in await conn.fetch(_LIST, pool_ids)}
 
 
@@ -120,5 +120,5 @@ _FORGET = "DELETE FROM pool_loads WHERE at < clock_timestamp() - interval '1 min
 
 
 async def forget_loads(conn: Connection) -> None:
-    """Delete what gateways told that have gone since."""
+    """Delete the loads that were told by gateways which have gone since."""
     await conn.execute(_FORGET)

@@ -6,15 +6,15 @@ replica and a hot one on as many as it fills. A replica has room while
 
     load < max(BOUND * share, min(share + SIGMAS * sqrt(share), capacity), FLOOR * capacity)
 
-share: its part of the pool's load, by capacity. A count of requests fluctuates by the square root of its mean: moving
-adapters after fluctuations would cost a load each time and gain nothing while the batch has places. FLOOR keeps a few
-requests from spreading over an idle pool.
+share: the replica's part of the pool's load, by capacity. A count of requests fluctuates by the square root of its
+mean: moving adapters after fluctuations would cost a load each time and gain nothing while the batch has places. FLOOR
+keeps a few requests from spreading over an idle pool.
 
 1. Replicas where the adapter is resident or on its way come first: the one that knows the prompt's beginning, else the
-   least loaded. Where all of them have more than their share, an adapter that makes up `HOT` of their load or more also
+   least loaded. If all of them have more than their share, an adapter that makes up `HOT` of their load or more also
    goes to a replica with less than its own: such a copy is used at once, and cold adapters need not move instead.
 2. Then all replicas in the adapter's order, but none where many adapters are already on their way.
-3. Where none has room, the one with the least load.
+3. If none has room, the one with the least load.
 
 For the base model the prompt's beginning stands for the adapter; a prompt without one takes the lesser load of two
 replicas drawn at random (Mitzenmacher, 2001).
@@ -69,7 +69,10 @@ class Balancer:
     # the pool's replicas
 
     def add(self, replica_id: str, weight: float = 1.0) -> None:
-        """Add a replica, which gets nothing before its first snapshot. weight: its share of adapters."""
+        """Add a replica, which gets nothing before its first snapshot.
+
+        weight: the size of the replica's share of adapters, beside the others' weights.
+        """
         if replica_id in self._replicas:
             return
         self._replicas[replica_id] = ReplicaState(replica_id, weight)

@@ -58,7 +58,10 @@ class PoolService:
         completion_tokens: int = 0,
         adapter_bytes: int = 0,
     ) -> None:
-        """Count what a request used on a replica since it was counted last. weight: the request's, above 0."""
+        """Count the use that a request has made of a replica since it was counted last.
+
+        weight: the request's weight, above 0.
+        """
         amounts = self._used.setdefault(replica_id, {}).setdefault(tenant, [*_NOTHING])
         amounts[0] += prompt_tokens / weight
         amounts[1] += completion_tokens / weight

@@ -62,7 +62,7 @@ class Version(msgspec.Struct, frozen=True):
     def rates(self, project_id: str, model: str, adapter_class: str, service_tier: str) -> Rates:
         """Return the rates of the matching entry that names the most, its model first; nothing where no entry matches.
 
-        Where none is for batches, a request of a batch costs half of what it costs otherwise.
+        If no entry is for batches, a request of a batch costs half of what it costs otherwise.
         """
         if service_tier == BATCH_TIER and not any(
             entry.service_tier == BATCH_TIER

@@ -62,8 +62,8 @@ def effects_by_age(
 ) -> list[AgeEffects]:
     """Return the effects on each day since exposure; none where the outcome window has less than two days.
 
-    tally: its shares, units, and sums of `OF_ALL`, of all days together.
-    own: as for `results.results_of`.
+    tally: the experiment's shares, units, and sums of `OF_ALL`, over all days together.
+    own: the project's own metrics and their kinds, by name.
     """
     num = num_ages(experiment.analysis.outcome_window_seconds * 1_000_000)
     closed: dict[tuple[int, int], int] = {}

@@ -44,7 +44,7 @@ class Horizon(msgspec.Struct, frozen=True):
     effect: float
     """The smallest effect that is found in 80 % of experiments, in the metric's unit."""
     relative: float | None
-    """The same effect as a part of the mean; None where the mean is 0."""
+    """The detectable effect as a part of the mean; None if the mean is 0."""
 
 
 class Calibration(msgspec.Struct, frozen=True):

@@ -52,7 +52,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Literal["fill", "replace"] = "fill"
     """The fields of a request that take the defaults.
 
-    fill: those that the request leaves open. replace: also those to which the request gives a value.
+    fill: the fields that the request leaves open.
+    replace: also the fields to which the request gives a value.
     """
 
 
@@ -90,7 +91,7 @@ class Guardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     margin: float = 0.0
     """The tolerated worsening, as a part of the control's value."""
     goal: Goal | None = None
-    """The better direction; None: that of the built-in metric."""
+    """The better direction; None: the built-in metric's own direction."""
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -126,7 +126,7 @@ def compare_arms(
 def effect_of(control: Mean, treatment: Mean, alpha: float, tightest_at: int) -> Effect:
     """Return the effect with an interval at level alpha that holds at every look (`sequences`, the t form).
 
-    tightest_at: units of both arms. Where nothing varied the interval is unbounded and E is 1: nothing is known yet.
+    tightest_at: units of both arms. If nothing varied, the interval is unbounded and E is 1: nothing is known yet.
     """
     n = control.n + treatment.n
     effect, se = treatment.mean - control.mean, math.sqrt(control.variance + treatment.variance)

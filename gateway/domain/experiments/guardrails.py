@@ -41,9 +41,9 @@ def errors_verdict(epochs: Sequence[EpochCounts], alpha: float = ALPHA) -> tuple
 
 
 def interval_verdict(relative: Interval | None, goal: Goal, margin: float) -> Verdict:
-    """Return the verdict by a relative effect's interval.
+    """Return the verdict that the interval of a relative effect allows.
 
-    relative: None where there is no interval. margin: as in the definition.
+    relative: None if there is no interval. margin: the change for the worse that is still accepted.
     """
     if relative is None:
         return "unclear"

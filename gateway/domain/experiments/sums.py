@@ -72,18 +72,24 @@ class Sums(msgspec.Struct, frozen=True):
 
     @property
     def mean(self) -> float:
-        """The mean of y. Raises ZeroDivisionError: without units."""
+        """The mean of y.
+
+        Raises ZeroDivisionError: when there are no units.
+        """
         return self.y / self.n
 
     @property
     def variance(self) -> float:
-        """The sample variance of y, n - 1 below. Raises ZeroDivisionError: with fewer than two units."""
+        """The sample variance of y, n - 1 below.
+
+        Raises ZeroDivisionError: when there are fewer than two units.
+        """
         return self.covariance("y", "y")
 
     def covariance(self, a: str, b: str) -> float:
         """Return the sample covariance, n - 1 below, of two of "x", "y" and "d" that have a product's sum.
 
-        Raises ZeroDivisionError: with fewer than two units.
+        Raises ZeroDivisionError: when there are fewer than two units.
         """
         product = {"xx": self.xx, "xy": self.xy, "yy": self.yy, "dd": self.dd, "dy": self.yd}["".join(sorted(a + b))]
         first, second = getattr(self, a), getattr(self, b)

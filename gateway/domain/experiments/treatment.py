@@ -16,5 +16,6 @@ class Treatment(msgspec.Struct, frozen=True, omit_defaults=True):
     mode: Literal["fill", "replace"] = "fill"
     """The fields of a request that take the defaults.
 
-    fill: those that the request leaves open. replace: also those to which the request gives a value.
+    fill: the fields that the request leaves open.
+    replace: also the fields to which the request gives a value.
     """

@@ -175,9 +175,9 @@ class Changes(msgspec.Struct, frozen=True):
     """The change of the number of units in each bucket."""
     ages: Mapping[AgeKey, Sums] = {}
     segment_units: Mapping[SegmentKey, tuple[int, int, int]] = {}
-    """As `units`, over all days."""
+    """The changes of the numbers of units by segment, over all days."""
     segment_sums: Mapping[tuple[SegmentKey, str], Sums] = {}
-    """As `sums`, over all days."""
+    """The changes of the sums of metrics by segment, over all days."""
 
 
 def folded(events: Iterable[Event], window_us: int) -> UnitState | None:

@@ -134,7 +134,7 @@ class Exchange:
         return self._amounts
 
     def committed(self) -> None:
-        """Use what was granted, since the transaction is done."""
+        """Use the granted leases, since the transaction is done."""
         holdings = self._holdings
         for key, held in self._amounts.items():
             holdings.slices[key].held = held

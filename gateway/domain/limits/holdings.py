@@ -141,7 +141,7 @@ class Holdings:
             self._release(part)
 
     def _spend(self, part: _Part, usage: Usage, row: Row) -> None:
-        """Let what a part used, beyond what is known already, wait for the row to be written."""
+        """Add the use of a part that is not known yet to the amounts that wait until its row is written."""
         work, entries = part.reservation.work, part.reservation.entries
         all_spent = amounts(
             [entry.limit.unit for entry in entries],

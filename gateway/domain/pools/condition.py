@@ -53,7 +53,7 @@ def condition_of(
     """Return the condition of a pool.
 
     wanted_*: the number, the state and the reason of the wanted revision.
-    replicas: those that have not been stopped.
+    replicas: the replicas that have not been stopped.
     shortage: a sentence that says why wanted replicas find no room (`gateway.domain.pools.shortage`).
     """
     ready = [each for each in replicas if each.state == "ready"]

@@ -25,14 +25,15 @@ MAX_LEN = 10_000_000
 OwnKeys = Literal["none", "allowed", "required"]
 """The rule for projects' own keys at the servers of a pool.
 
-allowed: a project without one is served with the pool's key, and charged. required: such a project is refused.
+allowed: a project without a key is served with the pool's key, and charged.
+required: a project without a key is refused.
 """
 
 
 TraceContext = Literal["inside", "always", "never"]
 """The servers that get the header `traceparent`, which shows what requests belong together, and may be the client's.
 
-inside: those alone that the internet does not reach.
+inside: the servers that the internet does not reach.
 """
 
 
@@ -243,7 +244,7 @@ def own_keys_of(driver: Driver, settings: Mapping[str, str]) -> OwnKeys:
 def check_server_url(url: str) -> str:
     """Return the address of a server without a slash at its end.
 
-    Raises ValueError: with the reason in words, for a text that no driver connects to.
+    Raises ValueError: when no driver connects to such an address; the error says why in words.
     """
     if len(url) > MAX_URL_CHARS or not url.isprintable() or " " in url or not url.isascii():
         raise ValueError(f"expected a URL of at most {MAX_URL_CHARS} printable ASCII characters")

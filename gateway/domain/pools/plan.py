@@ -1,10 +1,10 @@
 """The next actions that make pools run as their rows say: replicas are started and drained, revisions switched.
 
 The planner looks at all rows and remembers nothing: it may be called again at any time, by anybody, and goes on where
-the rows are. Agents carry its actions out; it knows neither them nor engines.
-A pool keeps its number of replicas of the revision that serves. While another revision is wanted, replicas of that are
-started beside the old ones, and the pool is switched when they are ready; then the old ones drain. Where both do not
-fit, an old one makes room first. A revision that fails is given up, and the old one is wanted again.
+the rows are. Agents carry its actions out; it knows neither them nor engines. A pool keeps its number of replicas of
+the revision that serves. While another revision is wanted, replicas of that are started beside the old ones, and the
+pool is switched when they are ready; then the old ones drain. If both do not fit, an old one makes room first. A
+revision that fails is given up, and the old one is wanted again.
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ class Unfit(ValueError):
 
 
 def plan(pools: Sequence[Pool], hosts: Iterable[Host]) -> list[Action]:
-    """Return the actions that are due now; none where all is as wanted or has to be waited for.
+    """Return the actions that are due now; none if all is as wanted or has to be waited for.
 
-    Where two pools want the same room, the first one gets it.
+    If two pools want the same room, the first one gets it.
     """
     hosts = list(hosts)
     room = room_of(pools, hosts)

@@ -134,7 +134,7 @@ def combined(loads: Sequence[Load]) -> Load | None:
 def decide(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
     """Return the number of replicas that shall run from now on, always within the bounds.
 
-    memory: the one of the decision before.
+    memory: the memory that the decision before returned.
     """
     memory = _refreshed(memory, snapshot, now_s)
     number = snapshot.num_replicas

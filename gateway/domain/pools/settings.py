@@ -54,7 +54,10 @@ def parse_settings(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def engine_config(host: EngineConfig, settings: Mapping[str, str]) -> EngineConfig:
-    """Return the configuration of a host's engines with what a revision says. Raises as `parse_settings` does."""
+    """Return the configuration of a revision's engines: the host's own, changed by the revision's settings.
+
+    Raises as `parse_settings`.
+    """
     return msgspec.structs.replace(host, **parse_settings(settings))
 
 

@@ -10,9 +10,14 @@ RevisionState = Literal["preparing", "prepared", "failed", "retired"]
 none answered. retired: another revision has taken its place."""
 
 ReplicaState = Literal["starting", "loading", "ready", "draining", "stopped", "failed"]
-"""starting: waits to be started. loading: its process runs, and reads the model or does not answer any more. ready:
-takes requests. draining: takes no new request and stops once the running ones have ended. stopped: for good. failed:
-its process ended by itself; it is started again when its `retry_at` comes."""
+"""The states of a replica.
+
+starting: the replica waits to be started.
+loading: the replica's process runs, and reads the model or does not answer any more.
+ready: the replica takes requests.
+draining: the replica takes no new request and stops once the running ones have ended.
+stopped: the replica has ended for good.
+failed: the process ended by itself; it is started again at `retry_at`."""
 
 Access = Literal["all", "listed"]
 """The projects that may use a pool: all of the installation, or those that are listed."""

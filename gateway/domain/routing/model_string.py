@@ -28,7 +28,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def read_model(model: str, pools: Collection[str]) -> Wanted | None:
-    """Return what a model string names within pools of these names; None for a string that names nothing.
+    """Return the adapter or alias that a model string names, for pools of these names; None if it names nothing.
 
     The string is not the name of a pool itself.
     """

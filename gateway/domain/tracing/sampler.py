@@ -27,7 +27,7 @@ class Sampler:
     """Chooses by the parent of a request and the id of its trace."""
 
     def __init__(self, name: SamplerName, ratio: float) -> None:
-        """ratio: the share of traces that the samplers of a ratio choose, from 0 to 1."""
+        """Prepare the sampler. ratio: the share of traces, from 0 to 1, that the samplers `traceidratio` choose."""
         self._asks_parent = name.startswith(OF_PARENT)
         share = {"always_on": 1.0, "always_off": 0.0, "traceidratio": ratio}[name.removeprefix(OF_PARENT)]
         self._below = round(share * (1 << RATIO_BITS))

@@ -120,9 +120,9 @@ def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) ->
 
 
 def judged_of(tally: Tally, metric: str, arm: int, alpha: float) -> dict[str, Any] | None:
-    """Return a metric by people's votes and a judge's.
+    """Return a metric of which people and a judge have voted, as the results show it.
 
-    Where both voted about a unit, y is the people's mean and x the judge's; else y is the judge's; all in millionths.
+    If both have voted about a unit, y is the people's mean and x the judge's; else y is the judge's; all in millionths.
     """
     nothing, epochs = dict.fromkeys(FIELDS, 0), []
     for epoch in tally.shares:
@@ -502,7 +502,10 @@ def quantile_verdict(found: dict[str, Any], margin: float) -> str:
 
 
 def read_export(arguments: list[str]) -> dict[str, Any]:
-    """Return the export that the arguments of the command name. Raises SystemExit: with what is wrong, in a line."""
+    """Return the export that the arguments of the command name.
+
+    Raises SystemExit: when the file is missing or wrong; the error says why in one line.
+    """
     if len(arguments) != 1:
         sys.exit("usage: recompute.py ANALYSIS.json (of `lorikeet experiment export NAME analysis`)")
     name = arguments[0]

@@ -106,7 +106,7 @@ class Exporter:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Send what waits, within STOP_S; the rest is dropped and counted."""
+        """Send the waiting spans, within STOP_S; the rest is dropped and counted."""
         if self._task is None or self._client is None:
             return
         self._task.cancel()

@@ -32,7 +32,7 @@ class Trace:
     """The part of a trace that one request of this gateway is. Its first span is the one of the request itself."""
 
     def __init__(self, trace_id: str, parent_id: str, sink: SpanSink, kind: Kind = "server") -> None:
-        """parent_id: the caller's span; "" for none. kind: the kind of the first span."""
+        """Begin a trace. parent_id: the caller's span; "" for none. kind: the kind of the first span."""
         self.id = trace_id
         self.sink = sink
         self._num_left = MAX_SPANS
@@ -119,7 +119,7 @@ class Tracer:
 
 
 def passed_on(header: str, kind: Kind = "server") -> Traced:
-    """Return what a request knows of its trace where this gateway makes no spans: the client's span is passed on."""
+    """Return the trace of a request when this gateway makes no spans: the client's span is passed on."""
     parent = read_parent(header) if header else None
     if parent is None:
         return UNTRACED

@@ -90,7 +90,7 @@ class Lines:
         background: BackgroundResponses,
         begin_trace: BeginTrace = passed_on,
     ) -> None:
-        """Keep what lines need. begin_trace: begins the trace of each line."""
+        """Prepare to run lines of batches. begin_trace: begins the trace of each line."""
         bodies = _Unpaced()
         self._pipeline = pipeline
         self._begin_trace = begin_trace

@@ -28,9 +28,9 @@ class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def predicted_text(prediction: Prediction | None, num_choices: int) -> str:
-    """Return the predicted text, "" where nothing is predicted.
+    """Return the predicted text, "" if nothing is predicted.
 
-    Raises InvalidRequest: beside several choices, as OpenAI's API does.
+    Raises InvalidRequest: when several choices are asked for, as OpenAI's API does.
     """
     if prediction is None:
         return ""

@@ -164,7 +164,7 @@ def no_such(file_id: str) -> NotFound:
 
 
 def author_of(call: Call, caller: Principal) -> Author:
-    """Return the one whom the audit log names for what a key of a project does."""
+    """Return the author that the audit log names for the deeds of a project's key."""
     return Author(
         organization_id=caller.organization_id,
         kind="api_key",
@@ -187,7 +187,7 @@ def _purpose(fields: Mapping[str, str]) -> str:
 def _keep_seconds(fields: Mapping[str, str]) -> int | None:
     """Return the seconds of `expires_after`; None where it is not given.
 
-    Raises InvalidRequest: naming its field that is missing or wrong.
+    Raises InvalidRequest: when one of its fields is missing or wrong; the error names the field.
     """
     if ANCHOR not in fields and SECONDS not in fields:
         return None

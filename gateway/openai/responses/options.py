@@ -37,9 +37,9 @@ SEALED_REASONING = "reasoning.encrypted_content"
 
 
 def check_options(wire: CreateResponse) -> None:
-    """Check the fields that are served with some values alone.
+    """Check the fields of which only some values are served.
 
-    Raises InvalidRequest: naming the first field with another value.
+    Raises InvalidRequest: when a field has another value; the error names the first one.
     """
     if wire.context_management:
         raise InvalidRequest(
@@ -65,9 +65,9 @@ def check_options(wire: CreateResponse) -> None:
 
 
 def check_reasoning(reasoning: ReasoningOptions | None) -> None:
-    """Check what is asked of reasoning.
+    """Check the options of reasoning.
 
-    Raises InvalidRequest: naming the first field with a value that is not served.
+    Raises InvalidRequest: when an option has a value that is not served; the error names the first one.
     """
     if reasoning is None:
         return

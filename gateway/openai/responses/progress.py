@@ -274,7 +274,7 @@ class Progress:
         return [token.logprobs for token in taken if token.start >= start]
 
     def _end_thinking(self) -> list[ResponseEvent]:
-        """Say what was held back as it may have become reasoning, or have belonged to it."""
+        """Return the events for text that was held back since it might have become reasoning, or belonged to it."""
         if self._thinking is None:
             return []
         events: list[ResponseEvent] = []

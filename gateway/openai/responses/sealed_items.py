@@ -41,8 +41,8 @@ class SealedItems:
     def open(self, encrypted: str, project_id: str, base: str, kind: Kind, path: str) -> str:
         """Return sealed content in the clear. path: the path of the content, for the refusal.
 
-        Raises InvalidRequest: in the same words for everything that was not sealed here for this project, kind and
-        base.
+        Raises InvalidRequest: when the content was not sealed here for this project, kind and base; the words are
+        always the same.
         """
         found = self._opened(encrypted, _place(project_id, base, kind))
         if found is None:

@@ -116,7 +116,8 @@ class Earlier:
 
         The items of a followed response begin with those of all responses before it.
 
-        Raises InvalidRequest: alike where there is none such, or none any more.
+        Raises InvalidRequest: when there is no such conversation or response, or no longer; the words are the same for
+        both.
         Raises LimitReached: when the project reads more than its pace allows.
         """
         if conversation is None:

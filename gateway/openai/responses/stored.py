@@ -198,7 +198,7 @@ def without_include(params: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 def _starting_after(params: list[tuple[str, str]]) -> int | None:
     """Return the number of the event after which a stream is to begin, -1 for all; None where no stream is asked for.
 
-    Raises InvalidRequest: also for parameters that are not known.
+    Raises InvalidRequest: when a parameter is wrong or not known.
     """
     given = dict(params)
     for name in given:

@@ -28,11 +28,11 @@ def make_tool(name: str, description: str | None, parameters: dict[str, Any] | N
 
 
 def only(use: ToolUse, names: Sequence[str], path: str, tools: str) -> ToolUse:
-    """Return the use of tools of which only some may be called.
+    """Return the use of tools with some of them callable alone. names: the names of the callable tools.
 
-    names: those tools. path: the path of the names. tools: the field of all tools.
+    path: the path of the field that has the names. tools: the field that has all tools.
 
-    Raises InvalidRequest: for a name that no tool has.
+    Raises InvalidRequest: when no tool has one of the names.
     """
     for name in names:
         if name not in use.callable_names:
@@ -43,7 +43,7 @@ def only(use: ToolUse, names: Sequence[str], path: str, tools: str) -> ToolUse:
 def check_unique(tools: Sequence[Tool], field: str, name_field: str, paths: Sequence[str] | None = None) -> None:
     """Check that no two tools have one name. paths: the path of each tool, where it is not its place in the field.
 
-    Raises InvalidRequest: naming the second one.
+    Raises InvalidRequest: when two tools have one name; the error names the second one.
     """
     seen: set[str] = set()
     for index, tool in enumerate(tools):

@@ -105,9 +105,10 @@ def _fingerprint(request: Request[Any, Any, Any], body: bytes, caller: Caller) -
 
 
 async def _failed(execution: Execution, call: Call, error: Exception) -> None:
-    """Settle a failed execution. An engine's refusal of the only prompt is a refusal.
+    """Settle a failed execution.
 
-    Where there are several prompts, others may have been worked on.
+    The execution is free for another try if nothing was admitted, or the engine refused the only prompt. If there are
+    several prompts, others may have been worked on.
     """
     refused = call.num_admitted == 1 and isinstance(error, InvalidRequest | Overloaded)
     if call.num_admitted == 0 or refused:

@@ -35,7 +35,10 @@ _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
 
 
 def tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, *, operations: tuple[str, str]) -> list[HTTPRouteHandler]:
-    """Return both routes. operations: their names with /v1 and without: vLLM's clients ask for either."""
+    """Return the routes that tokenize and detokenize. operations: the names of both in the reference.
+
+    vLLM's clients ask for them with or without /v1.
+    """
     tokenizing, detokenizing = operations
 
     @post("/tokenize", operation_id=tokenizing, status_code=200, opt=shape(body=TokenizeRequest, reply=Tokenized))

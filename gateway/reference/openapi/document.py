@@ -108,7 +108,7 @@ def _taken(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
 
 
 def _must_have_body(each: Operation) -> bool:
-    """Tell whether an operation needs a body. Where no field is needed, no body is needed."""
+    """Tell whether an operation needs a body. If no field is needed, no body is needed."""
     if each.body is None:
         return True
     return any(field.required for field in msgspec.structs.fields(each.body))

@@ -61,7 +61,7 @@ def pool_down(scene: Scene, until: ExitStack) -> None:
 
 
 def usage_not_recorded(scene: Scene, until: ExitStack) -> None:
-    """No file of a gateway may grow any more, as where its disk is full."""
+    """Let no file of a gateway grow any more, as if its disk were full."""
     pid = scene.ground.gateways[1].pid
     assert pid is not None
     soft, hard = prlimit(pid, RLIMIT_FSIZE)
@@ -70,7 +70,7 @@ def usage_not_recorded(scene: Scene, until: ExitStack) -> None:
 
 
 def database_away(scene: Scene, until: ExitStack) -> None:
-    """The database is away for longer than content waits for it."""
+    """Stop the database for longer than content waits for it."""
     dsn = scene.ground.postgres.dsn
     asyncio.run(execute(dsn, "UPDATE projects SET log_content_days = 1"))
     until.callback(lambda: asyncio.run(execute(dsn, "UPDATE projects SET log_content_days = 0")))
@@ -79,14 +79,14 @@ def database_away(scene: Scene, until: ExitStack) -> None:
 
 
 def ledger_differs(scene: Scene, until: ExitStack) -> None:
-    """The ledger forgets what it had of the engines, as one that was restored without the journals."""
+    """Make the ledger forget tokens that engines have counted, as a ledger restored without the journals does."""
     asyncio.run(execute(scene.ground.postgres.dsn, "UPDATE engine_usage SET prompt_tokens = prompt_tokens - 1000"))
     undo = "UPDATE engine_usage SET prompt_tokens = prompt_tokens + 1000"
     until.callback(lambda: asyncio.run(execute(scene.ground.postgres.dsn, undo)))
 
 
 def journal_damaged(scene: Scene, until: ExitStack) -> None:
-    """A gateway dies, and bytes in the middle of its journal change before another one reads it."""
+    """Kill a gateway, and change bytes in the middle of its journal before another gateway reads it."""
     gateway = scene.ground.gateways[1]
     gateway.kill()
     for path in (scene.ground.folder / "journal").glob("*/*.journal"):
@@ -98,7 +98,7 @@ def journal_damaged(scene: Scene, until: ExitStack) -> None:
 
 
 def requests_unbilled(scene: Scene, until: ExitStack) -> None:
-    """A gateway and the engines die, and the gateway's folder is lost: nobody knows what ran."""
+    """Kill a gateway and the engines, and lose the gateway's folder: nobody knows which requests ran."""
     dsn = scene.ground.postgres.dsn
     until.callback(lambda: asyncio.run(execute(dsn, "UPDATE journals SET open_requests = 0")))
 
@@ -147,7 +147,7 @@ def queue_long(scene: Scene, until: ExitStack) -> None:
 
 
 def route_falls_back(scene: Scene, until: ExitStack) -> None:
-    """A route's first target has no engine."""
+    """Send requests to a route whose first target has no engine."""
     ground = scene.ground
     key = ground.world.key
     _pool(scene, until, "down", f"ipc://{ground.folder}/nobody.sock")
@@ -198,7 +198,7 @@ def experiments_behind(scene: Scene, until: ExitStack) -> None:
 
 
 def experiment_paused(scene: Scene, until: ExitStack) -> None:
-    """An arm of an experiment has no engine, so that its requests are refused."""
+    """Run an experiment of which one arm has no engine, so that its requests are refused."""
     _pool(scene, until, "gone", f"ipc://{scene.ground.folder}/gone.sock")
     metrics = Metrics((Primary("cost_nanos", "decrease"),), (Guardrail("refusal_rate", "pause"),))
     _experiment(scene, "harmful", (ArmOf("control"), ArmOf("harm", pool="gone")), metrics=metrics)

@@ -26,7 +26,7 @@ OF_PODS = list(RULES)[: list(RULES).index("disks_of_the_node_are_bounded") + 1]
 
 
 def broken(objects: list[Object], name: str) -> list[str]:
-    """Return what breaks a rule."""
+    """Return the objects that break a rule."""
     return list(RULES[name](objects))
 
 

@@ -46,7 +46,9 @@ def labels_of(text: str) -> Labels:
 
 @pytest.fixture(scope="module")
 def exported(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Labels]:
-    """Give what a gateway exports once it has answered requests, and what it counts of faults once there is one."""
+    """Give the metrics that a gateway exports once it has answered requests, and the metrics of faults once there is
+    one.
+    """
     dsn, folder = databases.create("dashboards"), tmp_path_factory.mktemp("dashboards")
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     slow = ("--tokens-per-s", "20")  # so that a request still runs at the next heartbeat
@@ -63,13 +65,13 @@ def exported(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def _with_tenants(text: str) -> Labels | None:
-    """Return what a scrape has, once the last request is in the ledger and the running one in a heartbeat."""
+    """Return the metrics of a scrape, once the last request is in the ledger and the running one in a heartbeat."""
     found = labels_of(text)
     return found if {"lorikeet_tenant_requests_total", "lorikeet_tenant_service"} <= found.keys() else None
 
 
 def _of_faults() -> Labels:
-    """Return what is exported only once something has gone wrong, or was compared."""
+    """Return the metrics that are exported only once something has gone wrong, or was compared."""
     metrics = Metrics(CollectorRegistry())
     metrics.count_cut_stream("/v1/completions")
     metrics.content_lost.labels("reply").inc()

@@ -1,6 +1,6 @@
 """Quantized checkpoints on the GPU's path: products by the files' own numbers, adapters on inputs as they are.
 
-Where kernels are interpreted, half of the checkpoints are served with --full alone; their products run always.
+If kernels are interpreted, half of the checkpoints are served with --full alone; their products run always.
 """
 
 from __future__ import annotations

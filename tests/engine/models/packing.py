@@ -219,7 +219,7 @@ def float8(
 
 
 def compressed(weights: Mapping[str, Any], form: str, **group: Any) -> dict[str, Any]:
-    """A config of compressed-tensors with one group."""
+    """Return a config of compressed-tensors with one group."""
     defaults = {"dynamic": False, "symmetric": True, "observer": "minmax", "observer_kwargs": {}, "actorder": None}
     return {
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": defaults | dict(weights)} | group},

@@ -237,7 +237,7 @@ def test_what_cannot_be_computed_is_refused_by_key_and_name(
 
 
 def changed(folder: Path, change: Callable[[Tensor], Tensor], ending: str) -> None:
-    """Change the one tensor of a folder whose name ends so."""
+    """Change the only tensor of a folder whose name has this ending."""
     path = folder / "model.safetensors"
     tensors = load_file(path)
     (name,) = (name for name in tensors if name.endswith(ending))

@@ -85,7 +85,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def answer_of(folder: Path, quantization: str) -> Answer | None:
-    """Return what the engine answers; None where it refuses the folder in words."""
+    """Return the engine's answer; None if the engine refuses the folder in words."""
     config = engine_config(folder, folder / "store", decoder="own", quantization=quantization)
     try:
         return run_engine(config, [greedy("r", PROMPT, 3)])["r"]

@@ -20,7 +20,7 @@ Plans = list[list[tuple[str, int, int, bool]]]
 
 
 def interactive_plans(seed: int, *, beside_batch: bool) -> tuple[Plans, int]:
-    """Return what each step computes of interactive requests, and the number of batch tokens generated.
+    """Return the interactive work of each step, and the number of batch tokens generated.
 
     No two prompts are alike, so that no request finds a cached prefix of another.
     """

@@ -163,7 +163,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Set the memory: few blocks make preemptions and evictions, many let prefixes be found again.
 
         switch: the length beyond which a sequence has another rotation. window: the tokens that a position sees.
-        num_slots: those for states; 0: for a model without any. A model with states has no drafts, and no windows.
+        num_slots: the number of slots for states; 0: the model has no states. A model with states has no drafts, and no
+        windows.
         """
         num_drafts, window = (0, None) if num_slots else (num_drafts, window)
         self.switch, self.window = switch, window

@@ -44,7 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def prepare(part: Part, pip_args: Sequence[str]) -> None:
-    """Install what a part needs. Gateways of others that cannot be installed are left out, which the part says."""
+    """Install the programs that a part needs.
+
+    Gateways of others that cannot be installed are left out, which the part says.
+    """
     if part.needs:
         subprocess.run([sys.executable, "-m", part.needs, *pip_args], cwd=REPOSITORY, check=True)
     if part.name == "overhead":

@@ -96,7 +96,7 @@ class Expected(msgspec.Struct, frozen=True):
 def expected(
     bases: Mapping[str, Path], digests: Sequence[str], store: Path, prompts: Sequence[list[int]], max_tokens: int
 ) -> Expected:
-    """Compute what every adapter under every base answers, each request alone in an engine of its own.
+    """Compute the answers of every adapter under every base, each request alone in an engine of its own.
 
     digests: the digests of the adapters in the store, and "" for the base itself. Prompts are left out where two tokens
     are about equally likely for some model, or two models answer the same.

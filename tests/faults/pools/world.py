@@ -159,7 +159,7 @@ def free_port(host: str) -> int:
 
 
 def rotation(base: str, number: int) -> int:
-    """Return what tells adapter `number` of a base from all others; 0 is the base itself."""
+    """Return the number that distinguishes adapter `number` of a base from all others; 0 is the base itself."""
     return 0 if not number else 100 * (BASES.index(base) + 1) + number
 
 

@@ -40,9 +40,10 @@ class Site:
         settings: Mapping[str, str],
         num_bytes: int = 1 << 20,
     ) -> None:
-        """folder: the folder of the servers' model, and of the files in which fakes say and are told things.
+        """Set up a pool of servers that the host starts.
 
-        model: as the operator names it.
+        folder: the folder of the servers' model, and of the files by which fakes are steered and report.
+        model: the model in the operator's words.
         """
         self.host = host
         self.folder = folder

@@ -152,7 +152,7 @@ class Host:
         return [each for each in found if each is not None]
 
     def configurations(self, folder: Path) -> list[EngineConfig]:
-        """Return what the engines of a model were started with."""
+        """Return the configurations with which the engines of a model were started."""
         return [msgspec.json.decode(path.read_bytes(), type=EngineConfig) for path in sorted(folder.glob("*-*.json"))]
 
     def pids(self) -> list[int]:
@@ -168,7 +168,7 @@ class Host:
         return sorted(found)
 
     def _mark(self) -> str:
-        """Return what the commands of this host's engines have, and no others'."""
+        """Return a text that only the commands of this host's engines have."""
         return str(self.data_dir)
 
     async def has_generation(self, number: int) -> bool:
@@ -215,7 +215,7 @@ class Host:
 
 
 def state_of(process: Path) -> str:
-    """Return the letter of a process's state. process: its folder in /proc."""
+    """Return the letter of a process's state. process: the process's folder in /proc."""
     return (process / "stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -295,7 +295,7 @@ class Conversation:
 
 @asynccontextmanager
 async def calling(host: Host, replica: ReplicaRow, peer: Peer | None = None) -> AsyncIterator[Conversation]:
-    """Be connected to the engine of a replica. peer: the keys for one on TCP; None: those of the host."""
+    """Be connected to the engine of a replica. peer: the keys for an engine on TCP; None: the host's own keys."""
     if peer is None and replica.public_key is not None:
         peer = Peer(host_keys(host.data_dir), replica.public_key)
     caller = _Caller()

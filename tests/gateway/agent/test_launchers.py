@@ -38,7 +38,7 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.fixture(params=["local", "apart", pytest.param("ray", marks=needs_ray)])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Launcher]:
-    """Return what makes launchers of one host: each is one that an agent after the other has."""
+    """Return a function that makes launchers of one host: each is the launcher of one agent after another."""
     if request.param != "ray":
         is_apart = request.param == "apart"
         door = LinkDoor("127.0.0.1", PORTS, tmp_path)
@@ -62,7 +62,7 @@ async def launcher(make: Callable[[], Launcher], spent: list[Engine]) -> AsyncIt
 
 @pytest.fixture
 def spent() -> list[Engine]:
-    """The engines that the test has started."""
+    """Give a list for the engines that the test starts."""
     return []
 
 

@@ -109,7 +109,7 @@ async def once(client: httpx.AsyncClient, id: str, *statuses: str) -> dict[str, 
 
 
 def resident_mb(pid: int, name: str = "VmRSS") -> float:
-    """Return what a process holds of memory, or with VmHWM the most it ever held; 0 once it is gone."""
+    """Return the memory of a process in MiB, or with VmHWM the most it ever had; 0 once it is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

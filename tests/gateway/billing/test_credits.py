@@ -47,7 +47,7 @@ def test_the_oldest_credit_is_drawn_first_and_what_expired_lapses() -> None:
 
 
 async def free(books: Books) -> int | None:
-    """Return what the limit of a prepaid project leaves; None where there is no such limit."""
+    """Return the amount that the limit of a prepaid project leaves; None if there is no such limit."""
     async with books.database.acquire() as conn:
         for each in await list_limits(conn, books.organization_id, books.project_id):
             if each.limit.is_balance:

@@ -58,7 +58,7 @@ async def impatient(dsn: str) -> AsyncIterator[Books]:
 async def test_copies_that_come_at_once_count_once(impatient: Books) -> None:
     """Copies may come in any order; of counts that get better the best is billed, once.
 
-    Where two gateways wait for each other, PostgreSQL ends one of the transactions, and the gateway tries again.
+    If two gateways wait for each other, PostgreSQL ends one of the transactions, and the gateway tries again.
     """
     books, rng = impatient, random.Random(3)
     copies = []

@@ -48,7 +48,7 @@ class Cli:
         return out
 
     def errors_so_far(self) -> str:
-        """Return what the running or last command has printed on standard error so far."""
+        """Return the text that the running or last command has printed on standard error so far."""
         out, err = self._capsys.readouterr()
         self._out, self._err = self._out + out, self._err + err
         return self._err

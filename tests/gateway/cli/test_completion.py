@@ -30,7 +30,7 @@ def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def completed(script: Path, *words: str) -> set[str]:
-    """Return what bash offers for the last of these words."""
+    """Return the completions that bash offers for the last of these words."""
     text = ASK.format(script=shlex.quote(str(script)), words=" ".join(map(shlex.quote, ("lorikeet", *words))))
     done = subprocess.run(["bash", "--norc", "-c", text], capture_output=True, text=True, check=True)
     assert done.stderr == ""

@@ -122,7 +122,7 @@ CHECKS: dict[Type, Callable[[str], bool]] = {
 
 
 def violations(row: Row) -> Iterator[str]:
-    """Yield what is wrong with one row; nothing where the row conforms."""
+    """Yield the names of the rules that a row breaks; nothing if the row conforms."""
     if list(row) != [column.name for column in COLUMNS]:
         yield "columns"
         return

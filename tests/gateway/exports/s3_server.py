@@ -1,4 +1,4 @@
-"""As much of S3 as uploads and downloads need, over real HTTP: objects, multipart uploads, deletes.
+"""The part of S3 that uploads and downloads need, over real HTTP: objects, multipart uploads, deletes.
 
 The server refuses wrong keys, and can be made to fail.
 """

@@ -123,7 +123,7 @@ def test_a_number_of_any_length_is_refused_by_name(field: str) -> None:
 
 
 def test_of_a_name_that_comes_twice_the_last_one_counts() -> None:
-    """This is JSON's usual practice (RFC 8259, section 4)."""
+    """RFC 8259, section 4, describes this as JSON's usual practice."""
     assert decode(DECODER, msgspec.json.encode(GOOD)[:-1] + b',"n":2,"n":3}').n == 3
 
 

@@ -98,8 +98,8 @@ def test_a_stream_that_is_not_read_is_cut_off_aborted_and_billed_as_far_as_it_ca
 def test_a_stream_that_is_read_slowly_is_not(dsn: str, tmp_path: Path) -> None:
     """The client reads 300 kB a second, which makes a reply of two seconds last twice as long.
 
-    Where the machine itself keeps reader or gateway from their work for as long as a client may not read, all of it
-    goes slower.
+    If the machine itself keeps reader or gateway from their work for as long as a client may not read, all of it goes
+    slower.
     """
     for slower in (1, 6, 36):
         with place_at(dsn, tmp_path / str(slower), UNREAD_S * slower) as place:

@@ -193,8 +193,7 @@ async def test_concurrent_requests_are_bounded_and_their_places_return(
 ) -> None:
     """No stream ends before all seven have their heads, so that one too many is an overrun.
 
-    Where a machine takes longer than a stream lasts, the requests are sent again, since nothing follows from that
-    round.
+    If a machine takes longer than a stream lasts, the requests are sent again, since nothing follows from that round.
     """
     limit_id = await put_limit(fleet.dsn, key.limit("concurrency", "none", 3))
     body, is_decided = completion(PROMPT, STREAM_TOKENS, stream=True), False

@@ -181,7 +181,7 @@ async def test_what_is_on_its_way_all_the_time_is_no_difference(database: Databa
 
 
 async def test_a_loss_shows_while_requests_end_all_the_time(database: Database) -> None:
-    """It is less than what ends from one comparison to the next, and stays when traffic goes on."""
+    """The loss is less than what ends from one comparison to the next, and stays when traffic goes on."""
     traffic = Traffic(database)
     await traffic.move(100, 0)
     assert await traffic.shown((700, 700), (300, 300)) == 0

@@ -76,7 +76,7 @@ class Adapters(NamedTuple):
         add_expert_lora_(library, out, self.sizes, x, rows, of_tokens, self.factors, path)
 
     def expected(self, out: Tensor, x: Tensor, rows: ExpertRows, of_rows: Tensor) -> Tensor:
-        """Return what is in out afterwards, by the definition."""
+        """Return the content that `out` should have afterwards, by the definition."""
         expected, first_rank, column = out.float().clone(), 0, 0
         for p, b in enumerate(self.bs):
             a = self.a[:, :, first_rank : first_rank + b.shape[2]]

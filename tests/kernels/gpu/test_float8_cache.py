@@ -13,7 +13,7 @@ from tests.kernels.gpu.test_attention import CHUNKS, DECODES, Cached
 
 
 def in_float8(cache: Tensor) -> tuple[Tensor, Tensor]:
-    """A cache's numbers in e4m3 with their scales; what is no number stays none."""
+    """Return a cache's numbers in e4m3 with their scales; numbers that are not finite stay so."""
     scales = cache.float().abs().amax(-1) / 448.0
     return (cache.float() / scales[..., None]).to(torch.float8_e4m3fn), scales
 

@@ -49,10 +49,11 @@ class GenericDriver:
         name_of: Callable[[ServerInfo, str], str] = the_digest,
         inspect: Inspect | None = None,
     ) -> None:
-        """extra: returns fields that this kind of server has beside OpenAI's, and without which a reply is as good.
+        """Prepare a driver for servers with OpenAI's fields.
 
-        name_of: returns the name of an adapter in requests, which ends with its digest. inspect: None asks for the list
-        of models.
+        extra: returns fields that this kind of server has beside OpenAI's, and without which a reply is as good.
+        name_of: returns the name of an adapter in requests, which ends with its digest.
+        inspect: asks the server what it serves; None: by the list of models.
         """
         self.max_choices = max_choices
         self.adapters = adapters
@@ -76,5 +77,5 @@ class GenericDriver:
         return ChunkReader(generation, adapter_of(generation))
 
     async def inspect(self, server: Server, within_s: float) -> ServerInfo:
-        """Return what the kind's own driver finds out of a server."""
+        """Ask a server what it serves, in the way of its own kind."""
         return await self._inspect(server, within_s)

@@ -99,7 +99,10 @@ class ChunkReader:
     """Reads the chunks of one reply."""
 
     def __init__(self, generation: Generation, adapter: str = "") -> None:
-        """adapter: the digest with which the name of the replying model has to end."""
+        """Prepare to read a reply.
+
+        adapter: the digest with which the name of the replying model has to end; "" for any name.
+        """
         self._adapter = adapter
         self._num_choices = generation.request.n
         tools = generation.tools

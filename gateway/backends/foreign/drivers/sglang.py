@@ -1,9 +1,9 @@
 """SGLang's server, of versions from 0.5.4 on.
 
-Where the model's tokenizer is known here, token ids go in and come out of its own `/generate`, and text is made of
-them; else messages and text travel. Each tenant's prompts get a cache of their own (`extra_key`). It reports what is
-wrong with a request inside a stream that began well, and streams all ids anew with each part unless it was started
-otherwise. Several choices of one request would let an unload hang for ever (sgl-project/sglang#36894).
+If the model's tokenizer is known here, token ids go in and come out of its own `/generate`, and text is made of them;
+else messages and text travel. Each tenant's prompts get a cache of their own (`extra_key`). It reports what is wrong
+with a request inside a stream that began well, and streams all ids anew with each part unless it was started otherwise.
+Several choices of one request would let an unload hang for ever (sgl-project/sglang#36894).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """vLLM's OpenAI server, of versions from 0.11 on, and servers that have its fields, such as another Lorikeet.
 
-Where the model's tokenizer is known here, token ids go in and come out (`return_token_ids`), and text is made of them;
+If the model's tokenizer is known here, token ids go in and come out (`return_token_ids`), and text is made of them;
 else messages and text travel. Each tenant's prompts get a cache of their own (`cache_salt`), and each chunk reports the
-usage so far, so that a broken stream has an exact count. vLLM passes over unknown fields in silence, so that none
-but its own is sent.
+usage so far, so that a broken stream has an exact count. vLLM passes over unknown fields in silence, so that none but
+its own is sent.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ _ANSWERED = """
 
 
 async def note_answers(conn: Connection, project_id: str, answers: Sequence[tuple[bytes, str, bool]]) -> None:
-    """Keep what is answered to votes with ids. answers: (digest of the id, id of the feedback, replaced)."""
+    """Store the answers to votes that have ids. answers: (digest of the vote's id, id of the feedback, replaced)."""
     if answers:
         await conn.execute(_ANSWERED, project_id, *(list(column) for column in zip(*answers, strict=True)))
 

@@ -44,7 +44,7 @@ def is_judged(key: str) -> bool:
 def judged_units(votes: Mapping[str, tuple[int, int]], own: Collection[str]) -> Iterable[tuple[str, Unit]]:
     """Yield the contributions of a unit's votes: y, and x where a judge and people both voted.
 
-    Where both voted, y is the people's mean and x the judge's, else y is the judge's.
+    If both voted, y is the people's mean and x the judge's, else y is the judge's.
     votes: sums and numbers by metric, a judge's by `judge_key`.
     own: the project's metrics.
     """
@@ -73,7 +73,7 @@ class JudgedEffect(msgspec.Struct, frozen=True):
     effect: Effect
     """The difference of these means; its interval holds at every look."""
     by_people: Effect
-    """The same from the labelled units alone, without the judge."""
+    """The effect on the labelled units alone, by people's votes and without the judge."""
     by_judge: float
     """The difference of the judge's own means, which has its bias."""
     judge_weights: tuple[float, float]

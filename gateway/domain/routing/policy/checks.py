@@ -50,9 +50,9 @@ def read_document(text: bytes) -> Document:
 
 
 def check_document(document: Document) -> None:
-    """Check what the types of a document do not say.
+    """Check the rules of a document that its types cannot express, such as the depth and the number of nodes.
 
-    Raises InvalidRequest: with the path of the node at fault.
+    Raises InvalidRequest: when a node breaks one; the error has the path of the node.
     """
     num_leaves = 0
     for num_nodes, (path, node, depth) in enumerate(nodes_of(document), start=1):

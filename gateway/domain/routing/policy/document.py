@@ -98,7 +98,7 @@ class Shadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     share: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """The part of the requests that is copied."""
     payer: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-    """The id of the project that pays for copies; null: the one that sends the request."""
+    """The id of the project that pays for copies; null: the project that sends the request."""
 
 
 class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -16,7 +16,7 @@ class Copy(msgspec.Struct, frozen=True):
     path: str
     """The path of the node that asks for the copy."""
     payer: str | None = None
-    """The id of the project that pays for the copy; None: the one that sends the request."""
+    """The id of the project that pays for the copy; None: the project that sends the request."""
 
 
 class Step(msgspec.Struct, frozen=True):

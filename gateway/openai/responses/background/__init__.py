@@ -6,6 +6,6 @@
     running   one response's run: its events go to the log under its fencing number, and its end is one transaction
     follow    the log as a stream, from any number on, from any gateway
 
-A gateway that dies loses its leases, and another one takes the response. Where the model had said nothing yet, it runs
-anew; else it ends as failed with what there was, since what a client has seen cannot be unsaid.
+A gateway that dies loses its leases, and another one takes the response. If the model had said nothing yet, the
+response runs again; else it ends as failed with the text so far, since what a client has seen cannot be unsaid.
 """

@@ -51,7 +51,10 @@ class Following:
     """The encoder of one stream, which knows the number of the next event."""
 
     def __init__(self, response: bytes, number: int) -> None:
-        """Begin a stream. response: the followed response as it is by now, as JSON. number: that of the first event."""
+        """Begin a stream. response: the followed response as it is by now, as JSON.
+
+        number: the number of the first event.
+        """
         self._response = response
         self._following = number
 

@@ -74,7 +74,7 @@ class BackgroundRunner:
             self._tasks[0].cancel()
 
     async def stop(self) -> None:
-        """Let what runs end until `drain_s` after `retire`, and leave the rest to other gateways."""
+        """Let running responses end until `drain_s` after `retire`, and leave the rest to other gateways."""
         self.retire()
         if self._running:
             assert self._stop_at_s is not None

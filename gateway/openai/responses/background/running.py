@@ -212,13 +212,13 @@ class Running:
             await asyncio.sleep(BILL_POLL_S)
 
     def _begun(self) -> list[bytes]:
-        """Return those of the first events that are not logged, where the response has none yet."""
+        """Return the first events of the response that the log does not have yet."""
         return self._events.each([])[self._num_logged :]
 
     async def _speak(self) -> None:
         """Ask the model, and log what it says until the response has ended.
 
-        Raises GatewayError: as the pipeline does.
+        Raises as `Pipeline.complete`.
         """
         tools, request = self._tools, self._request
         caller = await tools.principal_of(self.claim.turn.project_id, self.claim.api_key_id)

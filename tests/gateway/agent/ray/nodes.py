@@ -226,7 +226,7 @@ class RayHost(Host):
         return host_id(self.data_dir)
 
     def close(self) -> None:
-        """End what runs, and the actors that would keep resources of the nodes that the next host needs."""
+        """End all engines, and the actors that would keep resources of the nodes that the next host needs."""
         super().close()
         _in_cluster(END_ACTORS, self.nodes.address, f"lorikeet-{host_id(self.data_dir)}")
 

@@ -26,7 +26,7 @@ class FakeVllm:
     """A server that loads adapters by name, and answers with the adapter that is asked for."""
 
     def __init__(self, folder: str, server: FakeServer) -> None:
-        """folder: below which an adapter's content is found; nothing is read."""
+        """Prepare without adapters. folder: the folder below which an adapter's content is found; nothing is read."""
         self.server = server
         self.loaded: dict[str, str] = {}
         """Paths of the adapters by name."""

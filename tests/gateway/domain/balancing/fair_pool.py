@@ -76,7 +76,7 @@ class FairPool:
         self._beat()
 
     def service(self, tenant: str) -> float:
-        """Return what a tenant got from the pool, before weights."""
+        """Return the service that a tenant got from the pool, before weights."""
         return sum(replica.service[tenant] for replica in self.replicas.values())
 
     def outstanding(self, tenant: str) -> int:

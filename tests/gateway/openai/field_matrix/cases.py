@@ -37,8 +37,8 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 class Observed(msgspec.Struct, frozen=True):
     """The effects of a request.
 
-    reply: its JSON; of a stream the events in order.
-    engine: the request that the engine got, or None where it got none.
+    reply: the reply's JSON; the events in order if the reply is a stream.
+    engine: the request that the engine got, or None if it got none.
     prompt: the text of the prompt's tokens, or of the reply's.
     """
 

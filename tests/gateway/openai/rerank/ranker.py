@@ -77,7 +77,7 @@ def make_ranker_folder(folder: Path, **changes: Any) -> Path:
 
 @contextmanager
 def serving(dsn: str, folder: Path, template: str = "") -> Iterator[Ranker]:
-    """Serve the model. template: its chat template; "" for none."""
+    """Serve the model. template: the model's chat template; "" for none."""
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     model_dir = make_ranker_folder(folder / "model")
     if template:

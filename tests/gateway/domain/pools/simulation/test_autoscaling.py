@@ -107,7 +107,7 @@ def doubling(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_
 
 
 def lavish(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
-    """Keep what is not needed for an hour."""
+    """Decide as usual, but keep replicas that are not needed for an hour."""
     return decide(msgspec.structs.replace(bounds, down_after_s=3600.0), memory, snapshot, now_s)
 
 
