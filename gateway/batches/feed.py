@@ -235,7 +235,7 @@ class Feed:
         return self._pools[name]
 
     def charged(self) -> list[Charged]:
-        """Return what was charged to projects here and is not shared with other gateways."""
+        """Return the work that was charged to projects here and is not shared with other gateways."""
         now_s = self._clock()
         return [
             Charged(name, project_id, work, asks)

@@ -95,7 +95,7 @@ _BY_NAME = {command.name: command for command in COMMANDS}
 
 
 def register(verbs: Verbs, wanted: str | None = None) -> None:
-    """Add commands to the command line. wanted: the one command that is used; None for all, with all their verbs.
+    """Add commands to the command line. wanted: the only command that is used; None for all, with all their verbs.
 
     A wanted command that is not in the table adds the names and helps of all: enough for `--help` and a refusal.
     """
@@ -111,7 +111,7 @@ def register(verbs: Verbs, wanted: str | None = None) -> None:
 def add_group(
     verbs: Verbs, name: str, description: str, *, help: str | None = None, epilog: str | None = None
 ) -> Verbs:
-    """Add a command that only has verbs, and return what takes them. help: None for a command of the table."""
+    """Add a command that only has verbs, and return the object to add them to. help: None: as in the table."""
     group = _add_parser(verbs, name, help or _BY_NAME[name].help, description, epilog)
     return group.add_subparsers(metavar="ACTION", required=True)
 

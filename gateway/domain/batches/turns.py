@@ -69,10 +69,7 @@ class Turns:
         self._ahead.clear()
 
     def unshared(self, now_s: float) -> dict[str, tuple[float, bool]]:
-        """Return what other gateways do not know.
-
-        This is, by project, the work that was charged, and whether the project asks.
-        """
+        """Return, by project, the charged work that other gateways do not know, and whether the project asks."""
         asking = {each for each, last_s in self._asked_s.items() if now_s - last_s <= ASKS_S}
         self._asked_s = {each: self._asked_s[each] for each in asking}
         return {each: (self._unshared.get(each, 0.0), each in asking) for each in asking | self._unshared.keys()}

@@ -18,7 +18,7 @@ class Pool:
     """A pool with some places, whose lines take a second for each unit of work; projects have lines without end."""
 
     def __init__(self, most_work: dict[str, int], chance: random.Random) -> None:
-        """most_work: the longest line of each project."""
+        """Begin with free places. most_work: the longest line of each project."""
         self.turns = Turns()
         self.got: Counter[str] = Counter()
         self.in_flight: list[tuple[str, int, float]] = []  # project, work, estimate
