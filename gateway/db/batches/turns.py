@@ -57,8 +57,7 @@ _TAGS = """
 
 
 async def share_turns(conn: Connection, charged: Sequence[Charged]) -> list[Tag]:
-    """Add charged work to the shared tags, and return the tags of all projects that ask at the same pools, or are
-    named.
+    """Add charged work to the shared tags; return the tags of all projects that ask at the same pools, or are named.
 
     A project that asks again after a while is lifted to the smallest tag of those that ask.
     """
