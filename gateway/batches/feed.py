@@ -80,14 +80,14 @@ class Asker(msgspec.Struct, eq=False):
     def work_per_line(self, base: str, usual_work: float) -> float:
         """Return the work of a line of a base model.
 
-        usual_work: that of a line, as long as no such line of this batch tells.
+        usual_work: the work of a line, used until a line of this batch and base model is done.
         """
         name = self._name_of(base)
         num_done = self.num_done.get(name)
         return self.work_done[name] / num_done if num_done else usual_work
 
     def backlog(self, base: str, usual_work: float) -> Backlog:
-        """Return what is left that may run at the pool of a base model. usual_work: as in `work_per_line`."""
+        """Return the work that is left at the pool of a base model. usual_work: as for `work_per_line`."""
         work = sum(self.num_left.get(name, 0) * self.work_per_line(name, usual_work) for name in (base, ANY))
         return Backlog(self.ends_at_s, work)
 
@@ -118,7 +118,10 @@ class Queued(NamedTuple):
     work_per_line: float | None
 
     def backlog(self, base: str, usual_work: float) -> Backlog:
-        """Return what is left that may run at the pool of a base model, as `Asker.backlog` does."""
+        """Return the work that is left at the pool of a base model.
+
+        usual_work: used if no line of this batch has run.
+        """
         num_left = self.num_left.get(base, 0) + self.num_left.get(ANY, 0)
         return Backlog(self.ends_at_s, num_left * (self.work_per_line or usual_work))
 
@@ -127,7 +130,7 @@ class _Pool:
     """The batches that ask for places at one pool, and those that have some."""
 
     def __init__(self, name: str) -> None:
-        """Begin with no batch. name: of the base model."""
+        """Begin without batches. name: the name of the base model."""
         self._name = name
         self.num_foreign = 0
         self.turns = Turns()
@@ -211,7 +214,7 @@ class Feed:
         return None
 
     def give(self, place: Place, work: float | None = None) -> None:
-        """Give a place back. work: that of its line; None where the line did not end."""
+        """Give a place back after a line. work: the tokens that the line took; None if the line did not end."""
         pool = self._pools[place.pool]
         pool.num_foreign -= place.is_foreign
         if place.charged:

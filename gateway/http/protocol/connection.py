@@ -135,7 +135,7 @@ class Connection(HttpToolsProtocol):
             call.leave()
 
     def _end(self) -> None:
-        """Close after the last reply. Where a body is still coming, what comes is dropped until its bound.
+        """Close after the last reply. If a body is still coming, its bytes are dropped until the body's bound.
 
         Closed with unread bytes, a connection is reset, and the client may lose the reply (RFC 9112, 9.6).
         """

@@ -554,7 +554,7 @@ async def test_what_was_used_is_counted_once_and_other_engines_hear_of_it(engine
 
 
 async def test_each_reader_that_is_cut_off_gets_an_error_of_its_own(engine, backend):
-    """What one request changes of its error, such as when to try again, is not changed for others."""
+    """A change that one request makes to its error, such as when to try again, does not show in others."""
     await ready(backend, engine)
     reading = [asyncio.create_task(read(backend, request(f"req_{number}"))) for number in range(3)]
     for _ in reading:
