@@ -118,7 +118,7 @@ class SizeNeeded(msgspec.Struct, frozen=True, kw_only=True):
     """The thing that counted as a unit of the past."""
     past_days: int
     text: str
-    """One sentence that says how many units are needed, and for how long."""
+    """Sentence that says how many units are needed, and for how long."""
 
 
 class ExperimentPreview(msgspec.Struct, frozen=True):
@@ -184,5 +184,5 @@ class ExperimentCalibration(msgspec.Struct, frozen=True, kw_only=True):
     """The part in which an ordinary test, looked at each day, ever did."""
     horizons: list[EffectFound]
     text: str
-    """One sentence that says what the calibration found."""
+    """Sentence that says what the calibration found."""
     object: Literal["organization.project.experiment.calibration"] = "organization.project.experiment.calibration"
