@@ -16,6 +16,8 @@ Knows neither the fields of an API nor how a line is answered, which it asks a `
 
 - One gateway works on a batch, under a lease of 8 s; a gateway that takes it over gets the next fencing number, and
   begins the running lines anew. Every change locks the batch's row under that number.
+- Places. A gateway checks two files, runs the lines of 16 batches and writes the files of four at once: a large file
+  holds up nobody's lines.
 - Once. A line's request has the same id however often it is begun. Its result comes in one transaction with the counts
   of its batch, for the attempt that the line is at, and for no other. The usage of earlier attempts is the operator's:
   the last beginning supersedes them in the ledger, whichever gateway they ran in. So is what lines used that were begun

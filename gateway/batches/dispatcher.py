@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal
 
 import msgspec
 import structlog
@@ -36,8 +36,17 @@ log = structlog.get_logger(__name__)
 POLL_S = 1.0
 RENEW_S = 0.8
 """The least seconds between two renewals of leases: the dispatcher may be woken more often than each POLL_S."""
-MAX_BATCHES = 16
-"""The most batches that a gateway works on at once."""
+MAX_CHECKED, MAX_BATCHES, MAX_ENDING = 2, 16, 4
+"""The most batches whose file a gateway checks, whose lines it runs and whose files it writes at once. None of these
+keeps places of another: large files, which take long to check and to write, hold up nobody's lines."""
+
+Stage = Literal["checking", "running", "ending"]
+STAGES: dict[Stage, tuple[int, tuple[str, ...]]] = {
+    "ending": (MAX_ENDING, db.ENDED),
+    "running": (MAX_BATCHES, db.RUN),
+    "checking": (MAX_CHECKED, db.CHECKED),
+}
+"""The places of each stage, and the statuses of its batches."""
 
 SLICE_S = 10.0
 """Seconds after which a batch gives its place to one of a project that has fewer at work."""
@@ -54,13 +63,20 @@ TOO_LATE = Verdict(
 )
 
 
-class _Work(NamedTuple):
+class _Work(msgspec.Struct, eq=False):
     """A batch that this gateway works on. began_s: by the clock of the event loop."""
 
     batch: LeasedBatch
-    task: asyncio.Task[None]
+    stage: Stage
     must_rest: asyncio.Event
     began_s: float
+    task: asyncio.Task[None] | None = None
+    """None before it has begun."""
+
+    def cancel(self) -> None:
+        """Stop the work."""
+        if self.task is not None:
+            self.task.cancel()
 
 
 class Dispatcher:
@@ -85,8 +101,7 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Let all batches go. Their running lines are aborted, and begun anew by another gateway."""
-        tasks = [work.task for work in self._working.values()]
-        tasks += [self._task] if self._task is not None else []
+        tasks = [task for task in (*(work.task for work in self._working.values()), self._task) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -101,22 +116,30 @@ class Dispatcher:
         if self._working and now_s - self._queued_s >= QUEUE_S:
             self._queued_s = now_s
             await self._look_at_queue()
-        room = MAX_BATCHES - len(self._working)
-        if room <= 0:
+        for stage, (_, statuses) in STAGES.items():
+            room = self._room(stage)
+            if room > 0:
+                async with self._tools.database.acquire() as conn:
+                    leased = await db.lease_batches(conn, self._gateway_id, room, statuses)
+                for batch in leased:
+                    self._begin(batch, stage, now_s)
+        if not self._room("running"):
             async with self._tools.database.acquire() as conn:
                 standings = await db.standings(conn)
             work = gives_place(list(self._working.values()), standings, now_s, is_urgent=self._tools.feed.is_urgent)
             if work is not None:
                 work.must_rest.set()
-            return
-        async with self._tools.database.transaction() as conn:
-            leased = await db.lease_batches(conn, self._gateway_id, room)
-        for batch in leased:
-            key = (batch.project_id, batch.id)
-            if key in self._working:  # an older lease of this gateway's own
-                self._working[key].task.cancel()
-            must_rest = asyncio.Event()
-            self._working[key] = _Work(batch, asyncio.create_task(self._work(batch, must_rest)), must_rest, now_s)
+
+    def _room(self, stage: Stage) -> int:
+        """Return the number of free places of a stage."""
+        return STAGES[stage][0] - sum(work.stage == stage for work in self._working.values())
+
+    def _begin(self, batch: LeasedBatch, stage: Stage, now_s: float) -> None:
+        key = (batch.project_id, batch.id)
+        if key in self._working:  # an older lease of this gateway's own
+            self._working[key].cancel()
+        work = self._working[key] = _Work(batch, stage, asyncio.Event(), now_s)
+        work.task = asyncio.create_task(self._work(work))
 
     async def _share_turns(self) -> None:
         """Tell other gateways what projects got here, and learn what they got there."""
@@ -141,16 +164,17 @@ class Dispatcher:
             kept = await db.renew_leases(conn, [work.batch for work in working])
         for work in working:
             if (work.batch.project_id, work.batch.id) not in kept:
-                work.task.cancel()
+                work.cancel()
 
     def _interval_s(self) -> float:
         """Return the seconds until the next look if nothing waits before."""
         return POLL_S if self._working else self._idle_s
 
-    async def _work(self, batch: LeasedBatch, must_rest: asyncio.Event) -> None:
+    async def _work(self, mine: _Work) -> None:
+        batch = mine.batch
         again_s: float | None = AGAIN_S
         try:
-            again_s = await self._advance(batch, must_rest)
+            again_s = await self._advance(mine)
         except Lost:
             again_s = None
         except asyncio.CancelledError:
@@ -164,8 +188,7 @@ class Dispatcher:
         except Exception:
             log.exception("batch_delayed", batch=batch.id)
         finally:
-            work = self._working.get((batch.project_id, batch.id))
-            if work is not None and work.batch is batch:
+            if self._working.get((batch.project_id, batch.id)) is mine:
                 del self._working[batch.project_id, batch.id]
             if again_s is not None:
                 await self._release(batch, again_s)
@@ -177,12 +200,12 @@ class Dispatcher:
         except FAILURES as error:
             log.warning("batch_released_later", batch=batch.id, error=repr(error))
 
-    async def _advance(self, batch: LeasedBatch, must_rest: asyncio.Event) -> float | None:
-        """Do the next steps of a batch, as far as it goes. must_rest: set when another batch wants its place.
+    async def _advance(self, work: _Work) -> float | None:
+        """Do the next steps of a batch, as far as it goes.
 
         Return the seconds after which to go on; None if the batch has ended, or another gateway has it.
         """
-        tools = self._tools
+        tools, batch = self._tools, work.batch
         parts = await tools.files.parts(batch.project_id, batch.input_file_id)
         reader = LineReader(tools.files.content, batch.project_id, parts)
         if batch.status == "validating":
@@ -198,7 +221,11 @@ class Dispatcher:
                 return min(AGAIN_S, batch.left_seconds)
             came: str | Rest = "expired"
             if principal is not None:
-                came = await RunningLines(tools, batch, principal, reader, must_rest).run()
+                async with tools.database.transaction() as conn:
+                    if await db.lock_batch(conn, batch) != "in_progress":
+                        return None
+                    await db.begin_anew(conn, batch)
+                came = await RunningLines(tools, batch, principal, reader, work.must_rest).run()
             if isinstance(came, Rest):
                 return came.seconds
             ending = came
@@ -206,6 +233,9 @@ class Dispatcher:
                 if await db.lock_batch(conn, batch) != "in_progress":
                     return None
                 await db.finalize_batch(conn, batch, ending)
+            if not self._room("ending"):
+                return 0.0
+            work.stage = "ending"
         await end_batch(tools, batch, reader, ending or "completed")
         return None
 
@@ -259,9 +289,10 @@ def gives_place(
     that is due last gives way, and none does for one more.
     """
     waiting = [standing.num_at_work for standing in standings.values() if standing.num_due]
+    working = [work for work in working if work.stage == "running"]
     if not waiting or any(work.must_rest.is_set() for work in working):
         return None
-    of_project = {work.batch.project_id for work in working if work.batch.status == "in_progress"}
+    of_project = {work.batch.project_id for work in working}
     counts = {project: standings[project].num_at_work for project in of_project if project in standings}
     if not counts or max(counts.values()) <= min(waiting):
         return None

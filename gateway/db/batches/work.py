@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 8
 """Seconds after which a batch goes to another gateway, unless its own renews the lease."""
 
+CHECKED, RUN, ENDED = ("validating",), ("in_progress",), ("finalizing", "cancelling")
+"""The statuses of batches whose file is to be checked, whose lines are to run, and whose files are to be written."""
+
 PACE_SECONDS = 60.0
 """The seconds over which the pace of a batch is taken."""
 
@@ -101,16 +104,17 @@ class StoredResult(msgspec.Struct, frozen=True):
 # Of the batches that nobody works on, those come first whose projects have the fewest that are worked on.
 _LEASE = """
     WITH at_work AS (
-        SELECT project_id, count(*) AS number FROM batches WHERE ended_at IS NULL AND leased_until >= now()
+        SELECT project_id, count(*) AS number FROM batches
+        WHERE ended_at IS NULL AND leased_until >= now() AND status = ANY ($4)
         GROUP BY project_id),
     ranked AS (
         SELECT b.project_id, b.id, coalesce(w.number, 0)
                + row_number() OVER (PARTITION BY b.project_id ORDER BY b.leased_until, b.expires_at) AS place
         FROM batches b LEFT JOIN at_work w ON w.project_id = b.project_id
-        WHERE b.ended_at IS NULL AND b.leased_until < now()),
+        WHERE b.ended_at IS NULL AND b.leased_until < now() AND b.status = ANY ($4)),
     due AS (
         SELECT b.project_id, b.id FROM batches b JOIN ranked r ON r.project_id = b.project_id AND r.id = b.id
-        WHERE b.ended_at IS NULL AND b.leased_until < now()
+        WHERE b.ended_at IS NULL AND b.leased_until < now() AND b.status = ANY ($4)
         ORDER BY r.place, b.leased_until, b.expires_at LIMIT $2 FOR UPDATE OF b SKIP LOCKED),
     taken AS (
         UPDATE batches b SET gateway = $1, leased_until = now() + $3 * interval '1 second', fence = b.fence + 1
@@ -123,41 +127,41 @@ _LEASE = """
 """
 
 
-# A statement of its own: that of the lease does not see lines which a gateway, late itself, began while it ran.
+async def lease_batches(conn: Connection, gateway: str, limit: int, statuses: Sequence[str]) -> list[LeasedBatch]:
+    """Take batches of these statuses that nobody works on, and return them.
+
+    Before lines of one run, `begin_anew` has those begin anew that another gateway was at.
+    """
+    found = await conn.fetch(_LEASE, gateway, limit, LEASE_SECONDS, list(statuses))
+    return [LeasedBatch(**{**row, "open_lines": _OPEN_LINES.decode(row["open_lines"])}) for row in found]
+
+
 _ANEW = """
-    UPDATE batch_lines l SET state = 'waiting' FROM unnest($1::text[], $2::text[]) AS taken (project_id, id)
-    WHERE l.project_id = taken.project_id AND l.batch_id = taken.id AND l.state = 'running'
+    UPDATE batch_lines SET state = 'waiting' WHERE project_id = $1 AND batch_id = $2 AND state = 'running'
 """
 
 
-async def lease_batches(conn: Connection, gateway: str, limit: int) -> list[LeasedBatch]:
-    """Take batches that nobody works on, in the caller's transaction, and return them.
-
-    Lines that another gateway was at are to be begun anew.
-    """
-    found = await conn.fetch(_LEASE, gateway, limit, LEASE_SECONDS)
-    leased = [LeasedBatch(**{**row, "open_lines": _OPEN_LINES.decode(row["open_lines"])}) for row in found]
-    if leased:
-        await conn.execute(_ANEW, [batch.project_id for batch in leased], [batch.id for batch in leased])
-    return leased
+async def begin_anew(conn: Connection, batch: LeasedBatch) -> None:
+    """Have lines of a locked batch that were running wait again: the gateway that was at them has lost the lease."""
+    await conn.execute(_ANEW, batch.project_id, batch.id)
 
 
 _STANDING = """
     SELECT project_id, count(*) FILTER (WHERE leased_until >= now()) AS num_at_work,
            count(*) FILTER (WHERE leased_until < now()) AS num_due
-    FROM batches WHERE ended_at IS NULL GROUP BY project_id
+    FROM batches WHERE ended_at IS NULL AND status = 'in_progress' GROUP BY project_id
 """
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """The batches of a project that have not ended: those that gateways work on, and those that wait for one."""
+    """The batches of a project whose lines run: those that gateways work on, and those that wait for one."""
 
     num_at_work: int
     num_due: int
 
 
 async def standings(conn: Connection) -> dict[str, Standing]:
-    """Return the standings of all projects with open batches."""
+    """Return the standings of all projects with batches whose lines run."""
     return {row[0]: Standing(row[1], row[2]) for row in await conn.fetch(_STANDING)}
 
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.batches.dispatcher import Dispatcher
+from gateway.batches.dispatcher import MAX_BATCHES, MAX_CHECKED, Dispatcher
 from gateway.batches.feed import Feed
 from gateway.batches.parts import Tools
 from gateway.batches.runner import LineReply
@@ -78,10 +78,10 @@ class World:
         self._folder = folder
         self._database = database
         self._key = key
-        self._cipher = Cipher([ContentKey(b"k" * 32)])
-        content = FileContent(database, FolderPieces(folder), self._cipher)
-        self.files = Files(database, content, self._cipher)
-        self.batches = Batches(database, self._cipher)
+        self.cipher = Cipher([ContentKey(b"k" * 32)])
+        content = FileContent(database, FolderPieces(folder), self.cipher)
+        self.files = Files(database, content, self.cipher)
+        self.batches = Batches(database, self.cipher)
         self._author = Author(
             organization_id=key.organization_id, kind="api_key", id="x", email=None, address="", request_id=""
         )
@@ -93,7 +93,7 @@ class World:
             database=self._database,
             files=self.files,
             output=self.files.content,
-            cipher=self._cipher,
+            cipher=self.cipher,
             runner=runner,
             feed=Feed({"tiny": Pool()} | pools),
             max_line_bytes=1 << 20,
@@ -163,6 +163,49 @@ class World:
 async def world(dsn: str, tmp_path: Path) -> AsyncIterator[World]:
     async with await Database.connect(dsn) as database:
         yield World(database, tmp_path / "files", await make_key(dsn, "acme"), dsn)
+
+
+class GatedFiles(Files):
+    """Files of which some are not read before a gate opens."""
+
+    def __init__(self, *services: Any) -> None:
+        super().__init__(*services)
+        self.gate = asyncio.Event()
+        self.gated: set[str] = set()
+        self.num_reading = self.most_reading = 0
+
+    async def read(self, project_id: str, file_id: str) -> AsyncIterator[bytes]:
+        self.num_reading += 1
+        self.most_reading = max(self.most_reading, self.num_reading)
+        try:
+            if file_id in self.gated:
+                await self.gate.wait()
+            async for piece in super().read(project_id, file_id):
+                yield piece
+        finally:
+            self.num_reading -= 1
+
+
+async def test_files_that_take_long_to_check_hold_up_neither_lines_nor_ends(world: World, database: Database) -> None:
+    ready = await world.create(file_of(chat_line(str(n)) for n in range(9)))
+    async with world.dispatching(Runner(lambda body, line: DONE), tiny=Pool(is_full=True)):
+
+        async def is_checked() -> bool:
+            return (await world.status(ready)).row.status == "in_progress"
+
+        await until(is_checked, "the file was not checked")
+    world.files = files = GatedFiles(database, world.files.content, world.cipher)
+    slow = [await world.create(file_of([chat_line(str(n))])) for n in range(MAX_BATCHES + 1)]
+    files.gated = {batch.row.input_file_id for batch in slow}
+    async with world.dispatching(Runner(lambda body, line: DONE)):
+        assert (await world.ended(ready)).row.num_completed == 9
+        await world.cancel(slow[0])
+        assert (await world.ended(slow[0])).row.status == "cancelled"
+        assert {(await world.status(batch)).row.status for batch in slow[1:]} == {"validating"}
+        files.gate.set()
+        for batch in slow[1:]:
+            assert (await world.ended(batch)).row.status == "completed"
+    assert files.most_reading == MAX_CHECKED
 
 
 async def test_faults_of_ours_are_tried_three_times_and_then_are_the_lines_error(world: World) -> None:

@@ -7,10 +7,13 @@ import asyncio
 import json
 
 from gateway.db.batches.work import (
+    CHECKED,
+    RUN,
     LeasedBatch,
     LineResult,
     NewLine,
     add_lines,
+    begin_anew,
     begin_batch,
     claim_lines,
     drop_lines,
@@ -46,7 +49,7 @@ NUM_HALTED = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND obji
 
 async def leased(database: Database, gateway: str) -> list[LeasedBatch]:
     async with database.transaction() as conn:
-        return await lease_batches(conn, gateway, 2)
+        return await lease_batches(conn, gateway, 2, CHECKED + RUN)
 
 
 async def test_lines_begun_while_their_batch_changes_hands_are_begun_anew(world: World, database: Database) -> None:
@@ -81,6 +84,7 @@ async def test_lines_begun_while_their_batch_changes_hands_are_begun_anew(world:
         for batch in await taking:
             async with database.transaction() as other:
                 assert await lock_batch(other, batch) == "in_progress"
+                await begin_anew(other, batch)
                 assert len(await claim_lines(other, batch, len(LINES))) == len(LINES)
 
 

@@ -13,7 +13,7 @@ import pytest
 from gateway.batches.dispatcher import SLICE_S, _Work, gives_place
 from gateway.batches.feed import Asker, Feed, Place
 from gateway.db.batches.turns import Charged, Tag, drop_old_turns, share_turns
-from gateway.db.batches.work import LeasedBatch, QueuedBatch, Standing, lease_batches, queued_batches
+from gateway.db.batches.work import CHECKED, RUN, LeasedBatch, QueuedBatch, Standing, lease_batches, queued_batches
 from gateway.db.pool import Database
 from tests.figures import figure
 from tests.gateway.batches.jobs import begin, cancelled, chat_line, file_of, shown
@@ -185,7 +185,7 @@ def work(project: str, began_s: float) -> Any:
         open_lines={},
         fence=1,
     )
-    return _Work(batch, None, asyncio.Event(), began_s)  # type: ignore[arg-type]
+    return _Work(batch, "running", asyncio.Event(), began_s)
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,20 @@ def test_a_batch_gives_its_place_to_a_project_with_fewer(
     assert gives_place(working, standings, now_s) is None, "one at a time"
 
 
+def test_only_batches_whose_lines_run_give_their_places() -> None:
+    works = [work("a", began_s) for began_s in (1, 2, 3)]
+    works[0].stage = "ending"
+    found = gives_place(works, {"a": Standing(2, 0), "b": Standing(0, 1)}, 3.0)
+    assert found is works[1]
+
+
 async def test_batches_of_projects_with_the_fewest_at_work_are_leased_first(world: World, database: Database) -> None:
     mine = [await world.create(file_of([chat_line("a")])) for _ in range(4)]
     other = await world.of(await make_key(world.dsn, "other")).create(file_of([chat_line("a")]))
     taken = []
     for _ in range(3):
         async with database.transaction() as conn:
-            taken += [batch.id for batch in await lease_batches(conn, "gateway", 1)]
+            taken += [batch.id for batch in await lease_batches(conn, "gateway", 1, CHECKED)]
     assert taken[0] == mine[0].row.id and other.row.id in taken[1:2] and taken[2] in {each.row.id for each in mine}
 
 
@@ -225,7 +232,7 @@ async def test_gateways_count_the_lines_that_wait_for_them_each_its_part(world: 
     async def lease(gateway: str) -> list[QueuedBatch]:
         """Have a gateway take a batch; return what waits then."""
         async with database.transaction() as conn:
-            (taken,) = await lease_batches(conn, gateway, 1)
+            (taken,) = await lease_batches(conn, gateway, 1, CHECKED + RUN)
             await conn.execute(BEGUN, taken.id)
             return await queued_batches(conn)
 
