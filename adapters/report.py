@@ -20,7 +20,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
     max_rank: int
     max_bytes: int
-    """The most bytes of its two files together, unpacked."""
+    """The most bytes of an adapter's two files together, unpacked."""
 
 
 class ModuleReport(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ class Compiled(Protocol):
 
     @property
     def error(self) -> EngineError | None:
-        """The reason why there are no matchers; None where there are."""
+        """The reason why the grammar has no matchers; None if it has."""
 
 
 class Compiler(Protocol):

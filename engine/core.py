@@ -47,7 +47,7 @@ class _Flight(NamedTuple):
     plan: Plan
     step: Step
     start_s: float
-    """The time at which its plan was begun."""
+    """The time at which the step's plan was begun."""
 
 
 class EngineCore:

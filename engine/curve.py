@@ -147,5 +147,5 @@ class Gate:
             self.socket.send_multipart((version, number, b"400", b"not allowed", b"", b""))
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop to answer: from now on nobody is let in."""
         self.socket.close(linger=0)

@@ -118,7 +118,7 @@ class Device(msgspec.Struct, frozen=True):
     num_state_slots: int = 0
     """The number of slots for states; 0 for a model without any."""
     model: ModelConfig | None = None
-    """The model as it was found when it was loaded; None: as its configuration said."""
+    """The model's configuration as it was found while loading; None: as the folder's own configuration said."""
 
 
 BuildDevice = Callable[[EngineConfig, ModelConfig, torch.dtype], Device]

@@ -209,11 +209,12 @@ class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     """The choice's cumulative count, with these tokens included."""
     index: int = 0
     logprobs: list[TokenLogprobs] | None = None
-    """One for each token id, where asked for."""
+    """The log-probabilities of each token id, if they were asked for."""
     finish_reason: FinishReason | None = None
     """The reason of the choice's end; None where it goes on."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
-    """One for each prompt token, the first being None: once, with choice 0's first delta, where asked for."""
+    """The log-probabilities of each prompt token, None for the first one: once, with choice 0's first delta, if asked
+    for."""
     stop_token_id: int | None = None
     """The counted token that ended the choice without being part of the completion, an end of sequence or a stop id;
     None where there is none."""
@@ -458,9 +459,9 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     """The digest of everything that a seeded answer depends on beside its request: weights, software, kind of device,
     format."""
     device: str = ""
-    """The device that it computes on, for people."""
+    """The device that the engine computes on, for people."""
     dtype: str = ""
-    """The number format that it computes in, for people."""
+    """The number format that the engine computes in, for people."""
     minor: int = 0
     """The engine's `PROTOCOL_MINOR`."""
     software: str = ""
@@ -484,11 +485,11 @@ class AdapterProbe(msgspec.Struct, frozen=True):
     """The result of trying an adapter: the same short generation with it and without it."""
 
     load_seconds: float
-    """Seconds until it was resident; 0 where it was already."""
+    """Seconds until the adapter was resident; 0 if it was already."""
     num_bytes: int
-    """Bytes that it takes there."""
+    """Bytes that the adapter takes on the device."""
     num_tokens: int
-    """Tokens computed with it."""
+    """Tokens that the probe computed with the adapter."""
     max_difference: float
     """The largest difference between the two log-probabilities of one token, above 0."""
 
@@ -503,7 +504,7 @@ class AdapterStatus(msgspec.Struct, frozen=True, tag="adapter", omit_defaults=Tr
     code: ErrorCode | None = None
     """The error's code, as in `EngineError`."""
     probed: bool = False
-    """True: it answers a LoadAdapter with probe, and has either an error or a probe."""
+    """True: the status answers a LoadAdapter with probe, and has either an error or a probe."""
     probe: AdapterProbe | None = None
 
 

@@ -84,13 +84,14 @@ class Sequence(msgspec.Struct, eq=False):
     """The number of blocks at the beginning of the table that no window reaches any more. They are not the sequence's:
     their numbers stay, and what is read by them counts for nothing."""
     block_hashes: list[bytes] = msgspec.field(default_factory=list)
-    """The identities of its full blocks (see `block_hashes`), as far as they were needed."""
+    """The identities of the sequence's full blocks (see `block_hashes`), as far as they were needed."""
     is_long: bool = False
-    """True: it is longer than `Limits.length_switch`, so that all of its positions are rotated by other angles."""
+    """True: the sequence is longer than `Limits.length_switch`, so that all of its positions are rotated by other
+    angles."""
     num_registered: int = 0
-    """The number of its blocks that the prefix cache has seen."""
+    """The number of the sequence's blocks that the prefix cache has seen."""
     state_slot: int | None = None
-    """The slot of its states, in models that keep some (`engine.scheduling.cache.state_slots`)."""
+    """The slot of the sequence's states, in models that keep some (`engine.scheduling.cache.state_slots`)."""
     state_source: tuple[int, int, bytes] | None = None
     """The number of tokens after which it began with a snapshot, and that one's slot and identity, until the results of
     its first step are taken."""
@@ -109,7 +110,7 @@ class Sequence(msgspec.Struct, eq=False):
     num_given_up: int = 0
     """The number of tokens that were computed when it gave its blocks up last, until it starts again."""
     adapter_wait_since_s: float = 0.0
-    """The time at which it was first passed over at admission because its adapter was not resident."""
+    """The time at which the sequence was first passed over at admission because its adapter was not resident."""
     started_s: float = 0.0
     first_token_s: float = 0.0
 
@@ -120,7 +121,7 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def is_batch(self) -> bool:
-        """Tell whether its request is of the batch band."""
+        """Tell whether the sequence's request is of the batch band."""
         return self.request.batch is not None
 
     @property
@@ -238,7 +239,7 @@ class Chunk(msgspec.Struct, frozen=True):
     samples: bool
     """True: the chunk reaches the sequence's end, so the step chooses its next token."""
     follows: bool
-    """True: its one token is pending, chosen by the step that is launched before this one."""
+    """True: the chunk's only token is pending, chosen by the step that is launched before this one."""
     states: ChunkStates | None = None
     """None in models that keep none."""
 
@@ -263,7 +264,7 @@ class Sampled(msgspec.Struct, frozen=True):
 
     token_id: int
     finite: bool = True
-    """False when its logits were no numbers to choose by."""
+    """False if the token's logits were no numbers to choose by."""
     logprobs: TokenLogprobs | None = None
 
 
@@ -287,9 +288,9 @@ class Plan(msgspec.Struct, frozen=True):
     """The chunks of one step."""
 
     decodes: list[Chunk]
-    """One token each (and its drafts) over a computed context, those with an adapter first."""
+    """Chunks of one token each (and its drafts) over a computed context, those with an adapter first."""
     prefills: list[Chunk]
-    """All other chunks."""
+    """All chunks that are not decodes."""
 
     def __bool__(self) -> bool:
         return bool(self.decodes or self.prefills)

@@ -79,7 +79,7 @@ class Session(msgspec.Struct):
     """When the gateway last submitted a request of the batch band."""
     heartbeats_sent: int = 0
     outbox: deque[bytes] = msgspec.field(default_factory=deque)
-    """Encoded messages that its socket would not take yet."""
+    """Encoded messages that the session's socket would not take yet."""
 
 
 class InFlight(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ AFTER_S = 0.2
 
 LONGEST_ALONE_S = 0.050
 ONE_ROW_STEPS = 2
-"""A step of batch work alone may take LONGEST_ALONE_S, or so many steps of one sequence: who arrives waits for it."""
+"""The longest step of batch work alone, in steps of one sequence, where that is more than LONGEST_ALONE_S."""
 
 
 class Options(msgspec.Struct, frozen=True):

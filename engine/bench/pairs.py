@@ -36,7 +36,7 @@ class Bound(NamedTuple):
 
 
 def rounds(measured: Callable[[], Pair], number: int) -> list[Pair]:
-    """Measure so many pairs, after one that warms up."""
+    """Measure this many pairs, after one that warms up."""
     measured()
     return [measured() for _ in range(number)]
 

@@ -75,7 +75,7 @@ def _row(rounds: list[tuple[float, float]]) -> Row:
 
 @contextmanager
 def _busy(number: int) -> Iterator[None]:
-    """Keep so many processes computing without end."""
+    """Run this many processes that compute without end, until the context is left."""
     processes = [multiprocessing.get_context("spawn").Process(target=_spin, daemon=True) for _ in range(number)]
     for process in processes:
         process.start()

@@ -222,7 +222,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
     shared_size: int = 0
     """The inner size of a feed-forward part that all tokens go through beside their experts; 0: there is none."""
     shared_gate: str = ""
-    """The module whose one output, through a sigmoid, is the factor of that part; none where the part has no factor."""
+    """The module whose single output, through a sigmoid, is the factor of the shared expert; "" if it has no factor."""
     recurrence: Recurrence | None = None
     """The layers that keep a state in place of keys and values; None where all layers attend."""
     gated_attention: bool = False

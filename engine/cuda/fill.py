@@ -94,7 +94,7 @@ class _LastStep(NamedTuple):
     """The decodes of the last step, one token each."""
 
     fields: StepFields[NDArray[Any]]
-    """The fields that they were written to."""
+    """The fields into which the last step was written."""
     tables: list[list[int]]
     """The sequences' own block tables, which grow."""
     output_rows: Many[int]

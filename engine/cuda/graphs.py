@@ -53,13 +53,13 @@ class Captured(NamedTuple):
 
 
 def row_buckets(max_rows: int) -> list[int]:
-    """Return 1, 2, 4, 8, then multiples of 8 to 64, of 16 to 256, of 64; up to max_rows, which is the last."""
+    """Return 1, 2, 4, 8, then multiples of 8 to 64, of 16 to 256, and of 64 up to max_rows, which is the last."""
     steps = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, max_rows, 64)]
     return [*(rows for rows in steps if rows < max_rows), max_rows]
 
 
 def prompt_buckets(max_rows: int) -> list[int]:
-    """Return PROMPT_ROWS, or those of them below max_rows and max_rows."""
+    """Return the sizes in PROMPT_ROWS that are below max_rows, then the smaller of max_rows and the largest size."""
     most = min(max_rows, PROMPT_ROWS[-1])
     return [*(rows for rows in PROMPT_ROWS if rows < most), most]
 

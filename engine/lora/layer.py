@@ -121,7 +121,7 @@ class AdapterLayout:
         self.num_elements = end
         self.num_ranks = sum(a.rows for _, a, _ in self._groups.values())
         self.without_experts: AdapterLayout = self
-        """The layout of what such adapters have beside their matrices of experts; itself where they have none."""
+        """The layout of these adapters without their matrices of experts; this same layout if they have none."""
         if any(group in EXPERT_GROUPS for _, group in self._groups):
             of_experts = {name for group in EXPERT_GROUPS for name in group}
             rest = {key: rank for key, rank in ranks.items() if key[1] not in of_experts}
@@ -158,7 +158,7 @@ class LoadedAdapter(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """An adapter in memory. By default it adapts nothing, and num_bytes need not be true."""
 
     key: str
-    """The key of its content (`adapters.ref`)."""
+    """The key of the adapter's content (`adapters.ref`)."""
     scalings: dict[GroupKey, tuple[float, ...]]
     """{(layer, group): one scaling for each adapted projection}."""
     num_bytes: int
@@ -167,4 +167,4 @@ class LoadedAdapter(msgspec.Struct, frozen=True, eq=False, weakref=True):
     groups: dict[GroupKey, GroupWeights] = {}
     """Views of the weights."""
     arrivals: Sequence[Event] = ()
-    """While it is copied to a device, the event of each layer's weights; none where they are there."""
+    """While the adapter is copied to a device, the event of each layer's weights; none once all weights are there."""

@@ -279,7 +279,7 @@ def _tensor(info: TensorInfo, content: NDArray[np.uint8]) -> Tensor:
 
 
 class _Part(NamedTuple):
-    """One projection's part of a module: some of its outputs, and where it is of experts, whose."""
+    """One projection's part of a module: some of the module's outputs and, if it is of experts, the expert's number."""
 
     module: AdapterModule
     outputs: slice

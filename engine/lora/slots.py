@@ -34,7 +34,7 @@ class Slot(msgspec.Struct, eq=False):
     fresh: bool = True
     """True until the adapter is used."""
     closing: bool = False
-    """True: it takes no new users, and is empty after the last."""
+    """True: the slot takes no new users, and is empty after the last one."""
     for_batch: bool = False
     """True if only batch work has asked for it."""
     batch_references: int = 0
@@ -42,7 +42,7 @@ class Slot(msgspec.Struct, eq=False):
     last_interactive_s: float = -inf
     """The time at which an interactive request used it last."""
     is_reclaimed: bool = False
-    """True if it is closing because interactive requests want its place, and batch work that uses it has to leave."""
+    """True if the slot is closing because interactive requests want its place, so that its batch work has to leave."""
 
     @property
     def is_of_batch(self) -> bool:

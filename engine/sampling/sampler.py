@@ -82,5 +82,5 @@ class Sampler:
         return PendingTokens(token_ids, self._transfers.fetch(token_ids), asking, logprobs)
 
     def choose(self, logits: Tensor, rows: Many[Row]) -> list[Sampled]:
-        """Choose one token per row as `start` does, and wait."""
+        """Choose one token per row as `start` does, and wait for the tokens."""
         return self.start(logits, rows).wait()

@@ -153,9 +153,10 @@ class BlockManager:
         return True
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
-        """Let others share the sequence's first num_tokens tokens, all of them computed; take back what it left behind.
+        """Let others share the sequence's first num_tokens tokens, all of them computed.
 
-        That are the blocks that none of its further tokens sees. They stay cached while there is room.
+        Take back the blocks that none of the sequence's further tokens sees; such blocks stay cached while there is
+        room.
         """
         num_full = num_tokens // self.block_size
         if num_full != sequence.num_registered:

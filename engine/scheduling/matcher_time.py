@@ -1,4 +1,4 @@
-"""The part of one step that grammars may take. It adds up the times that matchers report, and measures nothing."""
+"""Bounds the part of a step that grammars may take. Adds up the times that matchers report, and measures nothing."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Received:
         self._check(self.num_bytes)
 
     def expect(self, num_bytes: int) -> None:
-        """Note that so many more bytes are announced.
+        """Note that this many more bytes are announced.
 
         Raises FetchFailed: when that is too many; not one of them has to come first.
         """

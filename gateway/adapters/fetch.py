@@ -100,7 +100,7 @@ class Fetcher:
         return self._allowed.admits_url(str(url))
 
     async def _from_hub(self, source: Source, folder: Path, received: Received) -> None:
-        """Download both files of one commit, whatever is pushed meanwhile: the first answer says which.
+        """Download both files of the commit that the first answer names, whatever is pushed meanwhile.
 
         https://huggingface.co/docs/hub/models-downloading; large files are redirected to hosts of the hub's choice.
         """

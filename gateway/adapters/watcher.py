@@ -55,7 +55,7 @@ Outcome = Literal["settled", "waits", "failed"]
 
 
 class _Rest(msgspec.Struct, frozen=True):
-    """The time until which one state of files is left alone."""
+    """Files that were not taken in, and the time until which they are left alone unless they change."""
 
     files: AdapterFiles
     until_s: float

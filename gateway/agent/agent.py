@@ -97,7 +97,7 @@ class Agent:
         self._told_nodes: list[Node] | None = None
         self._forget_at_s = 0.0
         self._leaves_by_s = math.inf
-        """When this agent ends at the latest; finite once it leaves."""
+        """The latest time at which this agent ends; infinite until it begins to leave."""
         self._has_left = False
         self._has_begun = False
         self._gives_up = gives_up

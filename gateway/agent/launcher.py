@@ -57,17 +57,17 @@ class Spot(msgspec.Struct, frozen=True):
     address: str
     """The ZeroMQ endpoint at which gateways reach the engine."""
     endpoint: str
-    """The one that the engine listens on."""
+    """The endpoint on which the engine listens."""
     link_dir: str = ""
-    """The folder of its machine's keys, where the address is on TCP."""
+    """The folder with the keys of the engine's machine, if the address is on TCP."""
     public_key: str | None = None
-    """The key that it proves there."""
+    """The public key that the engine proves at its address."""
     device: str | None = None
     """The device that was kept for it; None: as the settings and the replica's row say."""
     num_threads: int | None = None
     """Threads for an engine on processors; None: as the settings say, or its share of this host."""
     cache_dir: str | None = None
-    """The folder of its machine's copies of adapters; None: as on this host."""
+    """The folder of the copies of adapters on the engine's machine; None: the same as on this host."""
 
 
 class Spec(msgspec.Struct, frozen=True):

@@ -76,7 +76,7 @@ class Lease:
 
     @property
     def held_s(self) -> float:
-        """Seconds for which no other agent can have the host while this one lives; 0 or less: one can."""
+        """Seconds for which no other agent can have the host while this process lives; 0 or less: another one can."""
         return self._confirmed_s + LEASE_S - asyncio.get_running_loop().time()
 
     async def claim(self) -> None:

@@ -108,7 +108,7 @@ class LocalLauncher:
 
     @asynccontextmanager
     async def _only_one_chooses(self) -> AsyncIterator[None]:
-        """Let no other engine of this folder choose a port until the one that is started has written its own down."""
+        """Let no other engine of this folder choose a port until the started one has written its own down."""
         descriptor = os.open(self._folder / _DOOR_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             while not _try_lock(descriptor, fcntl.LOCK_EX):  # noqa: ASYNC110 - of another process

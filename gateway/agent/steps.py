@@ -41,7 +41,7 @@ from gateway.support.host import host_keys
 
 FIRST_RETRY_S, MAX_RETRY_S = 0.5, 30.0
 NOT_YET_RETRY_S = 1.0
-"""Pause before it is seen again whether a replica has found a machine."""
+"""Seconds until a replica without a machine is tried again."""
 
 HEALTHY_S = 30.0
 """Seconds of service after which a replica has proven itself: its next failure counts as the first one."""

@@ -105,7 +105,7 @@ def as_it_is(text: str) -> str:
 
 
 class ServerState(msgspec.Struct, frozen=True):
-    """The trust of one gateway in a server of another maker."""
+    """The state of a server of another maker, as one gateway judges it."""
 
     breaker: BreakerState
     """The circuit breaker. `open`: no request is sent for a while, since the server failed. `half-open`: the next

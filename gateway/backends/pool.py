@@ -80,7 +80,7 @@ class GivesBatchCredit(Protocol):
     """A backend that says how many lines of batches it wants."""
 
     def take_batch_credit(self) -> bool:
-        """Take credit for one line; False where there is none now."""
+        """Take credit for one line of a batch; False if the engine gives none now."""
 
 
 class Replica(msgspec.Struct, eq=False):
@@ -180,7 +180,7 @@ class PoolRevision:
         return self._base_digest == other._base_digest
 
     def share_among(self, num_gateways: int) -> None:
-        """Know that so many gateways send requests to the same replicas."""
+        """Note how many gateways send requests to the same replicas."""
         self._balancer.share_among(num_gateways)
 
     def report_used(self) -> None:

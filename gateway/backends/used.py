@@ -14,4 +14,4 @@ class Used(msgspec.Struct, frozen=True):
     """Computed prompt tokens, the cached ones left aside."""
     completion_tokens: int
     adapter_bytes: int
-    """Bytes of its adapter that were loaded for it."""
+    """Bytes of the adapter that were loaded for the request."""

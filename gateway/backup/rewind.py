@@ -40,7 +40,7 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
     num_attempts: int
     """The attempts that the journals tell of."""
     num_billed_again: int
-    """The attempts among them that the restored ledger lacked."""
+    """The number of attempts that journals held and the restored ledger lacked, billed again."""
     refused: list[str]
     """A line for each request whose usage the database refuses."""
     difference_tokens: int

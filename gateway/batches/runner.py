@@ -33,4 +33,4 @@ class LineRunner(Protocol):
         """
 
     def disown(self, request_id: str, line: BatchLine) -> None:
-        """Have nobody billed for what a line uses that is about to be aborted."""
+        """Ensure that nobody is billed for the usage of a line that is about to be aborted."""

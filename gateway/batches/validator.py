@@ -68,7 +68,7 @@ class Checker:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether so much is wrong that nothing more is read."""
+        """Tell whether the file has so many errors that the rest of it is not read."""
         return self._has_too_many or len(self._errors) >= MAX_ERRORS
 
     def take(self, chunk: bytes) -> None:

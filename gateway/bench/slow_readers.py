@@ -91,7 +91,7 @@ def memory(installation: Installation) -> dict[str, float]:
 
 
 async def row(installation: Installation, args: argparse.Namespace, name: str) -> dict[str, Any]:
-    """Others' latencies in ms, and the memory once they are done."""
+    """Return one row: the other readers' latencies in ms, and the memory once all are done."""
     connections = Connections([await connect("127.0.0.1", installation.ports[0]) for _ in range(CONNECTIONS)])
     asked = {
         "models": [_get("/v1/models", key) for key in installation.keys],

@@ -89,7 +89,7 @@ class Execution:
         self._owner = owner
 
     def hold(self, num_bytes: int) -> bool:
-        """Tell whether so much more of the reply can be recorded."""
+        """Tell whether this many more bytes of the reply can be recorded."""
         return self._owner.hold(self, num_bytes)
 
     def release(self) -> None:

@@ -70,7 +70,7 @@ class Watches:
         return bool(done)
 
     async def _watch(self, slot: Slot, ended: asyncio.Event | None) -> None:
-        """Wait until nobody runs the slot any more, and for wait_s at most."""
+        """Wait until no request runs for the slot any more, but for wait_s at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._wait_s):
                 if ended is not None:

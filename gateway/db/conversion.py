@@ -50,7 +50,7 @@ def is_convertible(names: Sequence[str]) -> bool:
 
 
 def is_too_old(names: Sequence[str]) -> bool:
-    """Tell whether these are the names of the first migrations alone: a schema from which nothing here converts."""
+    """Tell whether these are the names of the first migrations alone: nothing here converts a schema as old as that."""
     return 0 < len(names) < len(CONVERTED) and tuple(names) == tuple(CONVERTED)[: len(names)]
 
 

@@ -222,7 +222,7 @@ class Database:
                 raise
 
     def bounded(self, num_connections: int) -> Database:
-        """Return the same pool for a part of the process that is to leave connections to others, whose clients wait.
+        """Return the same pool for a part of the process that has to leave connections to parts whose clients wait.
 
         num_connections: the most that the part borrows at once.
         """

@@ -268,7 +268,7 @@ class ReadTooSlowly(GatewayError):
 
 
 class ClientGone(GatewayError):
-    """Nobody waits for the reply any more; the status, nginx's, is for the log alone."""
+    """The error for a request whose client has disconnected; the status, nginx's 499, is for the log alone."""
 
     status = 499
     code = "client_disconnected"

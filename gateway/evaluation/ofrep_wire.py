@@ -39,7 +39,7 @@ class EvaluatedFlags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlagError(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why there is no arm."""
+    """The reply for a flag without an arm, with the reason."""
 
     key: str | UnsetType = UNSET
     """The name that was asked for."""

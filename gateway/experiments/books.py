@@ -45,7 +45,7 @@ MAX_EVENTS = 1_000
 MAX_CLOSED = 1_000
 """The most outcome windows that one transaction closes."""
 GRACE = datetime.timedelta(seconds=10)
-"""The time after its end at which a window is closed, so that late rows of the ledger are there at once."""
+"""The time for which an ended window is left open, so that late rows of the ledger are there when it is closed."""
 
 
 class Counted(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ class Sink(Protocol):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A form whose file went to its sink."""
+    """The form of an upload, whose file went to the sink."""
 
     fields: dict[str, str]
     name: str

@@ -105,9 +105,9 @@ class Keeper:
         return reservation
 
     async def ask(self, limits: tuple[Limit, ...], work: Work) -> Reservation | Shortage | Stale | None:
-        """Ask PostgreSQL for this request, together with all others that wait.
+        """Have PostgreSQL decide about a request, together with all others that wait.
 
-        Return None if PostgreSQL does not answer.
+        Return None if it does not answer.
         """
         now_s, instant_ns = self._clock.monotonic(), self._clock.now_ns()
         asked = ask(self.holdings.entries(limits, instant_ns), work, instant_ns, now_s)

@@ -72,9 +72,9 @@ class BilledAgain(msgspec.Struct, frozen=True):
     """The outcome of billing again."""
 
     num_attempts: int
-    """The attempts that the journals tell of."""
+    """The number of attempts in the journals."""
     num_missing: int
-    """The attempts among them that the ledger did not have, and has now."""
+    """The number of attempts that the ledger did not have, and has now."""
     refused: list[str]
     """A line for each request whose usage the database refuses."""
 

@@ -68,7 +68,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
     finished_at_ns: int
     """The time in Unix nanoseconds."""
     superseded: bool = False
-    """Another attempt took this one's place after its engine was lost: it is the operator's, whatever it used."""
+    """True: another attempt took the place of this one after its engine was lost; the operator pays for this one."""
 
     @property
     def attempt(self) -> tuple[str, int]:
@@ -116,7 +116,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 def frame(record: Record) -> bytes:
-    """Return one record as it lies in the file."""
+    """Return the bytes of one record in the journal's file."""
     payload = _encode(record)
     return _HEAD.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload
 

@@ -130,7 +130,7 @@ class Journal:
         self._record(Copied(keys))
 
     def adopt(self, journal_ids: list[str]) -> None:
-        """Record that these journals' records are in this one."""
+        """Note in this journal that it holds the records of other journals."""
         self._record(Adopted(journal_ids))
 
     def release(self, journal_ids: list[str]) -> None:

@@ -34,7 +34,7 @@ class Replayed(msgspec.Struct, frozen=True):
     journal_ids: list[str]
     """The journals of the processes that wrote it, and those that they had it from."""
     num_made_up: int
-    """The requests among them that had not ended."""
+    """The number of requests that had not ended, for which ends were made up."""
     num_unseen: int
     """The requests of these of which nothing had been sent to their clients."""
     num_damaged: int

@@ -42,7 +42,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     """The base model, as vLLM shows it."""
     parent: str | None
-    """The model on which this one stands, as vLLM shows it: the base model of an adapter, or what an alias points
+    """The model that this one is made from, as vLLM shows it: the base model of an adapter, or what an alias points
     at. Null for a base model, and for an experiment or a route, which stand on several."""
     max_model_len: int
 

@@ -193,11 +193,11 @@ class Pipeline:
         return run
 
     def disown(self, request_id: str, attempts: Iterable[int]) -> None:
-        """Have nobody billed for attempts at a request that are about to be aborted."""
+        """Ensure that nobody is billed for attempts at a request that are about to be aborted."""
         self._meter.supersede(request_id, attempts)
 
     def _supersede_earlier(self, context: RequestContext, run: Run) -> None:
-        """Have nobody billed for what came of a line of a batch when it was begun before."""
+        """Ensure that nobody is billed for earlier attempts at a line of a batch, when the line is begun again."""
         if context.batch is not None:
             for generation in run.generations:
                 for attempt in range(context.batch.first_attempt):

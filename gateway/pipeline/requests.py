@@ -35,7 +35,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Prompt
     names: FieldNames
     sampling: SamplingParams
-    """The sampling; its max_tokens is not looked at."""
+    """The sampling parameters, of which max_tokens has no effect."""
     given: frozenset[str] = frozenset()
     """The fields of `sampling` that the client gave a value; an adapter may have its own values for the others."""
     max_tokens: int | None = None
@@ -55,9 +55,9 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_special_tokens: bool = True
     """True if a prompt of text gets the tokenizer's special tokens around it."""
     max_prompt_tokens: int | None = None
-    """Only so many of the prompt's last tokens count, where this is a number."""
+    """The number of the prompt's last tokens that count; None: all."""
     keeps_first: bool = False
-    """True: so many of the prompt's first tokens count, instead of its last ones."""
+    """True: max_prompt_tokens keeps the prompt's first tokens instead of its last ones."""
     service_tier: str = "default"
     """The tier that the request is priced as and weighted by."""
 
@@ -96,7 +96,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     names: FieldNames
     """The prompt's name is that of the query."""
     max_document_tokens: int | None = None
-    """Only so many of the document's first tokens count; None: as many as the model's context has room for."""
+    """The number of the document's first tokens that count; None: as many as the model's context has room for."""
     instruction: str | None = None
     """The meaning of relevance, in words, for models that take an instruction; None: as the model's makers have it."""
     service_tier: str = "default"

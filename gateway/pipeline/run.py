@@ -70,7 +70,7 @@ class ReplyDetails(msgspec.Struct, frozen=True):
     pool: str
     """The name of the pool that answers."""
     rates: Rates | None
-    """The rates of its tokens, where they are known before the ledger has the request."""
+    """The rates of the reply's tokens, if they are known before the ledger has the request."""
 
     def cost_nanos(self, usages: Sequence[Usage]) -> int | None:
         """Return the price that the ledger will bill for usages, each of one prompt; None where it is not known yet."""

@@ -241,7 +241,10 @@ def dump(dsn: str, snapshot_id: str, path: Path) -> None:
 
 
 def restore(dsn: str, path: Path) -> None:
-    """Read such a file into an empty database: all of it, or nothing. Blocks; raises DumpFailed."""
+    """Read the file of a dump into an empty database: all of it, or nothing. Blocks.
+
+    Raises DumpFailed: when the file cannot be read into the database.
+    """
     arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges", str(path)]
     _run("pg_restore", dsn, arguments)
 

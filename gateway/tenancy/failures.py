@@ -45,7 +45,7 @@ class FailureCap:
             self._windows.popitem(last=False)
 
     def give_back(self, address: str) -> None:
-        """Take back one failure that was counted: the attempt was none."""
+        """Take back one counted failure, since the attempt has not failed after all."""
         client = client_of(address)
         started_s, num_failures = self._windows.get(client, (0.0, 0))
         if num_failures:

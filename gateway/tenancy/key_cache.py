@@ -94,7 +94,10 @@ class KeyCache:
                 del self._digests_of[oldest.principal.api_key_id]
 
     def put_unknown(self, sha256: bytes, now_s: float, generation: int) -> None:
-        """Remember that there is no such key, unless keys have changed since. generation: at the look-up."""
+        """Remember that no key has this digest, unless keys have changed since.
+
+        generation: the generation at the look-up.
+        """
         if generation != self.generation:
             return
         self._good_before.pop(sha256, None)

@@ -35,7 +35,7 @@ class ThinkingText:
 
     @property
     def has_thought(self) -> bool:
-        """Tell whether there was any thinking."""
+        """Tell whether the text had any thinking."""
         return self._has_thought
 
     def push(self, text: str) -> list[Part]:

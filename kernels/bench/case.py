@@ -1,4 +1,4 @@
-"""One thing that is measured."""
+"""One measured case of the kernels' benchmark."""
 
 from __future__ import annotations
 

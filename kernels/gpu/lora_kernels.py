@@ -28,7 +28,7 @@ def resolve_kernel(
     num_chunks,
     BLOCK: tl.constexpr,
 ):
-    """Look up, for one layer's projection, what the slots of all chunks hold.
+    """Look up the rank and addresses, for one layer's projection, of the adapters in the slots of all chunks.
 
     The rank is 0 for chunks without a slot and for those beyond the last one.
     """

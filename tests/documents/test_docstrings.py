@@ -98,6 +98,12 @@ SIGNS: dict[str, tuple[tuple[str, ...], str]] = {
         EVERY,
         rf"(?:\n|[.;] )\*{{0,2}}[a-z_]\w*: (?:{PRONOUN}|of\b|whose\b|which\b|such\b|as in\b)",
     ),
+    "a value is described by a pronoun": (
+        ("value",),
+        r"^(?:True(?::| if| once| when| while)|False(?::| if| when)|When|While|Once|Seconds (?:until|for which))"
+        r" (?:it|its|they)\b"
+        r"|^(?:The )?(?:\w+ ){1,2}(?:of|that|with|(?:at|on|in|by|for|from) which|until|when) (?:its?|they|them)\b",
+    ),
     "a word refers to another place": (EVERY, r"\b(?:as such|for whom|thereof|therein)\b"),
 }
 """The kinds of docstrings that a sign is looked for in, and its pattern, by what is wrong."""
@@ -124,6 +130,7 @@ BAD = {
     "a parameter stands in place of the sentence": "link: the connection to the engine.",
     "the first sentence has no object": "Stop.",
     "a parameter is explained by a pronoun": "Rotate a secret. former: that of a webhook.",
+    "a value is described by a pronoun": "The key that it proves there.",
     "a word refers to another place": "Pass a message on to the one for whom it is.",
 }
 """A docstring with each sign."""
@@ -140,7 +147,7 @@ GOOD = [
 
 @pytest.mark.parametrize("sign", SIGNS)
 def test_each_sign_is_found(sign: str) -> None:
-    assert wrong(sign, [Docstring("here", "function", BAD[sign])]) != []
+    assert wrong(sign, [Docstring("here", SIGNS[sign][0][-1], BAD[sign])]) != []
 
 
 @pytest.mark.parametrize("text", GOOD)

@@ -147,7 +147,7 @@ def _beside_others(rig: _Rig) -> Iterator[Row]:
 
 @contextmanager
 def _busy(number: int) -> Iterator[None]:
-    """Keep so many processes computing without end."""
+    """Run this many processes that compute without end, until the context is left."""
     processes = [subprocess.Popen([sys.executable, "-Sc", "while True: pass"]) for _ in range(number)]
     try:
         time.sleep(1.0)  # until they have loaded

@@ -40,7 +40,7 @@ Period = Annotated[str, Meta(min_length=1, max_length=10)]
 
 
 class SetDelivery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A delivery to create, or to change where one of this name exists."""
+    """A delivery to create, or to change if a delivery of this name exists."""
 
     name: Name
     kind: Kind

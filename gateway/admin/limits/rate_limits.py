@@ -122,7 +122,7 @@ async def _change(conn: Connection, wanted: UpdateRateLimit, organization_id: st
 
 
 async def _rate_limits(conn: Connection, bases: Bases, organization_id: str, project_id: str) -> list[RateLimit]:
-    """Return one for each model that the project can call."""
+    """Return the rate limit of each model that the project can call."""
     rows = await list_routes(conn, project_id)
     visible = bases.visible(project_id, organization_id)
     adapters = [f"{pool}:{row.name}" for row in rows for pool in bases.pools_of(row.base_digest) if pool in visible]

@@ -336,7 +336,7 @@ class LoginController(Controller):
 
 
 class UserLoginController(Controller):
-    """Other people's logins, for who manages users."""
+    """Endpoints for the logins of other people, for people who manage users."""
 
     path = "/users/{user_id:str}/logins"
 

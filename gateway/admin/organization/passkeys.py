@@ -250,7 +250,7 @@ class PasskeyController(Controller):
 
 
 class UserPasskeyController(Controller):
-    """Other people's passkeys, for who manages users."""
+    """Endpoints for the passkeys of other people, for people who manage users."""
 
     path = "/users/{user_id:str}/passkeys"
 

@@ -53,7 +53,7 @@ class HostNode(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     address: str
-    """The address at which its engines listen."""
+    """The address at which the node's engines listen."""
     num_processors: int
     """Processors that Ray has there for engines."""
     memory_bytes: int

@@ -20,7 +20,7 @@ class RayNode(msgspec.Struct, frozen=True):
 
     id: str
     resources: Mapping[str, float]
-    """All that it has, by Ray's names."""
+    """All resources of the node, by Ray's names."""
     labels: Mapping[str, str] = {}
     address: str = ""
     name: str = ""

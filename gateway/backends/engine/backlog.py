@@ -19,7 +19,8 @@ MAX_APART = 16
 """Deltas that wait as they came, or those of two steps where a step has more."""
 
 MAX_UNREAD_BYTES = 1 << 17
-"""Encoded, of one stream: minutes at a hundred tokens a second, four seconds where each has 20 log-probabilities."""
+"""The most encoded bytes of a stream that wait for their reader: minutes at 100 tokens/s, or 4 s with 20
+log-probabilities."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Delta])

@@ -71,5 +71,5 @@ class Frames:
             self._waiter.set_result(None)
 
     def _is_readable(self) -> bool:
-        """Half of what it costs to receive in vain, which raises, or to ask by name, which makes an enumeration."""
+        """Tell whether a message waits, at half the cost of receiving in vain, which raises, or of asking by name."""
         return bool(cast("int", self._socket.get(zmq.EVENTS)) & _READABLE)

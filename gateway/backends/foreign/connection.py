@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to a server that is not trusted: one request at a time, everything that comes is bounded.
+"""One HTTP/1.1 connection to a server that is not trusted: one request at a time, all received bytes bounded.
 
 The parser is httptools', in C. Knows nothing of what is asked, and nothing of other connections.
 """

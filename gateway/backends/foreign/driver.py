@@ -196,7 +196,7 @@ class Pooled(msgspec.Struct, frozen=True):
     """Reads the adapter store, for servers that adapters are sent to; None for other servers."""
 
     def without_adapters(self) -> Pooled:
-        """Return the same, of a pool whose servers have the base alone."""
+        """Return the same revision for a pool whose servers have the base model alone."""
         settings = msgspec.structs.replace(
             self.settings, adapter_folder="", preloaded_adapters=False, upload_adapters=False
         )

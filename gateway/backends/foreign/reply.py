@@ -31,7 +31,7 @@ class Part(msgspec.Struct):
     token_ids: list[int] = []
     """Token ids, of a server that returns them; the one that ended the choice is no part of them."""
     logprobs: list[TokenLogprobs] | None = None
-    """One for each of the token ids, where they were asked for."""
+    """The log-probabilities of each token id, if they were asked for."""
     finish_reason: FinishReason | None = None
     """Set in the last part of a choice: `stop` or `length`."""
 

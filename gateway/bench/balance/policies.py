@@ -82,7 +82,7 @@ class Peer(ABC):
 
 
 class RoundRobin(Peer):
-    """One replica after the other, from a place of each gateway's own."""
+    """The policy that takes one replica after the other, from a place of each gateway's own."""
 
     name = "round robin"
 

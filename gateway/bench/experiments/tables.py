@@ -243,7 +243,7 @@ async def timed_ms(read: Callable[[], Awaitable[object]], count: int) -> dict[st
 
 
 async def measure(args: argparse.Namespace, dsn: str) -> dict[str, Any]:
-    """Return one row of figures."""
+    """Measure the queries at one size of the tables, and return the row of figures."""
     async with await Database.connect(dsn) as database:
         began_s = time.perf_counter()
         if args.from_states:

@@ -113,7 +113,7 @@ def _shared_with(client: AdminClient, path: str) -> list[str]:
 
 
 def _print_fields(shown: dict[str, Any], indent: str = "") -> None:
-    """Print one line per field, and what is within a field below that line."""
+    """Print a field per line, and the fields within a field below its line."""
     for name, value in shown.items():
         if name == "object":
             continue

@@ -40,7 +40,7 @@ class Ready(msgspec.Struct, frozen=True):
     """A version that answers now."""
 
     promoted: bool
-    """True if it became the current version."""
+    """True if the version became the current one."""
     before: int | None
     """The version that was current before, where it became current itself."""
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 RETENTION_DAYS = 30
-"""Days after its end for which a batch is shown."""
+"""Days for which a batch is shown after its end."""
 
 DROP_AT_ONCE = 200
 

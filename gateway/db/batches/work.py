@@ -43,7 +43,7 @@ class LeasedBatch(msgspec.Struct, frozen=True, kw_only=True):
     ending: str | None
     expires_at: datetime.datetime
     left_seconds: float
-    """Seconds until it expires."""
+    """Seconds until the batch expires."""
     num_total: int
     num_completed: int
     num_failed: int
@@ -427,7 +427,7 @@ _DISOWN = "SELECT disown_lines($1, $2, $3, $4)"
 
 
 async def disown_lines(conn: Connection, batch: LeasedBatch, lines: Sequence[tuple[str, datetime.datetime]]) -> None:
-    """Have nobody billed for lines of a locked batch that have no result.
+    """Ensure that nobody is billed for lines of a locked batch that have no result.
 
     lines: the id of each line's request, and when the line was begun first. No usage is written until the caller's
     transaction ends.

@@ -19,7 +19,7 @@ _OTHERS = """
 
 
 async def note_content_keys(conn: Connection, ids: Collection[str], writing: str) -> list[str]:
-    """Say that this gateway encrypts with the key `writing` and can read content of the keys ids.
+    """Note that this gateway encrypts with the key `writing` and can read content of the keys ids.
 
     Return the ids of keys that other gateways have encrypted with of late and this one lacks.
     """

@@ -129,7 +129,7 @@ NEWEST = """
 
 
 async def newest_sealed(conn: Connection, limit: int) -> list[SealedRow]:
-    """Return so many of the newest values of each encrypted column."""
+    """Return the newest values of each encrypted column, so many of each."""
     return [SealedRow(*row) for row in await conn.fetch(NEWEST, limit)]
 
 

@@ -68,7 +68,7 @@ class Chain(msgspec.Struct, frozen=True):
     """Responses that follow one another."""
 
     rows: list[ItemsRow]
-    """The oldest one comes first."""
+    """The rows of the chain, the oldest first."""
     is_whole: bool
     """True if the first row follows no other response."""
     is_cut: bool

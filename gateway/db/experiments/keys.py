@@ -34,5 +34,8 @@ _RESEAL = """
 
 
 async def reseal_key(conn: Connection, project_id: str, before: str, content_key: str, sealed: bytes) -> None:
-    """Keep the same secret as another content key encrypts it. before: the id of the content key that it needed."""
+    """Store the same secret, encrypted with another content key.
+
+    before: the id of the content key that encrypted it so far.
+    """
     await conn.execute(_RESEAL, project_id, before, content_key, sealed)

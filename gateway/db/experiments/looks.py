@@ -99,7 +99,7 @@ def _look_of(row: Any) -> LookRow:
 
 
 def _finite(value: Any) -> Any:
-    """Return the same with words in place of what JSON has no number for: infinite bounds, and nothing estimated."""
+    """Return a result with words in place of values that JSON cannot hold: infinite bounds, and missing estimates."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 RETENTION_DAYS = 1
-"""Days after its time for which an upload is shown."""
+"""Days for which an upload is shown after its time is over."""
 
 
 class UploadRow(msgspec.Struct, frozen=True):

@@ -65,7 +65,7 @@ class LivingGateway(msgspec.Struct, frozen=True):
     version: str | None
     """The gateway's version; None where it does not tell."""
     started_at: datetime.datetime | None
-    """The time of its first report; None where it does not tell its version."""
+    """The time of the gateway's first report; None if the gateway does not tell its version."""
     heard_at: datetime.datetime
     open_requests: int
 

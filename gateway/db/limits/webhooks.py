@@ -46,7 +46,7 @@ class WebhookRow(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """One message to send now."""
+    """A message to send to a webhook now."""
 
     id: str
     webhook_id: str

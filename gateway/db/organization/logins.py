@@ -337,7 +337,7 @@ async def revoke_logins(
 ) -> list[str]:
     """End one login of the user, or all but one; return the ids of those that ended now.
 
-    keeps_device: the device stays known, as where its user logs out.
+    keeps_device: the device stays known, as after a log-out of its user.
     """
     return [row["id"] for row in await conn.fetch(_REVOKE, user_id, login_id, except_id, keeps_device)]
 

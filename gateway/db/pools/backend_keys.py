@@ -61,5 +61,8 @@ _RESEAL = "UPDATE backend_keys SET content_key = $3, sealed = $4 WHERE pool_id =
 
 
 async def reseal_backend_key(conn: Connection, pool_id: str, before: str, content_key: str, sealed: bytes) -> None:
-    """Keep the same key as another content key encrypts it. before: the id of the content key that it needed."""
+    """Store the same key, encrypted with another content key.
+
+    before: the id of the content key that encrypted it so far.
+    """
     await conn.execute(_RESEAL, pool_id, before, content_key, sealed)

@@ -78,7 +78,7 @@ async def plan_pools(
 async def may_plan(conn: Connection, host_id: str, host_generation: int) -> bool:
     """Keep other planners out until the transaction ends.
 
-    Return False where one plans just now, or the agent that asks has lost its lease.
+    Return False if one plans just now, or the caller's lease is lost.
     """
     await conn.execute(_END_WITH_ITS_AGENT)
     is_alone = await conn.fetchval(_LOCK, _LOCK_KEY)

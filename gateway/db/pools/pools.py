@@ -102,7 +102,7 @@ _LOCK_ALL_SHARED = "SELECT pg_advisory_xact_lock_shared($1)"
 
 
 async def lock_pools(conn: Connection) -> None:
-    """Wait for others that decide about the installation's pools, and keep them out until the transaction ends.
+    """Lock the installation's pools until the transaction ends: nobody else decides about them.
 
     The first lock of its transaction: whoever has it may wait for rows of pools, organizations and projects.
     """
@@ -110,9 +110,9 @@ async def lock_pools(conn: Connection) -> None:
 
 
 async def keep_pools(conn: Connection) -> None:
-    """Wait for others that decide about the installation's pools, and let none come or go until the transaction ends.
+    """Lock the installation's pools against coming and going until the transaction ends. Several may hold this lock.
 
-    Others may keep the pools at the same time. The first lock of its transaction, as `lock_pools` is.
+    The first lock of its transaction, as `lock_pools` is.
     """
     await conn.execute(_LOCK_ALL_SHARED, _LOCK_KEY)
 

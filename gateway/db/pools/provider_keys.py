@@ -113,5 +113,8 @@ _RESEAL = "UPDATE provider_keys SET content_key = $3, sealed = $4 WHERE id = $1 
 
 
 async def reseal_provider_key(conn: Connection, key_id: str, before: str, content_key: str, sealed: bytes) -> None:
-    """Keep the same key as another content key encrypts it. before: the id of the content key that it needed."""
+    """Store the same key, encrypted with another content key.
+
+    before: the id of the content key that encrypted it so far.
+    """
     await conn.execute(_RESEAL, key_id, before, content_key, sealed)

@@ -51,7 +51,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     public_key: str | None = None
     """The key that the engine proves where its address is on TCP."""
     full_since: datetime.datetime | None = None
-    """The time from which on it waits for room on the machines of a cluster; None where it does not."""
+    """The time since which the replica waits for room on the machines of a cluster; None if it does not wait."""
 
 
 _fields = itemgetter(*ReplicaRow.__struct_fields__)
@@ -236,7 +236,7 @@ _REPLACE = "UPDATE replicas SET replace = true WHERE id = ANY ($1::text[]) AND s
 
 
 async def replace_replicas(conn: Connection, replica_ids: Sequence[str]) -> None:
-    """Have other replicas take the place of these."""
+    """Mark replicas to be replaced by new ones."""
     await conn.execute(_REPLACE, list(replica_ids))
 
 

@@ -57,7 +57,7 @@ class _Decided(msgspec.Struct, frozen=True):
 
     @property
     def learns(self) -> bool:
-        """True if there is more to remember than before."""
+        """True if the decision's memory differs from the stored one."""
         return bool(self.decision.memory != _memory.decode(self.row["memory"]))
 
 

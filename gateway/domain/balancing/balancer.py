@@ -102,13 +102,13 @@ class Balancer:
         self._recount()
 
     def share_among(self, num_gateways: int) -> None:
-        """Know that so many gateways send to the same replicas."""
+        """Note how many gateways send requests to the same replicas."""
         self._num_gateways = max(1, num_gateways)
         for replica in self._replicas.values():
             replica.num_gateways = self._num_gateways
 
     def pace(self, paces: Mapping[str, float]) -> None:
-        """Know which part of its capacity each replica counts for, by its id; all of it where none is named."""
+        """Note the part of its capacity that each replica counts with, by its id; others count with all of it."""
         changed = [each for each in self._replicas.values() if each.pace != paces.get(each.id, 1.0)]
         for replica in changed:
             replica.pace = paces.get(replica.id, 1.0)

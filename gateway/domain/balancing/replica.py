@@ -19,7 +19,8 @@ class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     ready_since_s: float = 0.0
-    """The moment at which it began to serve, on the clock that `Balancer.update` gets: slow start counts from here."""
+    """The moment at which the replica began to serve, on the clock of `Balancer.update`: slow start counts from here.
+    """
     running: int = 0
     """Choices that run, over all gateways."""
     waiting: int = 0

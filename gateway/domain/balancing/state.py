@@ -43,7 +43,7 @@ class ReplicaState:
         self.num_gateways = 1
         self.available = False
         self.pace = 1.0
-        """The part of its capacity that it counts for beside faster replicas."""
+        """The part of the replica's capacity that counts beside faster replicas."""
         self.age_ramp = self.ramp = 1.0
         """The replica's age by slow start, and the same relative to the oldest replica's, times the replica's pace: 1
         is as good as any."""

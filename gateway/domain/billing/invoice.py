@@ -98,7 +98,7 @@ class Invoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines_of(sums: Iterable[PeriodSum], book: Mapping[int, Version], project_id: str) -> list[Line]:
-    """Return one line per kind of tokens that there were any of, in the order of the sums. book: versions by number."""
+    """Return one line for each kind of tokens that was used, in the order of the sums. book: versions by number."""
     lines = []
     for each in sums:
         version = book.get(each.price_version)

@@ -31,7 +31,7 @@ class PastUnit(msgspec.Struct, frozen=True):
     """A unit of the past, and its contribution to a metric within its outcome window."""
 
     day: int
-    """The day on which it came first."""
+    """The day of the unit's first request."""
     unit: Unit
 
 

@@ -58,7 +58,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the things that are compared; the first is the control."""
+    """One of the targets that an experiment compares; the first arm is the control."""
 
     name: str
     weight: int

@@ -44,7 +44,7 @@ QUANTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
 class Read(msgspec.Struct, frozen=True):
-    """A metric by its name's parts."""
+    """The parts of a metric's name."""
 
     name: str
     metric: Metric | None

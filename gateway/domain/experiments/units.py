@@ -132,7 +132,7 @@ class UnitState(msgspec.Struct, frozen=True, array_like=True):
     """The segments of the request that exposed the unit first; empty where they are not known."""
 
     def closes_us(self, window_us: int) -> int:
-        """Return when its outcome window ends, in microseconds of Unix time."""
+        """Return the end of the unit's outcome window, in microseconds of Unix time."""
         return self.first_us + window_us
 
 

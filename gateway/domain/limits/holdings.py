@@ -50,7 +50,7 @@ class Holdings:
         self.wanting: set[Key] = set()
         """Slices that want more."""
         self.is_urgent = False
-        """One of them cannot wait."""
+        """True if a slice is nearly empty, so that the next exchange cannot wait."""
         self.dirty: set[Key] = set()
         """Slices whose lease in PostgreSQL may be larger than what is held."""
         self._latest: dict[str, Slice] = {}

@@ -188,7 +188,7 @@ class Node(msgspec.Struct, frozen=True):
     """A machine of a cluster that stands as one host."""
 
     address: str
-    """The address at which its engines listen."""
+    """The address at which the node's engines listen."""
     name: str
     num_processors: int
     """Processors that the cluster has there for engines."""
@@ -303,7 +303,7 @@ class Room:
         return any(host.is_alive and not host.is_drained for host in self._hosts.values())
 
     def copy(self) -> Room:
-        """Return the same room, to try something in."""
+        """Return a copy of the room, to try a placement in."""
         other = Room(self._hosts.values())
         other._free = dict(self._free)
         other._num_replicas = dict(self._num_replicas)

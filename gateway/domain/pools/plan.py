@@ -57,7 +57,7 @@ class Replica(msgspec.Struct, frozen=True):
     """True if the replica is replaced since its host is drained: it stays, in whatever state, until another one is
     ready."""
     full_s: float = 0.0
-    """Seconds for which it has waited for room in a cluster that others have."""
+    """Seconds for which the replica has waited for room that others have in a cluster."""
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class Revision(msgspec.Struct, frozen=True):
     needs: Needs = Needs(0)
     why: str = ""
     base_digest: str = ""
-    """The digest of its base model; "" until it is prepared."""
+    """The digest of the revision's base model; "" until the model is prepared."""
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -356,7 +356,7 @@ class _Plan:
         return bool(leaving)
 
     def _make_room_in_cluster(self, candidates: Sequence[Replica], starting: Sequence[Replica]) -> None:
-        """Drain one of these replicas whose room one of those takes that have waited for some in a cluster.
+        """Drain one of these replicas if its room is enough for a replica that has waited for room in a cluster.
 
         The cluster alone knows what its machines have left. The room that a replica leaves is enough for one that needs
         no more.

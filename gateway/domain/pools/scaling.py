@@ -204,7 +204,7 @@ def _more(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, wanted: int, r
 
 
 def _fewer(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, reason: str, now_s: float) -> Decision:
-    """Want one replica less where nothing needed it for a whole window."""
+    """Decide for one replica less if no request needed that many for a whole window."""
     number, window_s = snapshot.num_replicas, memory.down_after_s or bounds.down_after_s
     peaks = tuple(each for each in memory.peaks if now_s - each[0] <= window_s + PEAK_S)
     memory = msgspec.structs.replace(memory, peaks=peaks)

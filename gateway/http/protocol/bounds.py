@@ -33,7 +33,7 @@ class State(enum.StrEnum):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """A bound on one state."""
+    """A bound on the time for which a connection may be in one state."""
 
     state: State
     max_s: float

@@ -143,7 +143,7 @@ class Lines:
         )
 
     def disown(self, request_id: str, line: BatchLine) -> None:
-        """Have nobody billed for a line that is about to be aborted, as `LineRunner.disown`."""
+        """Ensure that nobody is billed for a line that is about to be aborted, as `LineRunner.disown`."""
         first = line.first_attempt
         self._pipeline.disown(request_id, range(first, first + ATTEMPTS_PER_BEGIN))
 

@@ -114,7 +114,7 @@ class AssistantMessage(msgspec.Struct, frozen=True):
     tool_calls: list[ToolCall] | UnsetType = msgspec.UNSET
     """The tool calls, where there are any."""
     function_call: FunctionCall | UnsetType = msgspec.UNSET
-    """The call, where there is one and the request had `functions`."""
+    """The call, if there is one and the request had `functions`."""
 
 
 class ChatChoice(msgspec.Struct, frozen=True):

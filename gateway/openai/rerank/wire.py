@@ -33,7 +33,7 @@ class RerankRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     return_documents: bool | None = None
     """True: each result has its document."""
     max_tokens_per_doc: NumTokens | None = None
-    """Only so many of a document's first tokens count; left out, as many as the model's context has room for."""
+    """The number of a document's first tokens that count; left out: as many as the model's context has room for."""
     instruction: Annotated[str, Meta(max_length=8192)] | None = None
     """An addition to Cohere's and Jina's API: what makes a document relevant, for models that are told."""
     raw_scores: bool | None = None

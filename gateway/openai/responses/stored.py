@@ -182,9 +182,9 @@ def _items_of(kept: bytes, id: str) -> list[Item]:
 
 
 def without_include(params: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the other parameters: stored items show all that they have.
+    """Return the query parameters other than `include`: stored items show all that they have.
 
-    Raises InvalidRequest: for what is no value of `include`.
+    Raises InvalidRequest: when a value is none of `include`.
     """
     given = list(params)
     for name, value in given:

@@ -59,7 +59,7 @@ class ReasoningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     effort: ReasoningEffort | None = None
     """The effort that the chat template is told, where it reads one."""
     summary: Summary | None = None
-    """Without effect: there are no summaries."""
+    """Accepted without effect: there are no summaries."""
     generate_summary: Summary | None = None
     """The older name of `summary`."""
     context: Literal["auto", "current_turn", "all_turns"] | None = None

@@ -23,8 +23,8 @@ ATTEMPTS_PER_TRY = 4
 """Numbers of attempts that a try has to itself: `attempts.MAX_ATTEMPTS` and the free one after a death."""
 
 ASKED_AGAIN, LEAST_WAIT_S = 0.5, 0.1
-"""The part of its delay after which a second try that might not begin is asked for again, as the first one may stall
-for much longer; and the least seconds until then."""
+"""A second try that might not begin is asked for again after this part of the delay, since the first try may stall for
+much longer, but not before this many seconds."""
 
 
 class Hedging(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Hedging(msgspec.Struct, frozen=True):
     lost: Callable[[range, range], None]
     """Called with the numbers of a try's attempts that is over or about to be aborted, and with the other try's."""
     won: Callable[[bool], None]
-    """Called where there were two tries, with whether the second one answers."""
+    """Called if there were two tries, with whether the second one answers."""
 
 
 class _Try(msgspec.Struct, eq=False):
@@ -47,7 +47,7 @@ class _Try(msgspec.Struct, eq=False):
     source: AsyncGenerator[Item | Restarted]
     first: asyncio.Task[Item | Restarted]
     has_ended: bool = False
-    """True once it has failed, or the other one answers."""
+    """True once the try has failed, or the other try answers."""
 
 
 async def hedged(

@@ -31,9 +31,9 @@ class Operation(msgspec.Struct, frozen=True):
     """True if the operation needs a key or a login."""
     shape: Shape
     body: type[msgspec.Struct] | None
-    """The struct of its JSON body."""
+    """The struct of the operation's JSON body."""
     reply: Any
-    """The struct of its JSON reply; None where that is another type."""
+    """The struct of the operation's JSON reply; None if the reply is of another type."""
 
     @property
     def takes_body(self) -> bool:

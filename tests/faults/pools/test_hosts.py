@@ -30,8 +30,8 @@ NUM_SITES, NUM_SITES_FULL = 1, 5
 BACK_S = 15.0
 PICTURE_S = HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED
 SLACK_S = 1.0
-"""Seconds by which it may be noticed late that a picture is old: where others compute, a gateway's answer to this test
-takes a moment."""
+"""Seconds by which an old picture may be noticed late: if others compute, a gateway's answer to this test takes a
+moment."""
 QUIET_S = 1.0
 """Seconds of load between two faults."""
 

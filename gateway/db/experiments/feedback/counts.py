@@ -22,7 +22,7 @@ class Difference(msgspec.Struct, frozen=True):
     counted: Vote | None
     """The vote in the sums; None: the sums have none."""
     current: Vote | None
-    """The present vote; None: it was withdrawn."""
+    """The present vote; None: the vote was withdrawn."""
 
 
 # A vote is about the unit of its request or the unit that it names, and about a unit in whose sums it is, whose request

@@ -45,7 +45,7 @@ class VoteRow(NewVote, frozen=True, kw_only=True):
 
     received_at: datetime.datetime
     type: ValueType
-    """The type of its metric."""
+    """The type of the vote's metric."""
 
 
 class Standing(msgspec.Struct, frozen=True):

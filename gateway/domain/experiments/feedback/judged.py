@@ -71,7 +71,7 @@ class JudgedEffect(msgspec.Struct, frozen=True):
     treatment: Mean
     """The mean of people's votes about the arm, in the same way."""
     effect: Effect
-    """The difference of these means; its interval holds at every look."""
+    """The difference of the means of treatment and control; its interval holds at every look."""
     by_people: Effect
     """The effect on the labelled units alone, by people's votes and without the judge."""
     by_judge: float

@@ -114,14 +114,14 @@ class Hours(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"fr
     from_: str
     """The first minute, as HH:MM."""
     until: str
-    """The first minute after it, as HH:MM."""
+    """The first minute after the hours, as HH:MM."""
 
 
 class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A condition on requests; all of it has to hold."""
 
     metadata: dict[Label, Value | tuple[Value, ...]] = {}
-    """The value, or one of the values, that each of these keys of the request's `metadata` has to have."""
+    """The value, or the allowed values, of each of these keys of the request's `metadata`."""
     prompt_tokens: Size | None = None
     """The estimated size of the prompt: a token per four bytes of its text."""
     tools: bool | None = None

@@ -47,7 +47,7 @@ class Engine(msgspec.Struct):
     place: Place
     state: ReplicaState = "starting"
     moves_at_s: int = 0
-    """When it goes from starting to loading, from loading to ready, or from failed to loading."""
+    """The time at which the engine goes from starting to loading, from loading to ready, or from failed to loading."""
     num_running: int = 0
 
 
@@ -55,7 +55,7 @@ class Request(msgspec.Struct):
     came_at_s: int
     takes_s: int
     waited_s: int | None = None
-    """Seconds until it began the first time."""
+    """Seconds until the request began the first time."""
 
 
 class Change(msgspec.Struct, frozen=True):
