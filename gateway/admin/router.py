@@ -81,6 +81,7 @@ from gateway.admin.traffic.requests import ProjectRequestController, RequestCont
 from gateway.admin.traffic.status import status
 from gateway.admin.traffic.traffic import ProjectTrafficController, TrafficController
 from gateway.domain.tenancy.actor import Actor
+from gateway.http.envelope import OwnRouter
 
 PATH = "/v1/organization"
 LOGIN_PATH = "/admin/v1"
@@ -183,9 +184,9 @@ def admin_routers(services: AdminServices) -> list[Router]:
         "dependencies": dependencies | {"caller": Provide(_caller, sync_to_thread=False)},
     }
     return [
-        check_routes(Router(PATH, route_handlers=_HANDLERS, **guarded)),
-        check_routes(Router(LOGIN_PATH, route_handlers=[LoginController, PasskeyController], **guarded)),
-        Router(LOGIN_PATH, route_handlers=_OPEN_HANDLERS, dependencies=dependencies, **common),
+        check_routes(OwnRouter(PATH, route_handlers=_HANDLERS, **guarded)),
+        check_routes(OwnRouter(LOGIN_PATH, route_handlers=[LoginController, PasskeyController], **guarded)),
+        OwnRouter(LOGIN_PATH, route_handlers=_OPEN_HANDLERS, dependencies=dependencies, **common),
     ]
 
 

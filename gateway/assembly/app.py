@@ -17,7 +17,7 @@ import msgspec
 import structlog
 import uvicorn
 import uvloop
-from litestar import Litestar, Router
+from litestar import Litestar
 from litestar.config.cors import CORSConfig
 
 from gateway.admin.router import admin_routers
@@ -27,7 +27,7 @@ from gateway.evaluation.handler import feedback
 from gateway.evaluation.ofrep import ofrep
 from gateway.http.bodies import Bodies
 from gateway.http.caller import provide_caller
-from gateway.http.envelope import Application
+from gateway.http.envelope import Application, OwnRouter
 from gateway.http.errors import exception_handlers
 from gateway.http.metrics_server import Answer, MetricsText, listening_socket, metrics_app, serving_metrics
 from gateway.http.protocol.bounds import Bound, State
@@ -88,7 +88,7 @@ def build_app(services: Services) -> Application:
     pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokenization")
     earlier = Earlier(services.responses, services.conversations, bodies, services.sealed_items)
     followers = Followers(services.background)
-    openai = Router(
+    openai = OwnRouter(
         "/v1",
         route_handlers=[
             chat_completions(services.pipeline, bodies, services.idempotency, services.chats),
@@ -129,14 +129,14 @@ def build_app(services: Services) -> Application:
         begin_trace=services.begin_trace,
         route_handlers=[
             openai,
-            Router(
+            OwnRouter(
                 "/",
                 route_handlers=tokens(
                     services.pipeline, bodies, pace, operations=("tokenize_unversioned", "detokenize_unversioned")
                 ),
                 dependencies={"caller": caller},
             ),
-            Router(
+            OwnRouter(
                 "/",
                 route_handlers=[
                     rerank(services.pipeline, bodies, services.idempotency, path=path, operation=operation)

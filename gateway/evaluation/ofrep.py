@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 import msgspec
-from litestar import Request, Response, Router, post
+from litestar import Request, Response, post
 from litestar.di import Provide
 from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
@@ -22,7 +22,7 @@ from gateway.evaluation.ofrep_wire import EvaluatedFlag, EvaluatedFlags, Evaluat
 from gateway.evaluation.wire import MAX_UNIT_CHARS
 from gateway.http.bodies import Bodies
 from gateway.http.caller import Caller
-from gateway.http.envelope import call_of
+from gateway.http.envelope import OwnRouter, call_of
 from gateway.http.fields import decode
 from gateway.http.shape import Example, shape
 from gateway.routing.experiments import RunningExperiment
@@ -35,7 +35,7 @@ _BODY = msgspec.json.Decoder(EvaluateFlags)
 _EXAMPLE = Example(body={"context": {"targetingKey": "ann@example.com"}})
 
 
-def ofrep(flags: Flags, bodies: Bodies, *, caller: Provide) -> Router:
+def ofrep(flags: Flags, bodies: Bodies, *, caller: Provide) -> OwnRouter:
     """Return the routes below /ofrep/v1. Each project has a pace of its own. caller: gives the caller of a request."""
     pace = Pace(PER_S, BURST, what="flags")
 
@@ -77,7 +77,7 @@ def ofrep(flags: Flags, bodies: Bodies, *, caller: Provide) -> Router:
             return ASGIResponse(status_code=304, headers={"etag": tag})
         return ASGIResponse(body=body, media_type="application/json", headers={"etag": tag})
 
-    return Router(
+    return OwnRouter(
         "/ofrep/v1",
         route_handlers=[evaluate_flag, evaluate_flags],
         dependencies={"caller": caller},

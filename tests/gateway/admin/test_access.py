@@ -6,10 +6,11 @@ import typing
 
 import httpx
 import pytest
-from litestar import Router, get
+from litestar import Litestar, Router, get
 
 from gateway.admin.access import Nothing, UndeclaredRoute, check_routes, needs
 from gateway.domain.tenancy.principal import Permission
+from gateway.http.envelope import OwnRouter
 from tests.gateway.admin.routes import GOOD_BODIES, routes_of
 from tests.gateway.admin_server import AdminServer
 
@@ -155,6 +156,15 @@ async def test_a_route_without_a_permission_cannot_be_registered() -> None:
     check_routes(Router("/", route_handlers=[declared]))
     with pytest.raises(UndeclaredRoute, match="GET /open names no permission"):
         check_routes(Router("/", route_handlers=[declared, undeclared]))
+
+
+async def test_a_router_is_registered_without_a_copy() -> None:
+    @get("/")
+    async def handler() -> None: ...
+
+    router = OwnRouter("/", route_handlers=[handler])
+    app = Litestar([router])
+    assert router.owner is app
 
 
 def test_every_permission_is_some_routes(server: AdminServer) -> None:
