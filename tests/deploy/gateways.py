@@ -33,6 +33,7 @@ def environ_of(settings: Settings, dsn: str, lame_duck_s: float = LAME_DUCK_S) -
         "LORIKEET_DRAIN_SECONDS": str(DRAIN_S),
         "LORIKEET_TRUSTED_PROXIES": "127.0.0.1/32",
         "LORIKEET_MAX_CONNECTIONS_PER_ADDRESS": "0",
+        "PYTHONDONTWRITEBYTECODE": "",  # a start would compile all modules again
     }
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 import time
 from collections import Counter
+from functools import lru_cache
 
 import msgspec
 
-from tests.deploy.client import Client, Outcome
+from tests.deploy.client import Client, Exchange, Outcome
 from tests.faults.watcher import PROMPT
 from tests.gateway.live import BASE
 
 REQUEST_TOKENS = (1, 4)
+STOP_SEEN_WITHIN_S = 0.1
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -24,10 +25,12 @@ class Size(msgspec.Struct, frozen=True):
     requests_per_s: float
     stream_tokens: tuple[int, int]
     """The fewest and the most tokens of a stream."""
+    slack_s: float = 4.5
+    """The seconds by which streams may last longer on a busy machine."""
 
     def lame_duck_s(self, tokens_per_s: float) -> float:
         """Return seconds that are longer than any stream, with what a busy machine takes more."""
-        return self.stream_tokens[1] / tokens_per_s + 4.5
+        return self.stream_tokens[1] / tokens_per_s + self.slack_s
 
 
 def request_bytes(secret: str, fields: dict[str, object]) -> bytes:
@@ -39,28 +42,37 @@ def request_bytes(secret: str, fields: dict[str, object]) -> bytes:
     return head.encode() + body
 
 
-async def load(client: Client, secret: str, stop: threading.Event, size: Size) -> list[Outcome]:
-    """Return the outcomes of all streams and requests that were begun before the stop."""
-    rng, outcomes = random.Random(1), list[Outcome]()
+def load(client: Client, secret: str, stop: threading.Event, size: Size) -> list[Outcome]:
+    """Return the outcomes of all streams and requests that were begun before the stop.
 
-    async def ask(wanted: int, *, stream: bool) -> None:
-        request = request_bytes(secret, {"max_tokens": wanted, "stream": stream})
-        outcomes.append(await client.ask(request, wanted, stream=stream))
+    Prints the part of a processor that sending and receiving took.
+    """
+    rng, began_s, used_s = random.Random(1), time.monotonic(), time.thread_time()
+    num_short = 0
 
-    async def streams() -> None:
-        while not stop.is_set():
-            await ask(rng.randint(*size.stream_tokens), stream=True)
+    @lru_cache(maxsize=1024)
+    def written(wanted: int, *, stream: bool) -> bytes:
+        return request_bytes(secret, {"max_tokens": wanted, "stream": stream})
 
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(size.num_streams):
-            tasks.create_task(streams())
-        begun_s, num = time.monotonic(), 0
-        while not stop.is_set():
-            num += 1
-            await asyncio.sleep(begun_s + num / size.requests_per_s - time.monotonic())
-            tasks.create_task(ask(rng.randint(*REQUEST_TOKENS), stream=False))
+    def next_stream() -> None:
+        if not stop.is_set():
+            wanted = rng.randint(*size.stream_tokens)
+            client.begin(Exchange(written(wanted, stream=True), wanted, next_stream))
+
+    for _ in range(size.num_streams):
+        next_stream()
+    while not stop.is_set() or client.num_running:
+        due_s = began_s + num_short / size.requests_per_s - time.monotonic()
+        while due_s <= 0 and not stop.is_set():
+            wanted = rng.randint(*REQUEST_TOKENS)
+            client.begin(Exchange(written(wanted, stream=False), wanted))
+            num_short += 1
+            due_s += 1 / size.requests_per_s
+        client.advance(max(0.0, min(due_s, STOP_SEEN_WITHIN_S)))
+    part = (time.thread_time() - used_s) / (time.monotonic() - began_s)
+    print(f"clients took {part:.2f} of a processor, ", end="")
     client.close()
-    return outcomes
+    return [each.outcome() for each in client.ended]
 
 
 def check_whole(outcomes: list[Outcome]) -> None:

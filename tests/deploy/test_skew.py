@@ -40,7 +40,7 @@ NUM_REPLICAS = 1
 """One: its engine is replaced by another beside it."""
 
 
-SMALL, SMALL_TOKENS_PER_S = Size(6, 15.0, (20, 60)), 40.0
+SMALL, SMALL_TOKENS_PER_S = Size(6, 15.0, (20, 40), slack_s=2.0), 40.0
 LONG, LONG_TOKENS_PER_S = Size(NUM_STREAMS, REQUESTS_PER_S, (60, 400)), 20.0
 
 _POOL = """
@@ -179,10 +179,11 @@ def installed(folder: Path, dsn: str, lame_duck_s: float) -> Iterator[Installati
             installation.close()
 
 
-def walk(installation: Installation, old: Path, new: Path, pause_s: float, *, takes_newer: bool) -> None:
+def walk(installation: Installation, old: Path, new: Path, pause_s: float, *, takes_newer: bool, num_back: int) -> None:
     """Upgrade an installation from one tree to another as the guide says, and take it back, without the schema.
 
     takes_newer: whether the old tree's `migrate` has `--allow-newer`.
+    num_back: the number of gateways that are taken back; the others go on beside them.
     """
     check = installation.command(new, "upgrade", "--check")
     assert check["may_go_on"] and not check["is_done"], check
@@ -191,7 +192,7 @@ def walk(installation: Installation, old: Path, new: Path, pause_s: float, *, ta
     for tree in (new, old):
         if tree is old and takes_newer:  # as the units of systemd do before each start
             assert installation.command(old, "migrate", "--allow-newer")["applied"] == []
-        for gateway in installation.gateways:
+        for gateway in installation.gateways[: num_back if tree is old else None]:
             gateway.replace(tree)
             time.sleep(pause_s)
         installation.replace_agent(tree)
@@ -206,7 +207,7 @@ def under_load(installation: Installation, secret: str, size: Size, change: Call
     """Change an installation while a load runs; return the outcomes."""
     stop, client = threading.Event(), Client(installation.port, tls=False)
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(asyncio.run, load(client, secret, stop, size))
+        running = thread.submit(load, client, secret, stop, size)
         try:
             change()
         finally:
@@ -236,7 +237,9 @@ def test_an_installation_is_upgraded_and_taken_back_and_no_client_notices(
 
         def change() -> None:
             ends_s = time.monotonic() + (SECONDS if full else 0.0)
-            walk(installation, old, new, NOTICED_S if full else 0.0, takes_newer=old_tree is not previous_tree)
+            pause_s, num_back = (NOTICED_S, len(installation.gateways)) if full else (0.0, 1)
+            takes_newer = old_tree is not previous_tree
+            walk(installation, old, new, pause_s, takes_newer=takes_newer, num_back=num_back)
             while time.monotonic() < ends_s:  # on the new schema: gateways to and fro, beside engines of the other one
                 for tree in (new, old):
                     installation.gateways[0].replace(tree)

@@ -6,7 +6,6 @@ This holds behind each balancer of `deploy/proxy`, and on a socket that systemd 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import threading
@@ -58,7 +57,7 @@ def under_load(site: Site, client: Client, restart_next: Callable[[], None]) -> 
     stop, num_restarts = threading.Event(), 0
     # The clients have a thread of their own: a database ends with the thread that started it.
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(asyncio.run, load(client, site.key.secret, stop, SIZE))
+        running = thread.submit(load, client, site.key.secret, stop, SIZE)
         try:
             ends_s = time.monotonic() + SECONDS
             while time.monotonic() < ends_s and not running.done():
