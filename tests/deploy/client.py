@@ -247,7 +247,7 @@ class Client:
             self._advance(self._busy[fd])
 
     def close(self) -> None:
-        """Close all connections. Those with an exchange that is not over count as cut off."""
+        """Close all connections."""
         for connection in self._busy.values():
             connection.close()
         for connection in self._idle:
