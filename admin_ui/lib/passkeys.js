@@ -55,13 +55,16 @@ export async function add(name, password, code) {
   });
 }
 
-/** What went wrong in words, where the browser or the device said it rather than the server. */
-export function inWords(error) {
+/** What went wrong in words, where the browser or the device said it rather than the server.
+ *
+ * other: words that take the place of the usual ones, by the error's name. */
+export function inWords(error, other = {}) {
   if (!(error instanceof DOMException)) return error;
   const words = {
     NotAllowedError: "No passkey was given: it was refused, took too long, or there is none here.",
-    InvalidStateError: "This device holds a passkey of yours already.",
+    InvalidStateError: "This device holds a passkey of yours already. Sign in with it; one on each device is enough.",
     SecurityError: "The browser takes no passkeys at this address.",
+    ...other,
   };
   return new ApiError({
     status: 0,

@@ -24,6 +24,14 @@ const ROLES = {
   viewer: "Viewer",
 };
 
+const wayOn = (who) =>
+  who.has_passkey_here
+    ? "Sign out, and in again with your passkey, to go on."
+    : who.has_passkey
+      ? "Your passkeys belong to another address that this server had before. Ask somebody who manages users to " +
+        "remove them, and set up a new one then."
+      : "Set up an authenticator or a passkey to go on.";
+
 export default function Account() {
   const { who } = useSession();
   const projects = (who.projects ?? []).map(({ name, role }) => `${name} (${role})`).join(", ");
@@ -31,12 +39,7 @@ export default function Account() {
     <${Page} title="Account" lead="How you sign in, and where you are signed in now.">
       ${
         who.must_set_up_totp &&
-        html`
-          <${Notice} tone="warn">
-            People with your role need an authenticator or a passkey here. Set one up to go on, or sign in with the
-            passkey that you have.
-          <//>
-        `
+        html`<${Notice} tone="warn">People with your role need a second factor here. ${wayOn(who)}<//>`
       }
       <${Section} card>
         <${Facts}
@@ -50,7 +53,7 @@ export default function Account() {
         />
       <//>
       <${Password} />
-      <${Authenticator} has=${who.has_totp} />
+      <${Authenticator} has=${who.has_totp} isNeeded=${who.needs_second_factor} />
       <${Passkeys} hasCode=${who.has_totp} />
       <${Sessions} />
     <//>
@@ -84,7 +87,7 @@ function Password() {
   `;
 }
 
-function Authenticator({ has }) {
+function Authenticator({ has, isNeeded }) {
   const [step, setStep] = useState(null);
   const close = () => setStep(null);
   return html`
@@ -111,7 +114,14 @@ function Authenticator({ has }) {
               <//>${" "}
               Codes are asked for when you sign in.
             `
-            : html`<${Badge} dot>Off<//> A password alone is enough to sign in.`
+            : html`
+              <${Badge} dot>Off<//>${" "}
+              ${
+                isNeeded
+                  ? "With your role a password alone is not enough here: a passkey takes its place."
+                  : "A password alone is enough to sign in."
+              }
+            `
         }
       </p>
       ${step === "add" && html`<${AddAuthenticator} onClose=${close} />`}

@@ -1,5 +1,6 @@
 // The reader's own passkeys: by each, signing in takes neither password nor code.
 
+import { Badge } from "../components/badge.js";
 import { Button } from "../components/button.js";
 import { Dialog } from "../components/dialog.js";
 import { Notice } from "../components/feedback.js";
@@ -24,7 +25,22 @@ export function Passkeys({ hasCode }) {
   }, []);
   const close = () => setAct(null);
   const columns = [
-    { key: "name", title: "Name" },
+    {
+      key: "name",
+      title: "Name",
+      render: ({ name, host, is_usable }) => html`
+        ${name}
+        ${
+          !is_usable &&
+          html`
+            ${" "}
+            <span title="Browsers offer it at that address alone. Remove it, and add one for this address.">
+              <${Badge} tone="warn">of ${host ?? "another address"}<//>
+            </span>
+          `
+        }
+      `,
+    },
     { key: "created_at", title: "Added", format: "time" },
     {
       key: "last_used_at",
@@ -101,12 +117,16 @@ function Proof({ form, hasCode }) {
   `;
 }
 
+const MAKING = {
+  NotAllowedError: "No passkey was made: it was refused, took too long, or the device holds one of yours already.",
+};
+
 function Add({ hasCode, onDone, onClose }) {
   const form = useForm({ name: "", password: "", code: "" }, async ({ name, password, code }) => {
     try {
       await add(name.trim(), password, code);
     } catch (error) {
-      throw inWords(error);
+      throw inWords(error, MAKING);
     }
     onDone();
     await readSession();

@@ -109,6 +109,7 @@ from gateway.support.outbound import Guard, trusted_authorities
 from gateway.support.secrets import Secrets
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
+from gateway.tenancy.locked_out import locked_out_notice
 from gateway.tenancy.logins import Logins
 from gateway.tenancy.passkeys import Passkeys
 from gateway.tenancy.passwords import Passwords
@@ -302,6 +303,7 @@ async def running_services(
         )
         authenticator.changes.subscribe(admin.watchers.changed)
         stack.push_async_callback(admin.logins.stop)
+        await once_available(lambda: _warn_about_locked_out(database, admin.logins))
         await _start(stack, authenticator, limiter, metering, pools, Purger(database))
         idempotency = Idempotency(database, cipher, writes, room=room)
         refusals = Refusals(database, metrics.refusals_lost)
@@ -522,6 +524,7 @@ def _admin_services(
     files: Files,
     batches: Batches,
 ) -> AdminServices:
+    party = relying_party(settings.public_url, settings.port)
     logins = Logins(
         database,
         passwords,
@@ -529,12 +532,13 @@ def _admin_services(
         secrets.open,
         idle=datetime.timedelta(minutes=settings.login_idle_minutes) or None,
         require_totp=settings.require_totp,
+        rp_id="" if party is None else party.id,
     )
     return AdminServices(
         database=database,
         reports=Reports(of_reports),
         logins=logins,
-        passkeys=Passkeys(relying_party(settings.public_url, settings.port), Challenges(cipher), database, logins),
+        passkeys=Passkeys(party, Challenges(cipher), database, logins),
         passwords=passwords,
         store=lifecycle.store,
         adapter_place=settings.engine.adapter_store,
@@ -627,6 +631,12 @@ async def _warn_about_locks(database: Database) -> None:
     async with database.acquire() as conn:
         if (warning := await lock_table_warning(conn)) is not None:
             log.warning("database_has_few_locks", error=warning)
+
+
+async def _warn_about_locked_out(database: Database, logins: Logins) -> None:
+    async with database.acquire() as conn:
+        if people := await logins.locked_out(conn):
+            log.warning("people_locked_out", error=locked_out_notice(people, logins.rp_id))
 
 
 async def _drain(pools: LivePools) -> None:

@@ -29,6 +29,8 @@ def banner(settings: Settings, access: Access, num_demo_pools: int = 1, computes
             f"  operator key  in {settings.operator_key_path}",
             *_dashboard_lines(settings, access),
         ]
+    if access.notice:
+        lines += [f"  {access.notice}", ""]
     lines += [f"  logs          {settings.log_dir}", "  stop          Ctrl-C (running requests finish first)", ""]
     return "\n".join(lines)
 

@@ -28,6 +28,7 @@ from gateway.db.migrate import migrate
 from gateway.db.organization.audit import Author, record
 from gateway.db.organization.keys import create_key
 from gateway.db.organization.organizations import ensure_organization
+from gateway.db.organization.passkeys import list_locked_out
 from gateway.db.organization.projects import create_project, find_project, list_projects, was_archived
 from gateway.db.organization.users import create_user, had_users
 from gateway.db.pool import Database
@@ -35,10 +36,12 @@ from gateway.domain.billing.book import ANY, Entry
 from gateway.domain.billing.money import DEFAULT_CURRENCY
 from gateway.domain.tenancy.keys import KeyKind, new_key, parse_key
 from gateway.domain.tenancy.principal import Scope
+from gateway.domain.tenancy.relying_party import relying_party
 from gateway.serve import demo_experiment
 from gateway.settings import Settings
 from gateway.support.accounts import as_root
 from gateway.support.process import write_private
+from gateway.tenancy.locked_out import locked_out_notice
 from gateway.tenancy.passwords import Passwords
 
 if TYPE_CHECKING:
@@ -70,6 +73,8 @@ class Access(msgspec.Struct, frozen=True):
     """The password of the person whom this start made; None at every later start."""
     has_demo_prices: bool = False
     """True if nobody has set other prices."""
+    notice: str = ""
+    """Words about people who are locked out; "" for none."""
 
 
 async def bootstrap(dsn: str, settings: Settings, base_digest: str, runtime: str | None = None) -> Access:
@@ -92,7 +97,23 @@ async def bootstrap(dsn: str, settings: Settings, base_digest: str, runtime: str
         tenant_keys: dict[str, str] = {}
         if settings.model == "demo":
             tenant_keys = await _demo(connection, organization.id, operator_key, settings, base_digest)
-        return Access(operator_key, tenant_keys, new_password, await _has_demo_prices(connection, organization.id))
+        return Access(
+            operator_key,
+            tenant_keys,
+            new_password,
+            await _has_demo_prices(connection, organization.id),
+            await _notice(connection, settings),
+        )
+
+
+async def _notice(connection: Connection, settings: Settings) -> str:
+    """Return words about people whom the settings lock out; "" for none."""
+    if settings.require_totp == "nobody":
+        return ""
+    party = relying_party(settings.public_url, settings.port)
+    rp_id = "" if party is None else party.id
+    people = await list_locked_out(connection, None, rp_id, owners_only=settings.require_totp == "owners")
+    return locked_out_notice(people, rp_id) if people else ""
 
 
 async def make_operator(dsn: str, settings: Settings) -> None:

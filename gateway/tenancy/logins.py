@@ -16,11 +16,12 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from gateway.db.organization import audit, logins
+from gateway.db.organization.passkeys import LockedOut, list_locked_out
 from gateway.db.pool import FAILURES, Database
 from gateway.domain.content.keys import SecretColumn
 from gateway.domain.errors import InvalidCredentials, PermissionDenied, TooManyAttempts
@@ -29,6 +30,9 @@ from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.login_line import LoginLine
 from gateway.tenancy.passwords import MAX_AT_ONCE, Passwords
 from gateway.tenancy.throttle import Paused, Throttle, unlock
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 LIFETIME = datetime.timedelta(hours=12)
 DEVICE_LIFETIME = LIFETIME + datetime.timedelta(days=30)
@@ -97,15 +101,18 @@ class Logins:
         *,
         idle: datetime.timedelta | None = None,
         require_totp: Literal["nobody", "owners", "everybody"] = "nobody",
+        rp_id: str = "",
     ) -> None:
         """Prepare to log people in. failures: the cap of failures per address, which bad keys share.
 
         open_secret: opens seeds of authenticators.
         idle: ends logins that are unused for so long; None: no login ends so.
         require_totp: the people that need an authenticator.
+        rp_id: the host name that passkeys of this server belong to; "" where browsers have none.
         """
         self.idle = idle
         self._require_totp = require_totp
+        self.rp_id = rp_id
         self._database = database
         self._passwords = passwords
         self._failures = failures
@@ -206,7 +213,7 @@ class Logins:
         if digest not in self._known_tokens:
             self.check_blocked(address, now_s)
         async with self._database.acquire() as conn:
-            found = await logins.find_login(conn, digest, self.idle)
+            found = await logins.find_login(conn, digest, self.idle, self.rp_id)
         if found is None:
             self._known_tokens.pop(digest, None)
             self._failures.count(address, now_s)
@@ -222,8 +229,21 @@ class Logins:
 
         An authenticator is one, and so is the passkey by which the login was made.
         """
-        is_concerned = self._require_totp == "everybody" or (self._require_totp == "owners" and found.role == "owner")
-        return is_concerned and not (found.has_totp or found.by_passkey)
+        return self.needs_second_factor(found) and not (found.has_totp or found.by_passkey)
+
+    def needs_second_factor(self, found: logins.LoggedIn) -> bool:
+        """Tell whether a password alone is not enough for the holder of a login."""
+        return self._require_totp == "everybody" or (self._require_totp == "owners" and found.role == "owner")
+
+    async def locked_out(self, conn: Connection, organization_id: str | None = None) -> list[LockedOut]:
+        """Return the people who need a second factor and can show none, since the server's host name has changed.
+
+        organization_id: None for all organizations.
+        """
+        if self._require_totp == "nobody":
+            return []
+        owners_only = self._require_totp == "owners"
+        return await list_locked_out(conn, organization_id, self.rp_id, owners_only=owners_only)
 
     def check_may_change_factors(self, found: logins.LoggedIn) -> None:
         """Check that the holder of a login may add, rename or remove a second factor.
@@ -231,11 +251,18 @@ class Logins:
         Raises PermissionDenied: when one is required and the user has a passkey, but has logged in with the password
         alone: else the password would be enough after all.
         """
-        if found.has_passkey and self.must_set_up_totp(found):
+        if not found.has_passkey or not self.must_set_up_totp(found):
+            return
+        if not found.has_passkey_here:
             raise PermissionDenied(
-                "You have a passkey. Log in with it before you change passkeys or authenticators.",
-                code="passkey_required",
+                "All your passkeys belong to another address that this server had before. Ask somebody who manages "
+                "users to remove them (`lorikeet user passkeys`), and set up a new one then.",
+                code="passkeys_elsewhere",
             )
+        raise PermissionDenied(
+            "You have a passkey. Log in with it before you change passkeys or authenticators.",
+            code="passkey_required",
+        )
 
     def check_blocked(self, address: str, now_s: float) -> None:
         """Check that not too many failures came from an address of late.

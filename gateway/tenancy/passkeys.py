@@ -113,6 +113,10 @@ class Passkeys:
         """The origin of the pages at which passkeys work; None: there is none."""
         return None if self._party is None else self._party.origin
 
+    def is_usable(self, rp_id: str | None) -> bool:
+        """Tell whether browsers use a passkey of a host name here. rp_id: None: it is not known."""
+        return self._party is not None and rp_id in (None, self._party.id)
+
     @property
     def party(self) -> RelyingParty:
         """The server as browsers see it. Raises InvalidRequest: when browsers have no passkeys for it."""
@@ -167,7 +171,7 @@ class Passkeys:
                 raise self._logins.refusal(user, client, REFUSED)
             async with self._database.acquire() as conn, conn.transaction():
                 is_good = await self.use(conn, assertion.client_data) and await rows.note_use(
-                    conn, found.id, sign_count
+                    conn, found.id, sign_count, party.id
                 )
             if not is_good:
                 raise self._logins.refusal(user, client, REFUSED)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from playwright.async_api import CDPSession, expect
+from playwright.async_api import CDPSession, Route, expect
 
 from tests.browser.acts import dialog, expect_message, row
 from tests.browser.conftest import Visit
@@ -65,6 +65,13 @@ async def test_a_passkey_from_its_first_day_to_its_last(visit: Visit, browser_ho
         await expect(row(shown, "laptop")).to_contain_text("never")
         assert await page.violations() == []
 
+        await shown.get_by_role("button", name="Add passkey").click()
+        await adding.get_by_label("Name").fill("the same laptop")
+        await adding.get_by_label("Your password").fill(PASSWORD)
+        await adding.get_by_role("button", name="Continue").click()
+        await expect(adding.get_by_role("alert")).to_contain_text("holds a passkey of yours already")
+        await adding.get_by_role("button", name="Cancel").click()
+
         await shown.get_by_role("button", name="Account of").click()
         await shown.get_by_role("menuitem", name="Sign out").click()
         await session.send("WebAuthn.setUserVerified", {**device, "isUserVerified": False})
@@ -93,6 +100,21 @@ async def test_a_passkey_from_its_first_day_to_its_last(visit: Visit, browser_ho
         await shown.get_by_role("menuitem", name="Sign out").click()
         await shown.get_by_role("button", name=SIGN_IN).click()
         await expect(shown.get_by_role("alert")).to_contain_text("not known here")
+
+
+async def test_a_passkey_of_another_host_is_shown_as_such(visit: Visit) -> None:
+    page = await visit()
+    passkey = {"id": "passkey_1", "name": "old phone", "created_at": 1, "last_used_at": None}
+    passkey |= {"host": "former.example.com", "is_usable": False, "object": "admin.passkey"}
+
+    async def with_another(route: Route) -> None:
+        reply = await route.fetch()
+        await route.fulfill(response=reply, json={**await reply.json(), "data": [passkey]})
+
+    await page.page.route("**/admin/v1/passkeys", with_another)
+    await page.open("account")
+    await expect(row(page.page, "old phone")).to_contain_text("of former.example.com")
+    assert await page.violations() == []
 
 
 async def test_where_browsers_have_no_passkeys_no_button_asks_for_one(visit: Visit) -> None:

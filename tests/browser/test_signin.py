@@ -188,7 +188,8 @@ async def test_who_has_to_set_up_an_authenticator_sees_nothing_but_the_account_p
         reply = await route.fetch()
         if not reply.ok:
             return await route.fulfill(response=reply)
-        session = {**await reply.json(), "must_set_up_totp": True, "permissions": [], "projects": []}
+        held = {"must_set_up_totp": True, "needs_second_factor": True, "permissions": [], "projects": []}
+        session = {**await reply.json(), **held}
         return await route.fulfill(response=reply, json=session)
 
     await page.page.route("**/admin/v1/session", held_back)
@@ -196,7 +197,8 @@ async def test_who_has_to_set_up_an_authenticator_sees_nothing_but_the_account_p
     await page.page.wait_for_url("**/admin/signin?next=*")
     await type_login(page, OWNER)
     await page.page.wait_for_url("**/admin/account")
-    await expect(page.page.get_by_text("People with your role need an authenticator or a passkey")).to_be_visible()
+    await expect(page.page.get_by_text("People with your role need a second factor here. Set up")).to_be_visible()
+    await expect(page.page.get_by_text("a password alone is not enough")).to_be_visible()
     await expect(page.page.get_by_role("button", name="Set up")).to_be_visible()
     await expect(page.page.get_by_role("link", name="Tenants")).to_have_count(0)
     await page.page.unroute("**/admin/v1/session")

@@ -248,12 +248,14 @@ async def serve_admin(
     pace: Pace | None = None,
     disk: DiskReserve | None = None,
     require_totp: Literal["nobody", "owners", "everybody"] = "nobody",
+    party: RelyingParty = PARTY,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left.
 
     pace: the pace allowed to each caller; None is the usual one.
     disk: None keeps no space free.
+    party: the server as browsers see it.
     clock: Unix seconds, by which challenges for passkeys grow old.
     """
     passwords = quick_passwords()
@@ -277,7 +279,7 @@ async def serve_admin(
     metrics = Metrics(CollectorRegistry())
     keys = ProjectKeys(database, CIPHER)
     resolver = Resolver(database, served, keys.key)
-    logins = Logins(database, passwords, failures, SECRETS.open, require_totp=require_totp)
+    logins = Logins(database, passwords, failures, SECRETS.open, require_totp=require_totp, rp_id=party.id)
     services = AdminServices(
         database=database,
         reports=Reports(database, share=1e6, burst_s=1e6),
@@ -287,7 +289,7 @@ async def serve_admin(
         sources=AllowedSources.parse("https://models.example.com/"),
         authenticator=Authenticator(database, failures),
         logins=logins,
-        passkeys=Passkeys(PARTY, Challenges(CIPHER), database, logins, clock=clock),
+        passkeys=Passkeys(party, Challenges(CIPHER), database, logins, clock=clock),
         passwords=passwords,
         bases=served,
         version="0.0.0",

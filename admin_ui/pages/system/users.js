@@ -133,8 +133,14 @@ function Lead({ users }) {
   `;
 }
 
-const signsIn = ({ has_password: password, has_totp: totp }) =>
-  !password ? "no password yet" : totp ? "password and authenticator" : "password";
+const signsIn = ({ has_password: password, has_totp: totp, is_locked_out: isLockedOut }) =>
+  isLockedOut
+    ? "locked out: passkeys of another address"
+    : !password
+      ? "no password yet"
+      : totp
+        ? "password and authenticator"
+        : "password";
 
 function actions(user, setAct) {
   const item = (title, what, icon, more) => ({ title, icon, onClick: () => setAct({ what, user }), ...more });

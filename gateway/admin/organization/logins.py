@@ -132,6 +132,10 @@ class Session(CurrentLogin, frozen=True, kw_only=True):
     has_passkey: bool
     must_set_up_totp: bool
     """True if the user may do nothing else before an authenticator is set up, or a passkey is logged in with."""
+    needs_second_factor: bool
+    """True if a password alone is not enough for the user's role."""
+    has_passkey_here: bool
+    """False where the user has no passkey, or all of them belong to other host names than this server's."""
     model: str
     """The id of the base model."""
     imports_from_sources: bool
@@ -243,6 +247,8 @@ class LoginController(Controller):
             has_totp=user is not None and user.totp_confirmed,
             has_passkey=found.has_passkey,
             must_set_up_totp=must_set_up_totp,
+            needs_second_factor=services.logins.needs_second_factor(found),
+            has_passkey_here=found.has_passkey_here,
             model=next(iter(services.bases.visible("", caller.organization_id)), ""),
             imports_from_sources=not services.sources.is_empty,
         )

@@ -27,7 +27,7 @@ from gateway.admin.organization.logins import (
 )
 from gateway.admin.organization.users import existing_user
 from gateway.admin.paging import Page
-from gateway.admin.services import Caller, Services
+from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.organization import audit, logins, users
 from gateway.db.organization import passkeys as rows
 from gateway.domain.errors import Conflict, NotFound
@@ -101,6 +101,10 @@ class Passkey(msgspec.Struct, frozen=True):
     """Unix seconds."""
     last_used_at: int | None
     """Unix seconds; null for a passkey that was not used yet."""
+    host: str | None
+    """The host name that the passkey belongs to; null where it is not known before the next use."""
+    is_usable: bool
+    """False for a passkey of another host name than this server's, which browsers do not offer here."""
     object: Literal["admin.passkey"] = "admin.passkey"
 
 
@@ -155,7 +159,7 @@ class PasskeyController(Controller):
     async def list_passkeys(self, services: Services, caller: Caller) -> Page[Passkey]:
         """List the caller's own passkeys."""
         async with services.database.acquire() as conn:
-            return _page(await rows.list_passkeys(conn, caller.id))
+            return _page(services, await rows.list_passkeys(conn, caller.id))
 
     @post(status_code=200, opt=needs(None, body=Proof))
     async def begin_passkey(
@@ -200,12 +204,13 @@ class PasskeyController(Controller):
                 public_key=checked.public_key,
                 sign_count=checked.sign_count,
                 name=wanted.name,
+                rp_id=services.passkeys.party.id,
             )
             if row is None:
                 raise Conflict("This passkey was added already.", param="credential_id", code="passkey_exists")
             await logins.count_as_by_passkey(conn, caller.login_id or "")
-            await audit.record(conn, author(caller), "user.passkey_added", caller.id, after=_wire(row))
-        return _wire(row)
+            await audit.record(conn, author(caller), "user.passkey_added", caller.id, after=_wire(services, row))
+        return _wire(services, row)
 
     @post("/{passkey_id:str}", status_code=200, opt=needs(None, body=RenamePasskey))
     async def rename_passkey(
@@ -220,10 +225,11 @@ class PasskeyController(Controller):
             after = msgspec.structs.replace(before, name=wanted.name)
             if after != before:
                 await rows.rename_passkey(conn, caller.id, passkey_id, wanted.name)
+                shown = _wire(services, before), _wire(services, after)
                 await audit.record(
-                    conn, author(caller), "user.passkey_renamed", caller.id, before=_wire(before), after=_wire(after)
+                    conn, author(caller), "user.passkey_renamed", caller.id, before=shown[0], after=shown[1]
                 )
-        return _wire(after)
+        return _wire(services, after)
 
     @post("/{passkey_id:str}/remove", status_code=200, opt=needs(None, body=Proof))
     async def remove_passkey(
@@ -245,7 +251,7 @@ class PasskeyController(Controller):
             await logins.revoke_logins(conn, caller.id, except_id=caller.login_id)
             if not await rows.credential_ids(conn, caller.id):
                 await logins.count_as_by_password(conn, caller.login_id or "")
-            await audit.record(conn, author(caller), "user.passkey_removed", caller.id, before=_wire(before))
+            await audit.record(conn, author(caller), "user.passkey_removed", caller.id, before=_wire(services, before))
         return DeletedPasskey(passkey_id)
 
 
@@ -259,7 +265,7 @@ class UserPasskeyController(Controller):
         """List the passkeys of a user."""
         async with services.database.acquire() as conn:
             await existing_user(conn, caller.organization_id, user_id)
-            return _page(await rows.list_passkeys(conn, user_id))
+            return _page(services, await rows.list_passkeys(conn, user_id))
 
     @delete("/{passkey_id:str}", status_code=200, opt=needs("users.write"))
     async def remove_user_passkey(
@@ -272,7 +278,7 @@ class UserPasskeyController(Controller):
             before = _existing(await rows.lock_passkey(conn, user_id, passkey_id), passkey_id)
             await rows.remove_passkeys(conn, user_id, passkey_id)
             await logins.revoke_logins(conn, user_id)
-            await audit.record(conn, author(caller), "user.passkey_removed", user_id, before=_wire(before))
+            await audit.record(conn, author(caller), "user.passkey_removed", user_id, before=_wire(services, before))
         return DeletedPasskey(passkey_id)
 
 
@@ -292,15 +298,16 @@ def _check_room(num_passkeys: int) -> None:
         )
 
 
-def _wire(row: rows.PasskeyRow) -> Passkey:
+def _wire(services: AdminServices, row: rows.PasskeyRow) -> Passkey:
     used = None if row.last_used_at is None else seconds(row.last_used_at)
-    return Passkey(row.id, row.name, seconds(row.created_at), used)
+    is_usable = services.passkeys.is_usable(row.rp_id)
+    return Passkey(row.id, row.name, seconds(row.created_at), used, row.rp_id, is_usable)
 
 
-def _page(found: list[rows.PasskeyRow]) -> Page[Passkey]:
+def _page(services: AdminServices, found: list[rows.PasskeyRow]) -> Page[Passkey]:
     ids = [row.id for row in found]
     return Page(
-        [_wire(row) for row in found],
+        [_wire(services, row) for row in found],
         first_id=ids[0] if ids else None,
         last_id=ids[-1] if ids else None,
         has_more=False,

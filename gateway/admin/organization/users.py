@@ -15,9 +15,10 @@ from gateway.admin.common import author, check_address, check_name, seconds, wit
 from gateway.admin.organization.held import check_may_admit
 from gateway.admin.organization.key_wire import OwnedKey, owned_key
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
-from gateway.admin.services import Caller, Services
+from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db.organization import audit, keys, logins, passkeys, users
 from gateway.domain.errors import Conflict, InvalidRequest, NotFound
+from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.common_passwords import is_common
 from gateway.domain.tenancy.permissions import authorize, check_grant, of_role
 from gateway.domain.tenancy.principal import Role
@@ -73,6 +74,9 @@ class User(msgspec.Struct, frozen=True):
     """Unix seconds."""
     has_password: bool
     has_totp: bool
+    is_locked_out: bool = False
+    """True if a second factor is required of the user, who has none but passkeys of another host name than the
+    server's. Without these, or once they are reset, the user can set up a new one."""
     object: Literal["organization.user"] = "organization.user"
 
 
@@ -106,7 +110,8 @@ class UserController(Controller):
                 limit=query.limit + 1,
                 email=None if email is None else email.lower(),
             )
-        return page([user_wire(row) for row in rows], query.limit)
+            locked_out = await _locked_out(conn, services, caller)
+        return page([user_wire(row, is_locked_out=row.id in locked_out) for row in rows], query.limit)
 
     @post(status_code=200, opt=needs("users.write", body=CreateUser))
     async def create_user(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> User:
@@ -142,7 +147,8 @@ class UserController(Controller):
     async def get_user(self, user_id: FromPath[str], services: Services, caller: Caller) -> User:
         """Return a user."""
         async with services.database.acquire() as conn:
-            return user_wire(await existing_user(conn, caller.organization_id, user_id))
+            row = await existing_user(conn, caller.organization_id, user_id)
+            return user_wire(row, is_locked_out=user_id in await _locked_out(conn, services, caller))
 
     @post("/{user_id:str}", status_code=200, opt=needs("users.write", body=ModifyUser))
     async def modify_user(
@@ -163,13 +169,13 @@ class UserController(Controller):
             if role != "owner":
                 _check_another_owner(owners, user_id)
             if (name, role) == (before.name, before.role):
-                return user_wire(before)
+                return user_wire(before, is_locked_out=user_id in await _locked_out(conn, services, caller))
             await users.modify_user(conn, caller.organization_id, user_id, name, role)
             after = await existing_user(conn, caller.organization_id, user_id)
             await audit.record(
                 conn, author(caller), "user.updated", user_id, before=user_wire(before), after=user_wire(after)
             )
-        return user_wire(after)
+            return user_wire(after, is_locked_out=user_id in await _locked_out(conn, services, caller))
 
     @post("/{user_id:str}/reset", status_code=200, opt=needs("users.write", body=ResetUser))
     async def reset_user(
@@ -266,7 +272,11 @@ def check_email(email: str) -> None:
         raise wrong_value("email", "expected an e-mail address")
 
 
-def user_wire(row: users.UserRow) -> User:
+async def _locked_out(conn: Connection, services: AdminServices, caller: Actor) -> set[str]:
+    return {each.user_id for each in await services.logins.locked_out(conn, caller.organization_id)}
+
+
+def user_wire(row: users.UserRow, *, is_locked_out: bool = False) -> User:
     """Return a user as the admin API shows it."""
     return User(
         id=row.id,
@@ -276,6 +286,7 @@ def user_wire(row: users.UserRow) -> User:
         added_at=seconds(row.created_at),
         has_password=row.has_password,
         has_totp=row.has_totp,
+        is_locked_out=is_locked_out,
     )
 
 

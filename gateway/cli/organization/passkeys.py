@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway.cli.output import print_result, print_rows, utc
 from gateway.cli.parts import id_part
@@ -32,9 +32,18 @@ def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
     return print_rows(
         arguments,
         passkeys,
-        ("ID", "NAME", "ADDED", "LAST USED"),
-        [(each["id"], each["name"], utc(each["created_at"]), utc(each["last_used_at"])) for each in passkeys],
+        ("ID", "NAME", "HOST", "ADDED", "LAST USED"),
+        [
+            (each["id"], each["name"], _host(each), utc(each["created_at"]), utc(each["last_used_at"]))
+            for each in passkeys
+        ],
     )
+
+
+def _host(passkey: dict[str, Any]) -> str:
+    """Return the host name of a passkey, and whether it is another one than the server's."""
+    host = passkey["host"] or "-"
+    return host if passkey["is_usable"] else f"{host} (not this server's)"
 
 
 @over_admin

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.organization import logins, passkeys
@@ -15,6 +15,11 @@ from gateway.cli.verbs import add_group, add_verb, over_admin
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
+
+LOCKED_OUT = (
+    "locked out: a second factor is required, and the user has none but passkeys of another host name than that of "
+    "LORIKEET_PUBLIC_URL. Set it as it was, or `lorikeet user reset`."
+)
 
 ROLES = ("owner", "admin", "billing", "viewer")
 
@@ -85,8 +90,14 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 @over_admin
 def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
     users = client.get_all("/users")
-    rows = [(u["email"], u["id"], u["role"], "yes" if u["has_totp"] else "no", utc(u["added_at"])) for u in users]
+    rows = [(u["email"], u["id"], u["role"], _second_factor(u), utc(u["added_at"])) for u in users]
+    if any(u["is_locked_out"] for u in users):
+        print(LOCKED_OUT, file=sys.stderr)
     return print_rows(arguments, users, ("EMAIL", "ID", "ROLE", "TOTP", "ADDED"), rows)
+
+
+def _second_factor(user: dict[str, Any]) -> str:
+    return "locked out" if user["is_locked_out"] else "yes" if user["has_totp"] else "no"
 
 
 def _modify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

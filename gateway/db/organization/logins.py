@@ -63,6 +63,8 @@ class LoggedIn(msgspec.Struct, frozen=True):
     by_passkey: bool
     """True if the login was made by a passkey, or has added one."""
     has_passkey: bool
+    has_passkey_here: bool
+    """True if the user has a passkey of the host name of this server, or one whose host is not known."""
     expires_at: datetime.datetime
     memberships: dict[str, Role]
     """The user's roles in single projects."""
@@ -281,6 +283,8 @@ _LOGGED_IN = """
     SELECT l.id AS login_id, u.id AS user_id, u.organization_id, u.email, u.role, l.expires_at,
            u.totp_confirmed_at IS NOT NULL AS has_totp, l.by_passkey,
            EXISTS (SELECT FROM passkeys p WHERE p.user_id = u.id) AS has_passkey,
+           EXISTS (SELECT FROM passkeys p WHERE p.user_id = u.id AND $3 <> '' AND coalesce(p.rp_id, $3) = $3)
+               AS has_passkey_here,
            l.last_used_at < now() - interval '1 minute' AS stale,
            (SELECT coalesce(array_agg(m.project_id), '{}') FROM project_members m WHERE m.user_id = u.id) AS projects,
            (SELECT coalesce(array_agg(m.role), '{}') FROM project_members m WHERE m.user_id = u.id) AS roles
@@ -291,12 +295,15 @@ _LOGGED_IN = """
 _TOUCH = "UPDATE logins SET last_used_at = now() WHERE id = $1"
 
 
-async def find_login(conn: Connection, token_sha256: bytes, idle: datetime.timedelta | None) -> LoggedIn | None:
+async def find_login(
+    conn: Connection, token_sha256: bytes, idle: datetime.timedelta | None, rp_id: str
+) -> LoggedIn | None:
     """Return the login that has the token with this digest. The digest is the credential: no tenant is known yet.
 
-    idle: a login that was unused for so long has ended; None: none has.
+    idle: a login that was unused for so long has ended; None: none has. rp_id: the host name that passkeys of this
+    server belong to; "" where browsers have none.
     """
-    row = await conn.fetchrow(_LOGGED_IN, token_sha256, idle)
+    row = await conn.fetchrow(_LOGGED_IN, token_sha256, idle, rp_id)
     if row is None:
         return None
     fields = dict(row)

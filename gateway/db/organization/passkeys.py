@@ -24,6 +24,8 @@ class PasskeyRow(msgspec.Struct, frozen=True):
     name: str
     created_at: datetime.datetime
     last_used_at: datetime.datetime | None
+    rp_id: str | None
+    """The host name that the passkey belongs to; None: not known before its next use."""
 
 
 class FoundPasskey(msgspec.Struct, frozen=True):
@@ -38,22 +40,23 @@ class FoundPasskey(msgspec.Struct, frozen=True):
 
 
 _INSERT = """
-    INSERT INTO passkeys (id, user_id, credential_id, public_key, sign_count, name) VALUES ($1, $2, $3, $4, $5, $6)
+    INSERT INTO passkeys (id, user_id, credential_id, public_key, sign_count, name, rp_id)
+    VALUES ($1, $2, $3, $4, $5, $6, $7)
     ON CONFLICT (credential_id) DO NOTHING
-    RETURNING id, user_id, name, created_at, last_used_at
+    RETURNING id, user_id, name, created_at, last_used_at, rp_id
 """
 
 
 async def add_passkey(
-    conn: Connection, user_id: str, *, credential_id: bytes, public_key: bytes, sign_count: int, name: str
+    conn: Connection, user_id: str, *, credential_id: bytes, public_key: bytes, sign_count: int, name: str, rp_id: str
 ) -> PasskeyRow | None:
     """Store a passkey of a user. Return None if somebody has a passkey of this credential id."""
-    row = await conn.fetchrow(_INSERT, new_id("passkey"), user_id, credential_id, public_key, sign_count, name)
+    row = await conn.fetchrow(_INSERT, new_id("passkey"), user_id, credential_id, public_key, sign_count, name, rp_id)
     return PasskeyRow(**row) if row else None
 
 
 _LIST = """
-    SELECT id, user_id, name, created_at, last_used_at FROM passkeys WHERE user_id = $1 ORDER BY created_at, id
+    SELECT id, user_id, name, created_at, last_used_at, rp_id FROM passkeys WHERE user_id = $1 ORDER BY created_at, id
 """
 
 
@@ -71,7 +74,7 @@ async def credential_ids(conn: Connection, user_id: str) -> list[bytes]:
 
 
 _GET = """
-    SELECT id, user_id, name, created_at, last_used_at FROM passkeys WHERE user_id = $1 AND id = $2
+    SELECT id, user_id, name, created_at, last_used_at, rp_id FROM passkeys WHERE user_id = $1 AND id = $2
     FOR NO KEY UPDATE
 """
 
@@ -110,12 +113,45 @@ async def find_passkey(conn: Connection, credential_id: bytes) -> FoundPasskey |
     return FoundPasskey(**row) if row else None
 
 
-_USED = "UPDATE passkeys SET last_used_at = now(), sign_count = greatest(sign_count, $2) WHERE id = $1 RETURNING true"
+_USED = """
+    UPDATE passkeys SET last_used_at = now(), sign_count = greatest(sign_count, $2), rp_id = $3 WHERE id = $1
+    RETURNING true
+"""
 
 
-async def note_use(conn: Connection, passkey_id: str, sign_count: int) -> bool:
-    """Note that a passkey was used; return whether it is still there."""
-    return bool(await conn.fetchval(_USED, passkey_id, sign_count))
+async def note_use(conn: Connection, passkey_id: str, sign_count: int, rp_id: str) -> bool:
+    """Note that a passkey was used at the host that it belongs to; return whether the passkey is still there."""
+    return bool(await conn.fetchval(_USED, passkey_id, sign_count, rp_id))
+
+
+class LockedOut(msgspec.Struct, frozen=True):
+    """A person who needs a second factor and has none but passkeys of other host names."""
+
+    user_id: str
+    email: str
+    rp_id: str | None
+    """One of the host names; None: not known."""
+
+
+_LOCKED_OUT = """
+    SELECT u.id AS user_id, u.email, max(p.rp_id) AS rp_id FROM users u JOIN passkeys p ON p.user_id = u.id
+    WHERE ($1::text IS NULL OR u.organization_id = $1) AND u.removed_at IS NULL AND u.totp_confirmed_at IS NULL
+      AND (NOT $3 OR u.role = 'owner')
+    GROUP BY u.id HAVING NOT bool_or($2 <> '' AND coalesce(p.rp_id, $2) = $2)
+    ORDER BY u.email
+"""
+
+
+async def list_locked_out(
+    conn: Connection, organization_id: str | None, rp_id: str, *, owners_only: bool
+) -> list[LockedOut]:
+    """Return the people without an authenticator whose passkeys all belong to other hosts, by their address.
+
+    organization_id: None for all organizations. rp_id: the host name of this server; "" where browsers have no
+    passkeys for it. owners_only: whether owners alone need a second factor.
+    """
+    rows = await conn.fetch(_LOCKED_OUT, organization_id, rp_id, owners_only)
+    return [LockedOut(**row) for row in rows]
 
 
 _FORGET_OLD = "DELETE FROM passkey_challenges WHERE expires_at < now()"

@@ -152,7 +152,9 @@ CREATE TABLE passkeys (
     sign_count     bigint NOT NULL,
     name           text NOT NULL,
     created_at     timestamptz NOT NULL DEFAULT now(),
-    last_used_at   timestamptz
+    last_used_at   timestamptz,
+    -- The host name that it belongs to, WebAuthn's relying party; null for one of before this column, until its use.
+    rp_id          text
 );
 
 CREATE INDEX passkeys_by_user ON passkeys (user_id, created_at, id);

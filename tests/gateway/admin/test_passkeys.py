@@ -14,8 +14,11 @@ import httpx
 import pytest
 
 from gateway.admin.organization.passkeys import MAX_PASSKEYS
+from gateway.db.organization.passkeys import LockedOut
 from gateway.db.pool import Database
+from gateway.domain.tenancy.relying_party import RelyingParty
 from gateway.domain.tenancy.totp import code_at
+from gateway.tenancy.locked_out import locked_out_notice
 from gateway.tenancy.passkeys import LIFETIME
 from tests.gateway.admin.authenticator import USER_PRESENT, Device
 from tests.gateway.admin_server import PARTY, PASSWORD, AdminServer, serve_admin
@@ -292,6 +295,76 @@ async def test_where_a_second_factor_is_required_a_passkey_is_one(database: Data
             mine = (await browser.get("/passkeys")).json()["data"][0]["id"]
             assert (await browser.post(f"/passkeys/{mine}/remove", json=PROOF)).status_code == 200
             assert error_of(await browser.get(projects)) == (403, "totp_setup_required"), "no factor is left"
+
+
+NEW_PARTY = RelyingParty("llm.example.org", "https://llm.example.org")
+
+
+async def test_a_new_host_name_locks_out_who_has_passkeys_alone_and_says_so(database: Database, tmp_path: Path) -> None:
+    device = Device()
+    async with serve_admin(database, tmp_path, require_totp="owners") as server:
+        ann = (await server.user(EMAIL, "owner"))["id"]
+        await server.user("bob@example.com", "viewer")
+        async with person(server) as browser:
+            await add(browser, device)
+            (shown,) = (await browser.get("/passkeys")).json()["data"]
+            assert (shown["host"], shown["is_usable"]) == (PARTY.id, True)
+        assert await locked_out(server) == []
+    async with serve_admin(database, tmp_path, require_totp="owners", party=NEW_PARTY) as server:
+        assert await locked_out(server) == [EMAIL]
+        async with person(server) as browser:
+            session = (await browser.get("/session")).json()
+            assert (session["has_passkey"], session["has_passkey_here"], session["needs_second_factor"]) == (
+                True,
+                False,
+                True,
+            )
+            (shown,) = (await browser.get("/passkeys")).json()["data"]
+            assert (shown["host"], shown["is_usable"]) == (PARTY.id, False)
+            for path in ("/totp", "/passkeys"):  # a password alone must not be enough, whatever the operator changes
+                assert error_of(await browser.post(path, json=PROOF)) == (403, "passkeys_elsewhere")
+        async with server.client(server.operator_key) as operator:  # the cure that the start tells
+            url = f"/users/{ann}"
+            assert (await operator.get(url)).json()["is_locked_out"]
+            reset = await operator.post(f"{url}/reset", json={"password": PASSWORD})
+            assert (reset.status_code, reset.json()["is_locked_out"]) == (200, False)
+        assert await locked_out(server) == []
+        async with person(server) as browser:
+            other = Device()
+            other.origin, other.rp_id = NEW_PARTY.origin, NEW_PARTY.id
+            await add(browser, other)
+            assert (await browser.get(f"{server.url}/v1/organization/projects")).status_code == 200
+
+
+async def test_a_passkey_of_before_hosts_were_kept_gets_its_host_when_it_is_used(
+    database: Database, tmp_path: Path
+) -> None:
+    device = Device()
+    async with serve_admin(database, tmp_path, require_totp="everybody") as server:
+        await server.user(EMAIL, "owner")
+        async with person(server) as browser:
+            await add(browser, device)
+        async with database.acquire() as conn:
+            await conn.execute("UPDATE passkeys SET rp_id = NULL")
+        assert await locked_out(server) == [], "it may be one of this very host"
+        async with browser_of(server) as browser:
+            assert (await log_in(browser, device)).status_code == 200
+            (shown,) = (await browser.get("/passkeys")).json()["data"]
+            assert shown["host"] == PARTY.id
+
+
+async def locked_out(server: AdminServer) -> list[str]:
+    """Return the addresses of the users who are locked out."""
+    async with server.client(server.operator_key) as operator:
+        users = (await operator.get("/users")).json()["data"]
+    return [user["email"] for user in users if user["is_locked_out"]]
+
+
+def test_the_notice_names_people_hosts_and_the_cure() -> None:
+    people = [LockedOut(f"user_{number}", f"p{number}@example.com", PARTY.id) for number in range(7)]
+    notice = locked_out_notice(people, NEW_PARTY.id)
+    for word in ("p0@example.com", "2 more", PARTY.id, NEW_PARTY.id, "LORIKEET_PUBLIC_URL", "lorikeet user reset"):
+        assert word in notice
 
 
 async def test_another_sites_page_asks_for_no_passkey(server: AdminServer) -> None:
