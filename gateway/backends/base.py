@@ -85,7 +85,10 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):
-    """A prompt as token ids, or, of a model whose tokenizer nobody here has, as their number alone."""
+    """A prompt as token ids.
+
+    If nobody here has the model's tokenizer, the number of the tokens alone, or an upper bound of it.
+    """
 
     token_ids: list[int]
     """Empty where the tokenizer is not known."""
@@ -152,8 +155,8 @@ def _nothing() -> None:
 class Unanswered(Exception):
     """A backend did not answer a request, and another one may be asked.
 
-    The usage of the attempt is not recorded yet: whoever catches this says what becomes of it, by exactly one call of
-    `settle` or `supersede`.
+    The usage of the attempt is not recorded yet: the catcher records it, by exactly one call of `settle` or
+    `supersede`.
     """
 
     def __init__(
@@ -179,7 +182,7 @@ class Unanswered(Exception):
         self.was_sent = was_sent
         """True if the backend may have worked on the request."""
         self.settle = settle
-        """Records what the attempt is known to have used: the client gets no other answer."""
+        """Records the usage of the attempt as far as it is known, and bills it: the client gets no other answer."""
         self.supersede = supersede
         """Records the attempt as the operator's own: another attempt takes its place, and is billed."""
 

@@ -17,7 +17,7 @@ from gateway.text.tools.tool import ToolUse
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """Completions of one prompt, as a backend is asked for them."""
+    """The completions of one prompt that a backend is asked for."""
 
     request: GenerateRequest
     """The prompt's token ids, the sampling and the bounds."""

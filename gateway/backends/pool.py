@@ -53,7 +53,7 @@ class ManagedBackend(Backend, Protocol):
         """Begin to connect; what is behind the backend may come later."""
 
     async def stop(self) -> None:
-        """End the conversation; what still runs fails."""
+        """End the conversation; requests that still run fail."""
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` from now on whenever `health` has changed or says something newer."""
@@ -63,7 +63,7 @@ class ManagedBackend(Backend, Protocol):
         """True if a request would have to wait for a place at the backend, or be refused for want of one."""
 
     def usual_ms(self) -> float | None:
-        """Return the time that its answers took lately; None where it tells its load itself, or none was seen."""
+        """Return the milliseconds that its answers took lately; None if none came, or if heartbeats tell its load."""
 
     def take_used(self) -> list[Used]:
         """Return the amounts that this gateway's requests used on the backend since the last call."""
@@ -176,7 +176,7 @@ class PoolRevision:
         self._successor = other if other is not None and self.serves_base_of(other) else None
 
     def serves_base_of(self, other: PoolRevision) -> bool:
-        """Tell whether another revision has the same base model."""
+        """Tell whether this revision and another one have the same base model."""
         return self._base_digest == other._base_digest
 
     def share_among(self, num_gateways: int) -> None:
@@ -236,7 +236,7 @@ class PoolRevision:
 
     @property
     def _prepares(self) -> Model:
-        """The model as its servers take prompts."""
+        """The model that prepares prompts in the form that the revision's servers take."""
         if self._as_text is None or "token_ids" in self.capabilities.features:
             return self.model
         return self._as_text
@@ -309,9 +309,9 @@ class PoolRevision:
         return replica
 
     def give(self, replica: Replica, asked: Asked) -> None:
-        """Know that a request which a replica had taken has ended there.
+        """Note that a request has ended at the replica that had taken it.
 
-        One that was started anew since never had it.
+        A replica that was started again since never had it.
         """
         if self._replicas.get(replica.id) is replica:
             self._balancer.given(replica.id, asked)
@@ -335,8 +335,7 @@ class PoolRevision:
     def any_ready(self, tried: Set[str] = frozenset()) -> Replica | None:
         """Return the ready replica with the fewest requests of this gateway, none of those that were tried.
 
-        A draining replica is returned only where there is no other, and one of the succeeding revision where this
-        revision has none.
+        Return a draining replica only if there is no other, and one of the succeeding revision if this one has none.
         """
         left = [each for each in self._replicas.values() if each.id not in tried and each.backend.health().ready]
         if not left and self._successor is not None:
@@ -351,7 +350,7 @@ class PoolRevision:
             self._balancer.pace(paces({each.id: each.backend.usual_ms() for each in self._replicas.values()}))
 
     def _count_places(self) -> None:
-        """Count again what the replicas can take, all together, and each request."""
+        """Set the bounds and features of the ready replicas, and the number of requests that all take at once."""
         ready = self._ready()
         usual = next(iter(ready or self._replicas.values()), None)
         self._capabilities = usual.backend.capabilities if usual is not None else None

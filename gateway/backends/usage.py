@@ -55,7 +55,7 @@ class UsageSink(Protocol):
         """
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
-        """Record an attempt that another one takes the place of.
+        """Record an attempt whose place another one takes.
 
         Nobody pays for the attempt, whatever its engine reports later. engine_id, source: as for `record`.
         """

@@ -1,4 +1,4 @@
-"""The amounts that requests use on a backend, as the other backends of its pool are told of them."""
+"""The use of a backend by requests, as the other backends of the pool are told."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from gateway.domain.errors import NoReplicaYet
 MAX_WAITING = 2048
 """Requests of one pool that wait at one gateway."""
 MAX_OF_TENANT = 1024
-"""Requests of one tenant among them."""
+"""Requests of one tenant among the waiting ones."""
 
 FULL_RETRY_S = 5.0
 """The least `Retry-After` of a refused request, in seconds."""
@@ -75,15 +75,15 @@ class WaitingRoom:
             self._changed.set()
 
     def notify(self) -> None:
-        """Have the request whose turn it is look for a replica: something has changed."""
+        """Have the first waiting request look for a replica: something has changed."""
         self._changed.set()
 
     def use(self) -> None:
-        """Note that a request came."""
+        """Note the time of a request, whether or not it has to wait."""
         self.used_s = time.monotonic()
 
     def want(self) -> None:
-        """Have a first replica started though nobody waits: the request at hand goes elsewhere."""
+        """Have a first replica started though no request waits: the request at hand is answered elsewhere."""
         self.use()
         is_new = self.num_wanted == 0
         self._wanted_s = time.monotonic()
@@ -96,7 +96,7 @@ class WaitingRoom:
         return self.num_waiting or int(time.monotonic() - self._wanted_s < WANTED_FOR_S)
 
     def take_line(self) -> bool:
-        """Take a line of a batch, unless one was taken just now: it waits, and others come once a replica is there."""
+        """Tell whether a line of a batch may be taken while no replica is there: one in `LINE_EVERY_S`."""
         now_s = time.monotonic()
         if now_s - self._line_s < LINE_EVERY_S:
             return False

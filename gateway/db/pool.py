@@ -105,10 +105,9 @@ _REPLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 
 
 async def replan(conn: Connection) -> None:
-    """Let the server plan each statement of this transaction for its values, the days that it is about among them.
+    """Let the server plan each statement of this transaction for its own values, such as the days that it reads.
 
-    Making a plan for any values, as the server does after some repetitions, locks the ledger's partitions of all
-    days.
+    After some repetitions the server makes a plan for any values, which locks the ledger's partitions of all days.
     """
     if conn.is_in_transaction():
         await conn.execute(_REPLAN)

@@ -13,7 +13,7 @@ import msgspec
 MAX_ECHO_CHARS = 100
 
 ENGINE_UNAVAILABLE = "engine_unavailable"
-"""Code of an `Overloaded` for want of an engine, however little there is to do."""
+"""Code of an `Overloaded` error when no engine is there, as opposed to too much load."""
 
 SHUTTING_DOWN = "server_shutting_down"
 
@@ -25,7 +25,7 @@ REFUSED_BY_SERVER = "refused_by_server"
 
 
 def shortened(text: str) -> str:
-    """Return a client's own text as a message repeats it."""
+    """Return a client's own text, cut to the length at which error messages repeat it."""
     return text if len(text) <= MAX_ECHO_CHARS else f"{text[:MAX_ECHO_CHARS]}..."
 
 
@@ -96,7 +96,7 @@ class PermissionDenied(GatewayError):
 
 
 class Suspended(PermissionDenied):
-    """The key is good, but it, its project or its organization is out of use for now."""
+    """The error for a good key that is suspended, or whose project or organization is."""
 
     code = "suspended"
 
@@ -137,7 +137,7 @@ class TooManyAttempts(GatewayError):
 
 
 class NotFound(GatewayError):
-    """There is no such object, or the caller may not know of it."""
+    """The error for an object that does not exist, or that the caller may not know of."""
 
     status = 404
     type = "invalid_request_error"
@@ -167,9 +167,9 @@ class Conflict(GatewayError):
 
 
 class LimitReached(GatewayError):
-    """A limit of the tenant refuses the request.
+    """The error for a request that a limit of the tenant refuses.
 
-    limit is the same for programs; headers say where the tenant's limits stand.
+    limit: the refusing limit, for programs; headers tell the standing of the tenant's limits.
     """
 
     status = 429
@@ -260,7 +260,7 @@ class ContentUnreadable(GatewayError):
 
 
 class ReadTooSlowly(GatewayError):
-    """The client left more of a stream unread than is kept for it; seen only as the stream's last event."""
+    """The error for a client that left more of a stream unread than is kept; sent as the last event of the stream."""
 
     status = 408
     type = "invalid_request_error"

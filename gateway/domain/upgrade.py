@@ -107,7 +107,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def is_done(self) -> bool:
-        """True if no step has anything left."""
+        """True if every step of the upgrade is done."""
         return not any(step.left for step in self.steps)
 
 

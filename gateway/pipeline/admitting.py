@@ -121,7 +121,7 @@ class Admitting:
         return run
 
     def _logged(self, project_id: str, transcript: Transcript, close: Callable[[], None]) -> Callable[[], None]:
-        """Return `close` such that, the first time, it has the transcript written as well; nothing waits for that."""
+        """Return a function that calls `close` and, the first time, has the transcript written in the background."""
         is_kept = False
 
         def close_and_log() -> None:
@@ -140,7 +140,7 @@ def _part(prepared: Prepared) -> Part:
 
 
 def _within(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:
-    """Return the prompt with completions of at most `cap` tokens, counted as of the instant of its reservation."""
+    """Return the prompt with completions of at most `cap` tokens, and with the instant of its reservation."""
     request = prepared.generation.request
     sampling = request.sampling
     if sampling.max_tokens > cap:

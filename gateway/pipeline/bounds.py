@@ -78,7 +78,7 @@ def too_long(
     *,
     is_at_least: bool = False,
 ) -> InvalidRequest:
-    """Return the refusal of a prompt of num_tokens, or, where it was not read, of at least so many."""
+    """Return the refusal of a prompt of num_tokens tokens; at least that many if the prompt was not read."""
     count = f"at least {num_tokens}" if is_at_least else str(num_tokens)
     more = f" and asks for {asked} more in the completion" if asked else ""
     return InvalidRequest(

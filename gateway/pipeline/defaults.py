@@ -1,4 +1,4 @@
-"""Apply what a request leaves open: the treatment of its arm, then the defaults of its adapter's owner.
+"""Fill the fields that a request leaves open: by the treatment of its arm, then by the defaults of its adapter's owner.
 
 Pure; knows no field of any API.
 """
@@ -44,7 +44,7 @@ def with_treatment(request: TextRequest, treatment: Treatment) -> tuple[TextRequ
 
 
 def with_defaults(request: TextRequest, defaults: Defaults) -> TextRequest:
-    """Return the request, and what it leaves open as the adapter has it."""
+    """Return the request with the adapter's values in the fields that the request leaves open."""
     if defaults == NO_DEFAULTS:
         return request
     chosen = {
@@ -74,7 +74,7 @@ def treated_prompt(prompt: Prompt, treatment: Treatment) -> Prompt:
 
 
 def _with_prompt(prompt: Prompt, system_prompt: str, *, replaces: bool) -> Prompt:
-    """Return a conversation that begins with a system prompt; the same one where it has one that stays, or is none."""
+    """Return a conversation that begins with a system prompt; the same one if it has a system prompt that stays."""
     if not isinstance(prompt, Conversation):
         return prompt
     others = [message for message in prompt.messages if message["role"] != "system"]

@@ -1,4 +1,4 @@
-"""Refuse what the driver of a pool's replicas cannot do, by the client's name of the field. Pure; knows no driver."""
+"""Refuse fields that the driver of a pool's replicas cannot serve, by the client's names. Pure; knows no driver."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ MAX_QUEUED = 64
 async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[int, T]]:
     """Yield each item with the index of its source, in the order in which items come.
 
-    At most MAX_PROMPTS_AT_ONCE sources run at a time. The first error ends everything. Closing it closes every source.
+    At most MAX_PROMPTS_AT_ONCE sources run at a time. The first error ends everything. Closing the generator closes
+    every source.
     """
     if len(sources) == 1:
         async with aclosing(sources[0]) as only:

@@ -34,7 +34,7 @@ OPERATIONS = {
 _WITHOUT_TEXT = (names.EMBEDDINGS, names.RERANK)
 
 CANCELLED = "cancelled"
-"""The type of error where nobody waited for the answer any more."""
+"""The type of error of a request whose client has left."""
 
 _MS = 1_000_000
 
@@ -128,7 +128,7 @@ class ModelCall:
         self._error = _type_of(error)
 
     def ending(self, close: Callable[[], None]) -> Callable[[], None]:
-        """Return `close` such that it ends the call as well, where nothing else has."""
+        """Return a function that calls `close` and ends the call, unless it has ended already."""
 
         def close_and_end() -> None:
             close()
@@ -218,7 +218,7 @@ def _as_the_engine_says(span: Span, usage: Usage) -> int:
 
 
 def _add_sampling(attributes: Attributes, sampling: SamplingParams, num_choices: int) -> None:
-    """Add the sampling, what is off or usual left out."""
+    """Add the sampling parameters to a span, except those that are off or have their usual value."""
     attributes[names.REQUEST_MAX_TOKENS] = sampling.max_tokens
     attributes[names.REQUEST_TEMPERATURE] = sampling.temperature
     if sampling.top_p != 1.0:

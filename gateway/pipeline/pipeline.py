@@ -88,7 +88,7 @@ class Pipeline:
         """Requests for tokens and for the text of tokens."""
 
     async def base(self, context: RequestContext) -> str:
-        """Return the name of the base model that a request's model stands on.
+        """Return the name of the base model under the model that a request names.
 
         Raises ModelNotFound: when the caller may use no such model.
         """
@@ -317,6 +317,6 @@ def _with_logprobs(request: TextRequest) -> TextRequest:
 
 
 def _unseen(request: TextRequest) -> TextRequest:
-    """Return the copy of a request: without what would only be shown."""
+    """Return the request for a copy: without the fields that only change what the client sees."""
     sampling = msgspec.structs.replace(request.sampling, num_logprobs=None, num_prompt_logprobs=None)
     return msgspec.structs.replace(request, sampling=sampling, style=PLAIN, service_tier=SHADOW_TIER)

@@ -48,7 +48,7 @@ MAX_FINGERPRINTS = 1024
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A prompt that was found good: only its tenant's limits and the backend can refuse it now."""
+    """A prompt that has passed all checks: only its tenant's limits and the backend can refuse it now."""
 
     generation: Generation
     tag: MeterTag
@@ -113,9 +113,10 @@ class Run:
         self.sampling = prepared[0].generation.request.sampling
         """The sampling of the first prompt, with what an adapter or an arm adds to the client's own."""
         self.vote_id = context.request_id
-        """The request's id as ids of replies are made of it; in an experiment with a MAC (`vote_ids`)."""
+        """The request's id from which ids of replies are made; in an experiment it has a MAC (`vote_ids`)."""
         self.on_unanswered: Callable[[GatewayError], None] | None = None
-        """Called where the first prompt was refused before any engine had it: the ledger will not have it."""
+        """Called if the first prompt was refused before any engine had it, so that the ledger will not have the
+        request."""
         self._context = context
         self._pool = pool
         self._budget = budget
@@ -128,7 +129,7 @@ class Run:
         self.instant_ns: int | None = None
         """The time of the request in Unix nanoseconds, which its rows in the ledger have."""
         self.serves: Callable[[], None] = _nothing
-        """To be called, where another run could have taken this one's place, once none does."""
+        """Called once no other run can take this one's place any more."""
         self.log_fields: dict[str, str] = {}
         """More fields of the request's log line."""
         self.details: ReplyDetails | None = None
@@ -137,7 +138,7 @@ class Run:
         """Called with the speed of the first prompt's answer."""
         self._whole: list[Item | Restarted] = []
         self.hedging: Hedging | None = None
-        """When the prompt of a request that has but one is tried at another replica as well."""
+        """The terms on which the only prompt is tried at a second replica as well; None: never."""
         self._begun: AsyncGenerator[Item | Restarted] | None = None
         self.call: ModelCall | None = None
         """The spans of the run, where its request is traced."""
@@ -185,7 +186,7 @@ class Run:
     def fingerprint(self) -> str | None:
         """Return the digest of all that an answer with a seed depends on beside its request.
 
-        None while no engine is known. An adapter counts by its version: its content only its owner may compare.
+        None while no engine is known. An adapter counts by its version, since only its owner may compare its content.
         """
         backend, adapter = self._pool.capabilities.fingerprint, self._adapter
         if not backend:
@@ -407,7 +408,7 @@ class Run:
     def _for_caller(self, error: InvalidRequest | BackendFailed, prepared: Prepared) -> InvalidRequest | BackendFailed:
         """Return the error with the caller's own name of the field that was refused: grammar, prompt or adapter.
 
-        The reason why a shared adapter cannot be loaded, or fails the engine, is for its owner alone.
+        If a shared adapter cannot be loaded or fails, the reason is left out: it is for the adapter's owner alone.
         """
         is_borrowed = self._adapter is not None and self._adapter.is_shared
         if isinstance(error, BackendFailed):

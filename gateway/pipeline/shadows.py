@@ -157,7 +157,7 @@ class Shadows:
             await asyncio.wait(running, timeout=STOP_S)
 
     def after(self, close: Callable[[], None], shadow: Shadow) -> Callable[[], None]:
-        """Return `close` of a run such that, the first time, it has the copy run as well; nothing waits for that."""
+        """Return a function that calls `close` of a run and, the first time, has the copy run in the background."""
         is_offered = False
 
         def close_and_offer() -> None:
@@ -197,7 +197,7 @@ class Shadows:
         )
 
     def _fill(self) -> None:
-        """Start copies while there is room, here and where they go: one of each project, then of the next one."""
+        """Start copies while there is room, in this process and at their targets: one of each project in turn."""
         now_s = asyncio.get_running_loop().time()
         for project_id in list(self._waiting):
             self._drop_late(project_id, now_s)

@@ -47,7 +47,7 @@ def with_prompt(request: EmbeddingRequest, task: Task) -> EmbeddingRequest:
 
 
 def _name_of(request: EmbeddingRequest, task: Task) -> str:
-    """Return the name of the prompt that goes before a text, or ""."""
+    """Return the name of the model's own prompt that goes before a text; "" for none."""
     if request.prompt_name is not None:
         if request.prompt_name not in task.prompts:
             known = ", ".join(task.prompts) or "none"

@@ -28,7 +28,8 @@ through them all."""
 
 
 PREDICTED_PER_TOKEN = 4
-"""Tokens of a prediction that may be kept for each one of the completion: much of it may be left out."""
+"""Tokens of a prediction that are kept for each token that the completion may have: much of a prediction may be left
+out."""
 
 
 class Tokenizing:
@@ -66,7 +67,7 @@ class Tokenizing:
         add_special_tokens: bool,
         fit: Fit = as_it_is,
     ) -> PreparedPrompt:
-        """Return the tokens of a prompt. A conversation states itself what is added to it.
+        """Return the tokens of a prompt. The special tokens of a conversation are decided by its own rendering.
 
         field: the client's name of the prompt.
         fit: shortens or refuses a rendered text before it is tokenized.

@@ -1,7 +1,7 @@
-"""The calls about adapters that a gateway made to one engine, and who waits for their answers.
+"""The calls about adapters that a gateway made to one engine, and the callers that wait for their answers.
 
-Answers go by the adapter's content key and come to every gateway, so one may answer several, or somebody else. Knows
-nothing of how messages travel, nor of what the answers mean.
+Answers go by the adapter's content key and come to every gateway, so one answer may end several calls, or be for
+another gateway. Knows nothing of how messages travel, nor of what the answers mean.
 """
 
 from __future__ import annotations

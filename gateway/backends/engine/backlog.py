@@ -16,7 +16,7 @@ import msgspec
 from engine.protocol import Delta
 
 MAX_APART = 16
-"""Deltas that wait as they came, or those of two steps where a step has more."""
+"""Unread deltas that are kept as they came; if a step has more, the deltas of two steps."""
 
 MAX_UNREAD_BYTES = 1 << 17
 """The most encoded bytes of a stream that wait for their reader: minutes at 100 tokens/s, or 4 s with 20
@@ -39,7 +39,7 @@ class Backlog:
         return bool(self._latest or self._encoded)
 
     def add(self, delta: Delta) -> None:
-        """Keep a delta, encoded together with others where many wait."""
+        """Keep a delta; encode it together with others if many wait."""
         self._latest.append(delta)
         if len(self._latest) > self._max_apart:
             encoded = _encoder.encode(joined(self._latest))

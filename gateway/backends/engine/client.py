@@ -103,7 +103,7 @@ class EngineBackend:
         self._link.start()
 
     async def stop(self) -> None:
-        """End the conversation; what still runs fails."""
+        """End the conversation with the engine; requests that still run fail."""
         self._acknowledge_durable()
         await self._link.stop()
         self._recorder.stop()
@@ -253,7 +253,7 @@ class EngineBackend:
         self._changed()
 
     def received(self, message: EngineMessage) -> None:
-        """Pass a message of the engine on to whom it is for."""
+        """Pass a message of the engine on to the part that the message is for."""
         match message:
             case StepOutputs(deltas, finals):
                 self._requests.deliver(deltas)

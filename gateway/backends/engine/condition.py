@@ -47,7 +47,10 @@ class EngineCondition:
         return self._welcome.engine_id if self._welcome is not None else ""
 
     def check_ready(self) -> None:
-        """Raise Unanswered where the engine takes no new requests."""
+        """Check that the engine takes new requests.
+
+        Raises Unanswered: when it takes none.
+        """
         if not self.is_ready:
             code = SHUTTING_DOWN if self._is_draining else ENGINE_UNAVAILABLE
             raise Unanswered(not_ready(self._detail, code), "absent")

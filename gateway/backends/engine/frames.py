@@ -1,8 +1,8 @@
 """A ZeroMQ socket in the event loop: sends at once or not at all, and takes what has come in one go.
 
 pyzmq's own asyncio sockets make a future and walk through the loop for every message; under load that is a tenth of a
-request. ZeroMQ's descriptor tells of changes only (zmq_getsockopt(3), ZMQ_FD), and every call may take one in, so
-whoever waits is woken by the look that follows each call.
+request. ZeroMQ's descriptor shows changes only (zmq_getsockopt(3), ZMQ_FD), and every call may consume one, so each
+call is followed by a look at the socket, which wakes the reader.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import cast
 import zmq
 
 MAX_AT_ONCE = 256
-"""The rest comes after others have had their turn."""
+"""The most messages that are read at once; the rest is read after other tasks have had their turn."""
 
 
 _READABLE = int(zmq.POLLIN)

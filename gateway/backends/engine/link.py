@@ -58,7 +58,7 @@ class EngineGone(Exception):
 
 
 class EngineListener(Protocol):
-    """The owner of a link, as the link calls it. No method may wait."""
+    """The interface of a link's owner, which the link calls. No method may wait."""
 
     def connected(self, welcome: Welcome) -> None:
         """Take requests for an engine that has come."""
@@ -248,7 +248,7 @@ class EngineLink:
 
 
 class _RefusedHello(EngineGone):
-    """The engine refuses this gateway, so that trying again soon is of no use."""
+    """The error for an engine that refuses this gateway, so that trying again soon is of no use."""
 
 
 async def _watch(events: Frames) -> None:

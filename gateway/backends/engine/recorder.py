@@ -36,7 +36,7 @@ class UsageRecorder:
         self._has_stopped = False
 
     def settle(self, stream: EngineStream, final: Final) -> Final:
-        """Record the usage of an attempt that has ended; return its final with what counts of the usage."""
+        """Record the usage of an attempt that has ended; return the engine's final with the usage that counts."""
         final = stream.settled(final)
         if stream.lost:
             self.lost_ids.append(stream.request.request_id)

@@ -129,11 +129,11 @@ class EngineRequests:
     # one request
 
     async def _wait_for_earlier(self, request_id: str) -> None:
-        """Wait for the end of an earlier attempt at the same request, which was aborted.
+        """Wait until an earlier, aborted attempt at the same request has ended at the engine.
 
         An engine knows requests by their ids alone.
 
-        Raises Unanswered: when the engine has not ended it in time.
+        Raises Unanswered: when the engine has not ended the earlier attempt in time.
         """
         earlier = self._streams.get(request_id)
         if earlier is None:
@@ -159,7 +159,7 @@ class EngineRequests:
             raise
 
     def _begin(self, request: GenerateRequest, trace: str) -> EngineStream:
-        """Send a request; one whose engine is gone meanwhile ends at once."""
+        """Send a request. If the engine is gone meanwhile, the request ends at once."""
         engine_id, now_s = self._condition.engine_id, asyncio.get_running_loop().time()
         stream = EngineStream(request, engine_id, now_s, [0] * request.n, backlog=Backlog(request.n))
         self._streams[request.request_id] = stream

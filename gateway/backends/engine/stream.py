@@ -95,7 +95,7 @@ class EngineStream(msgspec.Struct, eq=False):
         return Usage(prompt_tokens=len(self.request.prompt_token_ids) if seen else 0, completion_tokens=seen)
 
     def settled(self, final: Final) -> Final:
-        """Return the engine's final with what counts of the usage.
+        """Return the engine's final with the usage that counts.
 
         The engine may have run past a stop string before it heard of it: the tokens beyond are discarded here then, as
         the engine would have done.
@@ -125,9 +125,9 @@ class EngineStream(msgspec.Struct, eq=False):
         return sum(min(count, self.kept_tokens.get(index, count)) for index, count in enumerate(self.counts))
 
     def _watch_size(self, now_s: float, full_for_s: float) -> None:
-        """Notice whether too much has waited for the reader for too long: its client does not read then.
+        """Cut the stream off if too much has waited for its reader for too long: the client does not read then.
 
-        All readers are behind for a moment where this process was busy, which is waited for.
+        If this process was busy, all readers are behind for a moment; such a moment is waited out.
         """
         if self.backlog.num_bytes <= MAX_UNREAD_BYTES:
             self.full_since_s = None

@@ -35,7 +35,7 @@ FAILED_FOR_S = 10.0
 """Seconds for which an adapter that could not be loaded is not tried again."""
 
 FAULT_FOR_S = 60.0
-"""Seconds for which a server that answered from its base in silence is not asked again whether it still does."""
+"""Seconds until a server that answered from its base in silence is asked again whether it still does."""
 
 RETRY_AFTER_S = 1.0
 
@@ -171,7 +171,7 @@ class ServerAdapters:
                     await self._unload(digest)
 
     def forget(self, key: str) -> None:
-        """Know that the server did not know an adapter: it is loaded again when it is asked for."""
+        """Note that the server did not know an adapter: it is loaded again when it is asked for."""
         self._ready.pop(digest_of(key), None)
 
     def distrust(self) -> None:
@@ -206,7 +206,7 @@ class ServerAdapters:
             self._changed()
 
     def _start_over(self) -> None:
-        """Know nothing of the adapters of the server any more."""
+        """Forget all that is known of the server's adapters."""
         self._ready.clear()
         self._keys.clear()
         self._failed.clear()
@@ -249,7 +249,7 @@ class ServerAdapters:
         self._ready[digest] = None
 
     async def _check_base(self) -> None:
-        """Find out once for each start of the server whether it answers a name that nobody has from the base.
+        """Find out, once for each start of the server, whether it answers requests for unknown adapters from its base.
 
         Raises Overloaded: when it does, so that another server is asked.
         """

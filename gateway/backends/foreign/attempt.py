@@ -1,4 +1,7 @@
-"""One request at one server, as its gateway counts it: what came, what the server says, and what is recorded, once."""
+"""One request at one server, as its gateway counts it.
+
+An attempt counts the parts that came and the usage that the server reports, and records the usage once.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,11 @@ from gateway.domain.routing.foreign_usage import Evidence, Settled, own_completi
 log = structlog.get_logger(__name__)
 
 Outcome = Literal["whole", "left", "failed"]
-"""whole: the reply came to its end.
+"""The ways in which an attempt ends.
 
-left: the client left, or this gateway stopped, before the end. failed: the server refused the request, or failed at it,
-also after a part of the reply had come.
+whole: the reply came to its end.
+left: the client left, or this gateway stopped, before the end.
+failed: the server refused the request, or failed at it, also after a part of the reply had come.
 """
 
 
@@ -128,7 +132,7 @@ class Attempt:
         self.reported, self._has_come_since, self._settled_now = usage, False, None
 
     def add(self, parts: list[Part]) -> list[Part]:
-        """Count the parts of one event; return them without those of choices that had ended before.
+        """Count the parts of one event; return the parts of choices that had not ended before.
 
         Nobody reads them before `so_far` is noted.
         """

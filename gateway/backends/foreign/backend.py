@@ -79,7 +79,7 @@ class ForeignBackend:
         self._condition.start()
 
     async def stop(self) -> None:
-        """Close all connections; what still runs fails."""
+        """Close all connections to the server; requests that still run fail."""
         await self._condition.stop()
         self._requests.cut_off()
         self._server.close()
@@ -168,7 +168,7 @@ class ForeignBackend:
             raise not_ready(refused.message) from None
 
     async def unload(self, key: str) -> None:
-        """Have an adapter unloaded; a server that was started with it goes on having it."""
+        """Have an adapter unloaded; a server that was started with the adapter keeps it."""
         await self._adapters.unload(key)
 
     async def unpin(self, key: str) -> None:

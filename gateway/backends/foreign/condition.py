@@ -37,10 +37,10 @@ INSPECT_WITHIN_S = 20.0
 work."""
 
 KEY_REFUSED = frozenset({401, 403})
-"""Statuses by which a server refuses to show its condition without a good key."""
+"""Statuses by which a server says that it shows its condition to good keys alone."""
 
 NOT_FOUND = 404
-"""Status of a server that lacks what all servers of its kind have."""
+"""Status of a server that has no route which all servers of its kind have."""
 
 MAX_FALSE_USAGES = 10
 """False usages of the last FALSE_USAGES_AMONG from which on a server gets no requests for DISTRUST_S."""
@@ -173,17 +173,23 @@ class ServerCondition:
         return self.info, admitted
 
     def check(self) -> None:
-        """Raise Unanswered where the server takes no request now."""
+        """Check that the server takes a request now.
+
+        Raises Unanswered: when it takes none.
+        """
         if not self.is_ready:
             raise self._absent()
 
     def check_ready(self) -> None:
-        """Raise Overloaded where the server takes no request now."""
+        """Check that the server takes a request now.
+
+        Raises Overloaded: when it takes none.
+        """
         if not self.is_ready:
             raise not_ready(self.detail)
 
     def restarted(self) -> None:
-        """Know that the server was started anew: another process answers from now on."""
+        """Note that the server was started again: another process answers from now on."""
         self.engine_id = new_engine_id()
 
     def _absent(self) -> Unanswered:

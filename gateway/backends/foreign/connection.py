@@ -20,9 +20,8 @@ MAX_UNREAD_BYTES = 256 << 10
 """Bytes of a body that wait for their reader before the server is no longer read from."""
 
 MAX_FRAMING_BYTES = 128 << 10
-"""Bytes of a response beside its body: its head, and the sizes and extensions of its chunks.
-
-Each byte of the body allows one more.
+"""Bytes of a response beside its body: the head, and the sizes and extensions of chunks. The bound grows by one with
+each byte of the body.
 """
 
 FED_BYTES = 64 << 10
@@ -32,7 +31,7 @@ READ_BYTES = 16 << 10
 """Bytes of a body that are read at once, so that no reader works on more before others have their turn."""
 
 UNREAD_FOR_S = 5.0
-"""Seconds for which the server may wait until more is read. Then the response is given up, as with our own engines."""
+"""Seconds for which the server may have to wait until its reader takes more; then the response is given up."""
 
 
 class ServerGone(Exception):
@@ -50,7 +49,7 @@ class ServerGone(Exception):
 
 
 class ServerChanged(ServerGone):
-    """The error for a connection behind which another server is than the one whose condition is known."""
+    """The error for a connection that leads to another server process than the one whose condition is known."""
 
 
 class ReaderTooSlow(ServerGone):
@@ -232,16 +231,13 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
     def _wake(self, num_bytes: int = 0) -> None:
-        """Let the reader go on.
-
-        num_bytes: bytes that have just come; a large number is read in a turn of its own.
-        """
+        """Wake the reader. num_bytes: bytes that have just come; a large number is read in a turn of its own."""
         waiter = self._waiter
         if waiter is not None and not waiter.done() and (num_bytes > READ_BYTES or self._came()):
             waiter.set_result(None)
 
     def _fail(self, why: str) -> None:
-        """End the connection: nothing that comes counts any more."""
+        """End the connection with an error: bytes that come later count no more."""
         if self._why is None:
             self._why = ServerGone(why, has_begun=self._has_begun)
         self.is_reusable = False

@@ -81,7 +81,7 @@ class EndReader(Protocol):
     """A `Reader` of a protocol in which a reply may end without an event that says so."""
 
     def end(self) -> Event:
-        """Return the event that the end of a whole stream stands for."""
+        """Return the event that the regular end of the stream stands for."""
 
 
 class AdapterWay(Protocol):
@@ -139,7 +139,7 @@ class Driver(Protocol):
 
     @property
     def tried(self) -> Tried | None:
-        """The versions of the server with which the driver was tried; None where the server has none of its own."""
+        """The versions of the server with which the driver was tried; None if the server's kind has no versions."""
 
     @property
     def generic(self) -> Driver | None:

@@ -65,7 +65,10 @@ async def read_refusal(connection: Connection, until_s: float) -> ServerRefused:
 
 
 def check_event(error: msgspec.Raw) -> None:
-    """Raise ServerRefused where the field `error` of an event in a stream says that the server failed."""
+    """Check the field `error` of an event in a stream.
+
+    Raises ServerRefused: when the field says that the server failed.
+    """
     if (data := bytes(error)) != b"null":
         raise ServerRefused(500, text=text_of(data))
 

@@ -38,7 +38,7 @@ def is_full(refused: ServerRefused) -> bool:
 
 
 def is_the_clients(refused: ServerRefused) -> bool:
-    """Tell whether the request itself is what the server refuses."""
+    """Tell whether the server refuses the request itself, so that no other server would run it."""
     return refused.status in _CLIENTS
 
 

@@ -98,7 +98,7 @@ class OwnKeys:
             del self._refused[used.owner]
 
     def ended(self, used: KeyInUse) -> None:
-        """Note that a request has ended, whether that said something of its key or not."""
+        """Note that a request has ended, whether or not that shows if its key is good."""
         if used.breaker is not None and used.admitted is not None:
             used.breaker.gave_up(used.admitted)
 

@@ -94,14 +94,17 @@ class ServerRefused(Exception):
         self.status = status
         """The HTTP status, or the one that stands for an error within a stream."""
         self.code = code
-        """The server's own code, where it is one that is known."""
+        """The server's own code, if it is a known one."""
         self.text = text
         """The error as the server wrote it, for the operator's log alone, where it is shown by `errors.shown`."""
         self.retry_after_s = retry_after_s
 
 
 def check_objects(data: bytes) -> None:
-    """Raise BadReply where a piece of JSON has more objects than any reply needs, before it is decoded."""
+    """Check the number of objects of a piece of JSON before it is decoded.
+
+    Raises BadReply: when there are more than any reply needs.
+    """
     if len(data) > MAX_OBJECTS and data.count(b"{") > MAX_OBJECTS and _num_objects(data) > MAX_OBJECTS:
         raise BadReply("it sends too many objects at once")
 

@@ -87,9 +87,12 @@ class ForeignRequests:
         return None if stream is None else stream.attempt
 
     def usual_ms(self) -> float | None:
-        """Return the time that the server's answers took lately, and requests that wait had waited at the last call.
+        """Return the milliseconds that the server's answers took lately.
 
-        Not by now: where this process stood still for a moment, all of them wait for that long.
+        Waiting requests count with their wait at the last call.
+
+        The wait until now is not used: if this process stood still for a moment, all of them would seem to wait for
+        that long.
         """
         before_s, self._checked_s = self._checked_s, asyncio.get_running_loop().time()
         attempts = [each.attempt for each in self._streams.values()]
@@ -148,7 +151,9 @@ class ForeignRequests:
 
     @contextmanager
     def _judged(self, stream: ReplyStream, admitted: Admitted, own: KeyInUse | None) -> Iterator[None]:
-        """Give the time in which a reply is read; then record its usage, judge the server, and give the place back.
+        """Give a context in which a reply is read.
+
+        Afterwards, record the usage, judge the server, and give the place back.
 
         Raises as `items`.
         """
@@ -207,7 +212,7 @@ class ForeignRequests:
             self.window.give()
 
     async def _key_of(self, generation: Generation) -> ProviderKey | None:
-        """Return the project's own key, where the request is sent with that.
+        """Return the project's own key, if the request is sent with it.
 
         Raises Unanswered: when it is gone by now: the request is never sent with the pool's key instead, since nobody
         would be charged.

@@ -1,4 +1,4 @@
-"""The connections of one gateway to one server: opened where the server's address may be, and used again.
+"""The connections of one gateway to one server: opened if the server's address is allowed, and used again.
 
 No proxy, no redirect, no compression; TLS is verified for the name in the URL. Knows nothing of what is asked.
 """
@@ -25,8 +25,8 @@ END_WITHIN_S = 1.0
 """The most seconds from the last event to the response's end, so that the connection is used again."""
 
 LOST_WITHIN_S = 1.0
-"""The most seconds from sending a request to the loss of an idle connection, so that the request is sent again: later,
-the server may have begun."""
+"""The most seconds between sending a request over an idle connection and its loss for the request to be sent again.
+Later, the server may have begun to work on it."""
 
 MAX_REPLY_BYTES = 1 << 20
 """Bytes of a whole reply that is no stream."""

@@ -122,7 +122,7 @@ class _Choice:
 
 
 def _joined(parts: list[Part]) -> list[Part]:
-    """Return parts, with those joined that follow each other in one choice and bring nothing but text.
+    """Return parts; parts that follow each other in one choice and bring nothing but text are joined.
 
     The last of the joined parts may end the choice.
     """

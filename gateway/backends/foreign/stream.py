@@ -36,7 +36,7 @@ FIELD_BYTES = 64
 """Bytes of an event beside its data, such as its name and id."""
 
 MAX_SKIPPED_BYTES = 4 << 20
-"""Bytes of a reply that belong to no event, such as comments, those of an event on its way included."""
+"""Bytes of a reply that belong to no complete event, such as comments."""
 
 SPARE_LINES, EVENT_LINES = 1 << 16, 8
 """Line ends of a reply, and those of each event beside them: a line takes time, however short it is."""
@@ -45,7 +45,7 @@ SPARE_BYTES = 4096
 """Bytes of text of a reply beside MAX_TOKEN_BYTES for each token that was asked for."""
 
 SPARE_TOKENS = 16
-"""Token ids of a reply beside those that were asked for."""
+"""Token ids that a reply may have beyond those that were asked for."""
 
 CONTENT_TYPES: dict[Framing, str] = {"events": "text/event-stream", "lines": "application/x-ndjson"}
 """The beginning of the content type of a stream."""
@@ -93,11 +93,11 @@ class ReplyStream:
         self._waits_since_s = 0.0
         """The time since which the next part is waited for."""
         self._came_s: float | None = None
-        """The time at which the parts came that the reader was given last."""
+        """The time at which the parts came that the reader got last."""
         self._parts: list[Part] = []
         """The parts that came and that the reader was not given yet."""
         self._error: Exception | None = None
-        """The error that the reader gets in place of them."""
+        """The error that the reader gets instead of further parts."""
         self._is_at_end = False
         self._has_ended = False
         request = generation.request

@@ -27,7 +27,8 @@ class Choice:
     ) -> None:
         self.finish_reason: FinishReason | None = None
         self.num_kept_tokens: int | None = None
-        """Set by a stop string: the completion tokens up to the one that completed it."""
+        """The completion tokens up to the one that completed a stop string; None as long as no stop string was found.
+        """
         self._index = index
         self._detokenizer = Detokenizer(
             tokenizer,
@@ -134,7 +135,7 @@ def ids_of(delta: Delta) -> list[int]:
 async def prompt_tokens(
     tokenizer: Tokenizer, token_ids: list[int], logprobs: list[TokenLogprobs | None], *, text: str | None
 ) -> list[Token]:
-    """Place a prompt's tokens in its text, special tokens included. The streams of other requests go on between.
+    """Place a prompt's tokens in its text, special tokens included. Other requests' streams are served in between.
 
     text: the prompt as the client wrote it, None where it is only known by its tokens. A special token that the
     tokenizer has put around the text, such as BOS, is no part of it and has no width.

@@ -29,7 +29,7 @@ MAX_FETCHED = 2
 projects."""
 
 MAX_CLAIMS = 3
-"""The most gateways that may begin to fetch one content: where all of them died, it may be the reason."""
+"""The most gateways that may begin to fetch one content: if all of them died, the content may be the reason."""
 
 
 class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,7 +241,7 @@ _DROP = "DELETE FROM adapter_imports WHERE id = $1 AND state = 'receiving'"
 
 
 async def drop_import(conn: Connection, import_id: str) -> None:
-    """Delete an import of which nothing whole has arrived, as if it had never been."""
+    """Delete an import of which not all bytes have arrived; nothing remains of it."""
     await conn.execute(_DROP, import_id)
 
 

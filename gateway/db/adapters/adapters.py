@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AdapterRow(msgspec.Struct, frozen=True):
-    """An adapter as its owner sees it.
+    """An adapter of a project, with its current version.
 
     version, digest, rank and size_bytes are None while no version was ever current.
     """
@@ -41,7 +41,7 @@ class AdapterRow(msgspec.Struct, frozen=True):
 
 
 class OtherBase(Exception):
-    """The project has an adapter of this name for another base model."""
+    """The error for an adapter's name that the project uses for another base model."""
 
 
 _FIND = """
@@ -175,7 +175,7 @@ async def next_promotion(conn: Connection, adapter_id: str) -> int:
 
 
 async def promote(conn: Connection, adapter_id: str, version: int, promotion: int) -> bool:
-    """Make a ready version the current one, unless what is current follows a later wish."""
+    """Make a ready version the current one, unless the current version was asked for later."""
     return await conn.execute(_PROMOTE, adapter_id, version, promotion) != "UPDATE 0"
 
 

@@ -29,7 +29,7 @@ _ADOPT = "UPDATE adapters SET base_digest = $1 WHERE base_digest IS NULL"
 
 
 async def adopt_adapters(conn: Connection, digest: str) -> int:
-    """Give adapters that have no base to this one, which is registered; return how many there were.
+    """Give this registered base to all adapters that have none; return the number of these adapters.
 
     A database from before bases were recorded has such adapters, all of the only base that it served. The change of
     each row is announced to the caches of all gateways.
@@ -38,7 +38,7 @@ async def adopt_adapters(conn: Connection, digest: str) -> int:
 
 
 async def settle_base(conn: Connection, digest: str, name: str) -> int:
-    """Register the only base that a gateway serves and let it adopt, in one transaction; return the number adopted."""
+    """Register the only base that a gateway serves, and give it to adapters without a base; return their number."""
     async with conn.transaction():
         await register_base(conn, digest, name)
         return await adopt_adapters(conn, digest)
@@ -80,7 +80,7 @@ _MOVE = "UPDATE adapters SET base_digest = $2 WHERE id = ANY ($1::text[])"
 
 
 async def move_adapters(conn: Connection, adapter_ids: Sequence[str], base_digest: str) -> None:
-    """Let adapters belong to another base, which a pool serves; theirs is served by none any more."""
+    """Move all adapters of a base that no pool serves any more to another base, which a pool serves."""
     await conn.execute(_MOVE, list(adapter_ids), base_digest)
 
 

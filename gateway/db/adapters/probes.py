@@ -140,9 +140,9 @@ _READY = """
 
 
 async def set_ready(conn: Connection, adapter_id: str, version: int, probe: str) -> Ready | None:
-    """Note that a version was seen to work, and make it current if that was wished and nothing else since.
+    """Note that a version was seen to work, and make it current if that was asked for and no other version was since.
 
-    probe: JSON text. Runs in the caller's transaction. Return None where the probe has ended otherwise.
+    probe: JSON text. Runs in the caller's transaction. Return None if the probe has ended in another way.
     """
     adapter = await conn.fetchrow(_LOCK, adapter_id)
     if adapter is None:

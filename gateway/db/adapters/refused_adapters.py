@@ -91,8 +91,8 @@ _PUT_OFF = """
 
 
 async def put_off_import(conn: Connection, project_id: str, import_id: str, state: str, wait_s: float) -> None:
-    """Put an import back as if this claim had never been.
+    """Put an import back into a state before its inspection. state: 'receiving', which keeps all bytes, or 'fetching'.
 
-    state: 'receiving', of which all bytes stay, or 'fetching', which begins anew after wait_s.
+    'fetching' begins again after wait_s.
     """
     await conn.execute(_PUT_OFF, project_id, import_id, state, wait_s)

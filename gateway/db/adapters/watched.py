@@ -33,8 +33,8 @@ _BIND = "INSERT INTO watched_tenants (folder, project_id) VALUES ($1, $2)"
 async def bind_folder(conn: Connection, folder: str) -> Tenant | None:
     """Return the project of a watched folder, None for nobody's or an archived project's.
 
-    The folder belongs to the project that had this id, or alone of all this name, when the folder was first asked for.
-    It never becomes another project's, whatever projects are called or archived later.
+    When the folder is first asked for, it is bound to the project with this id, or to the only project with this name.
+    The binding never changes, even if projects are renamed or archived.
     """
     async with conn.transaction():
         bound = await conn.fetchrow(_BOUND, folder)

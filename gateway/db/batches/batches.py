@@ -17,7 +17,7 @@ DROP_AT_ONCE = 200
 
 
 class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch as it is shown."""
+    """A batch as the project may see it."""
 
     id: str
     created_at: datetime.datetime
@@ -146,7 +146,7 @@ _CANCEL = """
 
 
 async def cancel_batch(conn: Connection, project_id: str, batch_id: str) -> bool:
-    """Have a batch end as soon as may be; False where it is past that.
+    """Have a batch end as soon as possible; return False if it is ending or has ended.
 
     The gateway that works on it has LET_GO_SECONDS to store the results that it has, which are billed.
     """
@@ -167,6 +167,6 @@ async def drop_old_batches(conn: Connection) -> int:
 
 
 async def drop_batches_of(conn: Connection, project_id: str) -> int:
-    """Delete a project's batches with their lines. Return 0."""
+    """Delete a project's batches with their lines. Return 0: none is left."""
     await conn.execute(_DROP_OF_PROJECT, project_id)
     return 0

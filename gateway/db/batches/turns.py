@@ -1,4 +1,4 @@
-"""The turns of projects at pools, as gateways share them: each adds what it charged, and reads what all did."""
+"""The turns of projects at pools, which gateways share: each adds its charged work, and reads the sums of all."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ _LEASE = """
 async def lease_batches(conn: Connection, gateway: str, limit: int, statuses: Sequence[str]) -> list[LeasedBatch]:
     """Take batches of these statuses that nobody works on, and return them.
 
-    Before lines of one run, `begin_anew` has those begin anew that another gateway was at.
+    Before a batch's lines run, call `begin_anew` for lines that another gateway had begun.
     """
     found = await conn.fetch(_LEASE, gateway, limit, LEASE_SECONDS, list(statuses))
     return [LeasedBatch(**{**row, "open_lines": _OPEN_LINES.decode(row["open_lines"])}) for row in found]
@@ -183,7 +183,7 @@ class QueuedBatch(msgspec.Struct, frozen=True):
 
 
 async def queued_batches(conn: Connection) -> list[QueuedBatch]:
-    """Return the batches whose lines wait for a gateway, with the part of these that each gateway may expect."""
+    """Return the batches whose lines wait for a gateway, each with the part of them that each gateway may expect."""
     return [
         QueuedBatch(left_seconds, {name: each / num_gateways for name, each in _OPEN_LINES.decode(lines).items()}, work)
         for left_seconds, lines, num_gateways, work in await conn.fetch(_QUEUED)
@@ -200,7 +200,7 @@ _RENEW = """
 
 
 async def renew_leases(conn: Connection, batches: Sequence[LeasedBatch]) -> set[tuple[str, str]]:
-    """Keep batches for a while longer. Return projects and ids of those that are kept.
+    """Renew the leases of batches. Return projects and ids of the batches that this gateway still has.
 
     The others are lost, or were cancelled while lines run.
     """
@@ -263,9 +263,10 @@ async def drop_lines(conn: Connection, batch: LeasedBatch) -> None:
 
 
 async def add_lines(conn: Connection, batch: LeasedBatch, lines: Sequence[NewLine]) -> None:
-    """Add lines to a batch that the caller's transaction has locked, which ends before the disk has them.
+    """Add lines to a batch that the caller's transaction has locked.
 
-    A database that dies may lose them, though not those added later. `begin_batch` waits for the disk and counts them.
+    The transaction does not wait for the disk: a database that dies may lose the lines, though never earlier ones
+    without the later ones. `begin_batch` waits for the disk and counts them.
     """
     await conn.execute(_WRITE_SOON)
     columns = [[getattr(line, name) for line in lines] for name in NewLine.__struct_fields__]
@@ -288,7 +289,7 @@ _METADATA = "SELECT content_key, sealed_metadata FROM batches WHERE project_id =
 
 
 async def metadata_of(conn: Connection, batch: LeasedBatch) -> tuple[str, bytes]:
-    """Return the sealed metadata of a locked batch, after the id of its key."""
+    """Return the id of the key of a locked batch's metadata, and the sealed metadata."""
     row = await conn.fetchrow(_METADATA, batch.project_id, batch.id)
     assert row is not None, "it is locked"
     return row["content_key"], row["sealed_metadata"]

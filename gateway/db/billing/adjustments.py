@@ -180,7 +180,7 @@ _CARRY = """
 
 
 async def carry_over(conn: Connection, organization_id: str, period: datetime.date) -> list[Carried]:
-    """Charge every project whose month comes to less than 0 so much that it comes to 0, and return the amounts.
+    """Raise the month's cost of every project with a negative cost to 0, by an adjustment, and return the amounts.
 
     Called in the transaction that closes the month, which has its sums complete. The amounts have to be granted as
     credit.

@@ -35,7 +35,10 @@ async def try_become_deliverer(conn: Connection) -> bool:
 
 
 async def stop_delivering(conn: Connection) -> None:
-    """Let another session deliver. A session that cannot say so any more is ended, which says it as well."""
+    """Let another session deliver.
+
+    If the session cannot answer any more, it is ended, which gives the lock up as well.
+    """
     try:
         await conn.execute(_UNLOCK, _LOCK_KEY)
     except BaseException:

@@ -106,7 +106,10 @@ async def billed_projects(conn: Connection, organization_id: str, start: datetim
 
 
 async def invoice_numbers(conn: Connection, organization_id: str, start: datetime.date) -> dict[str, str]:
-    """Return the numbers of invoices by project, for a closed month: they are fixed from then on, issued or not."""
+    """Return the numbers of invoices by project, for a closed month.
+
+    They are fixed from its close on, issued or not.
+    """
     billed = await billed_projects(conn, organization_id, start)
     return {project_id: f"{start:%Y-%m}-{place:04}" for place, project_id in enumerate(billed, 1)}
 

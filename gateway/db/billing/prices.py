@@ -195,7 +195,7 @@ async def withdraw_version(conn: Connection, organization_id: str, version_id: s
 
 
 class PricedAdapter(msgspec.Struct, frozen=True):
-    """price_class: what entries of the price book call it."""
+    """An adapter with its price class. price_class: the name by which entries of the price book mean such adapters."""
 
     adapter_id: str
     price_class: str
@@ -229,7 +229,7 @@ def _stored(row: asyncpg.Record) -> StoredVersion:
 
 
 def _whole_second(time: datetime.datetime) -> datetime.datetime:
-    """Return the first whole second that is not before time: all that is recorded of that second is then complete."""
+    """Return the first whole second that is not before time, so that all records of an earlier second are complete."""
     return (time + datetime.timedelta(microseconds=999_999)).replace(microsecond=0)
 
 

@@ -144,7 +144,7 @@ _CLAIM = """
 
 
 async def claim_background(conn: Connection, owner: str, *, lease_s: float, max_of_one: int) -> ClaimedRow | None:
-    """Take the next response that nobody runs, or runs any more. max_of_one: the most that run of one project."""
+    """Take the next response that no gateway runs. max_of_one: the most responses of one project that run at once."""
     row = await conn.fetchrow(_CLAIM, owner, lease_s, max_of_one)
     return ClaimedRow(**row) if row else None
 
@@ -266,7 +266,10 @@ _GET_REQUEST = """
 async def get_background_request(
     conn: Connection, project_id: str, response_id: str, allowed: Collection[str] | None
 ) -> tuple[str, bytes] | None:
-    """Return the request for a response with the id of its key; b"" where the response is stored with its input."""
+    """Return the id of the key of a response's request, and the sealed request.
+
+    The request is b"" if the response is stored with its input elsewhere.
+    """
     row = await conn.fetchrow(_GET_REQUEST, project_id, response_id, _listed(allowed))
     return (row["content_key"], row["sealed_request"]) if row else None
 
@@ -295,7 +298,7 @@ _EVENTS = """
 
 
 async def get_events(conn: Connection, project_id: str, response_id: str, *, number: int, limit: int) -> list[Segment]:
-    """Return the rows of events that hold the event of this number and those after it."""
+    """Return the rows of events from the one that holds the event of this number on."""
     return [Segment(**row) for row in await conn.fetch(_EVENTS, project_id, response_id, number, limit)]
 
 
@@ -339,7 +342,7 @@ async def delete_background(
 
 
 async def _announce(conn: Connection, project_id: str, response_id: str) -> None:
-    """Tell gateways that listen; those that do not hear it look again by themselves."""
+    """Notify gateways that listen. A gateway that misses the notice looks again by itself."""
     event = json.dumps({"version": 0, "table": TABLE, "id": response_id, "project_id": project_id})
     await conn.execute("SELECT pg_notify('lorikeet_changes', $1)", event)
 

@@ -32,7 +32,7 @@ MAX_COUNTED = 100_000
 
 
 class UnreadableRow(msgspec.Struct, frozen=True):
-    """The number of things that are encrypted with a key; MAX_COUNTED: so many at least."""
+    """The number of values that are encrypted with a key; MAX_COUNTED stands for as many or more."""
 
     id: str
     num_replies: int

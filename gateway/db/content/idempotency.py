@@ -21,14 +21,14 @@ State = Literal["running", "kept", "too_large", "not_allowed", "lost"]
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """The meaning of a client's key: the same key of another project is another slot."""
+    """A client's idempotency key within its project: the same key of another project is another slot."""
 
     project_id: str
     key_sha256: bytes
 
 
 class SlotRow(msgspec.Struct, frozen=True):
-    """The state of a client's key.
+    """The state of a client's idempotency key.
 
     A slot whose reply was stored, but is not in this database, as after a restore, is `lost`.
     """
@@ -142,9 +142,9 @@ _FINISH = """
 async def finish_slot(
     conn: Connection, slot: Slot, request_id: str, *, content_key: str | None, sealed: bytes | None
 ) -> None:
-    """Note that a request has run, though it was taken for lost.
+    """Note that a request has run, even if it was taken for lost.
 
-    The reply is kept if the project allows that; without a reply it was too large.
+    The reply is stored if the project allows that; without a reply, it was too large to store.
     """
     await conn.execute(_FINISH, slot.project_id, slot.key_sha256, request_id, content_key, sealed)
 

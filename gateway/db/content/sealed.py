@@ -125,7 +125,7 @@ NEWEST = """
      WHERE content_key IS NOT NULL AND secret IS NOT NULL
      LIMIT $1)
 """
-"""The query of the encrypted columns, the newest rows first where there may be many."""
+"""The query of all encrypted columns; in tables that may have many rows, of the newest rows."""
 
 
 async def newest_sealed(conn: Connection, limit: int) -> list[SealedRow]:

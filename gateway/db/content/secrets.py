@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SecretRow(msgspec.Struct, frozen=True):
-    """A secret as it lies in its table."""
+    """A secret of the operator's side, with the column and the row that it is in."""
 
     column: SecretColumn
     id: str

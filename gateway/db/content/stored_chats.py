@@ -27,7 +27,7 @@ Order = Literal["asc", "desc"]
 
 
 class ChatRow(msgspec.Struct, frozen=True):
-    """A stored chat completion, as far as it is shown."""
+    """A stored chat completion without the columns that are never shown."""
 
     id: str
     content_key: str

@@ -1,6 +1,6 @@
 """The targets of experiments' arms: settled when an experiment starts, and held until it is decided.
 
-Held: no version and no pool that an arm needs goes away, and no alias that stands for the experiment.
+While held, no version or pool that an arm needs can be removed, nor the alias that names the experiment.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ _HOLD_NAME = """
 
 
 async def hold_name(conn: Connection, alias_id: str, project_id: str, name: str, experiment_id: str) -> None:
-    """Let a model string stand for an experiment, whatever it stood for. alias_id: the id for a new alias."""
+    """Let a model string name an experiment, in place of the target that it had. alias_id: the id for a new alias."""
     await conn.execute(_HOLD_NAME, alias_id, project_id, name, experiment_id)
 
 
@@ -191,7 +191,7 @@ _PROMOTE = """
 
 
 async def promote_arm(conn: Connection, project_id: str, model: str, arm: PinnedArm) -> None:
-    """Let the model string of an experiment stand for what one of its arms serves."""
+    """Let the model string of an experiment name the target of one of its arms."""
     await conn.execute(_PROMOTE, project_id, model, arm.pool_id, arm.adapter_id, arm.version, _json(arm.treatment))
 
 

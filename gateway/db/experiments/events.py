@@ -43,7 +43,7 @@ class Request(msgspec.Struct, frozen=True):
 class UsageRow(msgspec.Struct, frozen=True):
     """The columns of a row of the ledger that experiments read.
 
-    A row of a later revision holds differences, but for its times to the first and to the last token.
+    A row of a later revision holds differences; only its times to the first and last token are whole values.
     """
 
     attempt: int

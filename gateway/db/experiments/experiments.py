@@ -27,7 +27,7 @@ _DEFINITION = msgspec.json.Decoder(Experiment)
 
 
 class ExperimentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment with the seeds of its layer and its holdout; in lists without these and the split."""
+    """An experiment with the seeds of its layer and its holdout; in lists, seeds and split are left out."""
 
     id: str
     project_id: str
@@ -219,7 +219,7 @@ _SET_SPLIT = "UPDATE experiments SET slots = $2, tables = $3, ended = $4, change
 
 
 async def set_split(conn: Connection, experiment_id: str, split: Split) -> None:
-    """Change which units get what, without moving any unit that was exposed."""
+    """Change the arms that units get, without moving any unit that was exposed."""
     await conn.execute(_SET_SPLIT, experiment_id, split.slots, list(split.tables), list(split.ended))
 
 

@@ -105,7 +105,7 @@ _DROP_UNITS = """
 
 
 async def drop_units_of(conn: Connection, project_id: str) -> int:
-    """Delete some of a project's units, of their requests, and of what waits to be counted. Return how many rows.
+    """Delete some of a project's units, of their requests, and of events that wait to be counted. Return how many rows.
 
     For a project that is purged: sums are not corrected.
     """

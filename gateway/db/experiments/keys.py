@@ -11,7 +11,7 @@ _FIND = "SELECT content_key, sealed FROM experiment_keys WHERE project_id = $1"
 
 
 async def sealed_key(conn: Connection, project_id: str) -> tuple[str, bytes] | None:
-    """Return the encrypted secret of a project, after the id of the content key that it needs."""
+    """Return the id of the content key of a project's secret, and the encrypted secret."""
     row = await conn.fetchrow(_FIND, project_id)
     return None if row is None else (row["content_key"], row["sealed"])
 

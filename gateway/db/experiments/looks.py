@@ -49,7 +49,7 @@ async def keep_look(
 ) -> None:
     """Keep results, unless others were kept within the last minute, or the last ones were the same.
 
-    always: whether to keep them also then, as when the state changes.
+    always: True: keep them even then, as at a change of the state.
     """
     stored = {"days": days, "results": _finite(msgspec.to_builtins(results))}
     await conn.execute(_KEEP, experiment_id, version, msgspec.json.encode(stored).decode(), always, EVERY)

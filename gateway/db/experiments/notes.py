@@ -122,7 +122,7 @@ _NOTHING_NOTED = """
 
 
 async def nothing_noted(conn: Connection, gateway_id: str, age: datetime.timedelta) -> None:
-    """Tell that a gateway has nothing to write. age: since when at most this may be wrong."""
+    """Tell that a gateway has nothing to write. age: the longest time for which this may be wrong."""
     await conn.execute(_NOTHING_NOTED, gateway_id, age)
 
 

@@ -83,6 +83,6 @@ _OUTCOMES = """
 
 
 async def load_outcomes(conn: Connection, experiment_id: str) -> dict[str, int]:
-    """Return how many copies there were, by what became of them (`shadowing.Outcome`)."""
+    """Return the numbers of copies by their outcome (`shadowing.Outcome`)."""
     rows = await conn.fetch(_OUTCOMES, experiment_id, OUTCOME_PREFIX)
     return {row["outcome"]: row["num"] for row in rows}

@@ -54,7 +54,7 @@ _NUM_REQUESTS = """
 
 
 async def numbers_of_requests(conn: Connection, ids: Collection[UnitId], most: int) -> dict[UnitId, int]:
-    """Return how many requests each of some units has, counted up to a number.
+    """Return the number of requests of each unit, counted up to a bound.
 
     Units with votes of their own, which are about no request, are left out.
     """
@@ -254,7 +254,7 @@ MAX_RECOUNTED = 2_000_000
 
 
 class OlderRequest(Exception):
-    """A request of days ago was written just now. A second query finds it."""
+    """The error for a request of days ago that was written just now, after the first query; a second try finds it."""
 
 
 class UnitsTooLarge(Exception):
@@ -355,7 +355,7 @@ _NOTED = """
 
 
 async def num_noted_alone(conn: Connection, experiment_id: str) -> int:
-    """Return how many units a gateway noted a while ago of which the ledger has nothing."""
+    """Return the number of units that a gateway noted a while ago and that have no request in the ledger."""
     num: int = await conn.fetchval(_NOTED, experiment_id)
     return num
 

@@ -70,7 +70,10 @@ async def finish_part(
     upload_id: str | None = None,
     file_id: str | None = None,
 ) -> bool:
-    """Give a part that has come whole to an upload, or to a file as its only part. Return False if that is removed."""
+    """Give a part that has come whole to an upload, or to a file as its only part.
+
+    Return False if the upload or the file is removed.
+    """
     number = None if file_id is None else 0
     return bool(await conn.fetchval(_FINISH, project_id, part_id, num_bytes, upload_id, file_id, number))
 

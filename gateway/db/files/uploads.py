@@ -124,7 +124,10 @@ _DROP_OLD = """
 
 
 async def drop_old_uploads(conn: Connection) -> int:
-    """Have the parts of expired uploads removed, and forget old uploads. Returns 0: nothing is left to do."""
+    """Have the parts of expired uploads removed, and delete the rows of old uploads.
+
+    Returns 0: nothing is left to do.
+    """
     await conn.execute(_DROP_PARTS)
     await conn.execute(_DROP_OLD, RETENTION_DAYS)
     return 0

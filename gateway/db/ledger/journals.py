@@ -88,7 +88,7 @@ _SETTLE = """
 
 
 async def settle_journals(conn: Connection, counts: Mapping[str, int]) -> None:
-    """Lower the open requests of other journals by counts: that many of their requests have their rows now."""
+    """Lower the number of open requests of other journals: that many of their requests have their rows now."""
     await conn.execute(_SETTLE, list(counts), list(counts.values()))
 
 
@@ -121,7 +121,10 @@ _WRITE_OFF = """
 
 
 async def write_off_journal(conn: Connection, journal_id: str) -> LostJournal | None:
-    """Wait for a lost journal no longer; None where none is lost under this id. Should it turn up, it is replayed."""
+    """Wait for a lost journal no longer; return None if no journal with this id is lost.
+
+    If the journal turns up later, it is replayed all the same.
+    """
     row = await conn.fetchrow(_WRITE_OFF, journal_id, LOST_AFTER)
     return LostJournal(**row) if row else None
 

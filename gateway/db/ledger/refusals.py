@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 RETENTION = datetime.timedelta(days=7)
 MAX_PER_PROJECT = 1000
 MAX_REQUEST_IDS = 50
-"""The most requests of alike refusals that are found by their id."""
+"""The most requests, among refusals that are counted as one, that can be found by their ids."""
 
 
 class NewRefusal(msgspec.Struct, frozen=True):
-    """Alike refusals of one minute."""
+    """Refusals of one kind within one minute, to be added to the list."""
 
     organization_id: str
     project_id: str
@@ -44,7 +44,7 @@ class NewRefusal(msgspec.Struct, frozen=True):
 
 
 class RefusalRow(msgspec.Struct, frozen=True):
-    """Alike refusals of one minute, as they are shown."""
+    """Refusals of one kind within one minute, as the list has them."""
 
     id: str
     organization_id: str

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 OF_EACH_KEY = (4, 20)
-"""Requests of a project that are read for each wanted request of a key, of which roll-ups do not tell: at first, and
-where these are not enough."""
+"""Requests of a project that are read for each wanted request of one key, at first and if those are too few: roll-ups
+do not tell keys apart."""
 
 
 class RequestKey(msgspec.Struct, frozen=True):
@@ -176,7 +176,7 @@ _FITTING_OF_ALL = """
 async def list_requests(conn: Connection, query: RequestQuery, *, scan_limit: int | None = None) -> RequestsFound:
     """Return requests, newest first.
 
-    Fewer rows than the limit with a next key: those that were looked at are behind it. scan_limit: rows of the ledger
+    A page may have fewer rows than the limit and a next key: the scan was cut off there. scan_limit: rows of the ledger
     to look at without filters, of each project where projects are named.
     """
     if query.is_filtered:

@@ -169,7 +169,7 @@ _WAITING = """
 async def _projects_of(
     conn: Connection, filters: Filters, minutes: list[datetime.datetime], num_needed: int
 ) -> tuple[set[tuple[datetime.datetime, str]], bool]:
-    """Return whose requests some minutes have, newest first, and whether these are fewer than were asked for.
+    """Return the projects with requests in minutes, newest first, and whether the minutes are fewer than asked for.
 
     As many minutes are looked at as may be for one page, the newest in any case. A minute has "" for everybody where so
     many of its requests are asked for that the first ones are found sooner without telling projects apart.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 SUPERSEDED = "superseded"
-"""The finish reason of an attempt that another one took the place of; it is billed to nobody."""
+"""The finish reason of an attempt whose place another one took; nobody pays for it."""
 
 
 class UsageEvent(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ class SumQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True, gc=False):
-    """The sums of one bucket of time and one group; None for what the sums are not grouped by."""
+    """The sums of one bucket of time and one group; fields by which the sums are not grouped are None."""
 
     bucket: datetime.datetime
     project_id: str | None

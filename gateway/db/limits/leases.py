@@ -123,7 +123,7 @@ class PostgresLeases:
     async def exchange(
         self, gateway_id: str, limit_ids: Collection[str], decide: Callable[[Snapshot | None], Mapping[Key, int]]
     ) -> None:
-        """Let a function decide, while limits are locked, what the gateway has of them; then store that."""
+        """Lock limits, let a function decide which leases the gateway has of them, and store the leases."""
         async with self._database.transaction() as conn:
             if not limit_ids:
                 await write_leases(conn, gateway_id, decide(None))

@@ -166,7 +166,7 @@ _STORED = "SELECT stored_bytes($1, $2)"
 async def lock_storage(conn: Connection, organization_id: str, project_id: str) -> None:
     """Lock the storage limits until the transaction ends.
 
-    Storing comes before anything that the schema announces: changes of limits wait for the two in this order, too.
+    Lock before any change that the schema announces: changes of limits take both locks in this order, too.
     """
     await conn.execute(_STORAGE, organization_id, project_id)
 
@@ -195,9 +195,9 @@ _NUM_ENQUEUED = "SELECT enqueued_batch_tokens($1, $2, $3)"
 
 
 async def exceeded_enqueued(conn: Connection, project_id: str) -> tuple[Limit, int] | None:
-    """Return a limit of enqueued batch tokens that is exceeded now, and how many there are.
+    """Return a limit of enqueued batch tokens that is exceeded now, and the number of these tokens.
 
-    In the transaction in which a batch begins: its lines already count.
+    Call it in the transaction in which a batch begins: the batch's lines already count.
     """
     organization_id = await conn.fetchval(_ORGANIZATION, project_id)
     for row in await conn.fetch(_ENQUEUED, organization_id, project_id):

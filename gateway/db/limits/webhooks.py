@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS = 46
 """Attempts at one message, over three days.
 
-Statements have the number itself, since the index of due messages is used where both name it.
+Statements contain the number itself, as the index of due messages does: PostgreSQL uses the index only then.
 """
 FIRST_DELAY = datetime.timedelta(seconds=15)
 """The time before the second attempt: longer than an attempt takes, so that no gateway sends a message that another one
@@ -249,7 +249,7 @@ _FORGET_ALERTS = """
 
 
 async def clean_up(conn: Connection) -> None:
-    """Forget messages that were delivered or given up long ago, and what was told of windows that are long over.
+    """Forget messages that were delivered or given up long ago, and notes of alerts in windows that are long over.
 
     Secrets that no longer sign are forgotten as well.
     """

@@ -267,7 +267,7 @@ _BY_PASSKEY = "UPDATE logins SET by_passkey = true WHERE id = $1"
 
 
 async def count_as_by_passkey(conn: Connection, login_id: str) -> None:
-    """Let a login that has added a passkey count as one that was made by it."""
+    """Treat a login that has added a passkey as one that was made by a passkey."""
     await conn.execute(_BY_PASSKEY, login_id)
 
 
@@ -275,7 +275,7 @@ _NOT_BY_PASSKEY = "UPDATE logins SET by_passkey = false WHERE id = $1"
 
 
 async def count_as_by_password(conn: Connection, login_id: str) -> None:
-    """Let a login whose passkeys were removed count as one that was made by a password."""
+    """Treat a login whose passkeys were removed as one that was made by a password."""
     await conn.execute(_NOT_BY_PASSKEY, login_id)
 
 
@@ -357,6 +357,6 @@ _REPLACE = """
 
 
 async def end_replaced(conn: Connection, token_sha256: bytes) -> str | None:
-    """End the login of a token, which a new one in the same browser replaces; return its id if it held until now."""
+    """End the login of a token which a new login in the same browser replaces. Return its id if it was valid."""
     ended: str | None = await conn.fetchval(_REPLACE, token_sha256)
     return ended

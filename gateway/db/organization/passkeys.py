@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PasskeyRow(msgspec.Struct, frozen=True):
-    """A passkey as its holder sees it."""
+    """A passkey with the facts that its holder is shown."""
 
     id: str
     user_id: str
@@ -29,7 +29,7 @@ class PasskeyRow(msgspec.Struct, frozen=True):
 
 
 class FoundPasskey(msgspec.Struct, frozen=True):
-    """A passkey as a login by it is checked."""
+    """A passkey with its public key, to check a login by it."""
 
     id: str
     user_id: str

@@ -52,7 +52,7 @@ _SEALED = "SELECT content_key, sealed FROM backend_keys WHERE pool_id = $1"
 
 
 async def sealed_backend_key(conn: Connection, pool_id: str) -> tuple[str, bytes] | None:
-    """Return the encrypted key of a pool's servers, after the id of the content key that it needs."""
+    """Return the id of the content key of the key of a pool's servers, and the encrypted key."""
     row = await conn.fetchrow(_SEALED, pool_id)
     return None if row is None else (row["content_key"], row["sealed"])
 

@@ -46,7 +46,7 @@ _CLEAR = "DELETE FROM host_failures WHERE (host_id, pool_id, revision) = ($1, $2
 
 
 async def clear_failure(conn: Connection, host_id: str, pool_id: str, revision: int) -> None:
-    """Use a host again for a revision: its model is there."""
+    """Note that a host's agent has prepared a revision's model after all, so that replicas may start there again."""
     await conn.execute(_CLEAR, host_id, pool_id, revision)
 
 
@@ -54,7 +54,7 @@ _CLEAR_ALL = "DELETE FROM host_failures WHERE host_id = $1"
 
 
 async def clear_failures(conn: Connection, host_id: str) -> None:
-    """Try a host again for all revisions: its agent may have what the one before lacked."""
+    """Let a host be tried again for all revisions, since a new agent may have what the one before lacked."""
     await conn.execute(_CLEAR_ALL, host_id)
 
 

@@ -111,7 +111,10 @@ _RUNS_ELSEWHERE = """
 
 
 async def runs_elsewhere(conn: Connection, host_id: str, placement: Placement) -> bool:
-    """Tell whether a host has replicas, and another placement: its engines would not be seen with this one."""
+    """Tell whether a host has replicas that another placement runs.
+
+    An agent with this placement would not see the engines of such replicas.
+    """
     return bool(await conn.fetchval(_RUNS_ELSEWHERE, host_id, placement))
 
 
@@ -200,7 +203,7 @@ _DRAIN = "UPDATE hosts SET is_drained = $2 WHERE id = $1 AND removed_at IS NULL 
 
 
 async def drain_host(conn: Connection, host_id: str, *, is_drained: bool) -> None:
-    """Let replicas go from a host and none start on it, or use it again."""
+    """Drain a host, so that its replicas leave and none start on it; or use it again."""
     await conn.execute(_DRAIN, host_id, is_drained)
 
 

@@ -145,7 +145,7 @@ _PLACE = "UPDATE pools SET placement = $2::jsonb WHERE id = $1 AND placement <> 
 
 
 async def place_pool(conn: Connection, pool_id: str, placement: Mapping[str, str]) -> None:
-    """Say which labels a host must have for replicas to start there."""
+    """Set the labels that a host must have for replicas of a pool to start there."""
     await conn.execute(_PLACE, pool_id, msgspec.json.encode(placement).decode())
 
 
@@ -153,7 +153,7 @@ _EXCLUDE = "UPDATE pools SET exclusion = $2::jsonb WHERE id = $1 AND exclusion <
 
 
 async def exclude_hosts(conn: Connection, pool_id: str, exclusion: Mapping[str, Sequence[str]]) -> None:
-    """Say which values labels of a host must not have for replicas to start there, by the labels' names."""
+    """Set the values of labels that a host must not have for replicas of a pool to start there, by name."""
     await conn.execute(_EXCLUDE, pool_id, msgspec.json.encode(exclusion).decode())
 
 
@@ -169,7 +169,7 @@ _TAKE_BACK = "UPDATE pools SET wanted_revision = $3 WHERE id = $1 AND wanted_rev
 
 
 async def take_back(conn: Connection, pool_id: str, failed: int, back_to: int) -> None:
-    """Want another revision in place of one that failed, unless yet another one is wanted by now."""
+    """Want an earlier revision again in place of one that failed, unless yet another one is wanted by now."""
     await conn.execute(_TAKE_BACK, pool_id, failed, back_to)
 
 

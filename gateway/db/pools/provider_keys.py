@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ProviderKeyRow(msgspec.Struct, frozen=True):
-    """A project's key as people see it."""
+    """A project's key for the servers of a pool, without the key itself."""
 
     id: str
     pool_id: str
@@ -28,7 +28,7 @@ class ProviderKeyRow(msgspec.Struct, frozen=True):
 
 
 class SealedProviderKey(msgspec.Struct, frozen=True):
-    """A project's key as its row has it."""
+    """A project's encrypted key for the servers of a pool."""
 
     id: str
     content_key: str

@@ -220,7 +220,7 @@ _LOSE = "UPDATE replicas SET state = 'stopped', why = $2 WHERE id = $1 AND state
 
 
 async def lose_replica(conn: Connection, replica_id: str, why: str) -> None:
-    """Take a replica for ended whose host nobody tends; an agent that comes back ends its engine."""
+    """Note that a replica has ended whose host no agent tends; an agent that comes back ends its engine."""
     await conn.execute(_LOSE, replica_id, why)
 
 

@@ -173,7 +173,7 @@ _SET_FOLDER = "UPDATE pool_revisions SET folder = $3 WHERE pool_id = $1 AND revi
 
 
 async def set_folder(conn: Connection, pool_id: str, revision: int, folder: str, base_digest: str) -> None:
-    """Note where the model of a prepared revision is now, unless it is another model."""
+    """Note the folder of a prepared revision's model as it is now, unless the folder holds another model."""
     await conn.execute(_SET_FOLDER, pool_id, revision, folder, base_digest)
 
 
@@ -185,7 +185,7 @@ _PREPARE_AGAIN = """
 
 
 async def prepare_again(conn: Connection) -> None:
-    """Give another try to failed revisions of pools that have no other one to serve."""
+    """Have failed revisions prepared again, in pools that have no other revision to serve."""
     await conn.execute(_PREPARE_AGAIN)
 
 

@@ -53,7 +53,7 @@ class Source(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """The path of the source within its place."""
+        """The path of the source within its bucket, host or repository."""
         return "/".join(self.segments)
 
     @property

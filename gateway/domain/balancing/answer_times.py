@@ -16,11 +16,10 @@ NUM_SAMPLES = 9
 """The number of answers whose median is taken."""
 
 APART_S = 0.2
-"""Seconds between two answers that are kept, but for the first few: many come in one moment where many requests are
-under way."""
+"""Seconds between two answers that are kept, except the first few: busy replicas give many answers in one moment."""
 
 MIN_SAMPLES = 3
-"""Answers from which on there is a median."""
+"""The least number of answers for which there is a median."""
 
 FORGET_S = 30.0
 """Seconds after which an answer counts no more, so that a replica that was slow is tried again."""
@@ -29,7 +28,7 @@ USUAL_TOKENS = 32
 """Tokens of the answer whose time replicas are compared by."""
 
 NOISE_MS = 10.0
-"""Milliseconds that are added to each time before two are compared: a difference of a few says nothing."""
+"""Milliseconds that are added to each time before two times are compared, since a difference of a few means nothing."""
 
 TOLERATED = 1.25
 """The factor by which a replica may be slower than the fastest one and still get as many requests."""

@@ -297,8 +297,5 @@ class Balancer:
 
 
 def _fullness(replica: ReplicaState, asked: Asked) -> float:
-    """Return how full a replica is.
-
-    A slow replica counts as if it had the request already, as it is slow when it is idle, too.
-    """
+    """Return the load of a replica by its capacity. For a slow replica, the request counts as taken already."""
     return (replica.load + (asked.units if replica.pace < 1.0 else 0.0)) / replica.capacity

@@ -39,8 +39,8 @@ def prefix_keys(token_ids: Sequence[int], salt: str, block_size: int = 16) -> tu
 class PrefixMemory(Generic[T]):
     """The places to which beginnings of prompts were first sent; the least recently used ones are forgotten.
 
-    The first place stays while it is there: a prompt that had to go elsewhere, as its place was busy, takes the longer
-    beginnings that are its own there and leaves the shared ones where they are.
+    A beginning keeps its first place while that replica exists. If a prompt goes elsewhere, as its place is busy, only
+    those of its beginnings that no other prompt has get the new place.
     """
 
     def __init__(self, max_remembered: int = MAX_REMEMBERED) -> None:

@@ -15,7 +15,7 @@ weights grow with the sum of the ranks in a batch (CaraServe; Li et al., 2024)."
 
 
 class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica as its last heartbeat shows it."""
+    """The load of a replica, as its last heartbeat shows it."""
 
     id: str
     ready_since_s: float = 0.0
@@ -48,7 +48,7 @@ class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request, as far as the choice of a replica depends on it."""
+    """The facts about a request on which the choice of a replica depends."""
 
     adapter: str = ""
     """The adapter's content key; "" for the base model."""

@@ -82,7 +82,7 @@ class PoolService:
 
 
 def _others(totals: dict[str, list[float]], tenants: list[str], here: dict[str, list[float]]) -> dict[str, Service]:
-    """Return by tenant what was used on other replicas: the totals less what was used here."""
+    """Return by tenant the use of all other replicas: the totals less the use of this replica."""
     services = {}
     for tenant in tenants:
         total, own = totals[tenant], here.get(tenant, _NOTHING)

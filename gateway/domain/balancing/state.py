@@ -45,13 +45,13 @@ class ReplicaState:
         self.pace = 1.0
         """The part of the replica's capacity that counts beside faster replicas."""
         self.age_ramp = self.ramp = 1.0
-        """The replica's age by slow start, and the same relative to the oldest replica's, times the replica's pace: 1
-        is as good as any."""
+        """The replica's ramp by its age, and the ramp relative to the oldest replica's, times the replica's pace: 1 is
+        the best."""
         self.capacity = 1.0
         """Requests that the replica runs at once, scaled by its ramp."""
         self.load = 0.0
         self.homes: set[str] = set()
-        """Keys of the adapters that are there or on their way, as the balancer's index has them."""
+        """Keys of the adapters that are on the replica or on their way to it, as the balancer's index has them."""
         self._picture = ReplicaLoad(id=replica_id)
         self._reported = 0.0
         self._since = 0.0
@@ -63,7 +63,7 @@ class ReplicaState:
         self._tenants_since: dict[str, int] = {}
 
     def update(self, picture: ReplicaLoad, now_s: float, slow_start_s: float) -> None:
-        """Take a new picture: what was done before it is in it."""
+        """Take a new snapshot of the replica, which includes everything that was sent before."""
         self._picture = picture
         self.available = not (picture.silent or picture.draining)
         age_s = max(0.0, now_s - picture.ready_since_s)
@@ -75,14 +75,14 @@ class ReplicaState:
         self._weigh()
 
     def adapters_now(self) -> set[str]:
-        """Return the keys of the adapters that the picture shows there or coming, or that own requests use."""
+        """Return the keys of the adapters that the snapshot shows there or coming, or that own requests use."""
         picture = self._picture
         now = {*picture.resident, *picture.waiting_adapters, *self._adapters}
         self._coming = len(now) - len(picture.resident)
         return now
 
     def scale(self, best_ramp: float) -> None:
-        """Set the ramp relative to the oldest replica's, so that replicas that all start together take all."""
+        """Set the ramp relative to the oldest replica's, so that replicas that start together take all the load."""
         self.ramp = self.pace * self.age_ramp / best_ramp
         self.capacity = max(1, self._picture.capacity) * self.ramp
 
@@ -118,7 +118,7 @@ class ReplicaState:
         self._weigh()
 
     def of_adapter(self, adapter: str) -> int:
-        """Return this gateway's requests for an adapter there."""
+        """Return the number of this gateway's requests for an adapter at the replica."""
         return self._adapters.get(adapter, 0)
 
     def of_tenant(self, tenant: str) -> int:
@@ -141,7 +141,7 @@ class ReplicaState:
         return not slots or self._coming < max(1.0, slots * LINE_SHARE)
 
     def _weigh(self) -> None:
-        """Estimate the load, as if other gateways had done since the report what this one did."""
+        """Estimate the load, as if all other gateways had sent as much since the snapshot as this one."""
         self.load = max(self._own, self._reported + self._since * self.num_gateways)
 
 

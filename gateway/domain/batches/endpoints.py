@@ -1,4 +1,4 @@
-"""The endpoints whose requests a batch may have."""
+"""The endpoints of the API whose requests a batch may contain."""
 
 from __future__ import annotations
 

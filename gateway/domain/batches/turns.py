@@ -56,7 +56,7 @@ class Turns:
         self.charge(project_id, work)
 
     def charge(self, project_id: str, work: float) -> None:
-        """Charge work to a project, or give some back where it is less than 0."""
+        """Charge work to a project. A negative amount gives work back."""
         self._tags[project_id] = self._tags.get(project_id, self._floor) + work
         self._unshared[project_id] += work
 

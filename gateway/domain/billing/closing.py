@@ -15,7 +15,7 @@ LOST_GRACE = datetime.timedelta(days=3)
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The last gateway that was lost, and its requests in the journal that have no row."""
+    """The last lost gateway, and the number of requests in its journal that have no row in the ledger."""
 
     heard_at: datetime.datetime
     """The time of the gateway's last sign of life."""

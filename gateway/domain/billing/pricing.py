@@ -38,9 +38,9 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 def cost(rates: Rates, uncached_tokens: int, cached_tokens: int, output_tokens: int) -> Cost:
-    """Return the cost of a row, rounded once, half up.
+    """Return the cost of a row of usage, rounded once, half up.
 
-    Each kind gets what the running sum grows by when that kind is added to it.
+    The cost of a kind of tokens is the growth of the rounded running sum when that kind is added.
     """
     part = WHOLE_BASIS_POINTS - rates.basis_points
     uncached = uncached_tokens * rates.input_nanos

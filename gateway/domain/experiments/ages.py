@@ -27,7 +27,7 @@ from gateway.domain.experiments.sums import NO_UNITS, Sums
 from gateway.domain.experiments.units import IN_EVERY_UNIT, num_ages
 
 OF_ALL = "cost_nanos"
-"""A metric that has a value for each unit whose window ended."""
+"""The metric whose sums give the number of units whose window has ended, since each of them has a value."""
 
 Trend = Literal["fading", "growing", "unclear"]
 """fading: the effect of the last day is proven to be nearer to none than that of the first, or on the other side;
@@ -91,9 +91,9 @@ def effects_by_age(
 
 
 def trend_of(days: Sequence[Comparison]) -> Trend:
-    """Return how the effect of the last of some days lies to that of the first.
+    """Return whether the effect fades or grows from the first to the last of some days.
 
-    A change is proven where the intervals of both have nothing in common.
+    A change is proven if the intervals of both days do not overlap.
     """
     first, last = days[0].effect, days[-1].effect
     is_lower, is_higher = last.interval.high < first.interval.low, last.interval.low > first.interval.high

@@ -167,7 +167,7 @@ def exposed_units(epochs: Mapping[bytes, int]) -> Exposed:
 
 
 def _union(owners: Iterable[Owner]) -> bytes:
-    """Return 10,000 bytes, 0 for each slot that nobody owns."""
+    """Return the layer's 10,000 slots as bytes: 0 for each slot that no experiment owns."""
     taken = 0
     for owner in owners:
         taken |= int.from_bytes(owner.slots, "big")
@@ -175,7 +175,7 @@ def _union(owners: Iterable[Owner]) -> bytes:
 
 
 def _holders(owners: Sequence[Owner]) -> str:
-    """Say which experiments hold a layer's units, those with most first, and what frees the units of the first one."""
+    """Return a sentence on the experiments that own a layer's slots, the largest first, and how to free slots."""
     sized = sorted(((NUM_BUCKETS - each.slots.count(0), each) for each in owners), key=lambda it: (-it[0], it[1].name))
     named = [f"'{each.name}' ({each.state}) holds {size / 100:g} %" for size, each in sized[:MAX_NAMED]]
     if not named:

@@ -36,7 +36,7 @@ class PastUnit(msgspec.Struct, frozen=True):
 
 
 class Horizon(msgspec.Struct, frozen=True):
-    """The findings of an experiment of two equal arms after some days of such traffic, looked at all the time."""
+    """The results of simulated experiments with equal arms, after some days of such traffic, looked at all the time."""
 
     days: int
     units: int

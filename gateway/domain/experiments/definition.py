@@ -95,7 +95,7 @@ class Guardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The metrics of an experiment, by what they are for."""
+    """The metrics of an experiment: primary ones, guardrails, and others to look at."""
 
     primary: tuple[Primary, ...]
     guardrails: tuple[Guardrail, ...] = ()
@@ -150,7 +150,7 @@ _KNOWN_METRICS = (
 
 
 def check_definition(experiment: Experiment, own_metrics: Collection[str] = ()) -> None:
-    """Check all that can be told without a database.
+    """Check the rules of a definition that need no database.
 
     own_metrics: names of the project's metrics that come as feedback.
     Raises InvalidRequest: for the first field that is wrong, by its name.
@@ -183,7 +183,7 @@ def check_change(before: Experiment, after: Experiment) -> None:
     Possible are more coverage, other weights, an arm ended, guardrails added, and another share of requests for the
     shadow arm.
 
-    Both are valid definitions. Raises InvalidRequest: for the first field that may not change so.
+    The definitions before and after are valid. Raises InvalidRequest: for the first field that may not change so.
     """
     for param in ("name", "model", "unit", "layer", "holdout", "analysis"):
         if getattr(before, param) != getattr(after, param):

@@ -16,7 +16,7 @@ ALPHA = 0.01
 """The probability with which a guardrail of an experiment without effects may ever fire."""
 
 Verdict = Literal["harmed", "safe", "unclear"]
-"""harmed: worse than the margin allows. safe: not so. Each proven; unclear: neither is."""
+"""The verdict of a guardrail. harmed: proven worse than the margin allows. safe: proven not worse. unclear: neither."""
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -35,9 +35,9 @@ METRICS: dict[str, Metric] = {
     "length_rate": Metric("decrease", per_request=True),
     "answer_rate": Metric("increase"),
 }
-"""length_rate: the part of requests that ended at their most tokens.
+"""The built-in metrics by name.
 
-answer_rate: the part of units with any feedback.
+length_rate: the part of requests that ended at their most tokens. answer_rate: the part of units with any feedback.
 """
 
 QUANTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}

@@ -189,7 +189,10 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
 
 
 def timeline(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> list[tuple[int, Results]]:
-    """Return the results of looks at the end of each day, oldest first. Counts of requests are those of now."""
+    """Return the results that looks at the end of each day show, oldest first.
+
+    Counts of requests are the present ones.
+    """
     units, sums, times = _by_day(tally.units), _by_day(tally.sums), _by_day(tally.times)
     running, looks = msgspec.structs.replace(tally, units=(), sums=(), times=()), []
     for day in sorted(units.keys() | sums.keys() | times.keys()):
@@ -250,7 +253,7 @@ def of_equal_weights(tally: Tally, arm: int) -> Tally:
 
 
 def wanted(experiment: Experiment) -> list[tuple[str, Role, Goal | None, float]]:
-    """Return each metric of an experiment with its role, goal and margin."""
+    """Return each metric that an experiment has to show, with its role, goal and margin."""
     metrics = experiment.metrics
     return [
         *((each.metric, "primary", each.goal, 0.0) for each in metrics.primary),

@@ -1,4 +1,4 @@
-"""Segments of an experiment's units: those of one API key, one endpoint, streams, one service tier, one gateway.
+"""Segments of an experiment's units, by the API key, the endpoint, streaming, the service tier and the gateway.
 
 A unit is in the segments of its first request, which its arm could not change yet.
 """
@@ -18,11 +18,11 @@ MAX_VALUES = 20
 OTHER = "other"
 
 Values = tuple[str, ...]
-"""The value of each kind, in their order; empty where a unit's first request has none."""
+"""The value of each kind of segments, in the order of the kinds; empty if the unit's first request has none."""
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The facts about a request that were known before its arm was."""
+    """The facts about a request that were known before its arm was chosen."""
 
     api_key_id: str
     endpoint: str
@@ -40,9 +40,9 @@ def segments_of(values: Values, known: Mapping[Kind, set[str]]) -> list[tuple[Ki
 
 
 def learn(known: dict[Kind, set[str]], all_values: Iterable[Values]) -> None:
-    """Add values to the values that are counted apart, as long as there is room for their kinds.
+    """Add values to those that are counted apart, as long as there is room for their kinds.
 
-    None is ever taken away, so that a unit stays in its segments.
+    A value is never taken away again, so that a unit stays in its segments.
     """
     for values in all_values:
         for kind, value in zip(KINDS, values, strict=False):

@@ -30,7 +30,7 @@ _PERSON = b"lorikeet-shadow"
 
 
 def is_shadowed(seed: bytes, request_id: str, share: int) -> bool:
-    """Tell whether a request is copied, whatever its unit: the choice tells nothing about who sent the request.
+    """Tell whether a request is copied, by a draw that does not depend on its unit.
 
     seed: the seed of the experiment. share: the part of the requests that is copied, in parts of 10,000.
     """

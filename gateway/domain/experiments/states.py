@@ -7,9 +7,14 @@ from typing import Literal
 from gateway.domain.errors import Conflict
 
 State = Literal["draft", "running", "paused", "stopped", "decided", "archived"]
-"""draft: nothing is served, everything may change. running: units are assigned. paused: all get the control, and
-exposed units their arm again later. stopped: all get the control for good; outcomes still come within their window.
-decided: the model string is an alias of the chosen arm's target. archived: only kept."""
+"""The states of an experiment.
+
+draft: nothing is served, everything may change.
+running: units are assigned.
+paused: all units get the control; exposed units get their arm again later.
+stopped: all units get the control for good; outcomes still come within their window.
+decided: the model string is an alias of the chosen arm's target.
+archived: the experiment is only kept."""
 Verb = Literal["start", "pause", "stop", "decide", "archive", "change", "delete"]
 
 NEXT: dict[tuple[State, Verb], State] = {
@@ -52,5 +57,5 @@ def owns_slots(state: State) -> bool:
 
 
 def has_started(state: State) -> bool:
-    """Tell whether only what `definition.check_change` allows may change."""
+    """Tell whether an experiment has started, so that only the changes of `definition.check_change` are allowed."""
     return state != "draft"

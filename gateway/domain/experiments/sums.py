@@ -1,4 +1,4 @@
-"""Sums over units: all that results are made of. They add up over days and gateways, and subtract for windows.
+"""Sums over units, from which all results are computed. They add up over days and gateways, and subtract for windows.
 
 With integers (tokens, nanos, microseconds, 0 and 1) every sum is exact, so that a recount from rows is equal rather
 than close, and so are the variances below until their one division. Fractions are stored as integers of a small unit,

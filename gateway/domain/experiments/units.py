@@ -86,7 +86,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class First(msgspec.Struct, frozen=True, array_like=True):
-    """A unit's time of one metric: that of its first request that has one, by the request's best row."""
+    """The time of one metric of a unit: the time of the unit's first request that has the metric."""
 
     at_us: int
     request_id: str
@@ -95,7 +95,7 @@ class First(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Did(msgspec.Struct, frozen=True, array_like=True):
-    """The outcomes of a unit on one day since its first exposure."""
+    """The outcomes of a unit on one day, counted in days since its first exposure."""
 
     counts: Counts = NO_COUNTS
     votes: Mapping[str, tuple[int, int]] = {}
@@ -344,7 +344,7 @@ def _of_all_days(
 
 
 AT_ONCE: dict[str, str] = {"error_rate": "num_errors", "refusal_rate": "num_refusals"}
-"""Metrics that count a unit at its first such request, each with the count of the unit that it reads."""
+"""Metrics that count a unit at its first such request, each with the unit's count that shows it."""
 
 RECIPES: dict[str, tuple[str, str | None]] = {
     "cost_nanos": ("cost_nanos", None),
@@ -371,7 +371,7 @@ assert METRICS.keys() == AT_ONCE.keys() | RECIPES.keys()
 
 
 def _with(state: UnitState, event: Event, window_us: int) -> UnitState:
-    """Return a unit's state with an event, which counts for nothing outside of the unit's window."""
+    """Return a unit's state after an event. An event outside of the unit's window changes nothing."""
     if not state.first_us <= event.at_us < state.closes_us(window_us):
         return state
     age, days = (event.at_us - state.first_us) // DAY_US, dict(state.days)

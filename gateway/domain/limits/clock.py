@@ -10,7 +10,7 @@ from gateway.domain.limits.limit import NS_PER_S
 class DatabaseClock:
     """The database's Unix time in ns, late by at most the time that a query takes.
 
-    There is none before the first `set`.
+    The clock has no time before the first `set`.
 
     monotonic: seconds from any origin; only differences are used.
     """

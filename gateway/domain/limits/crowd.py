@@ -14,7 +14,7 @@ class Crowd:
         self._inside: dict[str, int] = {}
 
     def share_among(self, num_gateways: int) -> None:
-        """Divide every tenant's share among so many gateways."""
+        """Divide every tenant's share of the engines' places among this many gateways."""
         self._num_gateways = max(1, num_gateways)
 
     def enter(self, tenant: str, num_completions: int, capacity: int) -> bool:

@@ -19,7 +19,7 @@ SLICE_S = 5.0
 PostgreSQL is slow."""
 
 FIRST_SLICE = 8
-"""The factor by which the amount so far is expected again, while the pace of a burst is not known yet."""
+"""The factor on the amount reserved so far that a first slice holds, while the pace of a burst is not known yet."""
 
 FREE_SHARE = 0.05
 """The largest share of what is left of a limit that all gateways together may hold ahead of requests."""
@@ -58,7 +58,7 @@ class Stale(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, eq=False):
-    """A request that does not fit into what is free here."""
+    """A request that this gateway's free leases are too small for, so that it waits for an exchange."""
 
     entries: tuple[Entry, ...]
     work: Work
@@ -69,7 +69,7 @@ class Ask(msgspec.Struct, eq=False):
 
 
 def ask(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -> Ask:
-    """Begin to reserve: take at once what is free here."""
+    """Begin to reserve for a request: take the free part of this gateway's leases at once."""
     taken = []
     for entry in entries:
         need = work.amount(entry.limit.unit, work.max_tokens)
@@ -83,7 +83,10 @@ def ask(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -
 
 
 def fill(holdings: Holdings, one: Ask) -> bool:
-    """Answer a request out of what an exchange has brought since then; return False if that is not enough."""
+    """Answer a waiting request out of leases that an exchange has brought since then.
+
+    Return False if they are too small.
+    """
     needs = [one.work.amount(entry.limit.unit, one.work.max_tokens) for entry in one.entries]
     missing = [need - taken for need, taken in zip(needs, one.taken, strict=True)]
     if any(entry.slice.free < more for entry, more in zip(one.entries, missing, strict=True)):
@@ -96,7 +99,7 @@ def fill(holdings: Holdings, one: Ask) -> bool:
 
 
 class Exchange:
-    """All facts that a gateway reports to PostgreSQL at one time. Nothing else may change `held` until it has ended."""
+    """One report of a gateway's leases to PostgreSQL. Nothing else may change `held` until it has ended."""
 
     def __init__(self, holdings: Holdings, asks: Sequence[Ask]) -> None:
         self._holdings = holdings
@@ -151,7 +154,10 @@ class Exchange:
                 self._undo(one)
 
     def failed(self) -> None:
-        """Undo the exchange, whose end is unknown: PostgreSQL never has less than what is held here."""
+        """Undo the exchange, whose end is unknown.
+
+        The leases that PostgreSQL has are at least as large as `held` all the same.
+        """
         self._holdings.dirty |= self._amounts.keys()
         for one in self._asks:
             one.answer = None

@@ -96,7 +96,7 @@ class Holdings:
                 entry.slice.short, entry.slice.short_s = shortage, now_s
 
     def known_shortage(self, entries: Sequence[Entry], work: Work, instant_ns: int, since_s: float) -> Shortage | None:
-        """Return a limit that was short since then and whose rest would not do for this request either."""
+        """Return a limit that was short since an instant and whose rest would not do for this request either."""
         for entry in entries:
             short = entry.slice.short
             if short is not None and entry.slice.short_s > since_s and entry.limit.unit != "concurrency":
@@ -220,7 +220,7 @@ class Holdings:
             self.overfull.add(each.key)
 
     def give_back(self) -> None:
-        """Give up what no request will need. PostgreSQL has yet to hear of it."""
+        """Give up the parts of leases that no request will need. The next exchange tells PostgreSQL."""
         for key in self.overfull:
             each = self.slices.get(key)
             if each is not None and each.is_overfull:
@@ -231,7 +231,7 @@ class Holdings:
         self.overfull.clear()
 
     def forget_free(self, limit_id: str | None = None) -> None:
-        """Reserve nothing more out of slices that were cut before a limit changed (None: any limit).
+        """Reserve nothing more out of slices from before a change of a limit (None: of any limit).
 
         They go back with the next exchange.
         """
@@ -248,7 +248,7 @@ class Holdings:
         return {key: need for key, each in self.slices.items() if (need := each.reserved + each.unwritten)}
 
     def reclaim(self) -> None:
-        """Hold exactly `amounts()`, of which PostgreSQL is going to know."""
+        """Set all slices to exactly `amounts()`, which PostgreSQL is going to be told."""
         for each in self.slices.values():
             each.held, each.keep = each.reserved + each.unwritten, 0
         self.dirty.clear()

@@ -88,7 +88,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 def alerts(unit: Unit, window: Window) -> bool:
-    """Tell whether crossing a share of such a limit is noticed, which is only where usage is summed up per window."""
+    """Tell whether a limit notifies webhooks at shares of its maximum: only limits with usage summed by window do."""
     return unit in RATED and window != "none"
 
 

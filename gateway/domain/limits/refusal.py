@@ -1,6 +1,6 @@
 """Refusals that explain themselves, and the state of a caller's limits, in the words of OpenAI's headers.
 
-Pure: makes an error of a shortage; knows how neither came about.
+Pure: turns a shortage into an error.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached
 def standing(entries: Iterable[Entry], now_ns: int) -> Headers:
     """Return `x-ratelimit-*` for requests and for tokens.
 
-    Shown are, of the limits that apply, the shortest windows' that has the least left. `remaining` is what this gateway
-    last heard of. Limits of the whole organization are left out: what is left of them would show the traffic of its
-    other projects.
+    The limit shown is the one with the least left among those of the shortest window. `remaining` is what this
+    gateway last heard of. Limits of the whole organization are left out: what is left of them would show the traffic of
+    its other projects.
     """
     chosen: dict[str, tuple[int, int, Entry]] = {}
     for entry in entries:

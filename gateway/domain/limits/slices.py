@@ -79,17 +79,17 @@ class Slice(msgspec.Struct, eq=False):
 
     @property
     def is_overfull(self) -> bool:
-        """True if the slice holds far more than it keeps."""
+        """True if the slice holds far more than it needs in advance."""
         return self.held - self.reserved - self.unwritten > 2 * self.keep
 
     @property
     def is_low(self) -> bool:
-        """True if less than half of what the slice keeps is free."""
+        """True if less than half of the amount that the slice should have free is free."""
         return 2 * self.free < self.keep
 
     @property
     def is_nearly_empty(self) -> bool:
-        """Tell whether what is free would not last until the next tick."""
+        """Tell whether the free part of the slice would not last until the next tick."""
         return 8 * self.free < self.keep
 
     def take(self, need: int, now_s: float) -> None:

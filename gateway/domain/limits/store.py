@@ -44,7 +44,7 @@ class LeaseStore(Protocol):
         """
 
     async def claim(self, gateway_id: str, amounts: Mapping[Key, int]) -> Beat:
-        """Become known, with leases for what is in use already, whatever that leaves for others."""
+        """Make this gateway known, with leases for all amounts in use, even if other gateways get less."""
 
     async def clean_up(self) -> None:
         """Forget the accounts of windows that are long over."""

@@ -27,7 +27,7 @@ PROCESS_BYTES = 512 << 20
 GPU_STEP_BYTES = 1 << 30
 """Bytes of CUDA's context, graphs and the memory of steps, on an accelerator."""
 GPU_HOST_BYTES = 3 << 30
-"""Memory of the host that an engine on an accelerator takes beside it."""
+"""Memory of the host that an engine on an accelerator takes besides."""
 DEFAULT_KV_CACHE_BYTES = DEFAULT_ADAPTER_BYTES = 1 << 30
 """The KV cache that an engine on processors chooses where the settings leave it open."""
 
@@ -168,7 +168,7 @@ class Needs(msgspec.Struct, frozen=True):
     """Threads of the replica where it computes on processors; 0: as the settings of its host say."""
 
     def covers(self, needs: Needs) -> bool:
-        """Tell whether what a replica with these needs takes of a machine is enough for one with those."""
+        """Tell whether the memory of a replica with these needs would be enough for a replica with other needs."""
         is_alike = (self.device, self.program) == (needs.device, needs.program)
         has_threads = self.num_threads == needs.num_threads or self.num_threads > needs.num_threads > 0
         return is_alike and has_threads and self.num_bytes >= needs.num_bytes
@@ -401,7 +401,7 @@ class Room:
 
 
 def _share(total: int, free: int) -> str:
-    """Return a memory in words, with the part of it that is free where something has taken of it."""
+    """Return a memory in words, with its free part if some of it is taken."""
     return f"{gib(total)} in all" if free >= total else f"{gib(total)}, of which {gib(max(free, 0))} are free"
 
 

@@ -11,10 +11,15 @@ from gateway.domain.pools.plan import MAX_FAILURES
 from gateway.domain.pools.states import ReplicaState, RevisionState
 
 PoolState = Literal["starting", "ready", "changing", "scaling", "draining", "stopped", "failed"]
-"""starting: no revision has served yet. ready: as many replicas as wanted take requests. changing: another revision is
-to take the place of the one that serves. scaling: fewer or more replicas run than are wanted. draining: none is wanted
-any more, and the last ones end their requests. stopped: none runs, and none is wanted. failed: nothing serves, and
-nothing will without a change."""
+"""The states of a pool.
+
+starting: no revision has served yet.
+ready: as many replicas as wanted take requests.
+changing: another revision is to take the place of the one that serves.
+scaling: fewer or more replicas run than are wanted.
+draining: none is wanted any more, and the last ones end their requests.
+stopped: none runs, and none is wanted.
+failed: nothing serves, and nothing will without a change."""
 
 
 class ReplicaStanding(msgspec.Struct, frozen=True):
@@ -94,7 +99,7 @@ def condition_of(
 def _progress(
     num_replicas: int, wanted: int, state: RevisionState, why: str, replicas: Sequence[ReplicaStanding]
 ) -> str:
-    """Return how far the wanted revision is on its way."""
+    """Return a sentence on the progress of the wanted revision."""
     if state == "preparing":
         return _ended(f"Revision {wanted} is being prepared{f': {why}' if why else ''}")
     if state == "failed":
@@ -109,7 +114,7 @@ def _progress(
 
 
 def _ended(text: str) -> str:
-    """Return a text as a sentence that others can follow."""
+    """Return a text with a full stop at its end, so that another sentence can follow."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 

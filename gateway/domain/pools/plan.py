@@ -94,21 +94,21 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """Let a replica take no new requests, and stop it then."""
+    """The action to let a replica take no new requests, and stop it then."""
 
     replica_id: str
     why: str
 
 
 class Lose(msgspec.Struct, frozen=True):
-    """Take a replica for ended whose host no agent looks after any more."""
+    """The action to treat a replica as ended whose host no agent tends any more."""
 
     replica_id: str
     why: str
 
 
 class Switch(msgspec.Struct, frozen=True):
-    """Let a pool serve its wanted revision."""
+    """The action to let a pool serve its wanted revision."""
 
     pool_id: str
     revision: int
@@ -130,7 +130,7 @@ Action = Create | Drain | Lose | Switch | GiveUp
 
 
 class Unfit(ValueError):
-    """A replica has no place, whatever its own pool gives up; the message has the sum."""
+    """The error for a replica that finds no place even if its pool gives up all its others; the message has the sum."""
 
 
 def plan(pools: Sequence[Pool], hosts: Iterable[Host]) -> list[Action]:
@@ -154,9 +154,9 @@ def plan(pools: Sequence[Pool], hosts: Iterable[Host]) -> list[Action]:
 
 
 def how(pools: Sequence[Pool], hosts: Iterable[Host], pool_id: str, needs: Needs) -> How:
-    """Say how a pool would change to a revision with these needs.
+    """Return the way in which a pool would change to a revision with these needs.
 
-    Raises Unfit: when no replica of it would find a place.
+    Raises Unfit: when no replica of the revision would find a place.
     """
     room = room_of(pools, hosts)
     pool = next(pool for pool in pools if pool.id == pool_id)
@@ -339,7 +339,7 @@ class _Plan:
         return self._soon().find(needs) is not None
 
     def _soon(self) -> Room:
-        """Return the room that there will be."""
+        """Return the room that there will be once the draining replicas are gone."""
         room = self._room.copy()
         for place, freed in self._draining:
             room.leave(place, freed)

@@ -7,8 +7,10 @@ from typing import Literal
 import msgspec
 
 KeyUse = Literal["pool", "own", "missing"]
-"""The key that a project's requests are sent to a pool with. own: the project's, which is charged for no tokens.
-missing: the project needs one of its own and has none."""
+"""The key with which a project's requests are sent to a pool.
+
+own: the project's key; the project is charged for no tokens.
+missing: the project needs a key of its own and has none."""
 
 
 class ProviderKey(msgspec.Struct, frozen=True):

@@ -160,7 +160,7 @@ def decide(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s:
 
 
 def _wake(memory: Memory, load: Load, now_s: float) -> Decision:
-    """Start the first replica where a request waits for one: one, however many requests wait."""
+    """Decide for the first replica if a request waits for one: for one replica, however many requests wait."""
     if not load.num_held:
         return Decision(0, "No request waits for a replica.", memory)
     new_memory = msgspec.structs.replace(memory, changed_at_s=now_s, last="up", peaks=(), woken_at_s=now_s)
@@ -186,7 +186,7 @@ def _wanted(load: Load, memory: Memory, snapshot: PoolSnapshot) -> tuple[int, st
 
 
 def _more(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, wanted: int, reason: str, now_s: float) -> Decision:
-    """Want more replicas, unless those that are wanted already are not there yet, or one went just now."""
+    """Decide for more replicas, unless replicas are still starting or one was stopped just now."""
     number, target = snapshot.num_replicas, min(wanted, bounds.max_replicas)
     if target <= number:
         return Decision(number, f"{reason}: {_replicas(number)} {_are(number)} the most that the pool may run.", memory)
@@ -235,7 +235,7 @@ def _demand(load: Load) -> int:
 
 
 def _refreshed(memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Memory:
-    """Return the memory with what this look adds: how many places a replica has, and how long a start took."""
+    """Return the memory with the facts of this snapshot: the places of a replica, and the time that a start took."""
     if memory is None:
         memory = Memory(now_s)
     if memory.peaks and now_s - memory.peaks[-1][0] > GAP_S:
@@ -248,7 +248,7 @@ def _refreshed(memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> M
 
 
 def _with_peak(peaks: tuple[tuple[float, int], ...], need: int, now_s: float) -> tuple[tuple[float, int], ...]:
-    """Return the peaks with a need of now; lower ones before it are hidden by it."""
+    """Return the peaks of need with the present one added; earlier, lower peaks are dropped."""
     if peaks and peaks[-1][1] == need and now_s - peaks[-1][0] < PEAK_S:
         return peaks
     return (*(each for each in peaks if each[1] > need), (now_s, need))

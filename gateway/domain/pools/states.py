@@ -6,8 +6,12 @@ import re
 from typing import Literal
 
 RevisionState = Literal["preparing", "prepared", "failed", "retired"]
-"""preparing: the model is being fetched and prepared. prepared: engines can be started. failed: no engine could be, or
-none answered. retired: another revision has taken its place."""
+"""The states of a revision.
+
+preparing: the model is being fetched and prepared.
+prepared: engines can be started.
+failed: no engine could be started, or none answered.
+retired: another revision has taken its place."""
 
 ReplicaState = Literal["starting", "loading", "ready", "draining", "stopped", "failed"]
 """The states of a replica.

@@ -20,14 +20,14 @@ WINDOW_S = 10.0
 """Seconds over which the share of failures is taken."""
 
 MIN_REQUESTS = 10
-"""Requests within the window below which their share says nothing."""
+"""The least number of requests within the window for which the share of failures counts."""
 
 FAILED_SHARE = 0.5
 """The share of failures within the window that opens the breaker."""
 
 FIRST_OPEN_S = 1.0
 MAX_OPEN_S = 8.0
-"""Seconds for which the breaker stays open: at first, and at most where trials go on failing."""
+"""Seconds for which the breaker stays open: at first, and at most when trials go on failing."""
 
 BreakerState = Literal["closed", "open", "half-open"]
 

@@ -19,7 +19,7 @@ TEXTLESS_TOKENS = 8
 
 
 TEMPLATE_TOKENS = 256
-"""Tokens that a chat template adds to a conversation of its own, such as a system message of the model, at most."""
+"""The most tokens that a chat template adds to a conversation of its own, such as a system message of the model."""
 
 
 def likely_prompt(bound: int, template_tokens: int) -> int:

@@ -1,1 +1,1 @@
-"""Pure parts of who calls and what they may do."""
+"""Pure parts of tenancy: callers, their keys, roles and permissions."""

@@ -18,9 +18,9 @@ IPV6_SITE_BITS = 64
 
 @functools.lru_cache(maxsize=4096)
 def parse_address(text: str) -> Address | None:
-    """Return the address, or None for what is no address.
+    """Return the address that a text is, or None.
 
-    An IPv4 address in IPv6's clothes (`::ffff:1.2.3.4`) is that IPv4 address.
+    An IPv4 address within IPv6 (`::ffff:1.2.3.4`) is returned as IPv4.
     """
     try:
         address = ip_address(text)

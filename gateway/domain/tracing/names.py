@@ -88,7 +88,7 @@ SPANS_LEFT_OUT: Final = "lorikeet.spans_left_out"
 BATCH_LINE: Final = "batch line"
 BACKGROUND_RESPONSE: Final = "background response"
 SHADOW: Final = "shadow"
-"""The names of spans of what runs apart from a request."""
+"""The names of spans of work that runs apart from a request."""
 
 PREFILL_EVENT: Final = "prefill"
 FIRST_TOKEN_EVENT: Final = "first_token"  # noqa: S105 - the name of an event

@@ -24,7 +24,7 @@ _fixed64 = struct.Struct("<Q").pack
 
 
 class EncodedSpan(NamedTuple):
-    """A span as it stands in a request, and the process that it is of."""
+    """A span in the binary form of an export request, and the process that the span belongs to."""
 
     service: Service
     data: bytes

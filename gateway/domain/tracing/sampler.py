@@ -24,7 +24,7 @@ RATIO_BITS = 64
 
 
 class Sampler:
-    """Chooses by the parent of a request and the id of its trace."""
+    """Chooses the requests to trace, by the caller's span and the id of the trace."""
 
     def __init__(self, name: SamplerName, ratio: float) -> None:
         """Prepare the sampler. ratio: the share of traces, from 0 to 1, that the samplers `traceidratio` choose."""

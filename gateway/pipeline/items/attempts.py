@@ -1,6 +1,6 @@
 """The attempts at one prompt: one replica after the other, until one answers or no other may be asked.
 
-An attempt that another one takes the place of is the operator's: exactly one attempt of a prompt is billed. Knows
+Exactly one attempt of a prompt is billed; the operator bears those before it. Knows
 nothing of the reply that the items become, nor of other models that a routing policy may try.
 """
 
@@ -22,11 +22,11 @@ from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.pipeline.model_call import ModelCall
 
 MAX_ATTEMPTS = 3
-"""The most attempts at one prompt, those at replicas that were not there left aside."""
+"""The most attempts at one prompt, not counting replicas that were not there."""
 
 
 class Restarted:
-    """Takes the place of an item where another attempt begins: what came before it does not count."""
+    """An item that says that another attempt begins: the items before it do not count."""
 
 
 RESTARTED: Final = Restarted()

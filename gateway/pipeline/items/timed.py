@@ -15,7 +15,7 @@ Took = Callable[[float, float], None]
 
 
 async def timed(source: AsyncGenerator[Item | Restarted], took: Took) -> AsyncGenerator[Item | Restarted]:
-    """Yield the same items, and call `took` before the last one."""
+    """Yield the items of `source`, and call `took` with their times before the last one."""
     start_s = time.monotonic()
     first_s: float | None = None
     longest = 1  # tokens of the longest choice: choices are generated side by side

@@ -23,7 +23,7 @@ class NotAccepted(GatewayError):
 async def is_accepted(accept: Accept, collected: Collected) -> bool:
     """Tell whether every choice of an answer passes a check.
 
-    A choice that calls tools has no text to check, so its log-probabilities alone are looked at.
+    A choice that calls tools has no text to check, so its log-probabilities alone count.
     """
     if sum(len(each.text) for each in collected.answers) > THREAD_ABOVE_CHARS:
         return await asyncio.to_thread(_all_accepted, accept, collected)

@@ -36,7 +36,7 @@ from gateway.routing.policies import RoutedPolicy
 from gateway.routing.route import Route
 
 ROUTE_HEADER = "x-lorikeet-route"
-"""`<name>@<version>` of the route that a reply comes by."""
+"""The header of a reply with `<name>@<version>` of the route that has led to it."""
 TARGET_HEADER = "x-lorikeet-target"
 """The model string of the target that answers."""
 ATTEMPTS_HEADER = "x-lorikeet-attempts"
@@ -65,7 +65,7 @@ class RoutedRequests:
         self._budgets = Budgets()
 
     async def first_target(self, context: RequestContext, policy: RoutedPolicy) -> Target:
-        """Return the target that a request goes to which is not tried again.
+        """Return the target of a request that is not tried anywhere else after an error.
 
         Raises ModelNotFound: when no target can be used.
         """
@@ -155,7 +155,7 @@ class RoutedRequests:
     def _may_wait(self, context: RequestContext, policy: RoutedPolicy, budgets: RouteBudgets, wait_ms: int) -> bool:
         """Tell whether a further round may begin after a wait.
 
-        It may not where the route has tried too much again lately, or where the wait would outlast the request's
+        It may not if the route has made too many further rounds lately, or if the wait would outlast the request's
         deadline.
         """
         end_s = asyncio.get_running_loop().time() + wait_ms / 1e3
@@ -275,4 +275,4 @@ def _label(policy: RoutedPolicy) -> str:
 
 
 def _unnoted(outcome: ShadowOutcome) -> None:
-    """Note nothing more of a copy than its metric does."""
+    """Do nothing: of a copy, only its metric is kept."""

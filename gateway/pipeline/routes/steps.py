@@ -66,7 +66,7 @@ class Steps:
 
     @property
     def may_go_on(self) -> bool:
-        """Tell whether another step follows some error of this one."""
+        """Tell whether there is an error of this step after which another step follows."""
         return bool(self._steps[self.number].then)
 
     def follows(self, error: GatewayError) -> bool:
@@ -101,14 +101,14 @@ class Steps:
         return following if self._waits[following] else None
 
     def use_attempts(self) -> None:
-        """Know that the step has sent an attempt: those of the next one have further numbers.
+        """Note that the step has sent an attempt: attempts of the next step get further numbers.
 
         The first attempt that was sent at a request has the number 0, by which lists know the request.
         """
         self.attempts = range(self.attempts.stop, self.attempts.stop + ATTEMPTS_PER_STEP)
 
     def use_row(self) -> None:
-        """Know that the step's answer is billed, though it is not accepted: the next step has another row."""
+        """Note that the step's answer is billed, though it is not accepted: the next step gets another row."""
         self.row, self.attempts = self.row + 1, range(ATTEMPTS_PER_STEP)
 
     def found(self, target: str) -> Target | None:

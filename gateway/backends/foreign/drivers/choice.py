@@ -65,17 +65,19 @@ class DriverChoice:
     def of(self, generation: Generation) -> Driver:
         """Return the driver by which the server is asked for a generation.
 
-        A generation of a pool one of whose servers is of a version that was not tried is text, and any of them can be
-        asked for it in the generic way.
+        If one server of a pool is of an untried version, the pool's generations are text, and all servers are asked in
+        the generic way.
         """
         if generation.num_prompt_tokens is None or not self._takes_ids:
             return self.driver
         return self._own.generic or self._own
 
     def check(self, generation: Generation, driver: Driver) -> None:
-        """Raise Unanswered where the server cannot be asked for a generation by a driver.
+        """Check that the server's driver can ask for a generation.
 
-        When the generation was prepared, the servers of the pool were of other versions.
+        When the generation was prepared, the servers of the pool may have had other versions.
+
+        Raises Unanswered: when the driver cannot.
         """
         is_of_ids = generation.num_prompt_tokens is None and self._takes_ids
         is_without = generation.request.adapter and (driver.adapters is None or not self.has_adapters)

@@ -1,4 +1,4 @@
-"""Servers of a kind that has a driver of its own, but of versions with which that one was not tried.
+"""Servers of versions with which the driver of their kind was not tried.
 
 They are asked by OpenAI's protocol alone: text in, text out. Other fields of a version are not known here, so that no
 field is sent on which a reply depends. Adapters answer where the kind of server names them as models, each once a probe

@@ -105,5 +105,5 @@ def task_id_of(digest: str) -> int:
 
 
 def missing_adapter(text: str) -> ServerRefused | None:
-    """Return the error of a server that does not have an adapter; None where its words say something else."""
+    """Return an error if a server's words say that it lacks the adapter; else None."""
     return ServerRefused(404, text=text) if MISSING.search(text) else None

@@ -164,7 +164,10 @@ class ChunkReader:
 
 
 def check_parts(parts: Sequence[object], num_choices: int = 1) -> None:
-    """Raise BadReply where a chunk has more parts than any chunk of so many choices needs."""
+    """Check the number of parts of a chunk.
+
+    Raises BadReply: when there are more than a chunk with this many choices needs.
+    """
     if len(parts) > MAX_PARTS * num_choices:
         raise BadReply("a chunk has too many parts")
 

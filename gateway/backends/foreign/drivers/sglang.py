@@ -186,7 +186,7 @@ class StepReader:
 
 
 def _refusal_of(text: str) -> ServerRefused:
-    """Return an error within a stream: SGLang sends those of the request's own values so."""
+    """Return the error that an event within a stream holds: SGLang refuses wrong values of a request in this way."""
     if UNKNOWN_ADAPTER in text:
         return ServerRefused(404, text=text)
     return ServerRefused(400, "context_length_exceeded" if TOO_LONG in text else "", text=text)

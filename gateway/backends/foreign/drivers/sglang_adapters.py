@@ -93,7 +93,10 @@ class SglangAdapters:
     async def _change(
         self, server: Server, path: str, body: dict[str, Any], digest: str, *, is_loaded: bool, within_s: float
     ) -> None:
-        """Have an adapter loaded or unloaded. A refusal that leaves things as they were wanted is none."""
+        """Have an adapter loaded or unloaded.
+
+        A refusal is no error if the adapter is loaded, or unloaded, as was wanted.
+        """
         reply = await server.whole("POST", path, _encode(body), within_s=within_s)
         if reply.status == 200:
             return

@@ -25,7 +25,7 @@ DROP_AT_ONCE = 1000
 
 
 class NewVote(msgspec.Struct, frozen=True, kw_only=True):
-    """A vote as its row has it."""
+    """A new vote, with the columns of its row."""
 
     id: str
     request_id: str | None
@@ -165,7 +165,7 @@ _STANDING = """
 async def lock_votes(conn: Connection, project_id: str, ids: Collection[str]) -> dict[str, Standing]:
     """Return votes of these ids that are there, withdrawn ones as well, and keep others from changing them.
 
-    The bookkeeper refers to them meanwhile: its keys are not what changes.
+    The bookkeeper may refer to them meanwhile, since their keys do not change.
     """
     return {row["id"]: Standing(**row) for row in await conn.fetch(_STANDING, project_id, list(ids))}
 

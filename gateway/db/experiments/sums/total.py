@@ -17,7 +17,7 @@ TimeTotalsOf = dict[tuple[str, int, int, str, int], int]
 
 
 class Total:
-    """Changes of many units of many experiments, added up: what one statement for each table writes."""
+    """Changes of many units of many experiments, added up, so that one statement per table writes them."""
 
     def __init__(self) -> None:
         self.units: UnitsOf = {}

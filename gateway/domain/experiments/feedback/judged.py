@@ -17,7 +17,7 @@ from gateway.domain.experiments.statistics.judges import effect_of_labels, predi
 from gateway.domain.experiments.sums import NO_UNITS, Sums, Unit
 
 MILLION = 1_000_000
-"""A unit's mean is kept in millionths of the metric's integers, so that sums are exact."""
+"""The factor by which means of units are stored as integers, in millionths, so that sums are exact."""
 LABELS_PER_UNIT = 1 / 20
 """The part of the units about which people are expected to vote: where intervals are tightest."""
 LEAST_LABELS = 20

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 MAC_BYTES = 5
 MAC_CHARS = 8
-"""Characters that the MAC adds to an id, in lower-case base32 as the rest of it."""
+"""The number of characters that the MAC adds to an id, in lower-case base32."""
 
 _REQUEST = "req_"
 _RESPONSE = "resp_"
@@ -34,7 +34,7 @@ def request_id_of(signed: str) -> str:
 
 
 def random_part(shown: str) -> str:
-    """Return the id of a reply (`chatcmpl-` or `resp_`) or of a request without its prefix; other texts unchanged."""
+    """Return an id of a reply or request without its prefix, such as `chatcmpl-`; other texts unchanged."""
     _, dash, after = shown.partition("-")
     return after if dash else shown.removeprefix(_RESPONSE).removeprefix(_REQUEST)
 

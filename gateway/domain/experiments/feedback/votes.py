@@ -16,7 +16,7 @@ from gateway.domain.experiments.definition import Goal
 from gateway.domain.experiments.effects import Kind
 
 MILLION = 1_000_000
-"""Numbers are kept in millionths, so that sums are exact."""
+"""The factor by which numbers are stored as integers, in millionths, so that sums are exact."""
 
 MAX_NUMBER = 1_000_000_000.0
 """The largest number of a vote, either way, whatever the bounds of its metric."""

@@ -42,7 +42,7 @@ SCHEMA_WORDS = (
     *_NUMBERS,
     *_WORDS_ABOUT,
 )
-"""The keywords that a schema may have; those of `_WORDS_ABOUT` check nothing."""
+"""The keywords that a schema may have; the ones in `_WORDS_ABOUT` describe and check nothing."""
 
 
 def schema_fault(schema: object, depth: int = 1) -> tuple[str, str] | None:
@@ -85,7 +85,7 @@ def _fault_of(word: str, value: object) -> str | None:
 
 
 def _below(schema: dict[str, Any]) -> list[tuple[str, object]]:
-    """Return the schemas within one, each with its path from there."""
+    """Return the schemas directly within a schema, each with its path from there."""
     found: list[tuple[str, object]] = [(f".properties.{name}", each) for name, each in _dict(schema, "properties")]
     found += [(f".anyOf[{index}]", each) for index, each in enumerate(schema.get("anyOf", []))]
     if isinstance(schema.get("additionalProperties"), dict):

@@ -23,7 +23,7 @@ ErrorKind = Literal["unavailable", "overloaded", "rate_limited", "timeout", "fai
 """The reason why a target did not answer, in a policy's words."""
 
 Outcome = ErrorKind | Literal["rejected"]
-"""The reason why another target is tried: an error, or an answer that a cascade did not accept."""
+"""The reasons to try another target: a kind of error, or an answer that a cascade did not accept."""
 
 USUAL_ERRORS: tuple[ErrorKind, ...] = ("unavailable", "overloaded", "timeout", "failed")
 
@@ -62,7 +62,7 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 class Accept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A check on an answer, which has to pass all of it."""
+    """A check on an answer: the answer has to pass every field that is given."""
 
     schema: dict[str, Any] | None = None
     """A JSON schema of the answer's text (`answers.SCHEMA_WORDS` says which parts of JSON schema there are)."""
@@ -118,7 +118,7 @@ class Hours(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"fr
 
 
 class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A condition on requests; all of it has to hold."""
+    """A condition on requests: a request has to meet every field that is given."""
 
     metadata: dict[Label, Value | tuple[Value, ...]] = {}
     """The value, or the allowed values, of each of these keys of the request's `metadata`."""

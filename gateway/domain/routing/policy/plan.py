@@ -55,7 +55,7 @@ _EDGE = re.compile(r"\.(\w+)\.(\w+(?:\[\d+\])?)(?:\.node)?")
 def edges_to(path: str) -> list[tuple[str, str]]:
     """Return the nodes on the way from the root to a node, by the node's path.
 
-    Each is the path of the node on the way, and the branch that is taken there.
+    Each edge is the path of a node on the way, and the branch that is taken there.
     """
     return [(f"{path[: found.start()]}.{found[1]}", found[2]) for found in _EDGE.finditer(path)]
 

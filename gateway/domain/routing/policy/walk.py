@@ -237,7 +237,7 @@ class _Walker:
         return chosen
 
     def _unit(self, sticky: str | None) -> str | None:
-        """Return the part of the request that keeps its branch; None where the request has none."""
+        """Return the part of the request by which it keeps its branch, such as its user; None if there is none."""
         facts = self._facts
         if sticky is None:
             return None
@@ -264,14 +264,14 @@ class _Walker:
     def _time_ms(self, target: TargetFacts) -> float:
         """Return the time of a whole reply, whose completions come side by side.
 
-        Return 0 where nothing was measured, so that something will be.
+        Return 0 for a target without measured times, so that it is tried and measured.
         """
         if target.first_token_ms is None:
             return 0.0
         return target.first_token_ms + (target.token_ms or 0.0) * self._facts.max_tokens
 
     def _best_known(self, all_branches: Sequence[_Branch]) -> list[_Branch]:
-        """Return the usable branches that are ready or, where none is, all that are usable."""
+        """Return the usable branches that are ready; all usable branches if none is ready."""
         usable = []
         for at, node in all_branches:
             if self._usable_below(node):
