@@ -17,7 +17,7 @@ NPM := build/npm
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway bench-balance bench-links bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-models long-scheduler \
+.PHONY: serve test check bench bench-gateway bench-balance bench-links bench-votes bench-adapters bench-kernels bench-cpu-kernels bench-cpu bench-gpu long-kernels long-numerics long-models long-mutants long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-restore long-pools long-hosts long-scaling long-foreign long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools long-experiments long-batches long-responses long-background long-alerts \
 	long-native long-ray long-streams long-upgrade long-chart manifests long-images long-soak drills bench-streams long-wheel conformance screenshots lock audit sbom release install \
@@ -83,10 +83,14 @@ long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	    tests/engine/cpu/test_quantization.py tests/e2e/test_tenants_share_one_batch.py
 
 # Each family of the engine's own code over 200 tokens, in the engine and served over HTTP; those that transformers computes, and
-# every family of transformers proven or refused in words; 10,000 mutants of each kind of mixtures of experts: an hour.
+# every family of transformers proven or refused in words: half an hour.
 long-models: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_general.py tests/e2e/test_general_models.py tests/e2e/test_families.py \
-	    tests/engine/models/test_families.py tests/engine/models/test_experts.py tests/engine/models/test_expert_mutants.py
+	    tests/engine/models/test_families.py tests/engine/models/test_experts.py
+
+# 10,000 hostile model folders of all families: configs, weights, tokenizers. Ten minutes. FIRST_SEED goes on from one.
+long-mutants: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/engine/hostile
 
 # A million steps of the scheduler's state machine, in slices of a seed each, and 1,000 workloads of tenants that compete:
 # ten minutes. FIRST_SEED goes on from one.

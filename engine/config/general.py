@@ -175,7 +175,7 @@ def tensors_of(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
             with path.open("rb") as file:
                 num_bytes = int.from_bytes(file.read(8), "little")
                 head = msgspec.json.decode(file.read(min(num_bytes, MAX_HEADER_BYTES)), type=dict[str, dict[str, Any]])
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         for name, entry in head.items():
             shape = entry.get("shape")

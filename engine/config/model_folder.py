@@ -228,7 +228,9 @@ def _read_json(path: Path) -> dict[str, Any]:
         raw = msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
         raise UnsupportedModel(f"{path} does not exist") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UnsupportedModel(f"{path} cannot be read: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnsupportedModel(f"{path} is not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise UnsupportedModel(f"{path} is not a JSON object")
@@ -241,8 +243,16 @@ def model_digest(model_dir: str | Path) -> str:
     The head of a file of weights is its name, size and header.
 
     Reads kilobytes, not gigabytes: the digest tells models apart in a hello, it does not prove the weights' integrity.
+
+    Raises UnsupportedModel: when a file cannot be read.
     """
-    folder = Path(model_dir)
+    try:
+        return _digest(Path(model_dir))
+    except OSError as error:
+        raise UnsupportedModel(f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+def _digest(folder: Path) -> str:
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     for path in files_of_task(folder):
         digest.update(path.read_bytes())

@@ -205,7 +205,7 @@ def _by_modelopt(folder: Path, *, has_experts: bool) -> Quantized | None:
         found = msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnsupportedModel(f"{MODELOPT_FILE} is not JSON: {error}") from None
     if has_experts:
         methods = ", ".join(METHODS_OF_EXPERTS)

@@ -59,8 +59,10 @@ def ropes_by_kind(raw: Raw, local_theta: float) -> tuple[RopeParameters, RopePar
             if given[key] not in (None, "default", 1):
                 raise UnsupportedModel(f"config.json: rope_parameters has {key} beside those of each kind of layers")
         full, local = ({"rope_theta": raw.get("rope_theta")} | _object(kind, given.get(kind)) for kind in _BY_KIND)
+    elif given and given != raw.get("rope_scaling"):  # transformers passes over the keys of one object for all layers
+        raise UnsupportedModel(f"config.json: rope_parameters must have {' and '.join(_BY_KIND)}")
     else:
-        full = {"rope_theta": raw.get("rope_theta")} | scaling_of({"rope_parameters": raw.get("rope_scaling") or given})
+        full = {"rope_theta": raw.get("rope_theta")} | scaling_of({"rope_parameters": raw.get("rope_scaling")})
         local = {"rope_theta": local_theta}
     return _rope(raw, full), _rope(raw, local)
 

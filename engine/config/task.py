@@ -170,7 +170,7 @@ def _read(path: Path, kind: type[Any]) -> Any:
         value = msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnsupportedModel(f"{path.name} cannot be read: {error}") from None
     if not isinstance(value, kind):
         raise UnsupportedModel(f"{path.name} must hold a JSON {'list' if kind is list else 'object'}")

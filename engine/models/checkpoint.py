@@ -36,6 +36,10 @@ from kernels.norm import RmsNorm
 CLASSIFIER = "score.weight"
 """The name of the matrix by which a decoder scores, where it is a classifier."""
 
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+ROWS_AT_ONCE = 4096
+"""Rows that are compared at once, so that little memory is taken."""
+
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
@@ -43,7 +47,7 @@ Made = TypeVar("Made")
 class _File(Protocol):
     """A file of tensors, as safetensors has it."""
 
-    def get_slice(self, name: str) -> Tensor:
+    def get_slice(self, name: str) -> Any:
         """Return a view that reads the rows of a tensor that an index names, and no others."""
 
 
@@ -57,7 +61,7 @@ class _Renamed:
     def __init__(self, file: _File, name: str) -> None:
         self._file, self._name = file, name
 
-    def get_slice(self, name: str) -> Tensor:
+    def get_slice(self, name: str) -> Any:
         return self._file.get_slice(self._name)
 
 
@@ -107,7 +111,7 @@ class _Checkpoint:
         source = name if part is None else part.source
         found = self._slice(source, shape if part is None else (part.num_rows, *shape[1:]))
         tensor: Tensor = found[:] if part is None else found[part.first : part.first + shape[0]]
-        return in_order(name, tensor, self._config).to(self._device, self._dtype)
+        return self._numbers(source, in_order(name, tensor, self._config))
 
     def _take_expert(self, part: ExpertPart, shape: tuple[int, ...]) -> Tensor:
         found = self._slice(part.source, shape if part.expert is None else part.shape)
@@ -122,7 +126,19 @@ class _Checkpoint:
             tensor = tensor[:, part.rows].T.contiguous()
         elif part.expert is not None:
             tensor = tensor[part.rows]
-        return tensor.to(self._device, self._dtype)
+        return self._numbers(part.source, tensor)
+
+    def _numbers(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a tensor in the engine's dtype, on its device.
+
+        Raises UnsupportedModel: when it is not of floating-point numbers, or some are not finite in that dtype.
+        """
+        if not tensor.is_floating_point():
+            raise UnsupportedModel(f"{name} is in {tensor.dtype}, not in floating-point numbers".replace("torch.", ""))
+        found = tensor.to(self._device, self._dtype)
+        if found.numel() and not bool(torch.stack(found.aminmax()).isfinite().all()):
+            raise UnsupportedModel(f"{name} has numbers that are not finite in {self._dtype}".replace("torch.", ""))
+        return found
 
     def _slice(self, source: str, shape: tuple[int, ...]) -> Any:
         """Return a view that reads the parts of a tensor that an index names, and note that the tensor was asked for.
@@ -160,6 +176,25 @@ class _Checkpoint:
         if part is not None:
             yield part.source
 
+    def check_tied(self) -> None:
+        """Check that a head which the config ties to the embedding is the embedding, where the checkpoint has both.
+
+        transformers takes a head of its own then, whatever the config says; earlier versions and other engines do not.
+
+        Raises UnsupportedModel: when they differ.
+        """
+        has_head = self._config.task.kind == "text" or self._config.task.scored_by == "tokens"
+        if not (self._config.tie_word_embeddings and has_head and {HEAD, EMBEDDING} <= self._files.keys()):
+            return
+        head, embedding = (self._files[name].get_slice(name) for name in (HEAD, EMBEDDING))
+        num_rows = self._config.vocab_size
+        for first in range(0, num_rows, ROWS_AT_ONCE):
+            rows = slice(first, first + ROWS_AT_ONCE)
+            if not torch.equal(head[rows], embedding[rows]):
+                raise UnsupportedModel(
+                    f"config.json: tie_word_embeddings is true, but {HEAD} differs from {EMBEDDING} in the checkpoint"
+                )
+
     def unread(self) -> Iterator[str]:
         unused = self._config.unused
         return (
@@ -187,8 +222,9 @@ def load_weights(
         checkpoint = _Checkpoint(Path(model_dir), config, dtype, device, stack)
         linear, embedding = checkpoint.note(make_linear), checkpoint.note(make_embedding)
         weights = assemble(checkpoint.take, config, make_norm, linear, embedding, checkpoint.note(make_grouped))
+        checkpoint.check_tied()
         tied = config.tie_word_embeddings
-        unused = {*(("lm_head.weight",) if tied else ()), *((CLASSIFIER,) if config.task.scored_by else ())}
+        unused = {*((HEAD,) if tied else ()), *((CLASSIFIER,) if config.task.scored_by else ())}
         unknown = [name for name in checkpoint.unread() if name not in unused]
         if unknown:
             raise UnsupportedModel(f"the checkpoint has tensors the config does not explain: {', '.join(unknown[:5])}")

@@ -19,7 +19,7 @@ from gateway.text.system_messages import LATE_SYSTEM, has_late_system, without_l
 from gateway.text.template_arguments import chosen, is_reserved
 from gateway.text.thinking import BEGIN
 from gateway.text.token_text import TokenText
-from gateway.text.tokenizer_files import read_tokenizer
+from gateway.text.tokenizer_files import BadTokenizer, read_tokenizer
 from gateway.text.tools.formats import TemplateTools, template_tools
 from gateway.text.tools.prompt import as_plain_messages, with_call_ids
 from gateway.text.tools.tool import Tool
@@ -75,9 +75,16 @@ class Tokenizer:
         """Load `tokenizer.json`, `tokenizer_config.json` and the chat template.
 
         Raises FileNotFoundError: when the folder has no `tokenizer.json`.
+        Raises BadTokenizer: when a file cannot be used.
         """
         files = read_tokenizer(Path(folder))
-        return cls(files.backend, files.templates, files.special_tokens, has_segments=files.has_segments)
+        try:
+            return cls(files.backend, files.templates, files.special_tokens, has_segments=files.has_segments)
+        except jinja2.TemplateError as error:
+            where = "tokenizer_config.json or chat_template.jinja"
+            raise BadTokenizer(f"the chat template of {where} is none: {str(error)[:300]}") from None
+        except Exception as error:  # whatever the library raises for a tokenizer that it has read, but cannot use
+            raise BadTokenizer(f"tokenizer.json cannot be used: {str(error)[:300]}") from None
 
     @property
     def vocab_size(self) -> int:

@@ -21,8 +21,21 @@ _NEEDS_TRANSFORMERS = ("fix_mistral_regex", "fast_tokenizer_files")
 """Keys of `tokenizer_config.json` that ask for another way to split text, or for another file. Both are rare."""
 
 
+CONFIG = "tokenizer_config.json"
+_OLDER = "special_tokens_map.json"
+_EXTRA, _OLDER_EXTRA = "extra_special_tokens", "additional_special_tokens"
+"""The key of special tokens without a name of their own, and its older spelling."""
+
 _WITH_SEGMENTS = ("BertTokenizer", "ElectraTokenizer")
 """Classes of tokenizers that tell segments apart where `tokenizer_config.json` does not say."""
+
+
+MOST_DIGITS = 10
+"""Digits of a token's id: more than any has."""
+
+
+class BadTokenizer(ValueError):
+    """The tokenizer or chat template of a model folder cannot be used; the message names the file."""
 
 
 class TokenizerFiles(msgspec.Struct, frozen=True):
@@ -41,25 +54,29 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
     """Read the tokenizer of a model folder.
 
     Raises FileNotFoundError: when `tokenizer.json` is missing.
-    Raises ValueError: when a file beside it names a token that is none.
+    Raises BadTokenizer: when a file is none of a tokenizer's.
     """
     path = folder / "tokenizer.json"
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
-    config = _read_json(folder / "tokenizer_config.json")
-    if not config.get("extra_special_tokens"):
-        config["extra_special_tokens"] = config.pop("additional_special_tokens", None) or []
+    config = _read_json(folder / CONFIG)
+    if not config.get(_EXTRA):
+        config[_EXTRA] = config.pop(_OLDER_EXTRA, None) or []
+    _check_extra(CONFIG, config[_EXTRA])
     if "added_tokens_decoder" in config:
-        declared = [_token(token) for _, token in sorted(config["added_tokens_decoder"].items(), key=_number)]
+        declared = _added_tokens(config["added_tokens_decoder"])
     else:  # folders of older versions
-        _merge(config, _read_json(folder / "special_tokens_map.json"))
+        _merge(config, _read_json(folder / _OLDER))
         declared = _older_added_tokens(folder, set(_special_texts(config)))
-    if any(config.get(key) for key in _NEEDS_TRANSFORMERS):
-        backend = _as_transformers_reads(folder)
-    else:
-        backend = Tokenizer.from_file(str(path))
-        _add_missing(backend, declared, config)
-        backend.encode_special_tokens = bool(config.get("split_special_tokens", False))
+    try:
+        if any(config.get(key) for key in _NEEDS_TRANSFORMERS):
+            backend = _as_transformers_reads(folder)
+        else:
+            backend = Tokenizer.from_file(str(path))
+            _add_missing(backend, declared, config)
+            backend.encode_special_tokens = bool(config.get("split_special_tokens", False))
+    except Exception as error:  # whatever the library raises for a file that it cannot read
+        raise BadTokenizer(f"tokenizer.json cannot be read: {str(error)[:300]}") from None
     special_tokens = {name: _text(token) for name, token in _named_tokens(config)}
     return TokenizerFiles(backend, special_tokens, _templates(folder, config), _has_segments(config))
 
@@ -85,17 +102,18 @@ def _add_missing(backend: Tokenizer, declared: list[AddedToken], config: dict[st
             missing.append(token)
     special = {_text(token) for token in named}
     if missing:
-        backend.add_tokens([_as_special(token) if _text(token) in special else _token(token) for token in missing])
+        backend.add_tokens([_as_special(token) if _text(token) in special else token for token in missing])
 
 
 def _merge(config: dict[str, Any], older: dict[str, Any]) -> None:
     """Take in `special_tokens_map.json`, which older folders have beside `tokenizer_config.json`."""
-    extra = older.pop("extra_special_tokens", None) or older.pop("additional_special_tokens", None) or []
-    older.pop("additional_special_tokens", None)
+    extra = older.pop(_EXTRA, None) or older.pop(_OLDER_EXTRA, None) or []
+    older.pop(_OLDER_EXTRA, None)
+    _check_extra(_OLDER, extra)
     if isinstance(extra, dict):
         config.update(extra)
-    elif isinstance(config["extra_special_tokens"], list):
-        config["extra_special_tokens"] += [each for each in extra if each not in config["extra_special_tokens"]]
+    elif isinstance(config[_EXTRA], list):
+        config[_EXTRA] += [each for each in extra if each not in config[_EXTRA]]
     config.update(older)
 
 
@@ -105,18 +123,18 @@ def _named_tokens(config: dict[str, Any]) -> Iterator[tuple[str, str | AddedToke
     for name in (*_NAMED, *others):
         value = config.get(name)
         if isinstance(value, str | dict):
-            yield name, _token(value)
+            yield name, _token(CONFIG, name, value)
         elif value is not None and name in _NAMED:
-            raise ValueError(f"tokenizer_config.json: {name} must be the text of a token")
-    named = config["extra_special_tokens"]
+            raise BadTokenizer(f"{CONFIG}: {name} must be the text of a token")
+    named = config[_EXTRA]
     if isinstance(named, dict):
-        yield from ((name, _token(value)) for name, value in named.items())
+        yield from ((name, _token(CONFIG, name, value)) for name, value in named.items())
 
 
 def _extra(config: dict[str, Any]) -> list[str | AddedToken]:
     """Return the special tokens without a name."""
-    extra = config["extra_special_tokens"]
-    return [] if isinstance(extra, dict) else [_as_special(_token(each)) for each in extra]
+    extra = config[_EXTRA]
+    return [] if isinstance(extra, dict) else [_as_special(_token(CONFIG, _EXTRA, each)) for each in extra]
 
 
 def _special_texts(config: dict[str, Any]) -> Iterator[str]:
@@ -124,7 +142,9 @@ def _special_texts(config: dict[str, Any]) -> Iterator[str]:
 
 
 def _older_added_tokens(folder: Path, special: set[str]) -> list[AddedToken]:
-    added: dict[str, int] = _read_json(folder / "added_tokens.json")
+    added = _read_json(folder / "added_tokens.json")
+    if not all(type(each) is int for each in added.values()):
+        raise BadTokenizer("added_tokens.json must have the id of each token, a whole number")
     return [
         AddedToken(text, normalized=text not in special, special=text in special)
         for text, _ in sorted(added.items(), key=lambda item: item[1])
@@ -137,11 +157,16 @@ def _templates(folder: Path, config: dict[str, Any]) -> Sources | None:
     if (folder / "chat_template.jinja").exists():
         files.setdefault("default", folder / "chat_template.jinja")
     if files:
-        texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+        texts = {name: _read_text(path) for name, path in files.items()}
         return texts["default"] if len(texts) == 1 and "default" in texts else texts
     written = config.get("chat_template")
-    if isinstance(written, list):
-        return {each["name"]: each["template"] for each in written}
+    if written and not isinstance(written, str):
+        try:
+            return msgspec.convert({each["name"]: each["template"] for each in written}, dict[str, str])
+        except (TypeError, KeyError, msgspec.ValidationError):
+            raise BadTokenizer(
+                f"{CONFIG}: chat_template must be a text, or a list of objects with name and template"
+            ) from None
     return written or None
 
 
@@ -152,11 +177,32 @@ def _as_transformers_reads(folder: Path) -> Tokenizer:
     return backend
 
 
-def _token(value: Any) -> Any:
-    """Return a token that a file writes as an object as an AddedToken, and one that it writes as a text as it is."""
-    if not isinstance(value, dict):
+def _added_tokens(given: Any) -> list[Any]:
+    """Return the tokens of `added_tokens_decoder`, by their ids. Raises BadTokenizer: for something else."""
+    key = "added_tokens_decoder"
+    if not isinstance(given, dict) or not all(each.isdecimal() and len(each) < MOST_DIGITS for each in given):
+        raise BadTokenizer(f"{CONFIG}: {key} must have tokens by their ids")
+    return [_token(CONFIG, key, token) for _, token in sorted(given.items(), key=_number)]
+
+
+def _check_extra(file: str, extra: Any) -> None:
+    if not isinstance(extra, dict | list):
+        raise BadTokenizer(f"{file}: {_EXTRA} must be a list of tokens, or tokens by name")
+
+
+def _token(file: str, key: str, value: Any) -> Any:
+    """Return a token that a file writes as an object as an AddedToken, and one that it writes as a text as it is.
+
+    Raises BadTokenizer: for what is neither.
+    """
+    if isinstance(value, str):
         return value
-    return AddedToken(**{name: each for name, each in value.items() if name != "__type"})
+    try:
+        if not isinstance(value["content"], str):
+            raise TypeError
+        return AddedToken(**{name: each for name, each in value.items() if name != "__type"})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise BadTokenizer(f"{file}: {key} must have texts, or objects with content and flags, as tokens") from None
 
 
 def _as_special(token: str | AddedToken) -> AddedToken:
@@ -177,11 +223,22 @@ def _number(item: tuple[str, Any]) -> int:
 def _read_json(path: Path) -> dict[str, Any]:
     """Return a file's object, or an empty one without the file.
 
-    Raises ValueError: for what is no object.
+    Raises BadTokenizer: when a file holds no object.
     """
     if not path.exists():
         return {}
-    value = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        value = json.loads(_read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise BadTokenizer(f"{path.name} is no JSON: {str(error)[:300]}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{path} holds no JSON object")
+        raise BadTokenizer(f"{path.name} holds no JSON object")
     return value
+
+
+def _read_text(path: Path) -> str:
+    """Return a file's text. Raises BadTokenizer: when the file cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BadTokenizer(f"{path.name} cannot be read: {str(error)[:300]}") from None

@@ -97,6 +97,7 @@ def load_model(
     except Exception as error:  # whatever transformers raises for weights that it cannot read
         raise UnsupportedModel(f"{folder}: transformers {transformers.__version__}: {_brief(error)}") from None
     _check_found(found, kind)
+    _check_finite(model, kind)
     model = model.to(device).eval()
     for name, value in (("use_cache", False), ("output_router_logits", False), ("output_attentions", False)):
         if getattr(model.config, name, value) != value:
@@ -160,6 +161,15 @@ def _check_found(found: dict[str, Any], kind: Kind) -> None:
         raise UnsupportedModel(f"the checkpoint has tensors the config does not explain: {', '.join(unknown[:SHOWN])}")
     if found.get("error_msgs"):
         raise UnsupportedModel(f"the checkpoint cannot be read: {_brief(found['error_msgs'][0])}")
+
+
+def _check_finite(model: PreTrainedModel, kind: Kind) -> None:
+    """Check that all weights are finite numbers. Raises UnsupportedModel: with the name of one that has others."""
+    for name, parameter in model.named_parameters():
+        if name.startswith(kind.unused) or not parameter.numel():
+            continue
+        if not bool(torch.stack(parameter.aminmax()).isfinite().all()):
+            raise UnsupportedModel(f"the checkpoint's {name} has numbers that are not finite")
 
 
 def _brief(error: object) -> str:

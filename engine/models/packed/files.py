@@ -49,13 +49,13 @@ class PackedFiles:
         self._config, self._quantized = config, config.quantized
         self._stack = ExitStack()
         self._files: dict[str, Any] = {}
-        try:
-            for path in sorted(folder.glob("*.safetensors")):
+        for path in sorted(folder.glob("*.safetensors")):
+            try:
                 file = self._stack.enter_context(safe_open(path, framework="pt"))
-                self._files.update(dict.fromkeys(file.keys(), file))
-        except (OSError, SafetensorError) as error:
-            self._stack.close()
-            raise UnsupportedModel(f"a file of {folder} cannot be read: {error}") from None
+            except (OSError, SafetensorError) as error:
+                self._stack.close()
+                raise UnsupportedModel(f"{path} cannot be read: {error}") from None
+            self._files.update(dict.fromkeys(file.keys(), file))
         if not self._files:
             raise UnsupportedModel(f"{folder} holds no *.safetensors")
         self._names = dict.fromkeys(self._all_names())

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
-from engine.config import UnsupportedModel, load_model_config
+from engine.config import UnsupportedModel, load_model_config, model_digest
 from tests.engine.harness import engine_config, greedy, run_engine
 from tests.engine.models.tiny import FAMILIES, LONG_ROPE, TINY, save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
@@ -92,6 +93,7 @@ HALF_ROTATED_WINDOWS = {"full_attention": {}, "sliding_attention": {"partial_rot
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported for llama"),
         ({"model_type": "olmo3", "rope_parameters": HALF_ROTATED_WINDOWS}, "partial_rotary_factor is not supported"),
         ({"model_type": "gemma3_text", "rope_parameters": FLAT_BESIDE_NESTED}, "rope_parameters has factor beside"),
+        ({"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 5000.0}}, "must have full_attention and"),
         (
             {"model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
             "rope_scaling differs from rope_parameters",
@@ -116,7 +118,7 @@ HALF_ROTATED_WINDOWS = {"full_attention": {}, "sliding_attention": {"partial_rot
         ({"model_type": "smollm3", "no_rope_layers": None, "no_rope_layer_interval": 0}, "no_rope_layer_interval"),
         ({"model_type": "gemma3_text", "final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         ({"model_type": "gemma3_text", "hidden_activation": "gelu"}, "hidden_activation"),
-        ({"model_type": "gemma3_text", "query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+        ({"model_type": "gemma3_text", "rope_parameters": None, "query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
         ({"model_type": "granite", "logits_scaling": 0}, "logits_scaling"),
         ({"model_type": "granite", "attention_multiplier": "x"}, "attention_multiplier"),
         ({"matryoshka_dimensions": [64, 1 << 20]}, "matryoshka_dimensions"),
@@ -194,8 +196,6 @@ def test_the_sizes_of_embeddings_are_those_that_the_config_declares(
 
 
 def test_a_checkpoint_that_lacks_a_tensor_is_refused_by_name(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     save_tiny("qwen2", tmp_path / "model")
     path = tmp_path / "model" / "model.safetensors"
     tensors = load_file(path)
@@ -203,3 +203,51 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused_by_name(tmp_path: Path) -> 
     save_file(tensors, path)
     with pytest.raises(UnsupportedModel, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
         run_engine(engine_config(tmp_path / "model", tmp_path / "store"), [])
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "words"),
+    [
+        (float("inf"), torch.float32, r"up_proj\.weight has numbers that are not finite in float32"),
+        (float("nan"), torch.bfloat16, r"up_proj\.weight has numbers that are not finite"),
+        (1, torch.int8, r"up_proj\.weight is in int8, not in floating-point numbers"),
+    ],
+)
+def test_numbers_that_are_no_weights_are_refused_by_name(
+    number: float, dtype: torch.dtype, words: str, tmp_path: Path
+) -> None:
+    save_tiny("qwen2", tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name] = tensors[name].to(dtype)
+    tensors[name][3, 5] = number
+    save_file(tensors, path)
+    with pytest.raises(UnsupportedModel, match=words):
+        run_engine(engine_config(tmp_path / "model", tmp_path / "store"), [])
+
+
+@pytest.mark.parametrize("content", ['{"a":' * 10**5, "[" * 10**5, None])
+def test_a_config_that_cannot_be_read_is_refused_by_its_name(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_text(content)
+    for read in (load_model_config, model_digest) if content is None else (load_model_config,):
+        with pytest.raises(UnsupportedModel, match=r"config\.json (cannot be read|is not JSON)"):
+            read(tmp_path)
+
+
+def test_a_head_that_is_not_the_embedding_to_which_the_config_ties_it_is_refused(tmp_path: Path) -> None:
+    """transformers computes with the head then, which other engines leave out."""
+    save_tiny("qwen2", tmp_path / "model", {"tie_word_embeddings": False})
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))
+    config = engine_config(tmp_path / "model", tmp_path / "store")
+    with pytest.raises(UnsupportedModel, match=r"tie_word_embeddings is true, but lm_head\.weight differs"):
+        run_engine(config, [])
+    weights = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(weights)
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, weights)
+    assert run_engine(config, [greedy("r", [1, 2], 2)])["r"].final.finish_reason == "length"

@@ -222,3 +222,14 @@ def test_every_family_of_transformers_is_proven_or_refused_in_words(full: bool, 
             print(f"{family}: refused: {refused}")
         shutil.rmtree(tmp_path / family)
     assert proven >= 60
+
+
+def test_a_config_that_asks_for_more_than_the_files_have_takes_no_memory(tmp_path: Path) -> None:
+    save_general("starcoder2", tmp_path)
+    for key, value in (("hidden_size", 1 << 24), ("intermediate_size", 1 << 24), ("vocab_size", 1 << 30)):
+        path = tmp_path / "config.json"
+        original = path.read_text()
+        path.write_text(json.dumps(json.loads(original) | {key: value}))
+        with pytest.raises(UnsupportedModel, match=r"asks for|makes no model"):
+            load_general(tmp_path, load_model_config(tmp_path, "transformers"), torch.float32, torch.device("cpu"))
+        path.write_text(original)
