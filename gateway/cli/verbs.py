@@ -43,6 +43,8 @@ COMMANDS = (
     Command("settings", "server.processes", "list the settings"),
     Command("doctor", "server.doctor", "show what this machine offers to an engine, and measure it"),
     Command("chat", "chat.chat", "talk to a model"),
+    Command("embed", "retrieval.embed", "turn texts into vectors"),
+    Command("rerank", "retrieval.rerank", "rank texts by relevance for a query"),
     Command("batch", "batches.batches", "begin, watch, list and cancel batches, and read their results"),
     Command("file", "batches.files", "store, list, download and delete files"),
     Command("response", "stored.responses", "show, cancel and delete stored responses"),

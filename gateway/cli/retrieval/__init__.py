@@ -1,0 +1,1 @@
+"""Texts ranked for a query, and as vectors, with a key of a project."""
