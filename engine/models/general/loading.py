@@ -164,7 +164,10 @@ def _check_found(found: dict[str, Any], kind: Kind) -> None:
 
 
 def _check_finite(model: PreTrainedModel, kind: Kind) -> None:
-    """Check that all weights are finite numbers. Raises UnsupportedModel: with the name of one that has others."""
+    """Check that all weights are finite numbers.
+
+    Raises UnsupportedModel: when a weight has others, with its name.
+    """
     for name, parameter in model.named_parameters():
         if name.startswith(kind.unused) or not parameter.numel():
             continue

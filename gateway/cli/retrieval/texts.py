@@ -25,7 +25,8 @@ def texts_of(given: list[str], file: str | None) -> list[str]:
 
     file: its path, or - for standard input, which is also read where nothing else is given and it is no terminal.
 
-    Raises WrongUsage: without any text. Raises CommandFailed: when the file cannot be read.
+    Raises WrongUsage: when there is no text.
+    Raises CommandFailed: when the file cannot be read.
     """
     is_piped = sys.stdin is not None and not sys.stdin.isatty()
     if file is None and not given and is_piped:
