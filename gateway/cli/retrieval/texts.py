@@ -23,7 +23,7 @@ def add_texts(parser: argparse.ArgumentParser, name: str, what: str) -> None:
 def texts_of(given: list[str], file: str | None) -> list[str]:
     """Return the texts of the arguments, then the lines of a file without empty ones.
 
-    file: its path, or - for standard input, which is also read where nothing else is given and it is no terminal.
+    file: the path, or - for standard input, which is also read where nothing else is given and it is no terminal.
 
     Raises WrongUsage: when there is no text.
     Raises CommandFailed: when the file cannot be read.

@@ -82,7 +82,7 @@ def _bound_memory() -> None:
 
 
 def _taken(folder: Path, name: str, quantization: str) -> Answer | None:
-    """Return what an engine answers after a gateway has read the folder."""
+    """Return the answer of an engine after a gateway has read the folder."""
     decoder = "transformers" if name.startswith(GENERAL_PREFIX) else "auto"
     model = EngineModel.load(folder)
     if model.config.task.kind == "text" and (folder / "chat_template.jinja").is_file():

@@ -1,4 +1,4 @@
-"""Hostile model folders, each made by its seed from a right one: configs, weights, tokenizers, and files as such."""
+"""Hostile model folders, each made by its seed from a right one: wrong configs, weights, tokenizers and missing files."""
 
 from __future__ import annotations
 
