@@ -1,4 +1,4 @@
-"""Hostile model folders, each made by its seed from a right one: wrong configs, weights, tokenizers and missing files."""
+"""Hostile model folders, each made by its seed from a right one: wrong configs, weights, tokenizers, missing files."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _other_json(folder: Path, other: Path, rnd: random.Random) -> list[str]:
 
 
 def _header(folder: Path, other: Path, rnd: random.Random) -> list[str]:
-    """Change what the head of a file of weights says of a tensor, or the head as a whole."""
+    """Change a tensor's entry in the head of a file of weights, or the head as a whole."""
     path = folder / WEIGHTS
     content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")

@@ -51,7 +51,7 @@ def is_plain(words: str) -> bool:
 
 
 def judged(root: Path, first: int, last: int) -> Iterator[dict[str, Any]]:
-    """Yield the outcome of each seed; one at which the child dies or is silent is `wrong`, and another child goes on."""
+    """Yield the outcome of each seed: `wrong` if the child dies or is silent, and another child goes on behind it."""
     while first < last:
         seeds = (str(first), str(min(first + AT_ONCE, last)))
         command = [sys.executable, "-m", "tests.engine.hostile.child", str(root), *seeds]
