@@ -21,14 +21,14 @@ from gateway.db.adapters.adapter_imports import expire_imports
 from gateway.db.adapters.contents import owners, store_exclusive
 from gateway.db.pool import Database
 from gateway.db.turns import COLLECTING, Turn
-from gateway.support.worker import Background, forever
+from gateway.support.worker import Worker
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.5, 20.0
 
 log = structlog.get_logger(__name__)
 
 
-class Collector(Background):
+class Collector(Worker):
     """Deletes unused content between `start` and `stop`.
 
     resident: returns the keys of the content that engines hold.
@@ -46,6 +46,7 @@ class Collector(Background):
         unload: Callable[[str], Awaitable[None]],
         grace_s: float,
     ) -> None:
+        super().__init__(self._poll, max(MIN_INTERVAL_S, min(MAX_INTERVAL_S, grace_s / 4)), name="collection")
         self._database = database
         self._store = store
         self._uploads = uploads
@@ -54,10 +55,6 @@ class Collector(Background):
         self._grace_s = grace_s
         self._turn = Turn(database, COLLECTING)
         self._unused_since_s: dict[str, float] = {}  # by digest, or key on an engine
-
-    async def _run(self) -> None:
-        interval_s = max(MIN_INTERVAL_S, min(MAX_INTERVAL_S, self._grace_s / 4))
-        await forever(self._poll, interval_s, name="collection")
 
     async def stop(self) -> None:
         """Stop, and leave the turn to another gateway."""

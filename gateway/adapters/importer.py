@@ -22,7 +22,7 @@ from gateway.db.adapters.refused_adapters import put_off_import
 from gateway.db.due_work import RARELY_S
 from gateway.db.pool import FAILURES, Database
 from gateway.domain.errors import GatewayError, UploadsPaused
-from gateway.support.worker import forever
+from gateway.support.worker import Worker
 
 log = structlog.get_logger(__name__)
 
@@ -61,26 +61,24 @@ class Importer:
         self._fetcher = fetcher
         self._take_in = take_in
         self._store = store
-        self._poll_s = poll_s if wake is None else RARELY_S
-        self._wake = wake
+        poll_s = poll_s if wake is None else RARELY_S
+        self._polling = Worker(self._begin, poll_s, name="imports", wake=wake)
         self._at_work: set[asyncio.Task[None]] = set()
         self._taking_in: set[str] = set()  # ids of imports whose content is here
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to look for imports."""
-        self._task = asyncio.create_task(forever(self._begin, self._poll_s, name="imports", wake=self._wake))
+        self._polling.start()
 
     async def stop(self) -> None:
         """Stop fetching. An adapter whose content has arrived is still taken in, since nobody else has the content."""
-        if self._task is not None:
-            self._task.cancel()
+        await self._polling.stop()
         taking_in = {task for task in self._at_work if task.get_name() in self._taking_in}
         for task in self._at_work - taking_in:
             task.cancel()
         if taking_in:
             await asyncio.wait(taking_in, timeout=STOP_S)
-        tasks = [*self._at_work, *([self._task] if self._task else [])]
+        tasks = list(self._at_work)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

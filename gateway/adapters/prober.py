@@ -21,7 +21,7 @@ from gateway.db.due_work import RARELY_S
 from gateway.db.organization import audit
 from gateway.db.pool import Database
 from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest
-from gateway.support.worker import Background, forever
+from gateway.support.worker import Worker
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -32,7 +32,7 @@ MAX_AT_ONCE = 2
 log = structlog.get_logger(__name__)
 
 
-class Prober(Background):
+class Prober(Worker):
     """Probes waiting versions from `start` to `stop`."""
 
     def __init__(
@@ -47,20 +47,16 @@ class Prober(Background):
         ready_bases, probe: as in `gateway.adapters.service.Engines`.
         wake: set when a version may wait; None: the prober looks each INTERVAL_S.
         """
+        super().__init__(self._probe_all, INTERVAL_S if wake is None else RARELY_S, name="probes", wake=wake)
         self._database = database
         self._ready_bases = ready_bases
         self._probe = probe
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
-        self._wake = wake
 
     def is_ready(self, base: str | None) -> bool:
         """Tell whether `probe` would try a version of a base model; None is whichever there is."""
         ready = self._ready_bases()
         return bool(ready) if base is None else base in ready
-
-    async def _run(self) -> None:
-        interval_s = INTERVAL_S if self._wake is None else RARELY_S
-        await forever(self._probe_all, interval_s, name="probes", wake=self._wake)
 
     async def probe(self, adapter_id: str, version: int, *, mine: bool) -> None:
         """Probe a version if it waits, nobody else probes it, and an engine is there.

@@ -17,7 +17,7 @@ from gateway.db.adapters.adapter_settings import list_pinned
 from gateway.db.changes import Change
 from gateway.db.pool import Database
 from gateway.domain.errors import GatewayError
-from gateway.support.worker import Background, forever
+from gateway.support.worker import Worker
 
 POLL_S = 1.0
 """Seconds between two looks for new engines."""
@@ -48,7 +48,7 @@ class Engine(Protocol):
         """Let an adapter be evicted like any other."""
 
 
-class Residency(Background):
+class Residency(Worker):
     """Keeps pinned adapters on engines from `start` to `stop`. Subscribe `changed` to the change feed."""
 
     def __init__(self, database: Database, engines: Callable[[], Sequence[tuple[str, Engine]]]) -> None:
@@ -56,16 +56,13 @@ class Residency(Background):
 
         engines: returns the engines that are there now, each with the digest of the base model it serves.
         """
+        super().__init__(self._step, POLL_S, name="pinned adapters")
         self._database = database
         self._engines = engines
         self._held: dict[Engine, _Held] = {}
         self._pinned: list[Wanted] = []
         self._asked: dict[Wanted, float] = {}  # until when, by the loop's time
         self._is_stale = True
-        self._wake = asyncio.Event()
-
-    async def _run(self) -> None:
-        await forever(self._step, POLL_S, name="pinned adapters", wake=self._wake)
 
     def changed(self, change: Change | None) -> None:
         """Look again at the pinned adapters, where a change may be about them."""

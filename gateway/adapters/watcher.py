@@ -29,7 +29,7 @@ from gateway.db.organization.audit import Author
 from gateway.db.pool import Database
 from gateway.db.turns import WATCHING, Turn
 from gateway.domain.errors import GatewayError, InvalidRequest, UploadsPaused
-from gateway.support.worker import Background, forever
+from gateway.support.worker import Worker
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +63,7 @@ class _Rest(msgspec.Struct, frozen=True):
     num_failed: int
 
 
-class Watcher(Background):
+class Watcher(Worker):
     """Watches the folder between `start` and `stop`.
 
     A gateway process has one. max_bytes: the most bytes of an adapter.
@@ -80,20 +80,17 @@ class Watcher(Background):
         poll_s: float = POLL_S,
         retry_s: float = RETRY_S,
     ) -> None:
+        super().__init__(self._watch, poll_s, name="watched folder")
         self._database = database
         self._folder = folder
         self._take_in = take_in
         self._store = store
         self._max_bytes = max_bytes
-        self._poll_s = poll_s
         self._retry_s = retry_s
         self._last: dict[tuple[str, str], AdapterFiles] = {}
         self._rests: dict[tuple[str, str], _Rest] = {}
         self._turn = Turn(database, WATCHING)
         self._reported: set[str] = set()
-
-    async def _run(self) -> None:
-        await forever(self._watch, self._poll_s, name="watched folder")
 
     async def stop(self) -> None:
         """Stop, and leave the turn to another gateway."""

@@ -118,12 +118,11 @@ class Agent:
         Raises Superseded: when another agent has the host.
         Raises CannotRun: when no engine can be started here and the agent was told to give up then.
         """
-        marking = asyncio.create_task(self._marks.run())
+        self._marks.start()
         try:
             await self._run()
         finally:
-            marking.cancel()
-            await asyncio.gather(marking, return_exceptions=True)
+            await self._marks.stop()
 
     async def _run(self) -> None:
         feed = ChangeFeed(self._database)

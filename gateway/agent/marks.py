@@ -6,9 +6,10 @@ host is ready.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from pathlib import Path
+
+from gateway.support.worker import Worker
 
 ALIVE_NAME = "agent.alive"
 READY_NAME = "agent.ready"
@@ -16,20 +17,22 @@ TOUCH_S = 1.0
 """Seconds between two touches."""
 
 
-class Marks:
-    """The files of one agent, of which neither says anything before `run`."""
+class Marks(Worker):
+    """The files of one agent, of which neither says anything before `start`."""
 
     def __init__(self, data_dir: Path) -> None:
+        super().__init__(self._touch, TOUCH_S, name="agent's sign of life")
         self._alive = data_dir / ALIVE_NAME
         self._ready = data_dir / READY_NAME
 
-    async def run(self) -> None:
-        """Touch the file of life until canceled."""
+    def start(self) -> None:
+        """Begin to touch the file of life."""
         self.tell(is_ready=False)  # whatever the former agent said
-        while True:
-            with contextlib.suppress(OSError):  # a full disk ends no engines
-                self._alive.touch(mode=0o600)
-            await asyncio.sleep(TOUCH_S)
+        super().start()
+
+    async def _touch(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk ends no engines
+            self._alive.touch(mode=0o600)
 
     def tell(self, *, is_ready: bool) -> None:
         """Say whether every replica of the host is ready, where the disk takes it."""

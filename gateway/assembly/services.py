@@ -57,7 +57,7 @@ from gateway.db.due_work import DueWork
 from gateway.db.limits.leases import PostgresLeases
 from gateway.db.limits.limits import LimitLoader
 from gateway.db.organization.organizations import installation_id
-from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
+from gateway.db.pool import UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.pools.provider_key import KeyUse
 from gateway.domain.routing.bases import Bases
@@ -209,7 +209,7 @@ async def running_services(
         project_keys = ProjectKeys(database, cipher)
         resolver = Resolver(database, bases, project_keys.key)
         authenticator.changes.subscribe(resolver.changed)
-        prices = PriceCache(PriceLoader(database), FAILURES)
+        prices = PriceCache(PriceLoader(database))
         authenticator.changes.subscribe(prices.changed)
         await once_available(prices.start)
         stack.push_async_callback(prices.stop)

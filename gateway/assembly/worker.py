@@ -20,7 +20,7 @@ from gateway.experiments.bookkeeper import ExperimentBookkeeper
 from gateway.observability.experiment_metrics import ExperimentMetrics
 from gateway.observability.metrics import configure_logging
 from gateway.settings import Settings
-from gateway.support.worker import forever
+from gateway.support.worker import Worker, stop_all
 
 NUM_CONNECTIONS = 2
 
@@ -47,10 +47,10 @@ async def _work(dsn: str) -> None:
         metrics, turn = ExperimentMetrics(CollectorRegistry()), Turn(database, BOOKS)
         books = ExperimentBookkeeper(database, metrics, turn=turn, wake=due.wake("experiments"))
         books.start()
-        polling = asyncio.create_task(forever(partial(_poll, database, due), POLL_EVERY_S, name="due work"))
+        polling = Worker(partial(_poll, database, due), POLL_EVERY_S, name="due work")
+        polling.start()
         await ending.wait()
-        polling.cancel()
-        await books.stop()
+        await stop_all(polling, books)
     log.info("worker_stopped")
 
 

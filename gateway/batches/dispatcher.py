@@ -28,7 +28,7 @@ from gateway.domain.errors import GatewayError
 from gateway.domain.limits.limit import Limit
 from gateway.domain.tenancy.principal import Principal
 from gateway.support.cipher import Sealed
-from gateway.support.worker import forever
+from gateway.support.worker import Worker
 from gateway.tenancy.authenticate import principal_of
 
 log = structlog.get_logger(__name__)
@@ -90,18 +90,18 @@ class Dispatcher:
         self._tools = tools
         self._gateway_id = gateway_id
         self._working: dict[tuple[str, str], _Work] = {}
-        self._wake = wake or asyncio.Event()
+        self._polling = Worker(self._poll, self._interval_s, name="batches", wake=wake)
         self._idle_s = POLL_S if wake is None else RARELY_S
         self._renewed_s = self._queued_s = float("-inf")
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to look for batches that nobody works on, at each interval and whenever the dispatcher is woken."""
-        self._task = asyncio.create_task(forever(self._poll, self._interval_s, name="batches", wake=self._wake))
+        self._polling.start()
 
     async def stop(self) -> None:
         """Let all batches go. Their running lines are aborted, and begun anew by another gateway."""
-        tasks = [task for task in (*(work.task for work in self._working.values()), self._task) if task is not None]
+        await self._polling.stop()
+        tasks = [work.task for work in self._working.values() if work.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

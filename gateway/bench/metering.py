@@ -30,7 +30,7 @@ from gateway.db.billing.prices import PriceLoader
 from gateway.db.limits.leases import PostgresLeases
 from gateway.db.limits.limits import LimitLoader
 from gateway.db.migrate import migrate
-from gateway.db.pool import FAILURES, Database
+from gateway.db.pool import Database
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -161,7 +161,7 @@ async def at_rate(args: argparse.Namespace, dsn: str, folder: Path) -> dict[str,
     no_meter = NoMeter()
     alone = await drive(Load(no_meter, args.streams, args.chunks), no_meter, args)
     async with await Database.connect(dsn) as database:
-        prices = PriceCache(PriceLoader(database), FAILURES)
+        prices = PriceCache(PriceLoader(database))
         clock = DatabaseClock(time.monotonic)
         limiter = Limiter(PostgresLeases(database), Rules(LimitLoader(database)), clock, prices)
         metering = Metering(

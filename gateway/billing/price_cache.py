@@ -7,17 +7,15 @@ knows it before it counts.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
-
-import structlog
 
 from gateway.db.changes import Change
 from gateway.domain.billing.book import Book, Version, in_force, most_of
 from gateway.domain.billing.money import DEFAULT_CURRENCY
 from gateway.domain.billing.pricing import Rates
 from gateway.domain.limits.work import Price
-
-log = structlog.get_logger(__name__)
+from gateway.support.worker import Worker
 
 BEHIND_NS = 1_000_000_000
 AHEAD_NS = 10_000_000_000
@@ -25,23 +23,22 @@ AHEAD_NS = 10_000_000_000
 clocks are estimates. Around a change of prices the dearer ones are reserved."""
 
 MAX_KNOWN = 10_000
-FIRST_BACKOFF_S = 0.1
-MAX_BACKOFF_S = 2.0
+RETRY_S = (0.1, 2.0)
+"""Seconds until another try where the prices could not be loaded: after the first try, and at most."""
 
 
 class PriceCache:
     """The `Prices` of limits, between `start` and `stop`. Subscribe `changed` to the change feed."""
 
-    def __init__(
-        self, load: Callable[[], Awaitable[Mapping[str, Book]]], failures: tuple[type[Exception], ...]
-    ) -> None:
-        """Start without prices. load: gives every organization's book; raises one of `failures` without a database."""
+    def __init__(self, load: Callable[[], Awaitable[Mapping[str, Book]]]) -> None:
+        """Start without prices. load: returns the book of every organization."""
         self._load = load
-        self._failures = failures
         self._books: Mapping[str, Book] = {}
         self._known: dict[tuple[str, str, str, str, tuple[int, ...]], Price] = {}
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._worker = Worker(
+            self._load_again, math.inf, name="prices", wake=self._changed, rests_first=True, retry_s=RETRY_S
+        )
 
     async def start(self) -> None:
         """Load the prices of all organizations. Without prices no cost can be bounded.
@@ -49,13 +46,11 @@ class PriceCache:
         Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         self._books = await self._load()
-        self._task = asyncio.create_task(self._follow())
+        self._worker.start()
 
     async def stop(self) -> None:
         """Follow the price books no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._worker.stop()
 
     def changed(self, change: Change | None) -> None:
         """Load the price books again, where a change may be about prices."""
@@ -99,17 +94,6 @@ class PriceCache:
         book = self._books.get(organization_id, ())
         return list(in_force(book, instant_ns - BEHIND_NS, instant_ns + AHEAD_NS))
 
-    async def _follow(self) -> None:
-        backoff_s = FIRST_BACKOFF_S
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                self._books = await self._load()
-                self._known.clear()  # the number of a version that was withdrawn is the next one's
-                backoff_s = FIRST_BACKOFF_S
-            except self._failures as error:
-                log.warning("prices_unavailable", error=repr(error))
-                self._changed.set()
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+    async def _load_again(self) -> None:
+        self._books = await self._load()
+        self._known.clear()  # the number of a version that was withdrawn is the next one's

@@ -28,7 +28,7 @@ from gateway.support.cipher import Cipher, Place, Sealed
 from gateway.support.pace import Pace
 from gateway.support.quota import Quota
 from gateway.support.threads import maybe_in_thread
-from gateway.support.worker import forever
+from gateway.support.worker import Worker
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -134,18 +134,16 @@ class Idempotency:
         self._held = Quota(MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE)
         self._waiting = Quota(WAITING_BYTES, WAITING_BYTES_OF_ONE)
         self._replays = Pace(REPLAYS_PER_S, REPLAYS_BURST, what="stored replies")
-        self._beating: asyncio.Task[None] | None = None
+        self._beating = Worker(self.give_sign_of_life, BEAT_S, name="idempotency")
 
     def start(self) -> None:
         """Begin to give signs of life for requests that run here."""
-        self._beating = asyncio.create_task(forever(self.give_sign_of_life, BEAT_S, name="idempotency"))
+        self._beating.start()
 
     async def stop(self) -> None:
         """Give no more signs of life, and wait for no more requests."""
         await self._watches.stop()
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        await self._beating.stop()
 
     async def begin(self, slot: Slot, fingerprint: bytes, request_id: str, *, num_bytes: int = 0) -> Execution | Reply:
         """Return the right to execute, or the reply of the request that executed, waited for.

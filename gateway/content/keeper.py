@@ -29,7 +29,7 @@ from gateway.db.files import files, uploads
 from gateway.db.pool import Database
 from gateway.support.cipher import Cipher
 from gateway.support.secrets import Secrets
-from gateway.support.worker import Background, forever
+from gateway.support.worker import Worker
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -61,19 +61,17 @@ DROPS = (
 )
 
 
-class Keeper(Background):
+class Keeper(Worker):
     """Deletes content whose time is over, between `start` and `stop`."""
 
     def __init__(self, database: Database, cipher: Cipher, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(self.work, INTERVAL_S, name="kept content")
         self._database = database
         self._cipher = cipher
         self._secrets = Secrets(cipher)
         self._clock = clock
         self._others: list[str] = []
         self._count_at_s = clock()
-
-    async def _run(self) -> None:
-        await forever(self.work, INTERVAL_S, name="kept content")
 
     async def work(self) -> None:
         """Delete content that has expired. Now and then, encrypt old secrets again and report unreadable content.

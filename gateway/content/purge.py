@@ -5,23 +5,23 @@ Every gateway looks; one does it. The content of requests and replies goes first
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from gateway.content.keeper import drop_content
 from gateway.db.organization import audit, projects
-from gateway.db.pool import FAILURES, Database
-from gateway.support.worker import Background
+from gateway.db.pool import Database
+from gateway.support.worker import Worker
 
 INTERVAL_S = 60.0
 
 log = logging.getLogger(__name__)
 
 
-class Purger(Background):
+class Purger(Worker):
     """Deletes the content of archived projects, from `start` to `stop`: it looks once a minute."""
 
     def __init__(self, database: Database) -> None:
+        super().__init__(self.purge_all, INTERVAL_S, name="archived projects")
         self._database = database
 
     async def purge_all(self) -> int:
@@ -47,11 +47,3 @@ class Purger(Background):
             )
             await audit.record(conn, author, "project.purged", project_id, project_id=project_id)
         return True
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.purge_all()
-            except FAILURES as error:
-                log.warning("archived projects are purged later: %s", error)
-            await asyncio.sleep(INTERVAL_S)

@@ -25,7 +25,7 @@ from gateway.experiments.books import MAX_CLOSED, MAX_EVENTS, close_windows, cou
 from gateway.experiments.guardrail import judge
 from gateway.experiments.turns import HasTurn
 from gateway.observability.experiment_metrics import ExperimentMetrics
-from gateway.support.worker import Background, forever
+from gateway.support.worker import Worker
 
 _LATER: tuple[type[Exception], ...] = (OlderRequest, *CONFLICTS)
 """Errors after which a transaction may be begun anew."""
@@ -48,7 +48,7 @@ KNOWN_AFTER = datetime.timedelta(seconds=2)
 """The time after which every gateway knows that enrolment is closed: new weights wait for all notes up to then."""
 
 
-class ExperimentBookkeeper(Background):
+class ExperimentBookkeeper(Worker):
     """Keeps the books between `start` and `stop`.
 
     turn: tells when to work; None: always. wake: set when something waits; None: looks each INTERVAL_S.
@@ -62,21 +62,19 @@ class ExperimentBookkeeper(Background):
         turn: HasTurn | None = None,
         wake: asyncio.Event | None = None,
     ) -> None:
+        super().__init__(self.work, self._interval_s, name="experiments' books", wake=wake, by_starts=True)
+        self._is_woken = wake is not None
         self._database = database
         self._metrics = metrics
         self._turn = turn
         self._to_judge: set[str] = set()
         self._judged_s: dict[str, float] = {}
         self._judge_all_s = self._tidy_s = float("-inf")
-        self._wake = wake
         self._num_waiting = 0  # as last shown in the metrics
-
-    async def _run(self) -> None:
-        await forever(self.work, self._interval_s, name="experiments' books", wake=self._wake, by_starts=True)
 
     def _interval_s(self) -> float:
         """Return the seconds until the next round if nothing waits before."""
-        return INTERVAL_S if self._wake is None or self._to_judge or self._num_waiting else IDLE_S
+        return INTERVAL_S if not self._is_woken or self._to_judge or self._num_waiting else IDLE_S
 
     async def stop(self) -> None:
         """Stop, and leave the turn to another bookkeeper."""

@@ -33,7 +33,7 @@ from gateway.domain.errors import GatewayError
 from gateway.domain.experiments.exposure import Exposure
 from gateway.domain.experiments.segment_values import Origin
 from gateway.domain.experiments.shadowing import OUTCOME_PREFIX, Outcome
-from gateway.support.worker import Background
+from gateway.support.worker import Worker
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +70,7 @@ class _Batch(msgspec.Struct):
         return len(self.units) + len(self.refused) + sum(self.reasons.values())
 
 
-class Notes(Background):
+class Notes(Worker):
     """The notes of one gateway process, written between `start` and `stop`.
 
     lost: counts the notes that were not written.
@@ -87,6 +87,7 @@ class Notes(Background):
         max_written: int = MAX_WRITTEN,
         is_awaited: asyncio.Event | None = None,
     ) -> None:
+        super().__init__(self.flush, WRITE_EVERY_S, name="experiments' notes", rests_first=True)
         self._database = database
         self._lost = lost
         self._max_waiting = max_waiting
@@ -231,14 +232,6 @@ class Notes(Background):
         for unit in list(islice(self._written, max(0, len(self._written) - self._max_written))):
             del self._written[unit]
         return True
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(WRITE_EVERY_S)
-            try:
-                await self.flush()
-            except Exception:
-                log.exception("experiment_notes_not_written")
 
 
 def _today() -> datetime.date:

@@ -5,7 +5,6 @@ File names depend on the exported rows alone: a second attempt replaces the file
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import structlog
 
 from gateway.db.billing import deliveries
 from gateway.db.billing.deliveries import FIRST_DELAY, DeliveryRow, DueRun
-from gateway.db.pool import FAILURES, Database
+from gateway.db.pool import Database
 from gateway.exports.destination import FolderDestination, join_secret
 from gateway.exports.failure import in_detail, in_words
 from gateway.exports.object_store import ObjectStore
@@ -26,7 +25,7 @@ from gateway.exports.produce import open_export
 from gateway.exports.request import make_request
 from gateway.support.outbound import Guard
 from gateway.support.secrets import Secrets
-from gateway.support.worker import Background
+from gateway.support.worker import Worker
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -42,7 +41,7 @@ Raises NotPublic: when the destination is not at a public address.
 Raises OSError or UnicodeError: when the destination's name has no address."""
 
 
-class Deliverer(Background):
+class Deliverer(Worker):
     """Delivers exports between `start` and `stop`. A gateway process has one.
 
     first_delay: the time before the second attempt.
@@ -57,21 +56,11 @@ class Deliverer(Background):
         poll_s: float = POLL_S,
         first_delay: datetime.timedelta = FIRST_DELAY,
     ) -> None:
+        super().__init__(self.deliver_due, poll_s, name="deliveries")
         self._database = database
         self._places = places
         self._secrets = secrets
-        self._poll_s = poll_s
         self._first_delay = first_delay
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.deliver_due()
-            except FAILURES as error:
-                log.warning("deliveries_unavailable", error=repr(error))
-            except Exception:
-                log.exception("deliveries_failed")
-            await asyncio.sleep(self._poll_s)
 
     async def deliver_due(self) -> int:
         """Attempt all deliveries that are due, unless another gateway does; return the number of attempts.

@@ -10,20 +10,18 @@ import asyncio
 from gateway.db.files import parts as db
 from gateway.db.pool import Database
 from gateway.files.pieces import Pieces
-from gateway.support.worker import Background, forever
+from gateway.support.worker import Worker
 
 INTERVAL_S = 30.0
 
 
-class Sweeper(Background):
+class Sweeper(Worker):
     """Deletes pieces between `start` and `stop`."""
 
     def __init__(self, database: Database, pieces: Pieces) -> None:
+        super().__init__(self.work, INTERVAL_S, name="deleted files")
         self._database = database
         self._pieces = pieces
-
-    async def _run(self) -> None:
-        await forever(self.work, INTERVAL_S, name="deleted files")
 
     async def work(self) -> None:
         """Delete all parts of files that are deleted, expired or were never finished.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -23,6 +23,7 @@ from gateway.domain.limits.limit import Limit
 from gateway.domain.limits.slices import Key, Reservation, Shortage
 from gateway.domain.limits.store import Beat, LeaseStore, SessionLost
 from gateway.domain.limits.work import Work
+from gateway.support.worker import Worker, stop_all
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +67,11 @@ class Keeper:
         self._wake = asyncio.Event()
         self._waiting: list[tuple[Ask, asyncio.Future[None]]] = []
         self._ticked_s = 0.0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._num_beats = 0
+        self._workers = (
+            Worker(self._exchange_waiting, self._rest_s, name="leases", wake=self._wake, rests_first=True),
+            Worker(self._beat, BEAT_S, name="leases' signs of life", rests_first=True),
+        )
 
     async def start(self) -> None:
         """Claim the leases of this gateway and start the worker.
@@ -75,13 +80,12 @@ class Keeper:
         """
         await self._claim()
         self._ticked_s = self._clock.monotonic()
-        self._tasks = [asyncio.create_task(self._work()), asyncio.create_task(self._beat())]
+        for worker in self._workers:
+            worker.start()
 
     async def stop(self) -> None:
         """Give everything back that no unwritten usage needs."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop_all(*self._workers)
         self._answer(self._waiting)
         self.holdings.forget_free()
         with contextlib.suppress(SessionLost, *self.failures):
@@ -155,28 +159,24 @@ class Keeper:
                 raise
             self.holdings.written(rows)
 
-    async def _work(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                # Without slices there is no pace to measure.
-                async with asyncio.timeout(TICK_S if self.holdings.slices else None):
-                    await self._wake.wait()
-            self._wake.clear()
-            now_s = self._clock.monotonic()
-            if now_s - self._ticked_s >= TICK_S:
-                self.holdings.tick(now_s, now_s - self._ticked_s, self._clock.now_ns())
-                self._ticked_s = now_s
-            waiting = self._left_waiting(now_s)
-            try:
-                await self._exchange([asked for asked, _ in waiting])
-            except SessionLost:
-                self._answered_s = float("-inf")  # `_beat` claims the leases in use
-            except self.failures as error:
-                log.warning("leases_unavailable", error=repr(error))
-            except Exception:
-                log.exception("leases_failed")  # requests that wait get the error; the next exchange mends the rest
-            finally:
-                self._answer(waiting)
+    def _rest_s(self) -> float:
+        return TICK_S if self.holdings.slices else math.inf  # without slices there is no pace to measure
+
+    async def _exchange_waiting(self) -> None:
+        """Exchange for all requests that wait. They get an error as their answer; the next exchange mends the rest."""
+        now_s = self._clock.monotonic()
+        if now_s - self._ticked_s >= TICK_S:
+            self.holdings.tick(now_s, now_s - self._ticked_s, self._clock.now_ns())
+            self._ticked_s = now_s
+        waiting = self._left_waiting(now_s)
+        try:
+            await self._exchange([asked for asked, _ in waiting])
+        except SessionLost:
+            self._answered_s = float("-inf")  # `_beat` claims the leases in use
+        except self.failures as error:
+            log.warning("leases_unavailable", error=repr(error))
+        finally:
+            self._answer(waiting)
 
     def _left_waiting(self, now_s: float) -> list[tuple[Ask, asyncio.Future[None]]]:
         """Return the asks that the last exchange has not helped, and answer the others."""
@@ -210,20 +210,19 @@ class Keeper:
                 self.close(asked.answer)
 
     async def _beat(self) -> None:
-        for number in itertools.count(1):
-            await asyncio.sleep(BEAT_S)
-            sent_s = self._clock.monotonic()
-            try:
-                async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
-                    self._note_beat(await self._store.beat(self._gateway_id), sent_s)
-                    if number % CLEAN_UP_BEATS == 0:
-                        await self._store.clean_up()
-            except SessionLost:
-                log.warning("leases_lost")
-                with contextlib.suppress(*self.failures):
-                    await self._claim()
-            except self.failures as error:
-                log.warning("leases_unavailable", error=repr(error))
+        self._num_beats += 1
+        sent_s = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
+                self._note_beat(await self._store.beat(self._gateway_id), sent_s)
+                if self._num_beats % CLEAN_UP_BEATS == 0:
+                    await self._store.clean_up()
+        except SessionLost:
+            log.warning("leases_lost")
+            with contextlib.suppress(*self.failures):
+                await self._claim()
+        except self.failures as error:
+            log.warning("leases_unavailable", error=repr(error))
 
     async def _claim(self) -> None:
         """Begin anew, under another name, with the leases that are in use."""

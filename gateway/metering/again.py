@@ -21,7 +21,7 @@ from gateway.db.ledger.attempts import AttemptTokens, attempt_tokens
 from gateway.db.ledger.journals import forget_journals
 from gateway.db.limits.leases import PostgresLeases
 from gateway.db.limits.limits import LimitLoader
-from gateway.db.pool import FAILURES, UNAVAILABLE, Database
+from gateway.db.pool import UNAVAILABLE, Database
 from gateway.domain.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -114,7 +114,7 @@ async def bill_again(database: Database, held: Sequence[Ended]) -> BilledAgain:
 def _idle_limiter(database: Database) -> Limiter:
     """Return a limiter that admits nothing: what limits have used is counted by the ledger's own triggers."""
     rules, clock = Rules(LimitLoader(database)), DatabaseClock(time.monotonic)
-    return Limiter(PostgresLeases(database), rules, clock, PriceCache(PriceLoader(database), FAILURES))
+    return Limiter(PostgresLeases(database), rules, clock, PriceCache(PriceLoader(database)))
 
 
 async def difference_tokens(database: Database, held: Sequence[Ended]) -> int:

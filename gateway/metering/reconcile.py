@@ -14,9 +14,9 @@ import structlog
 
 from gateway.backends.pool import Pool
 from gateway.db.ledger.journals import LostJournal, engine_usage, forget_old_engines, lost_journals
-from gateway.db.pool import FAILURES, Database
+from gateway.db.pool import Database
 from gateway.observability.journal_metrics import JournalMetrics
-from gateway.support.worker import Background
+from gateway.support.worker import Worker
 
 log = structlog.get_logger(__name__)
 
@@ -78,13 +78,14 @@ class Reconciliation(msgspec.Struct, frozen=True):
     """Journals of gateways that are gone, with requests that have no row; a journal that turns up is replayed."""
 
 
-class Reconciler(Background):
+class Reconciler(Worker):
     """Compares at any time with `reconcile`; the metric follows between `start` and `stop`."""
 
     def __init__(
         self, database: Database, pools: Mapping[str, Pool], metrics: JournalMetrics, *, settle_s: float = SETTLE_S
     ) -> None:
         """Make the reconciler. settle_s: the time between the two balances of a comparison."""
+        super().__init__(self._compare, EVERY_S - settle_s, name="reconciliation")
         self._settle_s = settle_s
         self._bounds: dict[str, deque[Bounds]] = {}  # by engine, the last comparison last
         self._database = database
@@ -126,18 +127,14 @@ class Reconciler(Background):
             engines.append(balance)
         return Reconciliation(engines, lost)
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                before = await self.reconcile()
-                await asyncio.sleep(self._settle_s)
-                found = await self.reconcile()
-                self.export(before, found)
-                async with asyncio.timeout(TIMEOUT_S), self._database.acquire() as conn:
-                    await forget_old_engines(conn, {balance.engine_id for balance in found.engines})
-            except FAILURES as error:
-                log.warning("not_reconciled", error=repr(error))
-            await asyncio.sleep(EVERY_S - self._settle_s)
+    async def _compare(self) -> None:
+        """Compare twice, so that what is on its way is known, and set the metrics."""
+        before = await self.reconcile()
+        await asyncio.sleep(self._settle_s)
+        found = await self.reconcile()
+        self.export(before, found)
+        async with asyncio.timeout(TIMEOUT_S), self._database.acquire() as conn:
+            await forget_old_engines(conn, {balance.engine_id for balance in found.engines})
 
     def export(self, before: Reconciliation, found: Reconciliation) -> None:
         """Set the metrics of lost journals and of engines whose counts differ from those of the ledger.

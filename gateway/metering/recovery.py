@@ -17,7 +17,7 @@ from gateway.metering.folder import JournalFolder, folders_in, segments_in
 from gateway.metering.journal import Journal
 from gateway.metering.replay import Replayed, Unreadable, replay
 from gateway.observability.journal_metrics import JournalMetrics
-from gateway.support.worker import Background
+from gateway.support.worker import Worker
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class Wakeable(Protocol):
         """Note that the journal has something to copy."""
 
 
-class Recovery(Background):
+class Recovery(Worker):
     """Looks for folders that were left behind, from `start` to `stop`, and moves their usage to this journal."""
 
     def __init__(
@@ -90,6 +90,7 @@ class Recovery(Background):
         metrics: JournalMetrics,
         copier: Wakeable,
     ) -> None:
+        super().__init__(self._poll, POLL_EVERY_S, name="journals left behind")
         self._root = root
         self._own = own
         self._database_id = database_id
@@ -113,14 +114,6 @@ class Recovery(Background):
         if replayed.journal_ids:
             self._journal.adopt(replayed.journal_ids)
         self._copier.wake()
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self._poll()
-            except OSError as error:
-                log.warning("journals_not_looked_at", error=str(error))
-            await asyncio.sleep(POLL_EVERY_S)
 
     async def _poll(self) -> None:
         for path in folders_in(self._root):

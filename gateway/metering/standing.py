@@ -15,7 +15,7 @@ from gateway.db.ledger.journals import forget_journals, report_journal
 from gateway.db.pool import FAILURES, Database
 from gateway.metering.journal import Journal
 from gateway.observability.journal_metrics import JournalMetrics
-from gateway.support.worker import Background
+from gateway.support.worker import Worker
 
 log = structlog.get_logger(__name__)
 
@@ -24,35 +24,35 @@ REPORT_EVERY_BEATS = 10
 TIMEOUT_S = 5.0
 
 
-class Standing(Background):
+class Standing(Worker):
     """Reports the journal between `start` and `stop`."""
 
     def __init__(
         self, journal: Journal, database: Database, metrics: JournalMetrics, version: str | None, folder: Path
     ) -> None:
         """Prepare to report a journal. version: this gateway's version. folder: the folder of the journal."""
+        super().__init__(self._beat, BEAT_S, name="standing of the journal")
         self._journal = journal
         self._database = database
         self._metrics = metrics
         self._version = version
         self._folder = f"{socket.gethostname()}:{folder.absolute()}"
         self._reported = -1
+        self._num_beats = 0
 
     async def stop(self) -> None:
         """Stop, and report a last time: a journal that ends with nothing open leaves no trace."""
         await super().stop()
         await self._report(is_last=True)
 
-    async def _run(self) -> None:
-        beat = 0
-        while True:
-            self._metrics.bytes.set(self._journal.unsettled.num_bytes)
-            self._metrics.writable.set(self._journal.is_writable)
-            unsettled = self._journal.unsettled
-            if beat % REPORT_EVERY_BEATS == 0 or unsettled.adopted or unsettled.num_open != self._reported:
-                await self._report()
-            beat += 1
-            await asyncio.sleep(BEAT_S)
+    async def _beat(self) -> None:
+        unsettled = self._journal.unsettled
+        self._metrics.bytes.set(unsettled.num_bytes)
+        self._metrics.writable.set(self._journal.is_writable)
+        is_due = self._num_beats % REPORT_EVERY_BEATS == 0
+        self._num_beats += 1
+        if is_due or unsettled.adopted or unsettled.num_open != self._reported:
+            await self._report()
 
     async def _report(self, *, is_last: bool = False) -> None:
         num_open, adopted = self._journal.unsettled.num_open, list(self._journal.unsettled.adopted)

@@ -19,7 +19,7 @@ from prometheus_client import Counter
 from gateway.db.ledger.refusals import MAX_REQUEST_IDS, NewRefusal, drop_old_refusals, write_refusals
 from gateway.db.pool import FAILURES, Database
 from gateway.domain.errors import GatewayError, LimitReached, ModelNotFound, shortened
-from gateway.support.worker import Background
+from gateway.support.worker import Worker
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +76,7 @@ class _Entry(msgspec.Struct):
     num: int
 
 
-class Refusals(Background):
+class Refusals(Worker):
     """Counts refusals and writes them between `start` and `stop`. A gateway process has one.
 
     lost: counts the refusals for which there was no room.
@@ -84,6 +84,7 @@ class Refusals(Background):
     """
 
     def __init__(self, database: Database, lost: Counter, timeout_s: float = TIMEOUT_S) -> None:
+        super().__init__(self._write, WRITE_EVERY_S, name="refusals", rests_first=True)
         self._database = database
         self._lost = lost
         self._timeout_s = timeout_s
@@ -142,16 +143,9 @@ class Refusals(Background):
             self._lost.inc(sum(each.num for each in entries.values()))
             log.warning("refusals_not_written", error=repr(error))
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(WRITE_EVERY_S)
-            try:
-                await self.flush()
-                await self._sweep()
-            except FAILURES as error:
-                log.warning("refusals_not_swept", error=repr(error))
-            except Exception:
-                log.exception("refusals_not_written")
+    async def _write(self) -> None:
+        await self.flush()
+        await self._sweep()
 
     async def _sweep(self) -> None:
         now_s = time.monotonic()

@@ -35,7 +35,7 @@ from gateway.domain.routing.bases import Base, Bases
 from gateway.pools.foreign import opaque_model_of
 from gateway.pools.here import Here
 from gateway.pools.rooms import Rooms, starts_when_asked
-from gateway.support.worker import forever
+from gateway.support.worker import Worker, stop_all
 
 POLL_S = 5.0
 """Seconds between two looks at the number of gateways."""
@@ -119,7 +119,10 @@ class LivePools(Mapping[str, Pool]):
         self._reread_at_s = 0.0
         self._leaving: dict[asyncio.Task[None], ManagedBackend] = {}
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._workers = (
+            Worker(self._step, POLL_S, name="pools", wake=self._wake),
+            Worker(self._report_used, HEARTBEAT_INTERVAL_S, name="service of tenants"),
+        )
 
     def __getitem__(self, name: str) -> Pool:
         return self._pools[name]
@@ -168,10 +171,8 @@ class LivePools(Mapping[str, Pool]):
         Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         await self._step()
-        self._tasks = [
-            asyncio.create_task(forever(self._step, POLL_S, name="pools", wake=self._wake)),
-            asyncio.create_task(forever(self._report_used, HEARTBEAT_INTERVAL_S, name="service of tenants")),
-        ]
+        for worker in self._workers:
+            worker.start()
 
     async def find_replicas(self, within_s: float) -> None:
         """Return once each pool with a replica that serves by its row has a connection to one.
@@ -191,9 +192,7 @@ class LivePools(Mapping[str, Pool]):
 
     async def stop(self) -> None:
         """Follow no more rows. Connections stay, for requests that run: `disconnect` ends them."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop_all(*self._workers)
 
     async def disconnect(self) -> None:
         """End all connections."""

@@ -10,24 +10,22 @@ from gateway.db.pool import Database
 from gateway.db.pools.scaling_rows import report_loads
 from gateway.domain.pools.scaling import Load
 from gateway.pools.live import LivePools
-from gateway.support.worker import Background, forever
+from gateway.support.worker import Worker
 
 REPORT_EVERY_S = 1.0
 UNCHANGED_EVERY_S = 4.0
 """Seconds after which a load that has not changed is reported again."""
 
 
-class PoolLoads(Background):
+class PoolLoads(Worker):
     """Reports loads between `start` and `stop`. A gateway process has one."""
 
     def __init__(self, database: Database, pools: LivePools, gateway_id: str) -> None:
+        super().__init__(self._step, REPORT_EVERY_S, name="loads of pools", wake=pools.rooms.awaited)
         self._database = database
         self._pools = pools
         self._gateway_id = gateway_id
         self._reported: dict[str, tuple[Load, float]] = {}
-
-    async def _run(self) -> None:
-        await forever(self._step, REPORT_EVERY_S, name="loads of pools", wake=self._pools.rooms.awaited)
 
     async def _step(self) -> None:
         now_s, loads, awaited = time.monotonic(), dict[str, Load](), list[str]()

@@ -6,6 +6,7 @@ Knows nothing of the steps' work.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -19,55 +20,99 @@ AWAY: tuple[type[Exception], ...] = (*FAILURES, StoreFailure)
 log = structlog.get_logger(__name__)
 
 
-class Background:
-    """Works in the background between `start` and `stop`."""
+class Worker:
+    """Takes a step, rests for an interval or until it is woken, and so on between `start` and `stop`.
 
-    _task: asyncio.Task[None] | None = None
+    A service that is one such loop inherits from Worker; one that has several loops holds several workers.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[], Awaitable[object]],
+        interval_s: float | Callable[[], float],
+        *,
+        name: str,
+        wake: asyncio.Event | None = None,
+        rests_first: bool = False,
+        by_starts: bool = False,
+        retry_s: tuple[float, float] | None = None,
+    ) -> None:
+        """Prepare to work.
+
+        interval_s: the seconds of a rest, or a function that returns them after each step. Infinity: until woken.
+        name: the name of the work in the log.
+        wake: ends a rest when it is set.
+        rests_first: True: the first step comes after a rest as well.
+        by_starts: True: steps begin interval_s apart where they take less, with a fifth of it between them at least.
+        retry_s: the seconds of the rest after a first failed step, which each further failure doubles, and the most of
+        them. None: rests after failures are as long as others.
+        """
+        self._take_step = step
+        self._rest_s = interval_s
+        self._work_name = name
+        self._wake = wake or asyncio.Event()
+        self._rests_first = rests_first
+        self._by_starts = by_starts
+        self._retry_rest_s = retry_s
+        self._num_failures = 0
+        """Steps that failed one after the other, until now."""
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to work."""
         self._task = asyncio.create_task(self._run())
 
-    async def stop(self) -> None:
-        """Cancel the work, and wait until the work has ended."""
+    def cancel(self) -> None:
+        """Begin to end the work. `stop` waits for its end."""
         if self._task is not None:
             self._task.cancel()
+
+    async def stop(self) -> None:
+        """Cancel the work, and wait until the work has ended."""
+        self.cancel()
+        if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        """Work until canceled."""
-        raise NotImplementedError
+        clock_s = asyncio.get_running_loop().time
+        if self._rests_first:
+            await self._rest_until_due(0.0)
+        while True:
+            self._wake.clear()
+            began_s = clock_s()
+            try:
+                await self._take_step()
+                self._num_failures = 0
+            except AWAY as error:
+                self._num_failures += 1
+                log.warning("background_work_delayed", work=self._work_name, error=repr(error))
+            except Exception:
+                self._num_failures += 1
+                log.exception("background_work_failed", work=self._work_name)
+            await self._rest_until_due(clock_s() - began_s)
 
-
-async def forever(
-    step: Callable[[], Awaitable[object]],
-    interval_s: float | Callable[[], float],
-    *,
-    name: str,
-    wake: asyncio.Event | None = None,
-    by_starts: bool = False,
-) -> None:
-    """Take a step, wait for interval_s or until `wake` is set, and so on until canceled.
-
-    interval_s: the seconds, or a function that returns them after each step.
-    name: the name of the work in the log.
-    by_starts: True: steps begin interval_s apart where they take less, with a fifth of it between them at least.
-    """
-    wake = wake or asyncio.Event()
-    clock_s = asyncio.get_running_loop().time
-    while True:
-        wake.clear()
-        began_s = clock_s()
+    async def _rest_until_due(self, took_s: float) -> None:
+        """Wait until the next step is due, or the worker is woken. took_s: the seconds that the last step took."""
         try:
-            await step()
-        except AWAY as error:
-            log.warning("background_work_delayed", work=name, error=repr(error))
-        except Exception:
-            log.exception("background_work_failed", work=name)
-        try:
-            took_s = clock_s() - began_s if by_starts else 0.0
-            most_s = interval_s() if callable(interval_s) else interval_s
-            async with asyncio.timeout(max(most_s / 5, most_s - took_s)):
-                await wake.wait()
+            async with asyncio.timeout(self._rest_after(took_s)):
+                await self._wake.wait()
         except TimeoutError:
-            continue
+            return
+
+    def _rest_after(self, took_s: float) -> float | None:
+        """Return the seconds of the rest after a step; None: until woken."""
+        if self._num_failures and self._retry_rest_s is not None:
+            first_s, most_s = self._retry_rest_s
+            return min(most_s, first_s * 2.0 ** min(self._num_failures - 1, 32))
+        interval_s = self._rest_s() if callable(self._rest_s) else self._rest_s
+        if self._by_starts:
+            interval_s = max(interval_s / 5, interval_s - took_s)
+        return interval_s if math.isfinite(interval_s) else None
+
+
+async def stop_all(*workers: Worker) -> None:
+    """Cancel the work of all workers, and wait until all of it has ended."""
+    for worker in workers:
+        worker.cancel()
+    for worker in workers:
+        await worker.stop()

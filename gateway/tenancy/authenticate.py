@@ -19,6 +19,7 @@ from gateway.domain.tenancy.addresses import contains
 from gateway.domain.tenancy.keys import ParsedKey, key_digest, parse_key
 from gateway.domain.tenancy.permissions import has_scope, of_project_role, of_role, of_scopes
 from gateway.domain.tenancy.principal import Principal, Scope
+from gateway.support.worker import Worker
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.key_cache import CachedKey, KeyCache
 
@@ -43,19 +44,17 @@ class Authenticator:
         self._failures = FailureCap(0) if failures is None else failures
         self._cache = KeyCache()
         self._used_at: dict[str, datetime.datetime] = {}
-        self._writer: asyncio.Task[None] | None = None
+        self._writer = Worker(self._flush_uses, WRITE_INTERVAL_S, name="uses of keys", rests_first=True)
 
     async def start(self) -> None:
         """Begin to follow changes, and to write when keys were used."""
         self.changes.subscribe(self._changed)
         await self.changes.start()
-        self._writer = asyncio.create_task(self._write_uses())
+        self._writer.start()
 
     async def stop(self) -> None:
         """Stop listening; the uses noted so far are written."""
-        if self._writer is not None:
-            self._writer.cancel()
-            await asyncio.gather(self._writer, return_exceptions=True)
+        await self._writer.stop()
         await self.changes.stop()
         await self._flush_uses()
 
@@ -148,11 +147,6 @@ class Authenticator:
             self._cache.forget_of_project(change.id)
         elif change.table in CHANGES_OF_OWNERS:
             self._cache.forget_all()
-
-    async def _write_uses(self) -> None:
-        while True:
-            await asyncio.sleep(WRITE_INTERVAL_S)
-            await self._flush_uses()
 
     async def _flush_uses(self) -> None:
         """Write and forget what was noted; kept for the next time while the database is away."""

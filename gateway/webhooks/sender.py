@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import datetime
 import functools
 import hashlib
@@ -31,6 +30,7 @@ from gateway.db.pool import FAILURES, Database
 from gateway.domain.errors import ContentUnreadable
 from gateway.support.outbound import Guard, NotPublic, new_client, send_to
 from gateway.support.secrets import Secrets
+from gateway.support.worker import Worker, stop_all
 
 log = structlog.get_logger(__name__)
 
@@ -72,35 +72,33 @@ class WebhookSender:
         self._first_delay = first_delay
         self._timeout_s = timeout_s
         self._wake = wake or asyncio.Event()
-        self._poll_s = POLL_S if wake is None else RARELY_S
         self._sending: dict[str, asyncio.Task[None]] = {}  # by the webhook's id
-        self._tasks: list[asyncio.Task[None]] = []
+        self._client: httpx.AsyncClient | None = None
+        poll_s = POLL_S if wake is None else RARELY_S
+        self._workers = (
+            Worker(self._begin, poll_s, name="webhooks", wake=self._wake),
+            Worker(self._clean_up, CLEAN_UP_S, name="messages of webhooks", rests_first=True),
+        )
 
     def start(self) -> None:
         """Begin to deliver."""
-        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._clean_up())]
+        self._client = new_client(self._timeout_s)
+        for worker in self._workers:
+            worker.start()
 
     async def stop(self) -> None:
         """Deliver no more; messages under way are sent again later."""
-        tasks = [*self._tasks, *self._sending.values()]
-        for task in tasks:
+        await stop_all(*self._workers)
+        sending = list(self._sending.values())
+        for task in sending:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*sending, return_exceptions=True)
+        if self._client is not None:
+            await self._client.aclose()
 
-    async def _run(self) -> None:
-        async with new_client(self._timeout_s) as client:
-            while True:
-                self._wake.clear()
-                try:
-                    await self._begin(client)
-                except FAILURES as error:
-                    log.warning("webhooks_unavailable", error=repr(error))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._poll_s):
-                        await self._wake.wait()
-
-    async def _begin(self, client: httpx.AsyncClient) -> None:
+    async def _begin(self) -> None:
         """Start to send the deliveries that are due and have room."""
+        assert self._client is not None, "it was started"
         if len(self._sending) >= MAX_SENDING:
             return
         async with self._database.acquire() as conn:
@@ -108,7 +106,7 @@ class WebhookSender:
                 conn, MAX_SENDING - len(self._sending), busy=self._sending, first_delay=self._first_delay
             )
         for delivery in due:
-            task = asyncio.create_task(self._deliver(client, delivery))
+            task = asyncio.create_task(self._deliver(self._client, delivery))
             self._sending[delivery.webhook_id] = task
             task.add_done_callback(functools.partial(self._ended, delivery.webhook_id))
 
@@ -171,13 +169,8 @@ class WebhookSender:
                 raise Undeliverable(f"the receiver answered {response.status_code}")
 
     async def _clean_up(self) -> None:
-        while True:
-            await asyncio.sleep(CLEAN_UP_S)
-            try:
-                async with self._database.acquire() as conn:
-                    await clean_up(conn)
-            except FAILURES as error:
-                log.warning("webhooks_unavailable", error=repr(error))
+        async with self._database.acquire() as conn:
+            await clean_up(conn)
 
 
 def signature(secret: bytes, message_id: str, timestamp_s: int, body: str) -> str:

@@ -39,7 +39,7 @@ from gateway.content.stored_responses import StoredResponses
 from gateway.content.writes import Writes
 from gateway.db.adapters.bases import register_base
 from gateway.db.billing.prices import PriceLoader
-from gateway.db.pool import FAILURES, Database
+from gateway.db.pool import Database
 from gateway.domain.adapters.sources import AllowedSources
 from gateway.domain.content.keys import ContentKey
 from gateway.domain.errors import GatewayError
@@ -312,7 +312,7 @@ async def serve_admin(
         secrets=SECRETS,
         pace=pace or Pace(1e6, 1e6, what="the admin API"),
         unit_keys=keys,
-        planner=Planner(resolver, PriceCache(PriceLoader(database), FAILURES), lambda name: True),
+        planner=Planner(resolver, PriceCache(PriceLoader(database)), lambda name: True),
         backend_keys=BackendKeys(database, CIPHER),
         provider_keys=ProviderKeys(database, CIPHER),
     )

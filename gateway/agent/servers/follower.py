@@ -26,6 +26,7 @@ from gateway.backends.foreign.server import Server
 from gateway.db.pools.revisions import RevisionRow
 from gateway.domain.pools.addresses import key_file_of, socket_of
 from gateway.domain.pools.foreign_settings import parse_foreign_settings
+from gateway.support.worker import Worker
 
 POLL_EVERY_S = 0.5
 """Seconds between two questions whether a server is there."""
@@ -81,7 +82,8 @@ class ServerFollower:
         self._key_file = Path(key_file_of(socket))
         self._server = Server(address, _itself, ssl.create_default_context, connect_s=CONNECT_S)
         self._changed = changed
-        self._task = asyncio.create_task(self._poll())
+        self._polling = Worker(self._poll, POLL_EVERY_S, name="state of a server")
+        self._polling.start()
 
     @property
     def is_connected(self) -> bool:
@@ -95,8 +97,7 @@ class ServerFollower:
 
     async def stop(self) -> None:
         """Look no more."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await self._polling.stop()
         self._server.close()
 
     async def probe(self, vocab_size: int, task: Task) -> None:
@@ -150,15 +151,13 @@ class ServerFollower:
             raise ProbeFailed(f"adapter {digest[:12]} does not work with it: {refused}") from None
 
     async def _poll(self) -> None:
-        while True:
-            is_there = await self._is_there()
-            if is_there:
-                self.is_idle = await self._has_nothing_to_do()
-            if is_there != self.is_connected:
-                self.silent_since_s = None if is_there else asyncio.get_running_loop().time()
-                self.was_connected = self.was_connected or is_there
-                self._changed()
-            await asyncio.sleep(POLL_EVERY_S)
+        is_there = await self._is_there()
+        if is_there:
+            self.is_idle = await self._has_nothing_to_do()
+        if is_there != self.is_connected:
+            self.silent_since_s = None if is_there else asyncio.get_running_loop().time()
+            self.was_connected = self.was_connected or is_there
+            self._changed()
 
     async def _is_there(self) -> bool:
         """Tell whether the server says that it is well, which it answers whatever it computes."""

@@ -6,7 +6,6 @@ Knows neither requests nor usage.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -31,6 +30,7 @@ from gateway.backends.foreign.server import Server
 from gateway.backends.snapshot import EngineSnapshot, State
 from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
 from gateway.domain.routing.breaker import Admitted, Breaker
+from gateway.support.worker import Worker
 
 INSPECT_WITHIN_S = 20.0
 """The most seconds for a server's answer that it is well: SGLang generates a token for the answer, beside its other
@@ -113,8 +113,9 @@ class ServerCondition:
         self._is_draining = False
         self._reason = "the server has not answered yet"
         self._since = int(time.time())
-        self._task: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()
+        health_s = pooled.settings.health_seconds
+        self._watching = Worker(self._ask, health_s, name="condition of a server", wake=self._is_due)
         self._notified: tuple[bool, str] | None = None  # the condition as it was when watchers were last notified
         self._are_true: list[bool] = []
         self._distrusted_until_s = 0.0
@@ -154,13 +155,11 @@ class ServerCondition:
 
     def start(self) -> None:
         """Begin to ask the server."""
-        self._task = asyncio.create_task(self._watch())
+        self._watching.start()
 
     async def stop(self) -> None:
         """Ask the server no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._watching.stop()
 
     def take(self) -> tuple[ServerInfo, Admitted]:
         """Return the server as it was when it answered last, and the breaker's leave to send a request now.
@@ -266,14 +265,6 @@ class ServerCondition:
             since=self._since,
             stats=EngineStats(num_running=num_running) if self._has_answered else None,
         )
-
-    async def _watch(self) -> None:
-        while True:
-            self._is_due.clear()
-            await self._ask()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pooled.settings.health_seconds):
-                    await self._is_due.wait()
 
     def ask_soon(self) -> None:
         """Ask the server now: it is another one than it was."""

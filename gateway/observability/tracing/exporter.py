@@ -19,6 +19,7 @@ from prometheus_client import Counter
 from gateway.domain.tracing.otlp import EncodedSpan, encode_request, encode_span
 from gateway.domain.tracing.span import Attributes, Service, Span
 from gateway.support.outbound import trusted_authorities
+from gateway.support.worker import Worker
 
 log = structlog.get_logger(__name__)
 
@@ -76,13 +77,12 @@ class Exporter:
         self._version = version
         self._sent, self._no_room, self._not_taken = map(outcomes.labels, ("sent", "no_room", "not_taken"))
         self._max_waiting = max_waiting
-        self._every_s = every_s
         self._timeout_s = timeout_s
         self._retry_after_s = retry_after_s
         self._waiting: deque[EncodedSpan] = deque()
         self._being_sent: list[EncodedSpan] = []
         self._is_away = False
-        self._task: asyncio.Task[None] | None = None
+        self._worker = Worker(self._send_all, every_s, name="spans")
         self._client: httpx.AsyncClient | None = None
 
     @property
@@ -103,14 +103,13 @@ class Exporter:
         self._client = httpx.AsyncClient(
             timeout=self._timeout_s, limits=limits, trust_env=False, verify=trusted_authorities()
         )
-        self._task = asyncio.create_task(self._run())
+        self._worker.start()
 
     async def stop(self) -> None:
         """Send the waiting spans, within STOP_S; the rest is dropped and counted."""
-        if self._task is None or self._client is None:
+        if self._client is None:
             return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await self._worker.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
                 while self._being_sent or self._waiting:
@@ -119,17 +118,15 @@ class Exporter:
         self._waiting.clear()
         await self._client.aclose()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                while self._waiting:
-                    await self._send_batch(self._retry_after_s)
-                    if len(self._waiting) < BATCH_SPANS:
-                        break
-            except Exception:
-                log.exception("spans_not_sent")
-                self._drop()
-            await asyncio.sleep(self._every_s)
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                await self._send_batch(self._retry_after_s)
+                if len(self._waiting) < BATCH_SPANS:
+                    break
+        except Exception:
+            self._drop()
+            raise
 
     async def _send_batch(self, retry_after_s: tuple[float, ...]) -> None:
         """Send the spans that have waited longest, up to BATCH_SPANS; or drop them."""

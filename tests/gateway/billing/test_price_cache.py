@@ -20,7 +20,7 @@ async def test_rates_are_those_of_the_instant_and_none_where_adapters_differ() -
     async def load() -> Mapping[str, Book]:
         return {"org": book}
 
-    prices = PriceCache(load, ())
+    prices = PriceCache(load)
     assert prices.exactly("org", "proj", "base", "default", 50) is None, "no book was read"
     await prices.start()
     try:

@@ -19,7 +19,7 @@ from gateway.db.ids import new_id
 from gateway.db.pool import FAILURES
 from gateway.domain.errors import GatewayError
 from gateway.openai.responses.background.running import Running, RunTools
-from gateway.support.worker import forever
+from gateway.support.worker import Worker, stop_all
 
 log = structlog.get_logger(__name__)
 
@@ -57,21 +57,20 @@ class BackgroundRunner:
         self._running: dict[asyncio.Task[None], Running] = {}
         self._stop_at_s: float | None = None
         self._wake, self._hold_now = wake or asyncio.Event(), asyncio.Event()
-        self._poll_s = POLL_S if wake is None else RARELY_S
-        self._tasks: list[asyncio.Task[None]] = []
+        poll_s = POLL_S if wake is None else RARELY_S
+        self._claiming = Worker(self._claim_all, poll_s, name="background responses", wake=self._wake)
+        self._holding = Worker(self._hold, HOLD_S, name="background leases", wake=self._hold_now)
 
     def start(self) -> None:
         """Begin to claim queued responses, and to renew the leases of those that run."""
-        self._tasks = [
-            asyncio.create_task(forever(self._claim_all, self._poll_s, name="background responses", wake=self._wake)),
-            asyncio.create_task(forever(self._hold, HOLD_S, name="background leases", wake=self._hold_now)),
-        ]
+        self._claiming.start()
+        self._holding.start()
 
     def retire(self) -> None:
         """Take no more responses: this gateway is about to stop."""
         if self._stop_at_s is None:
             self._stop_at_s = time.monotonic() + self._drain_s
-            self._tasks[0].cancel()
+            self._claiming.cancel()
 
     async def stop(self) -> None:
         """Let running responses end until `drain_s` after `retire`, and leave the rest to other gateways."""
@@ -83,9 +82,7 @@ class BackgroundRunner:
             running.stop()
         if self._running:
             await asyncio.wait(self._running)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop_all(self._claiming, self._holding)
 
     def changed(self, change: Change | None) -> None:
         """Look at once where something was queued, or is to be cancelled."""
