@@ -52,6 +52,29 @@ class Float8Rows(NamedTuple):
     scales: Tensor | None
 
 
+def quantize_reference(x: Tensor, stretch: int) -> Float8Rows:
+    """Return the rows of x [N, K] in e4m3 by the definition."""
+    num_rows, num_inputs = x.shape
+    width = stretch or num_inputs
+    groups = torch.nn.functional.pad(x.float(), (0, -num_inputs % width)).view(num_rows, -1, width)
+    scales = groups.abs().amax(-1) / LARGEST
+    scaled = torch.where(scales[..., None] > 0, groups / scales[..., None], 0.0).clamp(-LARGEST, LARGEST)
+    return Float8Rows(scaled.flatten(1)[:, :num_inputs].contiguous().to(torch.float8_e4m3fn), scales)
+
+
+def _dequantized(numbers: Tensor, scales: Tensor, rows: int, stretch: int) -> Tensor:
+    outputs, inputs = numbers.shape
+    of_rows = scales.repeat_interleave(rows, 0)[:outputs]
+    return numbers.float() * of_rows.repeat_interleave(stretch or inputs, 1)[:, :inputs]
+
+
+def float8_linear_reference(rows: Float8Rows, weight: Float8Weight, bias: Tensor | None = None) -> Tensor:
+    """Return the product [N, O] fp32 of rows [N, K] by the definition."""
+    x = rows.numbers.float() if rows.scales is None else _dequantized(rows.numbers, rows.scales, 1, weight.stretch)
+    out = x @ _dequantized(*weight).T
+    return out if bias is None else out + bias.float()
+
+
 @triton.jit
 def _quantize_kernel(
     numbers, scales, x, num_inputs, num_stretches, x_stride, STRETCH: tl.constexpr, BLOCK: tl.constexpr
@@ -116,16 +139,6 @@ def quantize(x: Tensor, stretch: int) -> Float8Rows:
     rows = empty_rows(x, stretch)
     quantize_launch(rows, x, stretch).run()
     return rows
-
-
-def quantize_reference(x: Tensor, stretch: int) -> Float8Rows:
-    """Return the rows of x [N, K] in e4m3 by the definition."""
-    num_rows, num_inputs = x.shape
-    width = stretch or num_inputs
-    groups = torch.nn.functional.pad(x.float(), (0, -num_inputs % width)).view(num_rows, -1, width)
-    scales = groups.abs().amax(-1) / LARGEST
-    scaled = torch.where(scales[..., None] > 0, groups / scales[..., None], 0.0).clamp(-LARGEST, LARGEST)
-    return Float8Rows(scaled.flatten(1)[:, :num_inputs].contiguous().to(torch.float8_e4m3fn), scales)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -261,16 +274,3 @@ def float8_linear_(
     for launch in float8_launches(out, rows, weight, bias, add=add):
         launch.run()
     return out
-
-
-def float8_linear_reference(rows: Float8Rows, weight: Float8Weight, bias: Tensor | None = None) -> Tensor:
-    """Return the product [N, O] fp32 of rows [N, K] by the definition."""
-    x = rows.numbers.float() if rows.scales is None else _dequantized(rows.numbers, rows.scales, 1, weight.stretch)
-    out = x @ _dequantized(*weight).T
-    return out if bias is None else out + bias.float()
-
-
-def _dequantized(numbers: Tensor, scales: Tensor, rows: int, stretch: int) -> Tensor:
-    outputs, inputs = numbers.shape
-    of_rows = scales.repeat_interleave(rows, 0)[:outputs]
-    return numbers.float() * of_rows.repeat_interleave(stretch or inputs, 1)[:, :inputs]

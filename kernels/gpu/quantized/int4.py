@@ -83,6 +83,19 @@ def _narrow(scales: Tensor) -> Tensor:
     return scales
 
 
+def int4_linear_reference(x: Tensor, weight: Int4Weight, bias: Tensor | None = None) -> Tensor:
+    """Return the product [N, O] fp32 of x [N, K] by the definition."""
+    num_outputs, num_inputs = weight.shape
+    pairs = weight.packed.view(num_outputs, -1, 1, weight.step // 2)
+    integers = torch.cat((pairs & 15, pairs >> 4), 2).reshape(num_outputs, num_inputs)
+    groups = torch.arange(num_inputs, device=x.device) // weight.inputs
+    zeros, scales = weight.zeros.T[:, groups].float(), weight.scales.T[:, groups].float()
+    matrix = (integers.float() - zeros) * scales
+    taken = x.float() if weight.order is None else x.float()[:, weight.order.long()]
+    out = taken @ matrix.T
+    return out if bias is None else out + bias.float()
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _int4_kernel(
     out,
@@ -203,16 +216,3 @@ def int4_linear_(
     for launch in int4_launches(out, x, weight, bias, add=add):
         launch.run()
     return out
-
-
-def int4_linear_reference(x: Tensor, weight: Int4Weight, bias: Tensor | None = None) -> Tensor:
-    """Return the product [N, O] fp32 of x [N, K] by the definition."""
-    num_outputs, num_inputs = weight.shape
-    pairs = weight.packed.view(num_outputs, -1, 1, weight.step // 2)
-    integers = torch.cat((pairs & 15, pairs >> 4), 2).reshape(num_outputs, num_inputs)
-    groups = torch.arange(num_inputs, device=x.device) // weight.inputs
-    zeros, scales = weight.zeros.T[:, groups].float(), weight.scales.T[:, groups].float()
-    matrix = (integers.float() - zeros) * scales
-    taken = x.float() if weight.order is None else x.float()[:, weight.order.long()]
-    out = taken @ matrix.T
-    return out if bias is None else out + bias.float()
