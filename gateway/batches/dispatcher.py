@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -32,6 +32,8 @@ from gateway.support.worker import Worker
 from gateway.tenancy.authenticate import principal_of
 
 log = structlog.get_logger(__name__)
+
+NONE = Standing(0, 0)
 
 POLL_S = 1.0
 RENEW_S = 0.8
@@ -126,7 +128,8 @@ class Dispatcher:
         if not self._room("running"):
             async with self._tools.database.acquire() as conn:
                 standings = await db.standings(conn)
-            work = gives_place(list(self._working.values()), standings, now_s, is_urgent=self._tools.feed.is_urgent)
+            feed, working = self._tools.feed, list(self._working.values())
+            work = gives_place(working, standings, now_s, is_urgent=feed.is_urgent, hopeless=feed.hopeless)
             if work is not None:
                 work.must_rest.set()
 
@@ -280,18 +283,27 @@ class Dispatcher:
 
 
 def gives_place(
-    working: Sequence[_Work], standings: Mapping[str, Standing], now_s: float, *, is_urgent: bool = False
+    working: Sequence[_Work],
+    standings: Mapping[str, Standing],
+    now_s: float,
+    *,
+    is_urgent: bool = False,
+    hopeless: Collection[str] = (),
 ) -> _Work | None:
     """Return the work that gives its place to a batch which waits; None where every place is held by right.
 
     The project with the most batches at work gives way, if a project with fewer waits: at once if it has two more, else
     after SLICE_S; it gives the batch that was worked on longest. is_urgent: deadlines are in danger, so that the batch
-    that is due last gives way, and none does for one more.
+    that is due last gives way, and none does for one more. hopeless: ids of batches that will be late in any case; one
+    gives way after SLICE_S to any batch of its project that waits.
     """
     waiting = [standing.num_at_work for standing in standings.values() if standing.num_due]
     working = [work for work in working if work.stage == "running"]
     if not waiting or any(work.must_rest.is_set() for work in working):
         return None
+    lost = [work for work in working if work.batch.id in hopeless and now_s - work.began_s >= SLICE_S]
+    if lost := [work for work in lost if standings.get(work.batch.project_id, NONE).num_due]:
+        return min(lost, key=lambda work: work.began_s)
     of_project = {work.batch.project_id for work in working}
     counts = {project: standings[project].num_at_work for project in of_project if project in standings}
     if not counts or max(counts.values()) <= min(waiting):

@@ -61,12 +61,14 @@ ANY = ""
 class Asker(msgspec.Struct, eq=False):
     """A batch that asks for places, kept up to date while its lines run.
 
-    ends_at_s: when it expires, by the clock of the feed. num_left: by base model, or ANY.
+    ends_at_s: when it expires, by the clock of the feed. num_left: by base model, or ANY. batch_id: the id by
+    which `Feed.hopeless` names it.
     """
 
     project_id: str
     ends_at_s: float
     num_left: dict[str, int]
+    batch_id: str = ""
     num_done: dict[str, int] = {}
     work_done: dict[str, float] = {}
 
@@ -175,6 +177,12 @@ class Feed:
         self._pools: dict[str, _Pool] = {}
         self.queued: Sequence[Queued] = ()
         """Batches that no gateway works on, as far as they are this one's to do."""
+
+    @property
+    def hopeless(self) -> set[str]:
+        """Return the batches at work that nobody waits for any more at any pool where they ask."""
+        hopeless = {asker.batch_id for pool in self._pools.values() for asker in pool.hopeless}
+        return hopeless - {asker.batch_id for pool in self._pools.values() for asker in pool.asked - pool.hopeless}
 
     @property
     def is_urgent(self) -> bool:

@@ -72,7 +72,7 @@ class RunningLines:
         self._is_exhausted = False
         self._ends_at_s = time.monotonic() + batch.left_seconds
         self._stored_at_s = time.monotonic()
-        self._asker = Asker(batch.project_id, self._ends_at_s, dict(batch.open_lines))
+        self._asker = Asker(batch.project_id, self._ends_at_s, dict(batch.open_lines), batch.id)
 
     async def run(self) -> str | Rest:
         """Run the lines of a batch until all have results, and return "completed".

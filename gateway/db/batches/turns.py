@@ -35,14 +35,16 @@ class Tag(NamedTuple):
 
 # Rows are locked in their order, so that gateways do not wait for each other in a ring.
 _CHARGE = """
-    WITH floors AS (
-        SELECT pool, coalesce(min(lifted_to + work) FILTER (WHERE asked_at > now() - $5 * interval '1 second'),
-                              max(lifted_to + work)) AS floor
-        FROM batch_turns WHERE pool = ANY ($1::text[]) GROUP BY pool)
+    WITH mine AS (
+        SELECT * FROM unnest($1::text[], $2::text[], $3::float8[], $4::boolean[]) AS m (pool, project_id, work, asks)),
+    tags AS (
+        SELECT pool, t.lifted_to + t.work + coalesce(m.work, 0) AS tag,
+               t.asked_at > now() - $5 * interval '1 second' AS asks
+        FROM batch_turns t LEFT JOIN mine m USING (pool, project_id) WHERE pool = ANY ($1::text[])),
+    floors AS (SELECT pool, coalesce(min(tag) FILTER (WHERE asks), max(tag)) AS floor FROM tags GROUP BY pool)
     INSERT INTO batch_turns AS t (pool, project_id, lifted_to, work, asked_at)
     SELECT m.pool, m.project_id, coalesce(f.floor, 0), m.work, CASE WHEN m.asks THEN now() ELSE '-infinity' END
-    FROM unnest($1::text[], $2::text[], $3::float8[], $4::boolean[]) AS m (pool, project_id, work, asks)
-         LEFT JOIN floors f ON f.pool = m.pool
+    FROM mine m LEFT JOIN floors f ON f.pool = m.pool
     ORDER BY m.pool, m.project_id
     ON CONFLICT (pool, project_id) DO UPDATE
     SET asked_at = greatest(t.asked_at, EXCLUDED.asked_at),

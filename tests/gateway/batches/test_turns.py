@@ -140,8 +140,11 @@ async def test_a_project_that_asks_again_after_a_while_is_lifted_to_the_smallest
         assert {tag.project_id: tag.tag for tag in tags} == {first: 130.0, second: 132.0}
         tags = await share_turns(conn, [Charged("tiny", first, -7.0, False)])
         assert {tag.project_id: tag.tag for tag in tags} == {first: 123.0, second: 132.0}
+        third = (await make_key(dsn, "c")).project_id
+        tags = await share_turns(conn, [Charged("tiny", third, 1.0, True), Charged("tiny", first, 4.0, True)])
+        assert {tag.project_id: tag.tag for tag in tags} == {first: 127.0, second: 132.0, third: 128.0}
         await conn.execute("UPDATE batch_turns SET asked_at = now() - interval '1 day'")
-        assert await drop_old_turns(conn) == 3
+        assert await drop_old_turns(conn) == 4
 
 
 def test_a_project_that_begins_no_more_lines_keeps_nobody_waiting() -> None:
@@ -213,6 +216,16 @@ def test_only_batches_whose_lines_run_give_their_places() -> None:
     works[0].stage = "ending"
     found = gives_place(works, {"a": Standing(2, 0), "b": Standing(0, 1)}, 3.0)
     assert found is works[1]
+
+
+def test_a_batch_that_will_be_late_in_any_case_gives_its_place_to_another_of_its_project() -> None:
+    works = [work("a", began_s) for began_s in (3, 2, 1)]
+    lost = {works[0].batch.id, works[1].batch.id}
+    standings = {"a": Standing(3, 1), "b": Standing(3, 0)}
+    assert gives_place(works, standings, 13.0, hopeless=lost) is works[1]
+    assert gives_place(works, standings, 11.0, hopeless=lost) is None, "it has just got the place"
+    assert gives_place(works, {"a": Standing(3, 0), "b": Standing(3, 1)}, 13.0, hopeless=lost) is None
+    assert gives_place(works, standings, 13.0) is None
 
 
 async def test_batches_of_projects_with_the_fewest_at_work_are_leased_first(world: World, database: Database) -> None:
