@@ -139,7 +139,7 @@ def challenge_cookie_name(call: Call) -> str:
 
 
 def login_token(connection: ASGIConnection[Any, Any, Any, Any]) -> str | None:
-    """Return the token of the login with which a request comes; None where it brings no cookie."""
+    """Return the token of the login that a request brings in a cookie; None without a cookie."""
     return connection.cookies.get(cookie_name(call_of(connection.scope)))
 
 
@@ -242,7 +242,7 @@ def _has_in_some_project(actor: Actor, permission: Permission) -> bool:
 
 
 def _check_text(connection: ASGIConnection[Any, Any, Any, Any], access: Access) -> None:
-    """Refuse NULs, which PostgreSQL's text cannot hold, and query parameters given twice or read by nobody."""
+    """Check that no text holds a NUL, which PostgreSQL cannot store, and no parameter is given twice or unknown."""
     if any("\0" in str(value) for value in connection.path_params.values()):
         raise NotFound("Nothing exists at this path.")
     seen = set()

@@ -17,7 +17,8 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 """A name that people write. It goes through `check_name` as well."""
 
 UNPRINTABLE = ("Cc", "Cf", "Zl", "Zp")
-"""Unicode categories: control characters, invisible ones such as those that turn text around, line separators."""
+"""Unicode categories of control characters, invisible characters (such as those that reverse text), and line
+separators."""
 
 MARKUP = '<>"`\\'
 
@@ -37,7 +38,7 @@ def author(actor: Actor) -> Author:
 
 
 def with_revoked_keys(shown: msgspec.Struct, key_ids: Sequence[str]) -> dict[str, Any]:
-    """Return, for the audit log, what was there before, and the keys that ended with it."""
+    """Return the audit log's record of a removed object, with the ids of the keys that were revoked with it."""
     return msgspec.structs.asdict(shown) | {"revoked_api_key_ids": key_ids}
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_NAMES = 1000
-"""The most names of a project, whatever they stand for."""
+"""The most names of a project: aliases, experiments and routes together."""
 
 
 def check_name(field: str, name: str, what: str = "adapter name") -> None:
@@ -57,14 +57,17 @@ async def claim_name(
 
 
 async def is_base(conn: Connection, services: AdminServices, name: str, organization_id: str, project_id: str) -> bool:
-    """Tell whether a base model that the project may use has this name; of others nobody is told."""
+    """Tell whether this is the name of a base model that the project may use.
+
+    The names of other base models are not told.
+    """
     if name in services.bases.visible(project_id, organization_id):
         return True
     return await is_usable(conn, name, organization_id, project_id)
 
 
 def _taken(row: aliases.AliasRow) -> str:
-    """Return the thing that has the name already, in words."""
+    """Return a sentence on the alias, experiment or route that has the name already."""
     if row.target_kind == "experiment":
         return f"The experiment '{row.experiment}' has the name '{row.name}'."
     if row.target_kind == "route":

@@ -79,7 +79,10 @@ def unknown_cursor(after: str) -> InvalidRequest:
 
 
 def page(items: Sequence[ItemT], limit: int) -> Page[ItemT]:
-    """Return a page of up to limit items, each with an `id`. items: the page's, and one more if there is one."""
+    """Return a page of up to limit items, each with an `id`.
+
+    items: the items of the page, and one more if there is one.
+    """
     shown = list(items[:limit])
     return Page(
         data=shown,

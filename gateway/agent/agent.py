@@ -168,7 +168,7 @@ class Agent:
                     await self._wake.wait()
 
     async def _whenever_there(self, do: Callable[[], Awaitable[None]]) -> None:
-        """Call `do`, which needs the database; while the database is away, log that and do nothing."""
+        """Call `do`, which needs the database. While the database is away, log that and do nothing."""
         try:
             await do()
         except FAILURES as error:
@@ -218,7 +218,7 @@ class Agent:
         return [on_this_machine(each, self._settings) for each in await list_served(conn)]
 
     async def _exchange_keys(self, conn: Connection, own: KeyPair) -> None:
-        """Tell this host's key, and let the holders of all keys connect to its engines."""
+        """Publish this host's key, and let the holders of all published keys connect to its engines."""
         await announce_key(conn, self._lease.host_id, self._lease.host_name, own.public)
         await self._launcher.admit(await list_keys(conn))
 
@@ -231,7 +231,10 @@ class Agent:
     # where nothing can be started
 
     def _check(self, pools: Sequence[ServedPool]) -> None:
-        """Raise CannotRun where no replica has ever been ready, and none can become ready."""
+        """Check that replicas can become ready here.
+
+        Raises CannotRun: when no replica has ever been ready, and none can become ready.
+        """
         replicas = [row for pool in pools for row in pool.replicas]
         if any(row.state == "ready" for row in replicas):
             self._gives_up = False

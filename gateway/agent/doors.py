@@ -24,7 +24,7 @@ class Door(Protocol):
         """
 
     def admit(self, public_keys: Iterable[str]) -> None:
-        """Let the holders of these keys connect, and nobody else, where keys are asked for."""
+        """Let the holders of these keys connect and nobody else, if engines ask for keys here."""
 
 
 class SocketDoor:

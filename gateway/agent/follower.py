@@ -32,7 +32,8 @@ NOBODYS = ""
 """The id of no database: engines keep no usage of requests under this id (`engine.protocol.Hello`)."""
 
 GOLDEN_PROMPT = [1, 2, 3, 5, 8, 13, 21, 34]
-"""Any ids: what is to be seen is that a prompt is computed and answered, to the number of tokens that was asked for."""
+"""The token ids of a probe. Any will do: a probe shows that a prompt is answered with as many tokens as were asked for.
+"""
 GOLDEN_TOKENS = 4
 _POOLINGS: dict[str, Pooling | None] = {"text": None, "embed": "mean", "rerank": "score"}
 GOLDEN_WAIT_S = 120.0
@@ -82,7 +83,7 @@ class Follower:
 
     @property
     def resident(self) -> list[str]:
-        """Content keys of the adapters that are on its device."""
+        """Content keys of the adapters that are on the engine's device."""
         return self.stats.resident_adapters if self.stats is not None else []
 
     async def stop(self) -> None:

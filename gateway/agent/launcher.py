@@ -19,11 +19,14 @@ class CannotReach(Exception):
 
 
 class CannotStart(Exception):
-    """The machine on which an engine was to start cannot start it; the message says why."""
+    """The error for an engine that its machine cannot start; the message says why."""
 
 
 class NotYet(Exception):
-    """An engine has no machine yet, and will start once it has one; the message says what it waits for."""
+    """The error for an engine that has no machine yet, and starts once it has one.
+
+    The message says what it waits for.
+    """
 
     def __init__(self, why: str, *, is_full: bool = False) -> None:
         super().__init__(why)
@@ -32,7 +35,7 @@ class NotYet(Exception):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """One start of a replica's engine, and what it takes of a machine."""
+    """The demand for one start of a replica's engine: its model, device, memory and labels."""
 
     replica_id: str
     generation: int
@@ -52,7 +55,10 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Spot(msgspec.Struct, frozen=True):
-    """The place where an engine is about to start. Its launcher has chosen the place, and keeps it free until then."""
+    """The place where an engine is about to start.
+
+    The launcher has chosen the place, and keeps it free until the start.
+    """
 
     address: str
     """The ZeroMQ endpoint at which gateways reach the engine."""
@@ -118,7 +124,7 @@ class Launcher(Protocol):
 
     @property
     def unseen_s(self) -> float:
-        """Seconds of silence after which an engine that `running` has not returned for as long counts as ended.
+        """Seconds for which an engine must be silent, and missing in the result of `running`, to count as ended.
 
         0: `running` returns all that live. Infinite: nothing can be said now.
         """
@@ -159,11 +165,14 @@ class Launcher(Protocol):
     def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
         """Give back what is kept free for the engines of all replicas but these, as far as none of them lives.
 
-        held_s: seconds for which the caller may say so, as it has the host.
+        held_s: seconds for which the caller still has the host.
         """
 
     def forget(self, replica_ids: set[str]) -> None:
         """Remove the files of all replicas but these, as far as none of their engines lives."""
 
     async def close(self, *, is_superseded: bool = False) -> None:
-        """Watch no more; the engines live on. is_superseded: touch nothing any more."""
+        """Stop watching; the engines live on.
+
+        is_superseded: change nothing any more, since another agent has the host.
+        """

@@ -29,7 +29,7 @@ RENEW_S = 1.0
 CLAIM_PAUSE_S = 0.5
 """Seconds between two attempts at a host."""
 ATTEMPTS_UNTIL_LOGGED = 4
-"""Attempts at a host before the log says that another agent has it: an agent that ends needs a moment."""
+"""Attempts at taking a host before the log says that another agent has it: an agent that ends needs a moment."""
 
 LOCK_NAME = "agent.lock"
 
@@ -150,13 +150,21 @@ class Lease:
         self._confirmed_s = begun_s
 
     async def _check_removed(self) -> None:
-        """Raise Removed where an operator has removed the host, or one of FAILURES."""
+        """Check that no operator has removed the host.
+
+        Raises Removed: when one has.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
         async with self._database.acquire() as conn:
             if await is_removed(conn, self.host_id):
                 raise Removed("this host was removed (`lorikeet host remove`): join again in another data folder")
 
     async def _check_placement(self) -> None:
-        """Raise OtherPlacement where the host has replicas that another placement runs, or one of FAILURES."""
+        """Check that the host has no replicas that another placement runs.
+
+        Raises OtherPlacement: when it has.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        """
         async with self._database.acquire() as conn:
             if await runs_elsewhere(conn, self.host_id, self._placement):
                 raise OtherPlacement(

@@ -39,8 +39,9 @@ _DOOR_NAME = "door"
 _DOOR_PAUSE_S = 0.02
 
 _APART = """sh -c 'echo $$ >>"$0"; exec "$@"' "$@" & exec 2>/dev/null; wait $!"""
-"""A shell that has another one write its number into a file and become a program, and that ends as the program does:
-whoever kills the children of a process kills this shell, and leaves the program alive."""
+"""A shell script: another shell writes its process id into a file and becomes the program; the first ends with it.
+
+A signal to the children of a process ends the first shell, and leaves the program alive."""
 _SIGNALED = 128
 """The number that a shell adds to the number of the signal that ended its program."""
 _PID_PAUSE_S, _PID_WAIT_S = 0.005, 10.0
@@ -313,7 +314,7 @@ def _pid_in(text: bytes) -> int | None:
 
 
 def _try_lock(descriptor: int, kind: int) -> bool:
-    """Take a lock; return False where somebody else's does not allow it. It goes with the descriptor."""
+    """Take a lock on an open file; return False if another process has it. The lock ends with the descriptor."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -35,7 +35,7 @@ class Marks(Worker):
             self._alive.touch(mode=0o600)
 
     def tell(self, *, is_ready: bool) -> None:
-        """Say whether every replica of the host is ready, where the disk takes it."""
+        """Make or remove the file which says that every replica of the host is ready, if the disk allows it."""
         with contextlib.suppress(OSError):
             if is_ready:
                 self._ready.touch(mode=0o600)

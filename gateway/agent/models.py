@@ -251,7 +251,7 @@ def retry_pause_s(num_failures: int) -> float:
 
 
 async def _refusal(conn: Connection, revision: RevisionRow, found: Estimate) -> str | None:
-    """Return why no host could hold a replica even if nothing else ran there; None where one could."""
+    """Return why no host could hold a replica even if nothing else ran there; None if one could."""
     room = Room([msgspec.structs.replace(host_of(row), is_drained=False) for row in await list_hosts(conn)])
     needs = msgspec.structs.replace(needs_of(revision), num_bytes=found.num_bytes)
     return room.refusal(needs, str(found)) if room.find(needs) is None else None

@@ -29,7 +29,7 @@ MAX_HEADER_BYTES = 100 << 20
 PROGRESS_INTERVAL_S = 1.0
 
 HEADS = ("lm_head.weight", "model.embed_tokens.weight")
-"""Matrices with a row for each token, which the engine never holds in 4-bit integers that it makes itself."""
+"""Matrices with a row for each token of the vocabulary, which the engine never turns into 4-bit integers itself."""
 
 Report = Callable[[str], Awaitable[None]]
 

@@ -44,14 +44,14 @@ NOT_YET_RETRY_S = 1.0
 """Seconds until a replica without a machine is tried again."""
 
 HEALTHY_S = 30.0
-"""Seconds of service after which a replica has proven itself: its next failure counts as the first one."""
+"""Seconds of service after which a replica counts as proven: its next failure counts as the first one."""
 
 GRACE_S = 2.0
 """Seconds for which a draining replica must have nothing to do before it is stopped: gateways learn meanwhile that it
 drains."""
 
 CONNECT_S = 1.0
-"""Seconds that a replica beside which others serve waits before it is ready: gateways connect to it meanwhile."""
+"""Seconds for which a replica waits before it is ready while others serve, so that gateways can connect to it."""
 
 STOP_S = 15.0
 """Seconds that an engine has to end by itself before it is killed."""
@@ -447,7 +447,7 @@ class Steps:
 
 
 def in_words(ended: Ended) -> str:
-    """Say how an engine ended: in its own words, where it had any."""
+    """Return a sentence on how an engine ended: with its exit code and its last log lines, if there are any."""
     how, code = "its process ended", ended.returncode
     if code is not None:
         how += f" (code {code})" if code >= 0 else f" ({signal.Signals(-code).name})"

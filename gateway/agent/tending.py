@@ -36,7 +36,7 @@ CONNECTING_S = 5.0
 """Seconds that the connection to a serving replica may take where an agent adopts the replica."""
 
 LISTENED_TO = ("loading", "ready", "draining")
-"""States of replicas whose engines may live though they are not seen."""
+"""States of replicas whose engines may live though the launcher does not see them."""
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class Replicas:
         self._steps = Steps(site, changed)
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._unreached: dict[str, float] = {}
-        """When the next step is due for replicas whose last one could not reach what runs engines."""
+        """The time of the next step for replicas whose last step could not reach the machine that runs the engine."""
         self._unseen_since_s: dict[tuple[str, int], float] = {}
         """When engines were missed first that `running` should return."""
         self._fault: BaseException | None = None
@@ -240,9 +240,9 @@ class Replicas:
             self._changed()
 
     async def _unless_away(self, replica_id: str, step: Step) -> None:
-        """Do a step, as far as the database is there for it. Rows and engines show later how far the step came.
+        """Do a step, unless the database goes away meanwhile. Rows and engines show later how far the step came.
 
-        A step that cannot reach what runs engines puts the next one off: there would be no pause between them.
+        If the machine that runs engines cannot be reached, the next step is put off, so that there is a pause.
         """
         try:
             await step

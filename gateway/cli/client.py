@@ -128,7 +128,7 @@ class AdminClient:
         return self._request("DELETE", path)
 
     def tenant_id(self, name: str) -> str:
-        """Id of the project of this name.
+        """Return the id of the project of this name.
 
         Raises CommandFailed: when there is none.
         """
@@ -138,7 +138,7 @@ class AdminClient:
         return str(found[0]["id"])
 
     def tenant_path(self, name: str) -> str:
-        """Path of the project of this name.
+        """Return the path of the project of this name.
 
         Raises CommandFailed: when there is none.
         """
@@ -241,7 +241,7 @@ def server_url(settings: Settings, environ: Mapping[str, str]) -> str:
 
 
 def operator_key(settings: Settings) -> str:
-    """LORIKEET_ADMIN_KEY, else what the server wrote into its data folder."""
+    """Return LORIKEET_ADMIN_KEY, else the operator's key that the server has written into its data folder."""
     if settings.admin_key:
         return settings.admin_key
     path = settings.operator_key_path

@@ -16,7 +16,7 @@ class CommandFailed(Exception):
 
 
 class WrongUsage(CommandFailed):
-    """The words of the command do not go together, or one of them has no meaning."""
+    """The error for words of the command that contradict each other or have no meaning."""
 
     exit_code = EXIT_USAGE
 
@@ -28,7 +28,7 @@ class ServerUnreachable(CommandFailed):
 
 
 def one_line(message: str) -> str:
-    """Return the message on one line, whatever it was made of."""
+    """Return the message of an error on one line."""
     return " ".join(message.split())
 
 

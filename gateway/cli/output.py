@@ -59,7 +59,7 @@ def print_result(arguments: argparse.Namespace, value: Any, text: str) -> int:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print columns two spaces apart, each as wide as its longest cell; "-" where there is nothing to show."""
+    """Print columns two spaces apart, each as wide as its longest cell; "-" for an empty cell."""
     cells = [tuple(header), *(tuple("-" if cell in (None, "") else str(cell) for cell in row) for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     for row in cells:

@@ -1,6 +1,6 @@
 """Names and ids that become parts of a request's path.
 
-One that breaks the rules could lead to another route, so it is refused before anything is sent.
+A name that breaks the rules could lead to another route, so it is refused before anything is sent.
 """
 
 from __future__ import annotations

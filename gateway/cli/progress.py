@@ -14,8 +14,8 @@ LINE_S = 5.0
 class Progress:
     """A line of progress.
 
-    what: the word before the numbers. quiet: nothing is shown. unit: the word after them; "" for bytes, which are shown
-    in MiB. `done` ends the bar's line.
+    what: the word before the numbers. unit: the word after them; "" for bytes, which are shown in MiB. quiet: nothing
+    is shown. `done` ends the bar's line.
     """
 
     def __init__(self, what: str, *, quiet: bool, stream: TextIO | None = None, unit: str = "") -> None:

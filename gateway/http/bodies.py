@@ -27,7 +27,8 @@ BODY_BYTES_PER_S = 4 << 20
 BURST_BYTES = 16 << 20
 
 BYTES_PER_WORK = 8
-"""The bytes of a body for which a unit of its work counts: the dearest body is about as dear as 3 MiB of text."""
+"""The bytes of a body that cost as much as a unit of decoding work: the most expensive body costs like 3 MiB of text.
+"""
 
 LIGHT_BYTES = 16 << 10
 """The bytes of a body up to which its work is not counted: a request itself costs as much."""
@@ -64,12 +65,12 @@ class Bodies:
         return body
 
     def charge(self, caller: Caller, num_bytes: int) -> None:
-        """Count bytes that were read elsewhere for a request as if its client had sent them."""
+        """Count bytes that were read elsewhere for a request against the pace, as if its client had sent them."""
         self._pace.charge(caller.project_id, num_bytes)
 
 
 def _further_bytes(body: bytes) -> int:
-    """Return the bytes for which a body counts beyond its length, because of the work that it makes."""
+    """Return the bytes that a body counts for besides its length, because of the work of decoding it."""
     most = BYTES_PER_WORK * MAX_WORK  # a body of more work is refused before it is decoded
     if not LIGHT_BYTES < len(body) < most:
         return 0

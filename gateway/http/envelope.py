@@ -110,7 +110,7 @@ class Call(msgspec.Struct):
         return (time.perf_counter_ns() - self.started_ns) / 1e6
 
     def leave(self) -> None:
-        """Note that the client has disconnected, and end what is done for it."""
+        """Note that the client has disconnected, and cancel the work for it."""
         self.client_gone = True
         if self.on_disconnect is not None:
             self.on_disconnect()
@@ -280,7 +280,7 @@ def _refused(call: Call, error: GatewayError, route: str, scope: Scope) -> Refus
 
 
 def authorization_of(scope: Scope) -> str | None:
-    """Return the first header `authorization`; without one, what it would be for the key in `x-api-key`."""
+    """Return the first header `authorization`; without one, a header with the key in `x-api-key`."""
     found = None
     for name, value in scope["headers"]:
         if name == b"authorization":

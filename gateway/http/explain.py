@@ -136,7 +136,7 @@ def _at(kind: Any, path: str) -> list[Type]:
 
 @cache
 def _inspected(kind: Any) -> Type:
-    """Once for each type of body: it takes milliseconds."""
+    """Return the description of a type of body, made once for each type, since that takes milliseconds."""
     return type_info(kind)
 
 

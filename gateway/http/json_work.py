@@ -75,7 +75,7 @@ def affordable(body: bytes, kind: Any) -> bytes:
 
 
 def _refusal(field: str, raw: bytes, kind: Any) -> InvalidRequest:
-    """Return the refusal of a field: for its value, where the field can hold no such value at all, or for its size."""
+    """Return the refusal of a field: for its value, if the field can hold no such value, else for its size."""
     empty = b"[]" if raw.startswith(b"[") else _SKIPPED
     try:
         msgspec.json.decode(b'{"%b":%b}' % (field.encode(), empty), type=kind)

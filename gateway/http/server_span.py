@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OF_TENANTS = ("/v1/", "/ofrep/", "/tokenize", "/detokenize", "/rerank", "/v2/rerank")
 NOT_OF_TENANTS = "/v1/organization"
-"""The beginnings of the paths that tenants use keys for, and of those under them that administer."""
+"""The beginnings of the paths that tenants use, and those of administrative paths below them."""
 
 _OF_ROUTES = {"route_policy": names.ROUTE, "route_target": names.TARGET, "route_attempts": names.ATTEMPTS}
 

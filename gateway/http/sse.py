@@ -84,11 +84,11 @@ class Encoded:
     """The encoder of items that are events already."""
 
     async def encode(self, item: bytes) -> bytes:
-        """Return an item as it is."""
+        """Return an item unchanged: it is encoded already."""
         return item
 
     def end(self) -> bytes:
-        """Return nothing: the items have all that is sent."""
+        """Return nothing: the last item has the end already."""
         return b""
 
 

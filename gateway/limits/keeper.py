@@ -132,7 +132,7 @@ class Keeper:
         return asked.answer
 
     def close(self, reservation: Reservation) -> None:
-        """End a reservation; what is left of it can be given back."""
+        """End a reservation; the unused rest can be given back."""
         self.holdings.close(reservation)
         self.wake_for_spare()
 
@@ -143,9 +143,9 @@ class Keeper:
 
     @asynccontextmanager
     async def settling(self, rows: Collection[Row]) -> AsyncIterator[Settling]:
-        """Surround the transaction that writes these rows.
+        """Surround the transaction that writes these rows to the ledger, with the leases that hold after it.
 
-        Leaving the context without an exception ends the transaction; otherwise its end is unknown.
+        If the context is left by an exception, it counts as unknown whether the transaction was committed.
         """
         if not self.holdings.awaits(rows):
             yield Settling("", {})
@@ -179,7 +179,7 @@ class Keeper:
             self._answer(waiting)
 
     def _left_waiting(self, now_s: float) -> list[tuple[Ask, asyncio.Future[None]]]:
-        """Return the asks that the last exchange has not helped, and answer the others."""
+        """Return the waiting requests that the last exchange could not serve, and answer the others."""
         is_known = now_s - self._answered_s <= SILENT_S
         filled: list[tuple[Ask, asyncio.Future[None]]] = []
         rest: list[tuple[Ask, asyncio.Future[None]]] = []
@@ -225,7 +225,7 @@ class Keeper:
             log.warning("leases_unavailable", error=repr(error))
 
     async def _claim(self) -> None:
-        """Begin anew, under another name, with the leases that are in use."""
+        """Register this gateway again, under another name, with the leases that are in use."""
         async with self._lock:
             sent_s = self._clock.monotonic()
             self._gateway_id = _new_gateway_id()

@@ -65,7 +65,7 @@ class Limiter:
         await self._keeper.stop()
 
     def limit_changed(self, limit_id: str | None) -> None:
-        """Reserve nothing more out of slices that were cut before this limit changed; None stands for all limits."""
+        """Reserve nothing more out of slices from before a change of this limit; None stands for all limits."""
         self._keeper.holdings.forget_free(limit_id)
         self._keeper.wake_for_spare()
 
@@ -237,9 +237,9 @@ class Limiter:
         self._keeper.wake_for_spare()
 
     def settling(self, rows: Collection[Row]) -> AbstractAsyncContextManager[Settling]:
-        """Surround the transaction that writes these rows.
+        """Surround the transaction that writes these rows to the ledger, with the leases that hold after it.
 
-        Leaving the context without an exception ends the transaction; otherwise its end is unknown.
+        If the context is left by an exception, it counts as unknown whether the transaction was committed.
         """
         return self._keeper.settling(rows)
 

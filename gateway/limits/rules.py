@@ -70,7 +70,7 @@ class Rules:
         self._generation += 1
 
     def forget(self, project_id: str) -> None:
-        """Load a project's limits anew, because what was remembered has proved wrong."""
+        """Have a project's limits loaded again, since the remembered ones have proved wrong."""
         self._projects.pop(project_id, None)
 
     async def _fetch(self, principal: Principal) -> _Project:

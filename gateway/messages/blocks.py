@@ -13,7 +13,7 @@ BlockId = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class CacheControl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Without effect: prompts are found in the cache by their tokens."""
+    """Accepted without effect: prompts are found in the cache by their tokens."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None

@@ -85,7 +85,7 @@ def template_turns(
 
 
 def system_text(system: System | None) -> str:
-    """Return the system prompt, without what is meant for Anthropic's billing."""
+    """Return the system prompt, without the block that tells Anthropic what to bill."""
     if system is None or isinstance(system, str):
         return system or ""
     return "\n\n".join(block.text for block in system if not _is_billing(block))
@@ -154,7 +154,7 @@ class _Building:
             )
 
     def _add_results(self, blocks: Sequence[InputBlock], paths: Sequence[str], path: str) -> None:
-        """Add the results of calls, before what the user says beside them."""
+        """Add the results of calls, before the user's text in the same turn."""
         for block, where in zip(blocks, paths, strict=True):
             if block.type != "tool_result":
                 continue

@@ -25,7 +25,7 @@ def object_of(text: str) -> dict[str, Any]:
 
 
 def _closed(text: str) -> str:
-    """Return the longest beginning of a JSON text after which its objects and arrays can be closed, closed."""
+    """Return a JSON text, cut to its longest beginning that closing brackets can complete, with these brackets."""
     open_marks: list[str] = []
     end, closers = 0, ""
     in_string = is_escaped = False

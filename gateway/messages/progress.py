@@ -47,7 +47,7 @@ class _Open(msgspec.Struct):
 
 
 class Progress:
-    """One message. Call `begin` first, `add_text` and `call` as text and calls come, `stop`, then `finish`."""
+    """The progress of one message. Call `begin` first, `add_text` and `call` as output comes, `stop`, then `finish`."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """True where the bound of the completion is what is left of the model's context."""
 
     def progress(self) -> Progress:
-        """Return the message as it begins."""
+        """Return the message at its beginning, without content."""
         return Progress(
             self.initial,
             call_id=partial(_tool_use_id, self.request_id),
@@ -69,7 +69,7 @@ class MessageEvents:
         self._has_begun = False
 
     async def encode(self, item: Item) -> bytes:
-        """Return the events of what came together, in one write."""
+        """Return the events for items that came together, in one write."""
         if isinstance(item, list):
             events = [] if self._has_begun else self._progress.begin()
             self._has_begun = True

@@ -29,7 +29,7 @@ class Acknowledgements:
         self._pending.append(_Pending(position, source, attempt))
 
     async def durable(self, position: int) -> None:
-        """Acknowledge to each source at once what is owed up to position, which is durable."""
+        """Acknowledge to each source the usage that the journal holds up to a position, which is durable."""
         by_source: dict[int, list[_Pending]] = {}
         while self._pending and self._pending[0].position <= position:
             pending = self._pending.popleft()

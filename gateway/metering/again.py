@@ -112,7 +112,7 @@ async def bill_again(database: Database, held: Sequence[Ended]) -> BilledAgain:
 
 
 def _idle_limiter(database: Database) -> Limiter:
-    """Return a limiter that admits nothing: what limits have used is counted by the ledger's own triggers."""
+    """Return a limiter that admits nothing: the ledger's own triggers count the used amounts."""
     rules, clock = Rules(LimitLoader(database)), DatabaseClock(time.monotonic)
     return Limiter(PostgresLeases(database), rules, clock, PriceCache(PriceLoader(database)))
 

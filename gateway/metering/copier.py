@@ -78,7 +78,7 @@ class Copier:
                 self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
 
     async def _copy_batch(self, batch: list[Ended]) -> bool:
-        """Copy a batch to the ledger. Return False where it is of no use to try again at once."""
+        """Copy a batch to the ledger. Return False if another try should wait."""
         unsettled = self._journal.unsettled
         try:
             entries = [Entry.of(ended) for ended in batch]

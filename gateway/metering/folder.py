@@ -32,7 +32,10 @@ class Segment:
         self._folder_is_synced = False
 
     def append(self, data: bytes) -> None:
-        """Hand data to the kernel: it survives this process, and the machine after `sync`."""
+        """Hand data to the kernel.
+
+        The data survives this process from now on, and a crash of the machine after `sync`.
+        """
         written = os.write(self._file, data)
         while written < len(data):
             written += os.write(self._file, memoryview(data)[written:])

@@ -23,7 +23,7 @@ MAX_RECORD_BYTES = 16 << 20
 _HEAD = struct.Struct("<4sII")  # magic, length of the payload, its CRC-32
 
 EndedKey = tuple[str, int, str]
-"""Request, attempt, and the engine whose record it is, as in `Ended.engine_id`."""
+"""The request, the attempt, and the engine whose record it is (`Ended.engine_id`)."""
 
 
 class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
@@ -94,7 +94,7 @@ class Adopted(msgspec.Struct, frozen=True, array_like=True, tag="adopted"):
 
 
 class Released(msgspec.Struct, frozen=True, array_like=True, tag="released"):
-    """The database knows that nothing is lost with these journals."""
+    """The record that the database knows that nothing is lost with certain journals."""
 
     journal_ids: list[str]
 

@@ -116,7 +116,7 @@ class Journal:
         self._record(opened)
 
     def progress(self, counts: list[Count]) -> None:
-        """Before any of what is counted goes to a client."""
+        """Record the tokens that clients may have seen, before any of them goes to a client."""
         self._record(Progressed(counts))
 
     def end(self, ended: Ended) -> None:
@@ -148,7 +148,7 @@ class Journal:
         self._syncer = asyncio.create_task(self._keep_synced())
 
     async def flush(self, timeout_s: float) -> bool:
-        """Tell whether all that is recorded now came to be on disk in time."""
+        """Wait until all records so far are on disk; return whether they were in time."""
         target = self.position
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -159,7 +159,7 @@ class Journal:
         return self._durable >= target
 
     async def stop(self, timeout_s: float) -> None:
-        """Leave behind what the ledger does not have, and nothing where it has all."""
+        """Stop writing. Only usage that the ledger does not have stays in the folder."""
         await self.flush(timeout_s)
         if self._syncer is not None:
             self._syncer.cancel()
@@ -235,9 +235,9 @@ class Journal:
                     log.exception("journal_listener_failed")
 
     async def _sync(self, segment: Segment, position: int) -> bool:
-        """Tell whether all up to a position is on disk.
+        """Sync the segment up to a position; return whether that succeeded.
 
-        The position is in this segment, which began with what mattered of older ones.
+        The position is in this segment, which began with all older records that matter.
         """
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, segment.sync)

@@ -115,7 +115,7 @@ class Ledger:
 
 
 def _exposed(entry: Entry) -> ExposedRequest | None:
-    """Return which unit a request was of, where an experiment analyses it."""
+    """Return the unit of a request with its arm, if an experiment analyses the request."""
     tag, event = entry.tag, entry.event
     if not tag.experiment_epoch:
         return None

@@ -48,7 +48,7 @@ class Meter:
 
     @property
     def has_room(self) -> bool:
-        """Tell whether new requests may start: their usage must find a place."""
+        """Tell whether the journal has room for the usage of new requests."""
         return self._journal.has_room
 
     @property
@@ -111,15 +111,12 @@ class Meter:
         return any((request_id, each) in running or (request_id, each) in self._superseded for each in attempts)
 
     def supersede(self, request_id: str, attempts: Iterable[int]) -> None:
-        """Note beforehand that attempts at a request are the operator's, whatever they are found to have used.
-
-        Another attempt takes the place of these attempts.
-        """
+        """Note in advance that other attempts take the place of these: the operator pays for whatever they use."""
         self._note_superseded(request_id, attempts)
         self._limiter.superseded(request_id)
 
     def outrun(self, request_id: str, attempts: range, by: range) -> None:
-        """Know that attempts at a request are the operator's, while others at the same reservation go on."""
+        """Note that the operator pays for these attempts, while other attempts of the same reservation go on."""
         self._note_superseded(request_id, attempts)
         if self.has_sent(request_id, by):
             self._limiter.dispatched(request_id)

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 EVERY_S = 10.0
 SETTLE_S = 3.0
-"""The time within which usage is in the ledger and heartbeats are here, but for trouble."""
+"""The seconds within which usage is usually in the ledger, and heartbeats have come."""
 
 KEPT = 12
 """The number of comparisons that a difference is read from: those of two minutes."""

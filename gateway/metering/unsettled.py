@@ -85,7 +85,7 @@ class Unsettled:
                 pass
 
     def snapshot(self) -> Iterator[Record]:
-        """Yield records that add up to the same state."""
+        """Yield the fewest records that add up to the same state."""
         if self.adopted:
             yield Adopted(list(self.adopted))
         yield from self.ended.values()
@@ -100,7 +100,7 @@ class Unsettled:
             yield Progressed(counts)
 
     def put_last(self, key: EndedKey) -> None:
-        """Put an end behind the others, which go first from now on."""
+        """Move an ended usage behind the others, which are written first from now on."""
         self.ended[key] = self.ended.pop(key)
 
     def _forget(self, key: EndedKey) -> None:

@@ -257,7 +257,7 @@ class EngineCollector(Collector):
 
 
 def _cumulative(step_counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Return buckets as Prometheus has them: each counts those below it, too."""
+    """Return the buckets of a histogram in Prometheus' form: each also counts all values of the buckets below."""
     bounds = [*(str(bound) for bound in STEP_BUCKETS_S), "+Inf"]
     counts = step_counts or [0] * len(bounds)
     return list(zip(bounds, accumulate(counts), strict=True))

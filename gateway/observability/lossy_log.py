@@ -23,7 +23,7 @@ class LossyLog:
         return len(data)
 
     def flush(self) -> None:
-        """Hand to the system what the file takes. The rest is tried again with the next line."""
+        """Write as much to the file as it takes. The rest is tried again with the next line."""
         try:
             self._file.flush()
         except OSError:

@@ -40,7 +40,7 @@ has to be set before prometheus_client is imported."""
 
 
 def empty_shared_metrics(folder: Path) -> None:
-    """Empty the folder in which processes count together. Call this before the first of them starts."""
+    """Empty the folder in which processes share their counts. Call this before the first of them starts."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
 
@@ -131,7 +131,7 @@ class Metrics:
         self._rendered.register(PoolCollector(pools))
 
     def count_usage(self, requests: Sequence[tuple[UsageEvent, Usage]]) -> None:
-        """Count requests whose events are in the ledger now."""
+        """Count requests whose usage is in the ledger now."""
         self._requests.count(requests)
 
     def count_http(self, method: str, route: str, status: int) -> None:

@@ -275,7 +275,7 @@ class RequestMetrics:
         self._views = (_Overall(registry), _ByTenant(registry))
 
     def count(self, requests: Sequence[tuple[UsageEvent, Usage]]) -> None:
-        """Count requests whose events are in the ledger now."""
+        """Count requests whose usage is in the ledger now."""
         for view in self._views:
             for event, usage in requests:
                 view.count(event, usage)

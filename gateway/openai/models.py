@@ -56,7 +56,7 @@ class ModelList(msgspec.Struct, frozen=True):
 
 ShowModels = Callable[[Request[Any, Any, Any], Sequence[Model]], ASGIResponse | None]
 ShowModel = Callable[[Request[Any, Any, Any], Model], ASGIResponse | None]
-"""Show models to clients of another API; None for the clients of this one."""
+"""Makes the reply about a model for clients of another API; returns None for clients of OpenAI's."""
 
 
 def models(

@@ -92,7 +92,7 @@ async def needs_model(dsn: str, settings: Settings) -> bool:
 
 
 def _lacks(settings: Settings, served: Sequence[ServedPool]) -> bool:
-    """Tell whether the settings' model is one of these pools', whose folder is not on this machine."""
+    """Tell whether a pool serves the settings' model and the pool's folder is not on this machine."""
     here = (on_this_machine(each, settings) for each in served)
     folders = (each.folder for pool in here for each in pool.revisions.values() if each.model == settings.model)
     return any(folder is None or not Path(folder).is_dir() for folder in folders)

@@ -68,7 +68,7 @@ NO_ADAPTERS = BaseShape({}, 0)
 """The shape of a base to which no adapter belongs."""
 
 Served = EngineModel | OpaqueModel
-"""A base model that a pool serves: one whose files are here, or one whose files only its servers have."""
+"""A base model that a pool serves: its files are here, or only its servers have them."""
 
 Key = tuple[str, int, str]
 """A running replica: its id, the generation of its start and its address."""
@@ -374,7 +374,7 @@ class LivePools(Mapping[str, Pool]):
                 self._leave(revision, replica_id)
 
     def _leave(self, revision: PoolRevision, replica_id: str) -> None:
-        """Send a replica no more requests, and disconnect once those that run have ended."""
+        """Send a replica no more requests, and disconnect once its running requests have ended."""
         replica = revision.remove(replica_id)
         if replica is None:
             return

@@ -14,7 +14,7 @@ USUAL_START_S = 30.0
 
 
 class Rooms:
-    """The waiting rooms of pools, one for each, by its id."""
+    """The waiting rooms of pools, by the pool's id. A room holds the requests that wait for a first replica."""
 
     def __init__(self, max_wait_s: float) -> None:
         """Make rooms. max_wait_s: seconds for which a request waits for a first replica."""
@@ -25,7 +25,7 @@ class Rooms:
         self._rooms: dict[str, WaitingRoom] = {}
 
     def of(self, served: ServedPool) -> WaitingRoom:
-        """Return the room of a pool, which is open where a replica of the pool starts by itself."""
+        """Return the waiting room of a pool. It is open if the pool starts its replicas when requests come."""
         room = self._rooms.setdefault(served.row.id, WaitingRoom(served.row.name, self.awaited.set))
         terms = None
         if served.scaling is not None and not (self._is_leaving or served.is_removed or _is_hopeless(served)):

@@ -98,7 +98,7 @@ def base_before(archive: Path, at: datetime.datetime | None) -> Path:
 def _newest_timeline(archive: Path) -> tuple[int, dict[int, int]]:
     """Return the newest timeline of the log, and the position at which each of its ancestors was left.
 
-    Return timeline 1 where the log has the history of no other one.
+    Return timeline 1 if the log has no history file.
     """
     paths = [path for path in (archive / WAL).glob("*.history") if _HISTORY.fullmatch(path.name)]
     if not paths:
@@ -327,7 +327,7 @@ def keep_archive(
 
 
 def _set_aside(dsn: str, archive: Path) -> Path:
-    """Give up the slot, and move the bases and the log into an archive of their own within this one."""
+    """Give up the replication slot, and move the base backups and the log into an archive within this one."""
     try:
         _run("pg_receivewal", dsn, [f"--slot={SLOT}", "--drop-slot"])
     except ArchiveError as error:  # nothing was moved yet: the next try begins anew

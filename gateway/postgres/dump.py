@@ -35,7 +35,7 @@ which are not to run again after a restore: those that ended are stored response
 
 
 class DumpFailed(RuntimeError):
-    """PostgreSQL's program failed; the message is its own."""
+    """The error for a program of PostgreSQL that failed; the message is the program's own."""
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):

@@ -278,7 +278,7 @@ def _claim(cluster: Path) -> None:
 
 
 def _servers(cluster: Path) -> list[int]:
-    """Process ids of PostgreSQL processes at work in this cluster: each has it as its working folder."""
+    """Return the process ids of PostgreSQL processes that work in this cluster: each has it as its working folder."""
     target = str(cluster.resolve())
     found = []
     for process in Path("/proc").glob("[0-9]*"):

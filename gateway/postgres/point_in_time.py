@@ -146,7 +146,7 @@ def remove_database(data_dir: Path) -> None:
 
 
 def _recovery(placement: Placement, archive: Path, base: Path, at: datetime.datetime | None) -> dict[str, str]:
-    """Copy a base backup and the log into a home, and return the settings with which a server goes on from them."""
+    """Copy a base backup and the log into a folder, and return the settings with which a server recovers from them."""
     unfinished, wal = placement.home / UNFINISHED, placement.home / LOG_COPY
     for path in (unfinished, wal):
         shutil.rmtree(path, ignore_errors=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 Verdicts = dict[str, str]
-"""The reason why each content does not fit a base, by its digest; "" where it does."""
+"""By its digest, the reason why a content does not fit a base; "" if it fits."""
 
 
 class Fits:

@@ -83,7 +83,7 @@ class RunningExperiment(msgspec.Struct, frozen=True):
         return self.arms[CONTROL].route
 
     def is_in(self, allowed: Collection[str] | None) -> bool:
-        """Tell whether these models include the experiment's name, or what every arm of it serves.
+        """Tell whether a key's models include the experiment: by its name, or by the targets of all its arms.
 
         None stands for all models.
         """
@@ -110,7 +110,7 @@ class RunningExperiment(msgspec.Struct, frozen=True):
         )
 
     def shadow_of(self, request_id: str, exposure: Exposure, allowed: Collection[str] | None) -> RoutedArm | None:
-        """Return the shadow arm where it gets a copy of a request; None where it does not.
+        """Return the shadow arm if a request is copied to it, else None.
 
         A request that asks for an arm, or for no part in the experiment, is not copied, nor is any while the experiment
         does not run. allowed: the models that the request's key may use; None stands for all.
@@ -176,7 +176,7 @@ class ExperimentLoader:
     def _route(
         self, model: str, name: OwnName, live: LiveArm, target: Target, visible: Collection[str]
     ) -> Route | None:
-        """Return where an arm leads; None where an alias of the same target would lead nowhere."""
+        """Return the target of an arm's requests; None if an alias with the same target could not be served either."""
         if not live.has_pool or live.pool_name not in visible:
             return None
         adapter = None
@@ -222,7 +222,7 @@ def _has_failed(task: asyncio.Task[Exposed]) -> bool:
 
 
 def _model(live: LiveArm) -> str:
-    """Return the name by which limits and allow-lists know an arm, whether it can be served or not."""
+    """Return the name by which limits and lists of allowed models know an arm, even if the arm cannot be served."""
     return live.pool_name if live.adapter_name is None else f"{live.pool_name}:{live.adapter_name}"
 
 

@@ -24,8 +24,8 @@ FAILED_MS = 60_000.0
 NUM_SAMPLES = 64
 MIN_SAMPLES = 20
 LATE_SHARE = 0.95
-"""The times to first tokens of each model that are kept one by one, the least of them by which anybody can tell what is
-late, and the share of them that is not."""
+"""The number of times to first tokens that are kept of each model, the least number for a bound on late ones, and the
+share of them below the bound."""
 
 
 def _no_times() -> array[float]:

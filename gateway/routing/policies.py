@@ -26,7 +26,7 @@ class RoutedPolicy(msgspec.Struct, frozen=True):
         return f"{self.name}@{self.version}"
 
     def is_in(self, allowed: Collection[str] | None) -> bool:
-        """Tell whether these models include the route, or every one of its targets.
+        """Tell whether the models that a key may use include the route, by its name or by all of its targets.
 
         A route that is included may use all its targets. None stands for all models.
         """

@@ -80,9 +80,9 @@ class Resolver:
         return route
 
     async def find(self, principal: Principal, model: str) -> Found:
-        """Return where requests of a project's key go, or the experiment or policy that tells so for each of them.
+        """Return the route of a project's key for a model, or the experiment or policy that decides for each request.
 
-        Raises ModelNotFound: when the key may use no such model, to the byte as if there were none.
+        Raises ModelNotFound: when the key may use no such model; the error is the same as if there were none.
         Raises Overloaded: when the database cannot be asked.
         """
         found = await self.look_up(principal.project_id, principal.organization_id, model)
@@ -145,7 +145,7 @@ class Resolver:
         self._generation += 1
 
     async def _usual(self, project_id: str, organization_id: str, found: Found) -> Route | None:
-        """Return one route that stands for all requests: an experiment's control, a policy's first usable target."""
+        """Return one route for all requests: that of an experiment's control, or of a policy's first usable target."""
         if isinstance(found, RunningExperiment):
             return found.control
         if isinstance(found, Route):

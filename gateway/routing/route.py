@@ -58,5 +58,5 @@ class Route(msgspec.Struct, frozen=True):
     """The project's own name, where the route was asked for by one."""
 
     def is_in(self, allowed: Collection[str] | None) -> bool:
-        """Tell whether these models include the route's model; None stands for all models."""
+        """Tell whether the models that a key may use include the route's model; None stands for all models."""
         return allowed is None or self.model in allowed or self.id in allowed

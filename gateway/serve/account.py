@@ -39,7 +39,7 @@ for argument in sys.argv[1:]:
 
 
 def server_account(settings: Settings, report: Callable[[str], None]) -> Account | None:
-    """Return the user that this process, where it is root, is to start its children as; None: as itself."""
+    """Return the user as which this process, if it is root's, starts its children; None: as root."""
     if os.geteuid() != 0:
         return None
     account = system_account(ACCOUNT_NAME)
@@ -53,7 +53,7 @@ def server_account(settings: Settings, report: Callable[[str], None]) -> Account
 
 
 def owner_of_models(settings: Settings, account: Account | None) -> Account | None:
-    """Return the user to prepare a base model as: the one that children run as, once the folder of models is theirs.
+    """Return the user as which base models are prepared: that of the children, once the folder of models is theirs.
 
     The first start prepares as root, who may install what the demo's model comes in.
     """
@@ -95,9 +95,11 @@ def _out_of_reach(settings: Settings, account: Account) -> str | None:
 
 
 def hand_over(settings: Settings, account: Account) -> None:
-    """Give a user what is theirs in the data folder, as far as it is root's. This process holds the folder's lock.
+    """Make a user the owner of their files in the data folder, as far as the files are root's.
 
-    Walks by descriptors and follows no link: an engine of before may be running, as that user.
+    This process holds the folder's lock. Walks by descriptors and follows no link: an engine of before may be running,
+    as
+    that user.
     """
     os.chown(settings.data_dir, 0, account.gid)
     settings.data_dir.chmod(0o1771)  # sticky: they add files, and remove none but their own

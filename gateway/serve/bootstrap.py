@@ -52,11 +52,10 @@ ADMIN_EMAIL = "admin@localhost"
 OPERATOR_SCOPES: tuple[Scope, ...] = ("admin_read", "admin_write")
 TENANT_SCOPES: tuple[Scope, ...] = ("inference",)
 TENANT_KEY_NAMES = {"acme": "OPENAI_API_KEY", "globex": "GLOBEX_API_KEY"}
-"""The name under which the key of each demo tenant stands in `demo.env`."""
+"""For each demo tenant, the variable in `demo.env` that holds its key."""
 
 DEMO_PRICES = Entry(ANY, ANY, ANY, input_nanos=200_000_000, cached_input_nanos=50_000_000, output_nanos=800_000_000)
-"""The prices of the demo, which is to show a tenant's costs: without prices nothing costs, and later ones do not count
-backwards."""
+"""The prices of the demo. They show a tenant's costs: usage from before any prices would stay free."""
 
 
 class BadOperatorKey(ValueError):
@@ -229,7 +228,7 @@ async def _has_demo_prices(connection: Connection, organization_id: str) -> bool
 async def _tenant(
     connection: Connection, organization_id: str, tenant: str, settings: Settings, base_digest: str
 ) -> str:
-    """Id of the tenant's project, made together with its adapters or not at all."""
+    """Make a demo tenant's project with its adapters, together or not at all, and return the project's id."""
     if found := await find_project(connection, organization_id, tenant):
         return found.id
     store = open_store(settings.engine.adapter_store, settings.adapter_cache_dir, settings.engine.adapter_cache_bytes)
@@ -303,7 +302,7 @@ def demo_env(settings: Settings, access: Access) -> str:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """NAME=VALUE lines as a dict; empty when there is no such file."""
+    """Return the NAME=VALUE lines of a file as a dict, which is empty if there is no such file."""
     with as_root():
         text = path.read_text() if path.exists() else ""
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)

@@ -12,9 +12,9 @@ from gateway.settings import Settings, variable
 
 
 async def settle_first_pool(dsn: str, settings: Settings, model_dir: Path, base_digest: str) -> list[str]:
-    """Make the pool that the environment describes, where the installation never had one; return what to tell people.
+    """Make the pool that the environment describes if the installation never had one.
 
-    These are sentences about variables that say otherwise than the oldest pool, whose rows rule.
+    Return sentences for people about variables that contradict the oldest pool, whose rows count.
     """
     async with await Database.connect(dsn, max_size=1) as database, database.acquire() as conn:
         await ensure_first_pool(

@@ -73,7 +73,7 @@ class Fleet:
             child.start()
 
     def began(self, agent_command: Sequence[str]) -> None:
-        """Note that all is ready. agent_command: the command for the agent, should it have to be started again."""
+        """Note that all children are ready. agent_command: the command for later starts of the agent."""
         self._agent.run_next(agent_command)
 
     def tend(self, stop: StopSignals, *, starting: bool = False) -> None:

@@ -60,7 +60,7 @@ class Listener:
             raise self._unavailable(error) from None
 
     def close(self) -> None:
-        """Give up this process's share of the socket; gateways that inherited it keep theirs."""
+        """Close this process's descriptor of the socket; gateways that inherited the socket keep theirs."""
         self._socket.close()
 
     def _unavailable(self, error: OSError) -> PortUnavailable:
@@ -91,9 +91,9 @@ def engines_in_words(base_url: str, operator_key: str) -> str:
 
 
 def answers(base_url: str, operator_key: str, model: str) -> bool:
-    """Tell whether an engine of a base model is ready, or none is to be: its pool is drained, has failed or is gone.
+    """Tell whether an engine of a base model is ready, or none will be: its pool is drained, has failed or is gone.
 
-    False where the gateway does not say.
+    Return False if the gateway does not answer.
     """
     engines = _asked(base_url, operator_key, "/v1/organization/engines", _Engines)
     if engines is not None and any(engine.model == model and engine.state == "ready" for engine in engines.data):
@@ -106,7 +106,7 @@ def answers(base_url: str, operator_key: str, model: str) -> bool:
 
 
 def _asked(base_url: str, operator_key: str, path: str, kind: type[T]) -> T | None:
-    """Return the reply of the admin API; None where there is none."""
+    """Ask the admin API, and return the reply; None if there is none."""
     address = urlsplit(base_url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PROBE_TIMEOUT_S)
     try:

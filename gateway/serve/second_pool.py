@@ -27,7 +27,7 @@ from gateway.settings import Settings
 from gateway.support.accounts import Account
 
 NAME = "random-weights-6m"
-"""The name of the pool, which says that nothing sensible is to be expected of it."""
+"""The name of the demo's second pool: its model has random weights, and answers nothing sensible."""
 
 SOURCE = "demo-random"
 TENANT, ADAPTER = "globex", "noise"

@@ -38,7 +38,7 @@ class StopSignals:
 
     @contextmanager
     def interrupts(self) -> Iterator[None]:
-        """Within, a stop signal raises StopRequested at once: for steps that can be left at any point."""
+        """Give a context in which a stop signal raises StopRequested at once, for steps that may end anywhere."""
         if self.requested:
             raise StopRequested
         self._interrupts = True

@@ -107,7 +107,7 @@ class Child:
         return self._process.pid if self._process is not None else None
 
     def run_next(self, command: Sequence[str]) -> None:
-        """Start the process with another command from the next time on."""
+        """Set the command for the next start of the process."""
         self._command = list(command)
 
     def start(self) -> int:

@@ -21,7 +21,7 @@ class Terminal:
         self._write(f"lorikeet: {line}\n")
 
     def show(self, text: str) -> None:
-        """Write a block of text as it is."""
+        """Write a block of text unchanged."""
         self._write(f"{text}\n")
 
     @contextmanager

@@ -38,7 +38,7 @@ _WHERE_UNSET = {
     "adapter_store": "`adapters` in the data folder",
     "endpoint": "a socket under the data folder; pools have theirs",
 }
-"""Fields that the engine must be given, and the words for their derived values where a variable is unset."""
+"""For fields that the engine must be given, the words for their derived values if a variable is unset."""
 
 
 class SettingRow(msgspec.Struct, frozen=True):

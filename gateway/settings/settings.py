@@ -71,7 +71,7 @@ class Settings(HostSettings, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "engine", self._placed(self.engine))
 
     def _placed(self, engine: EngineConfig) -> EngineConfig:
-        """Return the engine's settings with every place that was left out, or is relative, put in or made absolute."""
+        """Return the engine's settings with all places filled in and absolute."""
         store = engine.adapter_store
         if "://" not in store:
             store = str(Path(store).expanduser().absolute() if store else self.data_dir / "adapters")

@@ -1,4 +1,4 @@
-"""Challenges that clients are given to keep: sealed for their holder, so that no row is needed to know them again.
+"""Challenges that clients keep for this server: sealed for their holder, so that no row is needed to recognize them.
 
 Knows neither what a challenge is for nor whether it was answered before.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 
 MAX_DESCRIPTORS = 1 << 20
-"""The most that are ever asked for, also where the system has no bound."""
+"""The most descriptors that are ever asked for, even if the system has no bound."""
 
 RESERVED = 256
 """Descriptors that no client's connection takes: for journals, uploads, the database, engines and inspections."""
@@ -23,10 +23,7 @@ def raise_descriptor_limit() -> None:
 
 
 def max_connections() -> int:
-    """Return how many connections of clients may be open, such that RESERVED descriptors are left.
-
-    Return half of all where there are few.
-    """
+    """Return how many connections clients may have open: all descriptors but RESERVED, or half if there are few."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     return limit - min(RESERVED, limit // 2)

@@ -41,7 +41,7 @@ def allow(data_dir: Path, public_keys: Iterable[str]) -> None:
 
 
 def engine_address(host: str, ports: range, taken: Collection[int]) -> tuple[str, str]:
-    """Return where an engine on TCP is reached, and the endpoint that it listens on: at the first free port.
+    """Return the address of an engine on TCP and the endpoint that it listens on, with the first free port.
 
     host: an address of this machine, or a name by which other machines reach it. taken: ports that others are about to
     use.

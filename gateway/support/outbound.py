@@ -41,7 +41,7 @@ _METADATA = tuple(
 them."""
 
 _METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
-"""Names that clouds give to these services within their networks."""
+"""Names of the clouds' metadata services within their networks."""
 
 
 class NotPublic(Exception):
@@ -49,7 +49,7 @@ class NotPublic(Exception):
 
 
 async def look_up(host: str, port: int) -> Sequence[str]:
-    """Return the addresses that the system's resolver gives, in its order of preference."""
+    """Return the addresses of a name that the system's resolver gives, in its order of preference."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(entry[4][0]).partition("%")[0] for entry in found]
 
@@ -105,7 +105,7 @@ def trusted_authorities() -> ssl.SSLContext:
 
 @functools.cache
 def _authorities_of(_cert_file: str | None) -> ssl.SSLContext:
-    """Read all of them, which takes tens of milliseconds, once for each value of SSL_CERT_FILE."""
+    """Read the trusted authorities, once for each value of SSL_CERT_FILE, since that takes tens of milliseconds."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context

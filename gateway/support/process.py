@@ -47,7 +47,7 @@ def open_log(path: Path) -> BinaryIO:
 
 
 def bound_logs(folder: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
-    """Begin every log past max_bytes anew, its lines in `<name>.1`, while processes go on appending to it.
+    """Move the lines of every log past max_bytes to `<name>.1`, while processes go on appending to the log.
 
     Lines that they write in between are lost: a bound matters more than a line.
     """
@@ -100,7 +100,7 @@ def make_data_folder(path: Path) -> None:
 
 
 def close_to_others(folder: Path) -> None:
-    """Take every right of other users off what lies in a folder and belongs to this process's user."""
+    """Take all rights of other users off the files in a folder that belong to this process's user."""
     for path in folder.iterdir():
         found = path.lstat()
         if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o077:
@@ -125,7 +125,7 @@ def private_folder(path: Path, uid: int, gid: int) -> Path:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the file in errors of an open file, such as those of a full disk, which do not say which file it is."""
+    """Add a file's name to errors within the context, such as those of a full disk, which do not name the file."""
     try:
         yield
     except OSError as error:

@@ -24,7 +24,8 @@ class Secrets:
     def seal(self, secret: bytes, column: SecretColumn, organization_id: str, owner: str) -> Sealed:
         """Return a secret encrypted for its place.
 
-        owner: the id of the row, or what else is unique in the column within the organization and never changes.
+        owner: the id of the row, or another value that is unique in the column within the organization and never
+        changes.
         """
         return self._cipher.seal(secret, Place(organization_id, column, owner))
 

@@ -18,8 +18,8 @@ class CachedKey:
     """A key that is neither revoked nor unknown.
 
     last_noted: the time at which its use was last noted for `last_used_at`.
-    suspended: the suspended one of the key and the objects it depends on.
-    ip_allow: networks that it may be used from; None for all.
+    suspended: the kind of the suspended object: the key, its project or its organization; None: none is suspended.
+    ip_allow: networks that the key may be used from; None: all.
     """
 
     __slots__ = ("expires_at", "ip_allow", "last_noted", "principal", "suspended")
@@ -125,7 +125,7 @@ class KeyCache:
         self._unknown_until.clear()
 
     def forget_all(self) -> None:
-        """Forget all keys, but not that they were good a moment ago."""
+        """Forget all keys, except that they were good a moment ago (`was_good`)."""
         self.generation += 1
         for sha256 in self._known:
             self._remember(sha256)

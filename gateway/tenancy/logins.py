@@ -300,7 +300,7 @@ class Logins:
     ) -> InvalidCredentials:
         """Return the refusal of a login, and have it recorded where there is such a user.
 
-        Recording goes on beside the reply, whose time would tell otherwise which addresses exist.
+        Recording goes on in the background: else the time of the reply would tell which addresses exist.
         """
         if user is not None:
             recording = asyncio.create_task(self._record_failure(user, client))
@@ -317,9 +317,10 @@ class Logins:
             log.warning("a failed login of %s from %s is not in the audit log: %s", user.id, client.address, error)
 
     async def admit(self, user: logins.Credentials, client: Client, passkey_id: str | None = None) -> NewLogin:
-        """Make a login of a user who has proven who they are.
+        """Make a login of a user who has proven their identity.
 
-        passkey_id: the passkey that proved it; None: the password, and the code of whoever has an authenticator.
+        passkey_id: the passkey that proved it; None: the password proved it, with the code of an authenticator if the
+        user has one.
         """
         token, device_token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         async with self._database.acquire() as conn, conn.transaction():

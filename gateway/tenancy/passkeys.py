@@ -1,4 +1,6 @@
-"""Passkeys (WebAuthn): a challenge out, its signature in. User verification is required, so one is two factors.
+"""Passkeys (WebAuthn): a challenge out, its signature in.
+
+User verification is required, so a passkey counts as two factors.
 
 A challenge is five minutes old at most, good once, and bound to its purpose and to who asked for it: a login to add a
 passkey, a browser to log in. It is sealed rather than stored, so that strangers who ask for many make no rows; only
@@ -85,7 +87,7 @@ class _ClientData(msgspec.Struct, frozen=True):
 
 
 class Passkeys:
-    """Makes challenges and checks what answers them. A gateway process has one."""
+    """Makes challenges for passkeys and checks the answers. A gateway process has one."""
 
     def __init__(
         self,

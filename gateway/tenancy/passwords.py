@@ -43,7 +43,7 @@ class Passwords:
     async def matches(self, password_hash: str | None, password: str) -> bool:
         """Tell whether a password matches its hash.
 
-        Without a hash the answer is no and takes as long, so that time tells nothing.
+        Without a hash, the answer is no after the same time, so that the time tells nothing.
         """
         if self._of_nobody is None:  # by the first login, so that no other one takes longer
             self._of_nobody = await self.hash("")

@@ -30,9 +30,9 @@ MAX_WAITING = 64
 
 
 def lockout_s(num_failures: int) -> float:
-    """Return for how long no password is looked at after so many failures in a row.
+    """Return the seconds for which no password is checked after this many failures in a row.
 
-    At first that is not at all, then 1 s, doubling up to 15 minutes.
+    After the first failures that is 0, then 1 s, doubling up to 15 minutes.
     """
     if num_failures <= FREE_FAILURES:
         return 0.0
@@ -40,12 +40,15 @@ def lockout_s(num_failures: int) -> float:
 
 
 def pause_s(num_failures: int) -> float:
-    """Return for how long no password of strangers is looked at after so many failures of all of them."""
+    """Return the seconds for which no stranger's password is checked after this many failures of all strangers."""
     return PAUSE_S if num_failures > FREE_FROM_STRANGERS else 0.0
 
 
 class Paused(TooManyAttempts):
-    """Attempts of strangers at an e-mail address are paused for a moment: this one may wait for its turn."""
+    """The error for an attempt at an e-mail address while strangers' attempts are paused.
+
+    The attempt may wait for its turn.
+    """
 
 
 class Throttle:

@@ -124,7 +124,7 @@ def _compiled(tree: nodes.Template) -> Template:
 
 
 def _shown(message: Message) -> Message:
-    """Return a message without the keys that are null, its reasoning under the names that templates read."""
+    """Return a message in the form that templates read: without null values, its reasoning under the usual names."""
     shown = {name: value for name, value in message.items() if value is not None}
     reasoning = next((shown[name] for name in _REASONING if name in shown), None)
     if reasoning is not None:

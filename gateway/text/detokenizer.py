@@ -64,7 +64,7 @@ class Detokenizer:
         return bool(self._rest)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Take the next ids; returns what is safe to show. Tokens after a found stop string are ignored."""
+        """Take the next ids, and return the text that is safe to show. Tokens after a found stop string are ignored."""
         if not self._has_stop:
             self.num_tokens += len(token_ids)
             return self._decode(token_ids)
@@ -77,7 +77,10 @@ class Detokenizer:
         return shown
 
     def finish(self) -> str:
-        """End the ids and return the text that was held back. A character that never became whole ends as U+FFFD."""
+        """Note that no more ids come, and return the text that was held back.
+
+        A character that never became whole is returned as U+FFFD.
+        """
         if self._stop.found:
             return ""
         return self._show(self._decode((), final=True)) + self._stop.finish()

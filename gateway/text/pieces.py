@@ -50,7 +50,7 @@ class Pieces:
     def of(cls, backend: BackendTokenizer, encode: Encode) -> Pieces | None:
         """Return the pieces of a tokenizer; None where it has no special tokens.
 
-        Return None as well where the tokenizer does not tokenize what lies between special tokens on its own.
+        Return None as well if the tokenizer does not tokenize the texts between special tokens independently.
         """
         whole = [
             token.content

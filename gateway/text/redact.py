@@ -171,7 +171,7 @@ def _cards_of(groups: list[Span], text: str) -> Iterable[Span]:
 
 
 _LUHN = (tuple(range(10)), tuple(2 * digit - 9 * (digit > 4) for digit in range(10)))
-"""The number that a digit adds, as it is and doubled."""
+"""The number that a digit adds to the Luhn sum: as it is, and doubled."""
 
 
 KEY_RULES = (

@@ -77,7 +77,7 @@ def _tojson(
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, which lets templates have a loop's names without going through all kinds of Python's objects.
+    """Jinja's sandbox with a faster check for the attributes of loops.
 
     Templates ask for `loop.first` and the like with each message.
     """

@@ -6,13 +6,13 @@ from typing import Literal
 
 BEGIN, END = "<think>", "</think>"
 ENDS_OPEN_TOKENS = 16
-"""The last tokens of a prompt in which a BEGIN is looked for: some chat templates write it themselves."""
+"""The number of a prompt's last tokens that are searched for BEGIN, which some chat templates write themselves."""
 
 Part = tuple[Literal["thinking", "text"], str]
 
 
 def begins_thinking(prompt_end: bytes) -> bool:
-    """Tell whether a prompt that ends so has begun the model's thinking for it."""
+    """Tell whether a prompt with this end has begun the model's thinking already."""
     return prompt_end.rstrip().endswith(BEGIN.encode())
 
 

@@ -33,7 +33,7 @@ PAIR: list[Message] = [
     {"role": "query", "content": "gale over the harbor"},
     {"role": "document", "content": "a stiff breeze"},
 ]
-"""A pair that tells whether a template shows both of its texts."""
+"""Two texts by which a template shows whether it uses both of them."""
 
 
 class Tokenizer:

@@ -180,5 +180,5 @@ def signature(secret: bytes, message_id: str, timestamp_s: int, body: str) -> st
 
 
 def shown_secret(secret: bytes) -> str:
-    """Return a secret as receivers' libraries take it."""
+    """Return a secret in the form that the libraries of receivers take: with the prefix `whsec_`."""
     return SECRET_PREFIX + base64.b64encode(secret).decode()

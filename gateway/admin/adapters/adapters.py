@@ -194,7 +194,7 @@ async def verify_adapters(request: Request[Any, Any, Any], services: Services, c
 async def _begin_upload(
     request: Request[Any, Any, Any], services: AdminServices, caller: Caller, project_id: str
 ) -> ImportRow:
-    """Before a byte is read: what is under way is counted and bounded."""
+    """Begin an upload, before its first byte is read: imports in progress are counted and bounded."""
     check_disk(services)
     announced = request.headers.get("content-length", "")
     async with services.database.transaction() as conn:

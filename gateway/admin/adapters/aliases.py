@@ -156,7 +156,10 @@ async def _existing(conn: Connection, project_id: str, name: str) -> Alias:
 
 
 def _check_free(alias: Alias) -> None:
-    """Raise Conflict where an experiment or a route holds the alias."""
+    """Check that no experiment and no route holds the alias.
+
+    Raises Conflict: when one does.
+    """
     if alias.target_kind == "route":
         raise Conflict(
             f"The name '{alias.name}' is a route's. Update or delete the route.", param="name", code="held_by_route"
@@ -170,9 +173,9 @@ def _check_free(alias: Alias) -> None:
 
 
 async def _target(conn: Connection, project_id: str, wanted: MoveAlias) -> str:
-    """Return the id of the adapter.
+    """Return the id of the adapter whose version an alias is to name.
 
-    Raises InvalidRequest: when there is no such version, the same for another project's adapter as for none.
+    Raises InvalidRequest: when the project has no such version, whether or not another project has.
     """
     if not await aliases.has_adapter(conn, project_id, wanted.adapter):
         raise wrong_value("adapter", f"the project has no adapter named '{wanted.adapter}'")

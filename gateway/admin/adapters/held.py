@@ -1,4 +1,4 @@
-"""The refusal to remove a thing that an arm of an experiment needs."""
+"""The refusal to remove an adapter, version, alias or pool that an arm of an experiment needs."""
 
 from __future__ import annotations
 

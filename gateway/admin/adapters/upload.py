@@ -29,7 +29,7 @@ FORM = Form(required=("name",), optional=("promote", "base", ARCHIVE, *FILE_NAME
 
 
 class Uploaded(msgspec.Struct, frozen=True):
-    """An upload in one piece, as it came."""
+    """An upload in one piece, with its form's fields and its files."""
 
     name: str
     """The name of the adapter, unchecked."""
@@ -72,7 +72,7 @@ async def read_json(request: Request[Any, Any, Any], kind: type[T], max_bytes: i
 
 
 class _Receiver:
-    """Takes the parser's events: a segment, its chunks, None at its end."""
+    """Takes the events of the multipart parser: the beginning of a part, the part's chunks, and None at its end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -80,7 +80,7 @@ class BucketPage(msgspec.Struct, Generic[ResultT], frozen=True):
 
 
 def list_params(*names: str) -> tuple[str, ...]:
-    """Both spellings of query parameters that are lists."""
+    """Return both spellings of each query parameter that is a list: with and without `[]`."""
     return tuple(spelling for name in names for spelling in (name, f"{name}[]"))
 
 
@@ -174,7 +174,10 @@ T = TypeVar("T", bound=HasBucket)
 
 
 def bucket_page(query: BucketQuery, sums: Sequence[T], wire: Callable[[T], ResultT]) -> BucketPage[ResultT]:
-    """Return every bucket of the page, those without usage too, with the sums, which are in the buckets' order."""
+    """Return every bucket of the page, those without usage too, with its sums.
+
+    The sums are given in the order of their buckets.
+    """
     seconds = query.bounds.seconds
     results: dict[int, list[ResultT]] = {start: [] for start in range(query.start, query.end, seconds)}
     for each in sums:
@@ -191,7 +194,7 @@ def read_projects(params: MultiDict[Any], caller: Actor, permission: Permission 
 
     None stands for all projects of the organization.
 
-    Another organization's project is as one that was never used.
+    A project of another organization counts as a project without usage.
     """
     wanted = read_values(params, "project_ids")
     visible = projects_with(caller, permission)

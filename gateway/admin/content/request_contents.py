@@ -44,7 +44,7 @@ async def get_request_content(
 ) -> RequestContent:
     """Return the logged content of a request, redacted.
 
-    A request that never was, was not logged, or whose content has expired is answered with the same 404.
+    If there was no such request, it was not logged, or its content has expired, the answer is the same 404.
     """
     async with services.database.transaction() as conn:
         await existing_project(conn, caller.organization_id, project_id)

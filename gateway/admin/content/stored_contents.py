@@ -66,7 +66,7 @@ async def get_request_response(
 ) -> StoredResponseContent:
     """Return the stored response of a request.
 
-    A request that never was, or whose response is not stored or not any more, is answered with the same 404.
+    If there was no such request, or its response is not stored any more, the answer is the same 404.
     """
     async with services.database.transaction() as conn:
         await existing_project(conn, caller.organization_id, project_id)

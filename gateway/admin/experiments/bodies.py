@@ -23,7 +23,7 @@ def definition_of(body: wire.CreateExperiment) -> definition.Experiment:
 
 
 def with_changes(before: definition.Experiment, body: wire.ModifyExperiment) -> definition.Experiment:
-    """Return a definition with the fields that a body gives in the place of its own."""
+    """Return a definition in which the fields of a body replace the definition's own."""
     given: dict[str, Any] = msgspec.to_builtins(body)
     given.pop("version", None)
     return msgspec.convert(msgspec.to_builtins(before) | given, definition.Experiment)
@@ -109,7 +109,7 @@ class _ShownShadow(msgspec.Struct):
 
 
 class _Shown(msgspec.Struct):
-    """The parts of a definition that replies show as they are."""
+    """The parts of a definition that replies show without a change."""
 
     unit: wire.ExperimentUnit
     arms: list[_ShownArm]

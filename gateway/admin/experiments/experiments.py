@@ -173,7 +173,7 @@ async def shown_experiment(conn: Connection, row: ExperimentRow) -> wire.Experim
 async def with_warnings(
     conn: Connection, organization_id: str, row: ExperimentRow, shown: wire.Experiment
 ) -> wire.Experiment:
-    """Return an experiment as replies show it alone: with what may be wrong about it."""
+    """Return the reply about one experiment: the experiment, with warnings about it."""
     return msgspec.structs.replace(shown, warnings=await find_warnings(conn, organization_id, row))
 
 
@@ -239,7 +239,7 @@ async def _check_room(conn: Connection, project_id: str) -> None:
 
 
 async def _change(conn: Connection, row: ExperimentRow, wanted: Experiment) -> None:
-    """Change the definition of a locked experiment, and its split where that follows."""
+    """Change the definition of a locked experiment, and its split if the change concerns the split."""
     if row.state == "draft":
         await _check(conn, row.project_id, wanted)
     else:

@@ -141,7 +141,7 @@ class ExperimentLifeController(Controller):
 async def _move(
     services: AdminServices, caller: Actor, project_id: str, experiment_id: str, verb: Verb, event: str
 ) -> wire.Experiment:
-    """Change nothing but the state."""
+    """Move an experiment to another state, and change nothing else."""
     async with services.database.transaction() as conn:
         await active_project(conn, caller.organization_id, project_id)
         row = await existing_experiment(conn, project_id, experiment_id, lock=True)
@@ -212,10 +212,10 @@ async def _begin(
 
 
 async def _take_name(conn: Connection, services: AdminServices, caller: Actor, row: ExperimentRow) -> None:
-    """Let the model string of an experiment stand for it.
+    """Let the model string of an experiment name the experiment itself.
 
-    Raises Conflict: when the string is a base model's, a route's or another experiment's, or there are too many
-        aliases.
+    Raises Conflict: when the string is the name of a base model, a route or another experiment, or there are too many
+    aliases.
     """
     project_id = row.project_id
     await check_model_free(conn, services, caller.organization_id, project_id, row.model)

@@ -124,7 +124,7 @@ def _check(wanted: wire.CreateFeedbackMetric) -> None:
 
 
 def _is_exact(value: float | None) -> bool:
-    """Tell whether a number has no more decimals than are kept of it."""
+    """Tell whether a number has at most NUM_DECIMALS decimals."""
     return value is None or float(f"{value:.{NUM_DECIMALS}f}") == value
 
 

@@ -34,7 +34,7 @@ class LearntFrom(msgspec.Struct, frozen=True):
 
 
 def check_metric(metric: str, own: Sequence[MetricRow], past: Past | None) -> Kind:
-    """Return how sums make a metric of which the past tells. own: the feedback metrics of the project.
+    """Return the kind of a metric that can be computed from the past. own: the feedback metrics of the project.
 
     Raises InvalidRequest: for every other metric, and where units of feedback are to be API keys.
     """

@@ -110,7 +110,10 @@ class _NothingKnown(Exception):
 
 @asynccontextmanager
 async def _place(project_id: str) -> AsyncIterator[None]:
-    """Keep a project's place until the end of the block. Raises Overloaded: when it has one."""
+    """Keep a project's place for a calibration until the end of the block.
+
+    Raises Overloaded: when the project has a calibration already.
+    """
     if project_id in _PROJECTS_CALIBRATING:
         raise Overloaded("A calibration of this project is under way. Try again when it is done.", retry_after_s=10)
     _PROJECTS_CALIBRATING.add(project_id)
@@ -199,9 +202,9 @@ async def _size(
 
 
 def _times(wanted: wire.PreviewExperiment, row: ExperimentRow | None) -> tuple[int, int]:
-    """Return the outcome window in seconds and the declared days of a question.
+    """Return the outcome window in seconds and the declared days, as the question or else the experiment gives them.
 
-    Both are the question's own, else the experiment's, else None.
+    Either is None if neither gives it.
     """
     analysis = row.definition.analysis if row is not None else None
     window_s, min_days = wanted.outcome_window_seconds, wanted.min_days

@@ -142,7 +142,7 @@ def _pinned(pool: UsablePool, own: arms.OwnVersion | None, treatment: Treatment 
 
 
 def _treatment(of_alias: Treatment | None, target: Target) -> Treatment | None:
-    """Return an arm's changes to requests: its own values over those of the alias that it names, if that has any."""
+    """Return an arm's changes to requests: its own values, then those of the alias that its model string names."""
     if of_alias is None:
         return Treatment(target.defaults, target.mode) if target.defaults != NO_DEFAULTS else None
     merged = msgspec.to_builtins(of_alias.defaults) | msgspec.to_builtins(target.defaults)

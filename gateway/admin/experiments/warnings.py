@@ -41,7 +41,7 @@ async def find_warnings(conn: Connection, organization_id: str, row: ExperimentR
 
 
 async def _held(conn: Connection, row: ExperimentRow) -> list[ExperimentWarning]:
-    """Return a warning if another experiment has a draft's model string."""
+    """Return a warning if another experiment holds the model string of a draft."""
     holder = await experiments.model_holder(conn, row.project_id, row.model, row.id)
     if holder is None:
         return []
@@ -63,7 +63,7 @@ async def _full(conn: Connection, row: ExperimentRow) -> list[ExperimentWarning]
 
 
 def _alike(defined: Experiment, pinned: Sequence[PinnedArm | None]) -> list[ExperimentWarning]:
-    """Return warnings about arms that cannot be told from each other, and about a control without units."""
+    """Return warnings about arms that serve the same, and about a control without units."""
     found = []
     shown = [(at, arm) for at, arm in enumerate(defined.arms) if not arm.ended]
     for (before, one), (at, other) in combinations(shown, 2):
@@ -80,9 +80,9 @@ def _alike(defined: Experiment, pinned: Sequence[PinnedArm | None]) -> list[Expe
 
 
 def _is_same(is_written_alike: bool, one: PinnedArm | None, other: PinnedArm | None) -> bool:
-    """Tell whether two arms serve the same.
+    """Tell whether two arms serve the same model with the same changes.
 
-    Arms are compared by what their targets stand for, or by how the targets are written where that is not known.
+    Arms are compared by their present targets, or by their model strings if a target is not known.
     """
     return is_written_alike if one is None or other is None else one == other
 

@@ -100,7 +100,7 @@ _SEGMENTS = {
 
 
 def segment_text(split: SegmentSplit) -> str:
-    """Say of a segment that its units are not split as declared."""
+    """Return a sentence that the units of a segment are not split as declared."""
     if split.kind == "stream":
         where = "streams" if split.value == "true" else "requests without a stream"
     else:
@@ -172,7 +172,7 @@ def _is_unknown(each: ComparisonResult | QuantileResult) -> bool:
 
 
 def days_declared(days: int) -> str:
-    """Return the days before a decision in words, as they are counted everywhere."""
+    """Return the number of days before a decision, in words."""
     return f"{days:,} whole {'day' if days == 1 else 'days'} since the start"
 
 

@@ -145,7 +145,7 @@ def _shown(model: str, known: list[Limit]) -> RateLimit:
 
 
 def _field_of(limit: Limit, model: str) -> str | None:
-    """Return the name of the field that shows a limit of this model, None where no field does."""
+    """Return the name of the field of OpenAI's shape that shows a limit; None if no field does."""
     if limit.model != model or limit.api_key_id is not None or not limit.hard:
         return None
     return next((field for field, what in _FIELDS.items() if what == (limit.unit, limit.window)), None)

@@ -131,7 +131,7 @@ def _for_members(row: audit.AuditRow, insiders: frozenset[str]) -> audit.AuditRo
 def _wire(row: audit.AuditRow) -> dict[str, Any]:
     """Return an event in OpenAI's shape, with its name as a key.
 
-    before and after go through as they were recorded.
+    The fields before and after are as they were recorded.
     """
     who: dict[str, Any] = {"id": row.actor_id, "email": row.actor_email}
     if row.actor_kind == "user":

@@ -30,12 +30,12 @@ class Bounds(msgspec.Struct, frozen=True):
 
     @property
     def is_held(self) -> bool:
-        """Tell whether there is any bound."""
+        """Tell whether the key is restricted at all."""
         return self.expires_at is not None or self.ip_allow is not None
 
 
 async def bounds_of(conn: Connection, caller: Actor) -> Bounds:
-    """Return the bounds of the caller; those of a person and of a project's key are none."""
+    """Return the restrictions of the caller. A person or a project's key has none."""
     own = await keys.get_admin_key(conn, caller.organization_id, caller.id) if caller.kind == "api_key" else None
     return Bounds() if own is None else Bounds(own.expires_at, own.ip_allow)
 

@@ -188,7 +188,7 @@ async def find_key(key_id: FromPath[str], services: Services, caller: Caller) ->
 
 
 async def owning_user(conn: Connection, caller: Actor) -> str | None:
-    """Return the owner of what the caller makes: the person, or the person who owns the caller's own key."""
+    """Return the user who owns a key that the caller makes: the caller, or the person who owns the caller's key."""
     if caller.kind == "user":
         return caller.id
     made_with = await keys.get_admin_key(conn, caller.organization_id, caller.id)
@@ -209,7 +209,7 @@ async def existing_key(conn: Connection, project_id: str, key_id: str) -> keys.K
 async def record_key(
     conn: Connection, caller: Actor, event: str, before: keys.KeyRow | None, after: keys.KeyRow
 ) -> None:
-    """Record in the audit log what the key was, if it was there, and is now."""
+    """Record a change of a key in the audit log: the key as it was, if it existed, and as it is now."""
     shown = api_key(before) if before else None
     await audit.record(
         conn, author(caller), event, after.id, project_id=after.project_id, before=shown, after=api_key(after)

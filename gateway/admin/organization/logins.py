@@ -95,7 +95,7 @@ class CurrentLogin(msgspec.Struct, frozen=True):
 
 
 class KnownLogin(msgspec.Struct, frozen=True):
-    """The answer to the question if a request comes with the cookie of a login."""
+    """The answer whether a request brings the cookie of a login."""
 
     has_cookie: bool
     """True if the request has the cookie. The login may have ended: `session` tells that."""
@@ -197,7 +197,7 @@ async def log_in(request: Request[Any, Any, Any], services: Services) -> Respons
 
 
 def logged_in(request: Request[Any, Any, Any], new: NewLogin) -> Response[CurrentLogin]:
-    """Return the reply to a login that was just made, with its cookies."""
+    """Return the reply to a new login, with its cookies."""
     body = CurrentLogin(
         id=new.login.id,
         user_id=new.user.id,
@@ -402,7 +402,7 @@ async def _end(
 async def _check_password(
     request: Request[Any, Any, Any], services: AdminServices, caller: Actor, password: str
 ) -> rows.Credentials:
-    """Let the holder of a login prove again that they know the password. Guesses count as failed logins do."""
+    """Check the password of the holder of a login once more. Wrong passwords count as failed logins do."""
     return await services.logins.verify(caller.email or "", password, client_of(request))
 
 
@@ -415,9 +415,9 @@ async def find_login(request: Request[Any, Any, Any], services: AdminServices, c
 
 
 def check_same_site(request: Request[Any, Any, Any]) -> None:
-    """Check that no page of another site has the browser log somebody in.
+    """Check that a request to log in does not come from a page of another site.
 
-    Raises PermissionDenied: when one does.
+    Raises PermissionDenied: when it does.
     """
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or _is_form(request):
         raise PermissionDenied("A page of another website cannot log people in here.", code="csrf")

@@ -61,9 +61,9 @@ def starts_servers(wanted: CreatePool) -> bool:
 
 
 def check_started(driver: Driver, model: str, settings: Mapping[str, str], *, starts: bool) -> None:
-    """Raise InvalidRequest where the model or the settings do not go with the servers.
+    """Check that the model and the settings fit the way in which servers start. starts: True: agents start the servers.
 
-    starts: True if agents start the servers; False if the servers run already.
+    Raises InvalidRequest: when they do not fit.
     """
     if driver == OWN_DRIVER:
         return
@@ -76,7 +76,10 @@ def check_started(driver: Driver, model: str, settings: Mapping[str, str], *, st
 
 
 async def check_programs(conn: Connection, driver: Driver) -> None:
-    """Raise InvalidRequest where no host has the program of a driver's servers, unless no host is known yet."""
+    """Check that some host has the program of a driver's servers, if any host is known yet.
+
+    Raises InvalidRequest: when no host has it.
+    """
     hosts = await list_hosts(conn)
     present = [each for each in hosts if each.is_alive] or hosts
     if present and not any(driver in each.programs for each in present):
@@ -85,7 +88,10 @@ async def check_programs(conn: Connection, driver: Driver) -> None:
 
 
 def check_adapters(driver: Driver, model: str, settings: Mapping[str, str]) -> None:
-    """Raise InvalidRequest where adapters cannot answer as the settings of a driver, whose values are good, say."""
+    """Check that adapters can answer with these settings of a driver, whose values are good.
+
+    Raises InvalidRequest: when they cannot.
+    """
     if driver == OWN_DRIVER:
         return
     try:
@@ -111,7 +117,10 @@ def check_alone(wanted: UpdatePool) -> None:
 
 
 def check_change(wanted: UpdatePool, present: RevisionRow) -> None:
-    """Raise InvalidRequest where a change does not go with the present revision of the pool."""
+    """Check that a change fits the present revision of the pool.
+
+    Raises InvalidRequest: when it does not.
+    """
     if wanted.model is not UNSET and (wanted.model or present.is_managed):
         check_model(wanted.model)
     if present.is_managed and wanted.urls is not UNSET:

@@ -1,4 +1,4 @@
-"""The adapters of pools whose servers take them at their start alone: those that they have, and a start with all."""
+"""The adapters of pools whose servers take them only at their start, and a new start with all adapters."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def read_urls(urls: Sequence[str], settings: Mapping[str, str]) -> list[str]:
 
 
 def _text_of(value: str | bool | int | float) -> str:
-    """Return a value as an engine reads it, with all its digits; 8192.0 is the whole number that JSON means by it."""
+    """Return a setting's value as text in the form that engines read: a number with all its digits, 8192.0 as 8192."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -256,7 +256,10 @@ class SetBackendKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_access(access: Access, grants: Sequence[PoolGrantIn | Grant]) -> None:
-    """Raise InvalidRequest where an access and its grants do not go together."""
+    """Check that grants are given if, and only if, the access is "listed".
+
+    Raises InvalidRequest: when access and grants contradict each other.
+    """
     if access == "listed" and not grants:
         raise wrong_value("grants", "a pool whose access is 'listed' needs one grant at least")
     if access == "all" and grants:
@@ -264,15 +267,17 @@ def check_access(access: Access, grants: Sequence[PoolGrantIn | Grant]) -> None:
 
 
 async def check_aliases(conn: Connection, name: str, access: Access, grants: Sequence[Grant]) -> None:
-    """Raise Conflict where the pool's name is an alias or a route for a project that may use the pool.
+    """Check that no project that may use the pool has an alias or a route of the pool's name.
 
-    Requests of that project would get the pool instead.
+    Requests of such a project would get the pool instead.
+
+    Raises Conflict: when a project has.
     """
     if await has_alias(conn, name, access, grants):
         raise Conflict(f"A tenant that may use the pool has an alias or a route named '{name}'.", param="name")
 
 
 def _as_reason(sentence: str) -> str:
-    """Return a sentence as it goes on after a colon."""
+    """Return a sentence in the form that follows a colon: without a capital letter and a full stop."""
     message = sentence.removesuffix(".")
     return message[:1].lower() + message[1:]

@@ -116,7 +116,7 @@ class PoolRevision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaServer(msgspec.Struct, frozen=True):
-    """A server of another maker as the gateway knows it that was asked."""
+    """A server of another maker, as the gateway that answers sees it."""
 
     breaker: BreakerState
     """The circuit breaker: `open` where no request is sent for a while, since the server failed; `half-open` where the
@@ -224,7 +224,7 @@ class PoolDetail(Pool, frozen=True, kw_only=True):
 
 
 class PoolKey(msgspec.Struct, frozen=True):
-    """The key that the servers of a pool ask for, as far as it is shown."""
+    """The facts that are shown about the key that the servers of a pool ask for."""
 
     pool_id: str
     hint: str
@@ -251,7 +251,7 @@ class DeletedPool(msgspec.Struct, frozen=True):
 
 
 Healths = Mapping[str, Health]
-"""The healths of replicas by their ids, as the gateway that was asked knows them."""
+"""The healths of replicas by their ids, as the gateway that answers sees them."""
 
 
 def pool_wire(pool: ServedPool, shortage: str, healths: Healths) -> Pool:

@@ -279,9 +279,11 @@ def only_pool(found: Sequence[ServedPool], pool_id: str) -> ServedPool:
 
 
 async def _check_operator(conn: Connection, caller: Caller) -> None:
-    """Raise PermissionDenied where the caller is of another organization than the installation's first.
+    """Check that the caller is of the installation's first organization.
 
     A pool names files of the operator's machines, and starts programs there.
+
+    Raises PermissionDenied: when the caller is of another organization.
     """
     first = await first_organization(conn)
     if first is None or first.id != caller.organization_id:
@@ -376,9 +378,11 @@ async def _change_access(conn: Connection, caller: Actor, before: ServedPool, wa
 async def _check_adapters(
     conn: Connection, services: AdminServices, pool: ServedPool, model: str, settings: Mapping[str, str]
 ) -> None:
-    """Raise Conflict, naming the adapters that would no longer answer, where the model was prepared once already.
+    """Check that all adapters fit a model that was prepared once already.
 
     A model that was not is checked by the agent that prepares it, before a replica of it starts.
+
+    Raises Conflict: when adapters would no longer answer; the message names them.
     """
     known = await revisions.find_prepared(conn, pool.row.organization_id, model)
     if known is None or known.folder is None or known.base_digest is None:
@@ -400,9 +404,11 @@ async def _give_up(conn: Connection, before: ServedPool, why: str) -> None:
 
 
 async def _check_free(conn: Connection, pool: ServedPool) -> None:
-    """Raise Conflict, saying what holds the pool.
+    """Check that nothing holds a pool that is to be removed.
 
     Replicas on a host without an agent hold nothing: nobody could stop them, and the next agent there does.
+
+    Raises Conflict: when something holds the pool; the message says what.
     """
     alive = {each.id for each in await list_hosts(conn) if each.is_alive}
     running = [
@@ -433,7 +439,10 @@ async def _check_free(conn: Connection, pool: ServedPool) -> None:
 
 
 async def _check_not_in_experiment(conn: Connection, pool: ServedPool) -> None:
-    """Raise Conflict where an arm of an experiment is served by the pool; other organizations' names are not told."""
+    """Check that no arm of an experiment is served by the pool.
+
+    Raises Conflict: when one is; names of other organizations' experiments are left out.
+    """
     held = await experiments_of_pool(conn, pool.row.id)
     if held:
         names = [name for name, organization_id in held if organization_id == pool.row.organization_id]

@@ -41,7 +41,7 @@ class SetProviderKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProviderKey(msgspec.Struct, frozen=True):
-    """A project's own key for the servers behind a model, as far as it is shown."""
+    """The facts that are shown about a project's own key for the servers behind a model."""
 
     id: str
     model: str

@@ -1,4 +1,4 @@
-"""The document of a route as a caller of the admin API may write it: checks that need more than the document."""
+"""Checks of a route's document that need more than the document: the database, and the rights of the caller."""
 
 from __future__ import annotations
 

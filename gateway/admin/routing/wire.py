@@ -38,7 +38,7 @@ class RollBackRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExplainRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A request to explain; whatever is left out is as in the most usual request."""
+    """A request to explain; fields that are left out have the values of a usual request."""
 
     request_id: Id | None = None
     """The id of a request, whose draws are made again; null for a new one."""

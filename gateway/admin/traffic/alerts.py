@@ -28,7 +28,7 @@ JOURNAL_ALERT = 0.8
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that somebody should look at now."""
+    """A condition that holds now and that somebody should look at."""
 
     severity: Severity
     code: str

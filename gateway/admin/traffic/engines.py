@@ -112,7 +112,7 @@ class EngineList(msgspec.Struct, frozen=True):
 
 @get("/engines", opt=needs("organization.read"))
 async def list_engines(services: Services, caller: Caller) -> EngineList:
-    """List the engines and what they do, and the gateways that were heard of in the last half minute."""
+    """List the engines with their requests and adapters, and the gateways that were heard of lately."""
     async with services.database.acquire() as conn:
         engines = await named_engines(conn, services, caller.organization_id)
         gateways = await living_gateways(conn)

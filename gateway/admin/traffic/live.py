@@ -48,7 +48,7 @@ TOPICS = {
 }
 """The topic of a change, by its table."""
 RIGHTS = frozenset({"api_keys", "logins", "organizations", "project_members", "projects", "users"})
-"""The tables that say what a caller may do: after a change there a stream looks whether it may go on."""
+"""The tables of rights: after a change in one of them, a stream checks whether its caller may still see it."""
 
 
 class OwnEngine(msgspec.Struct, frozen=True):

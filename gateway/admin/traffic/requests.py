@@ -223,7 +223,7 @@ async def _list(
 
 
 async def _only(conn: Connection, query: request_list.RequestQuery, request_id: str) -> request_list.RequestsFound:
-    """Find the request with this id, if among those of the query's projects and time."""
+    """Return the request with this id, if it is of the query's projects and time."""
     row = await requests.find_request(conn, query.organization_id, request_id)
     fits = (
         row is not None

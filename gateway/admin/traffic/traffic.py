@@ -305,7 +305,7 @@ async def _names(conn: Connection, by: str, organization_id: str, ids: list[str]
 
 
 def _span(start_s: int, end_s: int) -> tuple[Width, datetime.datetime, datetime.datetime]:
-    """Whole buckets that hold the time, up to sixty of the finest width that so many are enough of; or days."""
+    """Return the buckets for a span of time: at most sixty of the finest width for which that is enough; else days."""
     if end_s <= start_s:
         raise wrong_value("end_time", "the end must be after start_time")
     if end_s - start_s > MAX_TOP_DAYS * 86_400:

@@ -77,7 +77,7 @@ class Watchers:
             self._results.clear()
 
     async def once(self, key: object, seconds: float, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of work, hardly older than that, for everybody who asks for the same."""
+        """Return the result of `work`, computed once for all streams that ask for the same at about the same time."""
         now_s = time.monotonic()
         result = self._results.get(key)
         if result is None or now_s - result[0] >= 0.9 * seconds:

@@ -61,7 +61,7 @@ else:
     MISSING = ""
 
 LOOK_S = 3.0
-"""Seconds that a supervisor has to tell what it sees."""
+"""Seconds within which a supervisor has to answer about its engines."""
 PLACE_S = 1.5
 """Seconds after which a replica without a node is said to wait for one."""
 OFFER_S = 20.0
@@ -69,7 +69,7 @@ STOP_EXTRA_S = 10.0
 MAX_LINE_BYTES = 16 << 20
 
 _Takes = tuple[dict[str, float], dict[str, str]]
-"""Resources, and what is asked of the node's labels."""
+"""The resources of a seat, and its demands on the node's labels."""
 _SEAT, _LOOKOUT = "replica:", "node:"
 
 
@@ -90,7 +90,7 @@ class Driver:
         """The resources that each seat which this driver has made asked Ray for."""
         self._lookouts: dict[str, Any] = {}
         self._looked_at: set[str] = set()
-        """Nodes on which there was no engine when that was looked at first."""
+        """Nodes that had no engine when they were first looked at."""
         self._engine_nodes: dict[tuple[str, int], str] = {}
         self._engines: dict[tuple[str, int], Engine] = {}
         """The engines whose nodes are in `_engine_nodes`."""
@@ -226,7 +226,7 @@ class Driver:
         return {key: sight for key, sight in zip(asked, sights, strict=True) if isinstance(sight, Sight)}
 
     async def _adopt(self, by_node: dict[str, Sight]) -> None:
-        """See that each engine has its seat on its node: one that Ray has put elsewhere meanwhile is taken back."""
+        """See that each engine has its seat on its node: a seat that Ray has moved to another node is made again."""
         newest = dict(sorted(self._engine_nodes))
         for node_id, sight in by_node.items():
             for engine in sight.engines:

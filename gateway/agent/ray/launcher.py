@@ -36,8 +36,8 @@ RETRY_S = 2.0
 """Pause before the cluster is connected to again."""
 
 UNSEEN_S = 3.0
-"""Seconds for which no node has an engine, and it is silent, until it is started elsewhere: longer than its connection
-takes to come back where that alone was lost."""
+"""Seconds after which an engine that no node shows and that is silent is started elsewhere: a lost connection alone
+comes back sooner."""
 
 LOOK_S = 15.0
 START_S = 30.0
@@ -60,7 +60,8 @@ class RayLauncher:
         self._kept: list[str] | None = None
         self._kept_until_s = math.inf
         self._tried: set[str] = set()
-        """Replicas whose start came to its end since the last picture was asked for, which may show them at it."""
+        """Replicas whose start came to its end since the last picture was asked for: the picture may show them as
+        starting."""
         self._is_sighted = False
         self._nodes: list[Node] = []
         self._told: set[tuple[str, int]] = set()
@@ -151,7 +152,10 @@ class RayLauncher:
         task.add_done_callback(self._forgetting.discard)
 
     async def close(self, *, is_superseded: bool = False) -> None:
-        """Watch no more; the engines live on. is_superseded: touch nothing any more."""
+        """Stop watching; the engines live on.
+
+        is_superseded: change nothing any more, since another agent has the host.
+        """
         if self._kept == [] and not is_superseded:  # nothing is left to run: nodes are given back at once
             with contextlib.suppress(CannotReach):
                 await self._look()

@@ -33,7 +33,7 @@ class Look(msgspec.Struct, frozen=True, tag=True):
 
 
 class Offer(msgspec.Struct, frozen=True, tag=True):
-    """Find a node for an engine and say where it would be. `Go` has to follow within moments."""
+    """The command to find a node for an engine and return its spot. `Go` has to follow within moments."""
 
     ask: Ask
     public_keys: list[str]
@@ -69,7 +69,7 @@ class Connected(msgspec.Struct, frozen=True, tag=True):
 
 
 class Picture(msgspec.Struct, frozen=True, tag=True):
-    """The cluster as it is now."""
+    """The reply with the present engines and nodes of the cluster."""
 
     engines: list[Engine]
     """Engines that live on nodes, the earlier start of a replica first."""
@@ -80,7 +80,7 @@ class Picture(msgspec.Struct, frozen=True, tag=True):
 
 
 class Offered(msgspec.Struct, frozen=True, tag=True):
-    """A spot; None where an engine of the replica lives already."""
+    """The reply with a spot; None if an engine of the replica lives already."""
 
     spot: Spot | None
 
@@ -96,7 +96,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class Waits(msgspec.Struct, frozen=True, tag=True):
-    """No node has room now. is_full: True if there are nodes that would do, and have no room now."""
+    """The reply that no node has room now. is_full: True if there are suitable nodes without room."""
 
     why: str
     is_full: bool = False
@@ -109,7 +109,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Away(msgspec.Struct, frozen=True, tag=True):
-    """The cluster, or the node that it takes, does not answer."""
+    """The reply that the cluster, or the node concerned, does not answer."""
 
     why: str
 

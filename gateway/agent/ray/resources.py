@@ -38,7 +38,7 @@ class RayNode(msgspec.Struct, frozen=True):
 
 
 def nodes_of(told: Sequence[Mapping[str, Any]]) -> list[RayNode]:
-    """Return the nodes that live. told: what `ray.nodes()` returns."""
+    """Return the nodes that are alive. told: the result of `ray.nodes()`."""
     return [
         RayNode(
             each["NodeID"],

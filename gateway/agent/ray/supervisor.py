@@ -28,14 +28,14 @@ from gateway.agent.ray.messages import Setup
 from gateway.support.process import make_private_folder, write_private
 
 OFFER_S = 15.0
-"""Seconds for which an offered spot is kept free for a word of the agent, which may have died."""
+"""Seconds for which an offered spot is kept free until the agent, which may have died, decides."""
 
 _RECORD_SUFFIX = ".record"
 _GPU_SUFFIX = ".gpu"
 
 
 class Record(msgspec.Struct, frozen=True):
-    """The resources of this node that an engine takes which was started on it."""
+    """The resources of this node that are taken by an engine which was started here."""
 
     ask: Ask
     gpu: str | None
@@ -168,8 +168,8 @@ class Supervisor:
     def _free_gpu(self, engines: Mapping[str, Engine]) -> str | None:
         """Return the GPU for the engine; None where Ray keeps none for it.
 
-        After all actors of a node were started anew, Ray may have dealt its GPUs otherwise among them than among the
-        engines, which live on: then the one that is free is found from holder to holder.
+        After all actors of a node were started again, Ray may have assigned its GPUs in another way than before, while
+        the engines live on with theirs. Then the free GPU is found by going from actor to engine, until one is free.
         """
         used = {record.gpu: id for id in engines if (record := self._record_of(id)) is not None and record.gpu}
         used = {gpu: id for gpu, id in used.items() if id != self._replica_id}

@@ -92,7 +92,10 @@ class ServerFollower:
 
     @property
     def resident(self) -> list[str]:
-        """Content keys of adapters that its successor has to have: none, for a server is tried with all of its own."""
+        """Content keys of adapters that a successor has to have: none.
+
+        A server is tried with all adapters that it was started with.
+        """
         return []
 
     async def stop(self) -> None:
@@ -179,5 +182,5 @@ class ServerFollower:
 
 
 async def _itself(url: str) -> str:
-    """Return an address as it is: a socket needs no judgement, for agents alone make them."""
+    """Return an address unchanged: a socket needs no check, since only agents make them."""
     return url

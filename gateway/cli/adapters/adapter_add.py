@@ -24,7 +24,7 @@ UNTRIED = ("inspected", "probed")
 """States of a version that no engine has judged."""
 
 OUTCOME_S = 60
-"""Seconds to wait, unless told otherwise, for an engine to try the new version."""
+"""Seconds to wait for an engine to try the new version, unless a flag sets another time."""
 
 _DESCRIPTION = """\
 Add an adapter, or a new version of it.
@@ -125,7 +125,7 @@ def _upload(client: AdminClient, project: str, arguments: argparse.Namespace) ->
 
 
 def _fetch(client: AdminClient, project: str, arguments: argparse.Namespace) -> int:
-    """Let the server fetch, and watch it until the version is ready or refused."""
+    """Have the server download the adapter, and watch the import until the version is ready or refused."""
     from gateway.cli.adapters.adapter_upload import unless_paused
 
     wanted = {"name": arguments.name, "source": arguments.what, "promote": not arguments.no_promote}

@@ -39,7 +39,8 @@ MAX_PAUSED_S = 600.0
 """Seconds to wait, in all, for a tenant whose adapters were refused: the longest pause, and one more."""
 
 TRANSIENT = frozenset({"wrong_offset", "import_busy"})
-"""Refusals of a piece after which the next attempt may do better: the server has not noticed yet what broke."""
+"""Refusals of a piece after which the next attempt may succeed: the server has not noticed yet that a connection broke.
+"""
 
 
 def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict[str, Any]:

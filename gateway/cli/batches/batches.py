@@ -97,7 +97,7 @@ def _status(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _waited(client: InferenceClient, batch_id: str, *, quiet: bool) -> dict[str, Any]:
-    """Return a batch once it has ended."""
+    """Wait until a batch has ended, and return it."""
     progress = Progress("running", quiet=quiet, unit="lines")
     try:
         while True:

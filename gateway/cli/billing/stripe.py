@@ -9,7 +9,7 @@ MAX_NAMES = 20
 
 
 def warn_of_unbilled(names: Sequence[str], period: str) -> None:
-    """Meter events without a customer are refused by Stripe; a closed month keeps its customers."""
+    """Warn of usage of tenants without a customer: Stripe refuses it, and a closed month keeps its customers."""
     shown = ", ".join(names[:MAX_NAMES]) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
     print(
         f"lorikeet: usage of {period} that Stripe will bill to nobody, since these tenants have no customer "

@@ -104,7 +104,7 @@ def _costs(arguments: argparse.Namespace, client: AdminClient) -> int:
 def _all_buckets(
     client: AdminClient, path: str, arguments: argparse.Namespace, params: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Over all pages; those without usage are left out."""
+    """Return the buckets with usage, over all pages."""
     month_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=DEFAULT_DAYS)
     params["start_time"] = int(month_ago.timestamp()) if arguments.since is None else arguments.since
     if params["start_time"] >= (time.time() if arguments.until is None else arguments.until):

@@ -34,7 +34,7 @@ class Screen:
         self._mid_line = False
 
     def text(self, text: str) -> None:
-        """Write a part of an answer, without what a terminal would obey."""
+        """Write a part of an answer, without control characters that a terminal would obey."""
         shown = text.translate(_CONTROLS) if self._out.isatty() else text
         if shown:
             self._write(shown)
@@ -54,7 +54,7 @@ class Screen:
 
     def prompt(self, model: str) -> str:
         # readline must not count what has no width
-        """Return the text before what the person types."""
+        """Return the text in front of the person's input."""
         return f"\x01{BOLD}\x02{model}>\x01{PLAIN}\x02 " if self._styled else f"{model}> "
 
     def _write(self, text: str) -> None:
@@ -144,7 +144,7 @@ class Session:
                 self._conversation.answered(question, text)
 
     def _adapter(self, name: str) -> None:
-        """Switch to an adapter by its name, or to an alias; what was said stays."""
+        """Switch to an adapter or an alias by its name; the conversation goes on."""
         base = self._conversation.base
         if not name:
             self._list()

@@ -17,7 +17,7 @@ from gateway.cli.parts import checked_path
 from gateway.settings import API_KEY_VARIABLE, URL_VARIABLE, Settings, load_settings, resolved_secrets
 
 DEMO_KEY = "OPENAI_API_KEY"
-"""The name under which the demo's key stands in `demo.env`."""
+"""The variable in `demo.env` that holds the demo's key."""
 
 _ADVICE = {
     "invalid_api_key": f"`lorikeet key create --tenant NAME` makes a key; {API_KEY_VARIABLE} or --key names it",
@@ -126,7 +126,7 @@ def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) ->
 
 
 def _demo_key(settings: Settings, url: str) -> str | None:
-    """Return the data folder's key, if its own server runs at url: LORIKEET_HOST may name a stranger."""
+    """Return the key of the data folder's demo if its own server runs at url: LORIKEET_HOST may name a stranger's."""
     from gateway.serve.bootstrap import read_env_file
     from gateway.serve.lock import running_url
 

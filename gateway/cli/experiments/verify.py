@@ -79,7 +79,7 @@ def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 class OtherDatabase(Exception):
-    """The database is not the one of the server: it says in words what the database has instead of the experiment."""
+    """The error for a database that is not the server's; the message says what it has instead of the experiment."""
 
 
 async def recount(dsn: str, project_id: str, experiment: dict[str, Any]) -> Verification:

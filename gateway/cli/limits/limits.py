@@ -166,7 +166,7 @@ def _path(client: AdminClient, arguments: argparse.Namespace) -> str:
 
 
 def _identity(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields that tell a limit from others, as the API names them."""
+    """Return the fields that identify a limit, as the API names them."""
     identity: dict[str, Any] = {
         "unit": UNITS[arguments.unit],
         "window": arguments.window,

@@ -37,7 +37,7 @@ def add_autoscale(parser: argparse.ArgumentParser) -> None:
 
 
 def autoscale(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Set or remove the bounds of a pool; what is left out stays as it is."""
+    """Set or remove the bounds of a pool; bounds that are not given stay as they are."""
     given = {"min_replicas": arguments.min, "max_replicas": arguments.max, "down_after_seconds": arguments.down_after}
     asked = {name: value for name, value in given.items() if value is not None}
     if arguments.off == bool(asked):
@@ -63,7 +63,7 @@ def show_scalings(arguments: argparse.Namespace, client: AdminClient) -> int:
 
 
 def scaling_in_words(pool: dict[str, Any]) -> str:
-    """Return how the number of a pool's replicas comes about."""
+    """Return a sentence on how the number of a pool's replicas is decided."""
     scaling = pool["scaling"]
     if scaling is None:
         number = pool["num_replicas"]

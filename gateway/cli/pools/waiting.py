@@ -19,7 +19,7 @@ TIMEOUT_S = 1800
 
 
 class WaitingEnded(CommandFailed):
-    """Ctrl-C ended the waiting for a change, which goes on."""
+    """The error after Ctrl-C, which ended the waiting for a change; the change goes on."""
 
     exit_code = EXIT_INTERRUPTED
 
@@ -87,7 +87,10 @@ def _watch(
 
 
 def _check(pool: dict[str, Any], wanted: int) -> None:
-    """Raise CommandFailed where the pool will not come to what was wanted."""
+    """Check that a pool can still become as wanted.
+
+    Raises CommandFailed: when it cannot.
+    """
     name = pool["name"]
     revision = next((each for each in pool["revisions"] if each["revision"] == wanted), None)
     if revision is not None and revision["state"] == "failed" and pool["revision"] != wanted:

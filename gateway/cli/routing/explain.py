@@ -17,7 +17,7 @@ NANOS = 10**9
 
 
 def add_request(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say whose request it is, and what it is like."""
+    """Add the arguments that describe the request to explain, and its sender."""
     parser.add_argument("model", metavar="MODEL", help="model of the request: a route, or any other model")
     whose = parser.add_mutually_exclusive_group(required=True)
     whose.add_argument("--key", metavar="ID", help="id of the API key that the request comes with")
@@ -97,7 +97,7 @@ def _money(nanos: int) -> str:
 
 
 def _also(step: Mapping[str, Any]) -> str:
-    """Return a step's actions beside trying its target, in words."""
+    """Return words on what a step does besides trying its target."""
     plan = []
     if step["wait_ms"]:
         plan.append(f"after {step['wait_ms']} ms")

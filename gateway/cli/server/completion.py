@@ -90,7 +90,7 @@ def script(parser: argparse.ArgumentParser) -> str:
 
 
 def _levels(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, Level]]:
-    """Yield each path of commands, such as " tenant create", with what may follow."""
+    """Yield each path of commands, such as " tenant create", with the words that may follow."""
     level = Level([], {}, [])
     below: dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:

@@ -14,9 +14,9 @@ import msgspec
 
 
 class State(enum.StrEnum):
-    """The thing that a connection waits for: the first that holds.
+    """The states in which a connection waits, in the order in which they are tried.
 
-    A value names the log event of a bound that is passed.
+    A value names the log event of a passed bound.
     """
 
     UNREAD = "client_does_not_read"
@@ -63,7 +63,7 @@ class Watch:
         self._num_bytes = 0
 
     def start(self, bound: Bound | None) -> None:
-        """Hold the connection to another bound, or to none, from now on."""
+        """Apply another bound to the connection from now on; None: no bound."""
         self._bound, self._num_bytes = bound, 0
         if bound is not None and bound.max_s < math.inf:
             loop = asyncio.get_running_loop()

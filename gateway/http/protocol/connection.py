@@ -127,7 +127,7 @@ class Connection(HttpToolsProtocol):
         self.loop.call_later(LINGER_S, self._close)
 
     def _leave(self) -> None:
-        """Tell the request that runs that nobody waits for its reply."""
+        """Tell the running request that its client has left."""
         self.cycle.disconnected = True
         self.cycle.message_event.set()
         call = self.cycle.scope["state"].get("call")

@@ -1,4 +1,4 @@
-"""Whole replies as bytes, for connections that end with one: most before there is a request."""
+"""Whole replies as bytes, for connections that end with the reply, mostly before there is a request."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class LastWrites:
 
 
 def fitting(cycle: RequestResponseCycle, app: Any) -> Any:
-    """Return the application as the client of one request can read its replies."""
+    """Return the application with the replies of one request fitted to what its client can read."""
     if cycle.scope["http_version"] == "1.0":
         return _without_chunks(cycle, app)
     return _ending_unasked(cycle, app) if cycle.waiting_for_100_continue else app

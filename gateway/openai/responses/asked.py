@@ -36,7 +36,7 @@ from gateway.pipeline.run import Run
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request for a response, as it was understood."""
+    """A request for a response, after its fields were checked and translated."""
 
     wire: CreateResponse
     tools: ResponseTools
@@ -61,7 +61,7 @@ class Asked(msgspec.Struct, frozen=True):
         return id_of(self.wire.conversation)
 
     def initial(self, sampling: SamplingParams, random_part: str, *, is_stored: bool) -> ResponseObject:
-        """Return the response without output. sampling: with what an adapter adds to the client's own."""
+        """Return the response without output. sampling: the client's values, and the adapter's for all others."""
         return initial_response(
             self.wire,
             self.tools,

@@ -254,7 +254,7 @@ def _thought(item: ReasoningItem, opened: Open | None, path: str) -> str:
 
 
 def _add_thoughts(messages: list[Message], thoughts: list[str]) -> None:
-    """Add thoughts to the answer that followed them, for templates that show them; they are dropped where none did."""
+    """Add reasoning to the answer that followed it, for templates that show it; drop reasoning without an answer."""
     reasoning = "\n".join(filter(None, thoughts))
     thoughts.clear()
     if reasoning and messages[-1]["role"] == "assistant":

@@ -144,7 +144,7 @@ class Error(Event, frozen=True, kw_only=True, tag="error"):
 
 
 Delta = TextDelta | ReasoningDelta | ArgumentsDelta | InputDelta
-"""The events whose sizes tell how long tokens are."""
+"""The events that carry new text, whose sizes would tell how long tokens are."""
 
 ResponseEvent = (
     Created

@@ -36,12 +36,12 @@ from gateway.openai.responses.items import (
 from gateway.openai.shared.logprobs import ChatTokenLogprob
 
 Numbers = Callable[[], int]
-"""Gives each event its number."""
+"""Gives events their numbers, one after the other."""
 
 Logprobs = Sequence[ChatTokenLogprob]
 
 Seal = Callable[[str], str]
-"""Seals reasoning for its client to keep; the same text always alike."""
+"""Seals reasoning for its client to keep. The same text is always sealed to the same bytes."""
 
 
 class OpenItem(Protocol):

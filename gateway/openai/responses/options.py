@@ -122,7 +122,7 @@ def initial_response(
     is_stored: bool,
     conversation_id: str | None = None,
 ) -> ResponseObject:
-    """Return a response that has no output yet. sampling: with what an adapter adds to the client's own."""
+    """Return a response that has no output yet. sampling: the client's values, and the adapter's for all others."""
     text, reasoning = wire.text, wire.reasoning
     return ResponseObject(
         id=id,

@@ -83,10 +83,9 @@ class Ids(Protocol):
 
 
 class Progress:
-    """One response.
+    """The progress of one response. Call `begin` first, `add_text` and `call` as output comes, `stop`, then `finish`.
 
-    Call `begin` first, `add_text` and `call` as text and calls come, `stop`, then `finish`; or `fail`, once at any time
-    after `begin`.
+    Call `fail` instead, once, at any time after `begin`.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Progress:
         self._num_reasoning_tokens = 0
 
     def restore(self, events: Sequence[ResponseEvent], num_reasoning_tokens: int) -> None:
-        """Bring a response that has not begun to where these events end, which are all that it had."""
+        """Bring a response that has not begun into the state after these events, which are all that it has had."""
         for event in events:
             match event:
                 case InProgress():
@@ -219,7 +218,7 @@ class Progress:
         return [Completed(sequence_number=self._numbers(), response=self.response)]
 
     def fail(self, error: GatewayError, usage: ResponseUsage) -> list[ResponseEvent]:
-        """Return the last events of a response that failed: what was said of it so far stays."""
+        """Return the last events of a response that failed. The output so far stays."""
         events = self._close("incomplete")
         detail = body_of(error).error
         events.append(
@@ -242,7 +241,7 @@ class Progress:
         return [*events, Failed(sequence_number=self._numbers(), response=self.response)]
 
     def cancel(self, usage: ResponseUsage) -> list[ResponseEvent]:
-        """Return the last events of a response that was cancelled: what was said of it so far stays."""
+        """Return the last events of a response that was cancelled. The output so far stays."""
         events = self._close("incomplete")
         self._change(output=list(self._output), usage=self._counted(usage), conversation=None, status="cancelled")
         return [*events, Failed(sequence_number=self._numbers(), response=self.response)]

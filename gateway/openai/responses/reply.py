@@ -103,7 +103,10 @@ class Reply:
         return ResponseEvents(self, self._progress(), is_padded=is_padded)
 
     async def whole(self, collected: Collected) -> ResponseObject:
-        """Return the reply as one object. To be stored it says that it is; to be sent, what came of that."""
+        """Return the reply as one object.
+
+        The stored form says that the response is stored; the sent form says whether it was.
+        """
         if self._whole is not None:
             conversation = self._whole.conversation if self.is_added else None
             return msgspec.structs.replace(self._whole, store=self.is_stored, conversation=conversation)
@@ -210,11 +213,11 @@ class ResponseEvents:
         return [*map(self._encoded, self._progress.cancel(self._usage_so_far))]
 
     def bill(self, usage: ResponseUsage) -> None:
-        """Have a failure or a cancellation show this usage, whatever was counted here."""
+        """Have a failed or cancelled response show this usage, whatever this gateway has counted."""
         self._billed = usage
 
     def restore(self, encoded: Sequence[bytes], counts: Counts) -> None:
-        """Bring a response that has not begun to where these events end, which are all that it had."""
+        """Bring a response that has not begun into the state after these events, which are all that it has had."""
         self._progress.restore([*map(_decoded, encoded)], counts.reasoning)
         self._num_tokens, self._prompt_tokens, self._has_begun = counts.output, counts.input, True
 
@@ -264,7 +267,7 @@ def _decoded(encoded: bytes) -> ResponseEvent:
 
 
 def _num_shown_bytes(event: TextDelta | ReasoningDelta | ArgumentsDelta | InputDelta) -> int:
-    """Return the size of what an event shows of the model's tokens."""
+    """Return the number of bytes of an event that show the model's tokens."""
     size = len(msgspec.json.encode(event.delta))
     return size + len(msgspec.json.encode(event.logprobs)) if isinstance(event, TextDelta) else size
 

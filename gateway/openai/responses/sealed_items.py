@@ -19,7 +19,7 @@ from gateway.support.cipher import Cipher, Place, Sealed
 
 MAX_SEALED_CHARS = 20 << 20
 MAX_CONTENT_BYTES = 8 << 20
-"""The most characters of sealed content that are looked at, and bytes of what they may become."""
+"""The most characters of sealed content that are decoded, and the most bytes of the decoded content."""
 
 VERSION = b"\x01"
 
@@ -33,7 +33,7 @@ class SealedItems:
         self._cipher = cipher
 
     def seal(self, content: str, project_id: str, base: str, kind: Kind) -> str:
-        """Return content sealed for a project and a base model; the same content always alike."""
+        """Return content sealed for a project and a base model. The same content is always sealed to the same bytes."""
         compressed = zlib.compress(content.encode(errors="replace"))
         sealed = self._cipher.seal(compressed, _place(project_id, base, kind), is_repeatable=True)
         return base64.b64encode(VERSION + msgspec.msgpack.encode(sealed)).decode()

@@ -38,12 +38,12 @@ _ITEMS = msgspec.json.Decoder(list[Item])
 
 
 def known_form(response_id: str) -> str:
-    """Return the id of a response, or "", which is nobody's, for a text that can be none."""
+    """Return a text if it has the form of a response's id, else "", which is no response's id."""
     return response_id if _RESPONSE_ID.fullmatch(response_id) else ""
 
 
 def known_conversation(conversation_id: str) -> str:
-    """Return the id of a conversation, or "", which is nobody's, for a text that can be none."""
+    """Return a text if it has the form of a conversation's id, else "", which is no conversation's id."""
     return conversation_id if _CONVERSATION_ID.fullmatch(conversation_id) else ""
 
 
@@ -63,7 +63,7 @@ def is_to_be_stored(caller: Principal, wanted: bool | None) -> bool:
 
 
 def not_allowed(what: str, param: str | None = None) -> InvalidRequest:
-    """Return the refusal of what a project does not allow to be stored."""
+    """Return the refusal of a request to store content that the project does not allow to be stored."""
     return InvalidRequest(
         f"This project does not allow {what}. An operator allows it with `lorikeet tenant modify NAME --store-days N`.",
         param=param,
@@ -144,7 +144,7 @@ class Earlier:
         return await maybe_in_thread(num_bytes, lambda: [_ITEM.decode(each.content) for each in items_json])
 
     def charge(self, caller: Principal, num_bytes: int) -> None:
-        """Count bytes that are worked on for a request as if its client had sent them."""
+        """Count bytes of stored items against the request's pace, as if its client had sent them."""
         self._bodies.charge(caller, num_bytes)
 
     async def add(self, caller: Principal, conversation_id: str, own: Sequence[Item], whole: ResponseObject) -> bool:

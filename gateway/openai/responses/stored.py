@@ -176,7 +176,7 @@ def stored_responses(
 
 
 def _items_of(kept: bytes, id: str) -> list[Item]:
-    """Return the input of a response that is kept as its request alone, as it would be stored."""
+    """Return the input items of a response of which only the request is stored, in the form of stored items."""
     request = msgspec.msgpack.decode(kept, type=BackgroundRequest)
     return numbered(request.items(), id.removeprefix("resp_"))
 

@@ -68,7 +68,7 @@ async def truncated(
     sizes = [num_tool_bytes + each for each in _sizes(messages)]
 
     async def room(num_turns: int) -> int:
-        """Return the tokens that are left without so many turns: fewer than none where they do not fit."""
+        """Return the tokens that are left in the context without this many turns; negative if they do not fit."""
         shortened = Conversation(without_oldest(messages, num_turns), tools.use, rendering)
         try:
             num_tokens, most = await pipeline.tokens.counted(context, shortened, "input")

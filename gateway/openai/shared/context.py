@@ -80,7 +80,7 @@ def attach(call: Call, run: Run) -> None:
 
 
 def show_cost(call: Call, run: Run, usages: Sequence[Usage]) -> None:
-    """Have a whole reply tell its cost, where the operator allows that and it is known before the ledger has it."""
+    """Have a whole reply show its cost, if the operator allows that and the cost is known before the ledger has it."""
     nanos = None if run.details is None else run.details.cost_nanos(usages)
     if nanos is not None:
         call.headers = (*call.headers, (COST_HEADER, str(nanos)))

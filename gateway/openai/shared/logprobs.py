@@ -57,7 +57,7 @@ class TextLogprobs(msgspec.Struct, frozen=True):
     text_offset: list[int]
 
     def followed_by(self, other: TextLogprobs) -> TextLogprobs:
-        """Return the lists of both, those of `other` after these."""
+        """Return these lists, followed by the lists of `other`."""
         return TextLogprobs(
             self.tokens + other.tokens,
             self.token_logprobs + other.token_logprobs,
@@ -90,7 +90,7 @@ def _id_as_bytes(token_id: int) -> bytes:
 
 
 def id_name(token_id: int) -> str:
-    """Return the name of a token that has no text of its own to be told apart by."""
+    """Return a name for a token by its id, if its text does not distinguish it."""
     return f"token_id:{token_id}"
 
 
@@ -138,7 +138,7 @@ def token_name(raw: bytes) -> str:
 
 
 def _is_plain(byte: int) -> bool:
-    """Return whether a byte is shown as its character among others that are not: printable ASCII but the backslash."""
+    """Return whether a byte is shown as a character: printable ASCII except the backslash."""
     return 0x20 <= byte < 0x7F and byte != 0x5C
 
 

@@ -49,7 +49,7 @@ def as_list(shown: Sequence[tuple[str, Any]], has_more: bool) -> dict[str, Any]:
 
 
 def unknown_cursor(after: str | None) -> InvalidRequest:
-    """Return the refusal of a page that is to follow what is not in the list."""
+    """Return the refusal of a page that is to follow an object which is not in the list."""
     return InvalidRequest(
         f"Invalid value for 'after': this list has nothing with the id '{(after or '')[:MAX_SHOWN]}'.",
         param="after",

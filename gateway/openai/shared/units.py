@@ -1,4 +1,4 @@
-"""The words of a request about experiments: its unit, an arm that it asks for, or that it takes part in none."""
+"""The fields of a request about experiments: its unit, and the arm that it asks for, or that it wants none."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class _Asked(msgspec.Struct):
-    """The stored part of a request, as its client wrote it: the messages, and the fields that the stored reply has."""
+    """The parts of a request that are stored as its client wrote them: messages, and fields that the stored reply has."""
 
     messages: msgspec.Raw
     temperature: msgspec.Raw = _NULL
@@ -197,7 +197,7 @@ def stored_chats(chats: StoredChats, bodies: Bodies) -> list[HTTPRouteHandler]:
 
 
 def _shown(chat: StoredChat) -> dict[str, Any]:
-    """Return a StoredChatCompletion, whatever fields a reply had when it was stored."""
+    """Return a stored chat completion as a reply, whatever fields it had when it was stored."""
     fields: dict[str, Any] = dict(_FIELDS.decode(chat.reply))
     return fields | {"metadata": chat.metadata, "request_id": request_of(chat.id)}
 

@@ -37,7 +37,7 @@ def schemas_of(kinds: Iterable[Any]) -> tuple[dict[Any, JsonSchema], dict[str, J
 
 
 def _identity(name: str, fields: Iterable[str]) -> tuple[str, frozenset[str]]:
-    """Return the key that a component and its struct share, also where the document has two structs of one name."""
+    """Return the key that a component and its struct share; two structs of one name have different keys."""
     return name, frozenset(fields)
 
 

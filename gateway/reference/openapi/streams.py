@@ -16,7 +16,7 @@ STREAM = "text/event-stream"
 
 
 def kinds_of(shape: Shape) -> tuple[Any, ...]:
-    """Return the types of what the data of a stream's events may hold."""
+    """Return the types of the data of a stream's events."""
     if shape.event is None:
         return ()
     return get_args(shape.event) or (shape.event, ErrorBody)

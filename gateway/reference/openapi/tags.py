@@ -12,7 +12,7 @@ _WORDS = {"api": "API", "totp": "TOTP", "id": "id"}
 
 
 class Tag(msgspec.Struct, frozen=True, order=True):
-    """A part of the document, and the group that it stands in."""
+    """A part of the document, and the group of parts that it belongs to."""
 
     group: str
     name: str
@@ -48,7 +48,7 @@ def tag_of(path: str) -> Tag:
 
 
 def grouped(tags: set[Tag]) -> list[dict[str, Any]]:
-    """Return `x-tagGroups`, in which what operators and users look for first comes first."""
+    """Return `x-tagGroups`, with the parts first that operators and users look for first."""
     ordered = sorted(tags, key=lambda tag: tag.name.lower())
     return [
         {"name": group, "tags": [tag.name for tag in ordered if tag.group == group]}

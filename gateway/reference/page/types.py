@@ -14,7 +14,7 @@ import msgspec
 JsonSchema = dict[str, Any]
 
 MANY_VALUES = 12
-"""The number of values above which they are not listed one by one in the type of a field."""
+"""The number of values above which the type of a field does not list them."""
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ def words(schema: JsonSchema) -> list[Word]:
 
 
 def without_null(schema: JsonSchema) -> JsonSchema:
-    """Return the schema of a field that may be left out, where null says the same, without null."""
+    """Return a field's schema without null, if null means the same as leaving the field out."""
     left = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
     if not left or len(left) == len(schema["anyOf"]):
         return schema
@@ -122,7 +122,7 @@ def _number(value: float) -> str:
 
 
 def _bounds(schema: JsonSchema, least: str, most: str) -> str:
-    """Return how many items there may be, up to the word before what each item is."""
+    """Return words for the number of items, up to the word before the type of an item."""
     low, high = schema.get(least), schema.get(most)
     if high is None:
         return " of "

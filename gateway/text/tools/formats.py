@@ -30,7 +30,7 @@ class CallFormat(msgspec.Struct, frozen=True):
     """The length of a call's id, where the template wants to know; else None."""
 
     def head(self, name: str) -> str:
-        """Return all of a call that precedes its arguments."""
+        """Return the text of a call up to its arguments."""
         return f"{self.before_name}{name}{self.before_arguments}"
 
     def write(self, calls: list[tuple[str, str]]) -> str:
@@ -61,7 +61,7 @@ LLAMA = CallFormat(
     end="}",
     parallel=False,
 )
-"""Llama 3.1 and later, of its own tools: the call is the reply."""
+"""The format of Llama 3.1 and later for tools of the user's: the whole reply is one call."""
 
 MISTRAL = CallFormat(
     trigger="[TOOL_CALLS]",

@@ -82,7 +82,7 @@ class CallParser:
         return parsed
 
     def _read_content(self, parsed: Parsed, is_all: bool) -> bool:
-        """Read up to what is a call, or may be one once more has come. Return whether to go on."""
+        """Read the content up to a call, or up to text that may begin one. Return whether to go on."""
         at, start = self._find_start(self._held)
         if start is None and is_all and not self._is_cut_call(self._held[at:]):
             at = len(self._held)

@@ -95,7 +95,7 @@ class Following:
 
 
 class Followers:
-    """The streams of one gateway process. One look at the database is for all of them."""
+    """The followed streams of one gateway process. They share one query of the database at a time."""
 
     def __init__(self, background: BackgroundResponses) -> None:
         self._background = background
@@ -141,7 +141,10 @@ class Followers:
             progress = found
 
     async def _changed(self, key: Key, progress: Progress) -> Progress | None:
-        """Return how far a response is once that has changed, None where it is gone; the same after ALIVE_S."""
+        """Wait until a response has made progress, and return the progress; None if the response is gone.
+
+        After ALIVE_S without progress, return the same progress again.
+        """
         try:
             async with asyncio.timeout(ALIVE_S):
                 while (found := await self._next_poll(key)) == progress:
@@ -158,7 +161,7 @@ class Followers:
         return await waiter
 
     async def _poll(self) -> None:
-        """Look at all that somebody waits for, until nobody does."""
+        """Poll the progress of all followed responses, until nobody follows any."""
         while self._waiting:
             await asyncio.sleep(POLL_S)
             waiting, self._waiting = self._waiting, {}

@@ -17,7 +17,7 @@ _ITEMS = msgspec.json.Decoder(list[Item])
 
 
 class BackgroundRequest(msgspec.Struct, frozen=True):
-    """The parts of a request that it takes to run it as if its client had just sent it."""
+    """The stored parts of a request that are needed to run it as if its client had just sent it."""
 
     request_id: str
     body: bytes
@@ -58,5 +58,5 @@ def referenced_items(wire: CreateResponse, items: Sequence[Item]) -> bytes:
 
 
 def of_experiments(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers that are kept of a request."""
+    """Return the headers of a request that experiments read, which are stored with it."""
     return [(bytes(name), bytes(value)) for name, value in headers if name.startswith(_PREFIX)]

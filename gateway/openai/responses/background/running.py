@@ -77,7 +77,7 @@ class RunTools(msgspec.Struct, frozen=True):
 
 
 class Lost(Exception):
-    """Another gateway has the response, or it was deleted."""
+    """The error of a run whose response was deleted, or taken by another gateway."""
 
 
 EXPECTED: tuple[type[Exception], ...] = (Lost, *FAILURES)
@@ -195,7 +195,7 @@ class Running:
         return self._events.response.status
 
     async def _bill(self) -> None:
-        """Have the response show what it is billed, where the ledger learns that soon."""
+        """Wait a moment for the ledger's count of the response, and have the response show it."""
         if not self._billed_as:
             return
         turn, ids = self.claim.turn, [row_id(self._billed_as, index) for index in range(MAX_ROWS)]
@@ -279,12 +279,12 @@ class Running:
         )
 
     async def _durably(self, write: Coroutine[None, None, None]) -> None:
-        """Have a write done to its end, also where the run is cancelled meanwhile."""
+        """Finish a write, even if the run is cancelled meanwhile."""
         self._writing = asyncio.create_task(write)
         await asyncio.shield(self._writing)
 
     async def _log(self) -> None:
-        """Make new events durable, which others may show from then on.
+        """Write new events to the log, so that they are durable and may be shown.
 
         Raises Lost: when the response is not this gateway's any more.
         """
@@ -359,7 +359,7 @@ class Running:
         return logged, msgspec.msgpack.decode(counts, type=Counts) if counts else Counts()
 
     def _plain_events(self) -> ResponseEvents:
-        """Return the response as it begins, without a run."""
+        """Return an encoder of the response's events before there is a run."""
         wire = self._wire
         num_input = 1 if isinstance(wire.input, str) else len(wire.input)
         reply = Reply(
