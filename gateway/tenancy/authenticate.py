@@ -53,7 +53,7 @@ class Authenticator:
         self._writer.start()
 
     async def stop(self) -> None:
-        """Stop listening; the uses noted so far are written."""
+        """Stop listening, and write the uses of keys that were noted so far."""
         await self._writer.stop()
         await self.changes.stop()
         await self._flush_uses()
@@ -149,7 +149,7 @@ class Authenticator:
             self._cache.forget_all()
 
     async def _flush_uses(self) -> None:
-        """Write and forget what was noted; kept for the next time while the database is away."""
+        """Write the noted uses of keys to the database. They are kept for the next time while the database is away."""
         if not self._used_at:
             return
         used_at, self._used_at = self._used_at, {}
@@ -162,9 +162,11 @@ class Authenticator:
 
 
 def principal_of(key: FoundKey) -> Principal:
-    """Everything about the key that a request needs. A user's key never does more than the user may.
+    """Return the principal of a key: all facts about the key that a request needs.
 
-    Without a role, neither in the organization nor in the key's project, the user has no part in it, and the key none.
+    A user's key never does more than the user may. Without a role, neither in the organization nor in the key's
+    project,
+    the user has no part in it, and the key none.
     """
     scopes, permissions = frozenset(key.scopes), of_scopes(key.scopes)
     if key.owned_by_user:

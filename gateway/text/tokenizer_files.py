@@ -54,7 +54,7 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
     """Read the tokenizer of a model folder.
 
     Raises FileNotFoundError: when `tokenizer.json` is missing.
-    Raises BadTokenizer: when a file is none of a tokenizer's.
+    Raises ValueError: when a file beside it names a token that is none.
     """
     path = folder / "tokenizer.json"
     if not path.exists():
@@ -90,7 +90,7 @@ def _has_segments(config: dict[str, Any]) -> bool:
 
 
 def _add_missing(backend: Tokenizer, declared: list[AddedToken], config: dict[str, Any]) -> None:
-    """Give a tokenizer the tokens that its own file lacks, or has in another way."""
+    """Add tokens to a tokenizer that its own file lacks, or has with other properties."""
     present = backend.get_added_tokens_decoder().values()
     known = {repr(token) for token in present}
     missing: list[str | AddedToken] = [token for token in declared if repr(token) not in known]
@@ -191,10 +191,7 @@ def _check_extra(file: str, extra: Any) -> None:
 
 
 def _token(file: str, key: str, value: Any) -> Any:
-    """Return a token that a file writes as an object as an AddedToken, and one that it writes as a text as it is.
-
-    Raises BadTokenizer: for what is neither.
-    """
+    """Return a token that a file has as an object as an AddedToken, and a token that it has as text as text."""
     if isinstance(value, str):
         return value
     try:

@@ -65,7 +65,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class _Asked(msgspec.Struct):
-    """The parts of a request that are stored as its client wrote them: messages, and fields that the stored reply has."""
+    """The parts of a request that are stored as its client wrote them: messages, and fields that replies show."""
 
     messages: msgspec.Raw
     temperature: msgspec.Raw = _NULL
