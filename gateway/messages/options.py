@@ -55,7 +55,7 @@ def text_request(wire: CreateMessage, prompt: Conversation) -> TextRequest:
         names=FieldNames(
             prompt="messages",
             max_tokens="max_tokens",
-            grammar=FORMAT if grammar is not None else "tools" if prompt.tools is not None else None,
+            grammar=f"{FORMAT}.schema" if grammar is not None else "tools" if prompt.tools is not None else None,
         ),
         sampling=SamplingParams(
             max_tokens=0,

@@ -18,13 +18,13 @@ MAX_LOGPROB_VALUES = 1 << 22
 
 def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
     """Return the most tokens to generate, such that prompt and completion fit the context and the tenant's bounds."""
-    check_prompt(sizes, num_prompt_tokens, request.names.prompt)
+    check_prompt(sizes, num_prompt_tokens, request.names.this_prompt)
     left, min_tokens = context - num_prompt_tokens, request.sampling.min_tokens
     needed = 1 if request.max_tokens is None or request.clips_max_tokens else request.max_tokens
     if left < min(needed, 1):
-        raise too_long(context, num_prompt_tokens, request.names.prompt)
+        raise too_long(context, num_prompt_tokens, request.names.this_prompt)
     if left < needed:
-        raise too_long(context, num_prompt_tokens, request.names.prompt, needed, request.names.max_tokens)
+        raise too_long(context, num_prompt_tokens, request.names.this_prompt, needed, request.names.max_tokens)
     allowed = left
     if sizes.completion is not None:
         allowed = min(allowed, sizes.completion)
@@ -80,10 +80,11 @@ def too_long(
 ) -> InvalidRequest:
     """Return the refusal of a prompt of num_tokens tokens; at least that many if the prompt was not read."""
     count = f"at least {num_tokens}" if is_at_least else str(num_tokens)
+    where = f"'{prompt_field}'" if prompt_field.endswith("]") else f"the {prompt_field}"
     more = f" and asks for {asked} more in the completion" if asked else ""
     return InvalidRequest(
         f"This model's maximum context length is {context} tokens. However, your request has {count} tokens in "
-        f"the {prompt_field}{more}.",
+        f"{where}{more}.",
         param=asked_field or prompt_field,
         code="context_length_exceeded",
     )
@@ -92,15 +93,15 @@ def too_long(
 def check_ids(field: str, token_ids: Collection[int], vocab_size: int) -> None:
     """Check that token ids are of the model's vocabulary.
 
-    Raises InvalidRequest: when one is not.
+    Raises InvalidRequest: when one is not, by its place in a list.
     """
     if not token_ids or 0 <= min(token_ids) <= max(token_ids) < vocab_size:
         return
-    for token_id in token_ids:
+    for index, token_id in enumerate(token_ids):
         if not 0 <= token_id < vocab_size:
             raise InvalidRequest(
                 f"Invalid token id {token_id} in '{field}': token ids must be from 0 to {vocab_size - 1}.",
-                param=field,
+                param=f"{field}[{index}]" if isinstance(token_ids, Sequence) else field,
                 code="invalid_value",
             )
 

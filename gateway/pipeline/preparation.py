@@ -143,7 +143,7 @@ class Preparation:
             key_owner,
             context.trace.header,
         )
-        return Prepared(generation, tag, request.names.grammar, request.names.prompt)
+        return Prepared(generation, tag, request.names.grammar, request.names.this_prompt)
 
     async def embedding(
         self,
@@ -175,9 +175,9 @@ class Preparation:
         request = with_prompt(request, task)
         prompt = await self._tokenizing.prepared_prompt(context.fair_account, model, request)
         if prompt.num_tokens > capabilities.max_model_len:
-            raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
+            raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.this_prompt)
         sizes = (await self._limiter.rules(context.principal, route.model)).sizes
-        check_prompt(sizes, prompt.num_tokens, request.names.prompt)
+        check_prompt(sizes, prompt.num_tokens, request.names.this_prompt)
         check_dimensions(request.dimensions, capabilities.embedding_size, capabilities.embedding_sizes)
         is_delivered = route.treatment is None
         tier = request.service_tier if context.batch is None else BATCH_TIER

@@ -21,12 +21,19 @@ class FieldNames(msgspec.Struct, frozen=True):
     """The client's names of the fields that only the pipeline can find wrong."""
 
     prompt: str
+    index: int | None = None
+    """The place of the prompt in the list that the field holds; None: the field holds the prompt alone."""
     max_tokens: str = "max_tokens"
     n: str = "n"
     grammar: str | None = None
     logprobs: str = "logprobs"
     shows_prompt: str | None = None
     """The field that asks for the tokens of the prompt as the model gets it; None: no field does."""
+
+    @property
+    def this_prompt(self) -> str:
+        """The name of the place of the prompt, such as `input[1]`."""
+        return self.prompt if self.index is None else f"{self.prompt}[{self.index}]"
 
 
 class TextRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ class Tokenizing:
 
         Raises InvalidRequest: for a prompt that cannot fit the model's context, most of them without reading it.
         """
-        wanted, field = request.max_prompt_tokens, request.names.prompt
+        wanted, field = request.max_prompt_tokens, request.names.this_prompt
         cut = _beginning_within if request.keeps_first else _end_within
         fit = partial(_within if wanted is None else cut, model.capabilities, field)
         if wanted is None and isinstance(request.prompt, list):

@@ -87,7 +87,7 @@ def test_one_of_the_choices_is_the_answer(openai: OpenAI) -> None:
 def test_a_grammar_that_is_none_is_a_refusal_that_names_its_field(openai: OpenAI) -> None:
     with pytest.raises(BadRequestError) as refused:
         openai.completions.create(model=BASE, prompt="a", extra_body={"structured_outputs": {"regex": "(("}})
-    assert refused.value.param == "structured_outputs"
+    assert refused.value.param == "structured_outputs.regex"
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last"])

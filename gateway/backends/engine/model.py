@@ -81,9 +81,13 @@ class EngineModel:
             else prompt
         )
         if not token_ids:
-            raise InvalidRequest(f"The {field} must have at least one token.", param=field, code="invalid_value")
-        if not isinstance(prompt, str) and not 0 <= min(token_ids) <= max(token_ids) < self.config.vocab_size:
+            raise InvalidRequest(f"'{field}' must have at least one token.", param=field, code="invalid_value")
+        vocab_size = self.config.vocab_size
+        if not isinstance(prompt, str) and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+            wrong = next(index for index, each in enumerate(token_ids) if not 0 <= each < vocab_size)
             raise InvalidRequest(
-                f"Token ids must be in 0..{self.config.vocab_size - 1}.", param=field, code="invalid_value"
+                f"Invalid value for '{field}[{wrong}]': token ids must be in 0..{vocab_size - 1}.",
+                param=f"{field}[{wrong}]",
+                code="invalid_value",
             )
         return PreparedPrompt(token_ids, len(token_ids))

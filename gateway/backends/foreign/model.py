@@ -80,7 +80,7 @@ class OpaqueModel:
                 code="unsupported_value",
             )
         if not prompt:
-            raise InvalidRequest(f"The {field} must have at least one token.", param=field, code="invalid_value")
+            raise InvalidRequest(f"'{field}' must have at least one token.", param=field, code="invalid_value")
         num_bytes = len(prompt.encode(errors="replace"))
         return self._bounded(num_bytes, num_bytes + MESSAGE_TOKENS, field)
 

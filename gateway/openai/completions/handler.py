@@ -22,7 +22,7 @@ from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
-from gateway.openai.completions.prompts import prompts
+from gateway.openai.completions.prompts import place_of, prompts
 from gateway.openai.completions.stream import CompletionEvents, ShownPrompt
 from gateway.openai.completions.wire import (
     COMPLETION_NO_EFFECT,
@@ -80,7 +80,8 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
         with_usage = include_usage(wire)
         _check(wire)
         given = prompts(wire.prompt, "prompt", MAX_PROMPTS)
-        run = await pipeline.complete(context, [_text_request(wire, each) for each in given])
+        asked = [_text_request(wire, each, place_of(wire.prompt, index)) for index, each in enumerate(given)]
+        run = await pipeline.complete(context, asked)
         attach(call, run)
         shown = [
             ShownPrompt(_echo(run, index) if wire.echo else "", token_ids)
@@ -146,7 +147,8 @@ def _num_choices(wire: CompletionRequest) -> tuple[int, int]:
     return num_choices, wire.best_of or num_choices
 
 
-def _text_request(wire: CompletionRequest, prompt: str | list[int]) -> TextRequest:
+def _text_request(wire: CompletionRequest, prompt: str | list[int], place: int | None) -> TextRequest:
+    """Return the pipeline's request for one prompt. place: as `index` of FieldNames."""
     grammar, grammar_field = requested_grammar(None, wire.structured_outputs)
     num_choices, num_candidates = _num_choices(wire)
     chooses = num_candidates > num_choices  # by log-probabilities, whether they are shown or not
@@ -159,6 +161,7 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int]) -> TextReque
         prompt=prompt,
         names=FieldNames(
             prompt="prompt",
+            index=place,
             n="best_of" if chooses else "n",
             grammar=grammar_field,
             logprobs=_logprobs_field(wire),

@@ -29,5 +29,13 @@ def prompts(given: str | list[str | int | list[int]], field: str, at_most: int) 
     )
 
 
+def place_of(given: object, index: int) -> int | None:
+    """Return the place of a prompt in its field, as in FieldNames; None where the field is one prompt.
+
+    given: the field. index: the place of the prompt among those that `prompts` returned.
+    """
+    return index if isinstance(given, list) and not isinstance(given[0], int) else None
+
+
 def _all_ints(given: list[str | int | list[int]]) -> TypeGuard[list[int]]:
     return countOf(map(type, given), int) == len(given)  # the types that JSON is decoded to, at half of the time

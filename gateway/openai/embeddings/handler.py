@@ -21,7 +21,7 @@ from gateway.http.disconnect import unless_disconnected
 from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
-from gateway.openai.completions.prompts import prompts
+from gateway.openai.completions.prompts import place_of, prompts
 from gateway.openai.embeddings.wire import (
     EMBEDDING_NO_EFFECT,
     MAX_INPUTS,
@@ -69,8 +69,9 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
         note_user(call, wire.user)
         refuse_unsupported(wire, EMBEDDING_NO_EFFECT)
         inputs = prompts(wire.input, "input", MAX_INPUTS)
-        _check_lengths(inputs)
-        run = await pipeline.embed(context, [embedding_request(wire, each) for each in inputs], bounds_of(wire))
+        _check_lengths(wire, inputs)
+        asked = [embedding_request(wire, each, place_of(wire.input, index)) for index, each in enumerate(inputs)]
+        run = await pipeline.embed(context, asked, bounds_of(wire))
         attach(call, run)
         results = await unless_disconnected(call, run.embed())
         show_cost(call, run, [usage for _, usage in results])
@@ -90,11 +91,11 @@ def bounds_of(wire: EmbeddingsRequest) -> EmbeddingBounds:
     return EmbeddingBounds(None if wire.encoding_format == "base64" else MAX_NUMBERS, MAX_TOTAL_TOKENS)
 
 
-def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int]) -> EmbeddingRequest:
-    """Return the pipeline's request for one input."""
+def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int], place: int | None = None) -> EmbeddingRequest:
+    """Return the pipeline's request for one input. place: as `index` of FieldNames."""
     return EmbeddingRequest(
         prompt=prompt,
-        names=FieldNames(prompt="input"),
+        names=FieldNames("input", place),
         pooling=wire.pooling,
         prompt_name=wire.prompt_name,
         input_type=_INPUT_TYPES.get(wire.input_type or ""),
@@ -105,15 +106,16 @@ def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int]) -> Embed
     )
 
 
-def _check_lengths(inputs: Sequence[str | list[int]]) -> None:
+def _check_lengths(wire: EmbeddingsRequest, inputs: Sequence[str | list[int]]) -> None:
     """Check the lengths of the inputs before anything is tokenized.
 
     Raises InvalidRequest: when an input is empty, or all token ids together are too many.
     """
     for index, each in enumerate(inputs):
         if not each:
+            field = FieldNames("input", place_of(wire.input, index)).this_prompt
             raise InvalidRequest(
-                f"Invalid value for 'input[{index}]': an input cannot be empty.", param="input", code="invalid_value"
+                f"Invalid value for '{field}': an input cannot be empty.", param=field, code="invalid_value"
             )
     check_total(
         sum(len(each) for each in inputs if not isinstance(each, str)), EmbeddingBounds(None, MAX_TOTAL_TOKENS), "input"

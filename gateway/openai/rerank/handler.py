@@ -111,7 +111,7 @@ def _documents(wire: RerankRequest) -> list[str]:
         if not document:
             raise InvalidRequest(
                 f"Invalid value for 'documents[{index}]': a document cannot be empty.",
-                param="documents",
+                param=f"documents[{index}]",
                 code="invalid_value",
             )
     return documents

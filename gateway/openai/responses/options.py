@@ -98,7 +98,7 @@ def text_request(
         names=FieldNames(
             prompt="input",
             max_tokens="max_output_tokens",
-            grammar=FORMAT if grammar is not None else "tools" if tools.use is not None else None,
+            grammar=_grammar_field(grammar) or ("tools" if tools.use is not None else None),
             logprobs="top_logprobs" if wire.top_logprobs else "include",
         ),
         sampling=sampling_params(
@@ -169,6 +169,13 @@ def rendering_of(wire: CreateResponse | CountInputTokens) -> Rendering:
         verbosity_field="text.verbosity",
     )
     return Rendering(arguments=arguments)
+
+
+def _grammar_field(grammar: Grammar | None) -> str | None:
+    """Return the field that holds a grammar."""
+    if grammar is None:
+        return None
+    return f"{FORMAT}.schema" if grammar.kind == "json_schema" else FORMAT
 
 
 def _grammar(wanted: TextFormat | None) -> Grammar | None:

@@ -59,17 +59,24 @@ _KINDS = ("json", "regex", "choice", "grammar", "json_object")
 def requested_grammar(
     response_format: ResponseFormat | None, structured_outputs: StructuredOutputs | None
 ) -> tuple[Grammar | None, str | None]:
-    """Return the grammar, and the field that asked for it. Raises InvalidRequest: for what contradicts itself."""
+    """Return the grammar, and the field that holds it, such as `structured_outputs.regex`.
+
+    Raises InvalidRequest: for what contradicts itself.
+    """
     by_format = _of_format(response_format) if response_format is not None else None
     if structured_outputs is None:
-        return by_format, "response_format" if by_format else None
+        is_schema = response_format is not None and by_format is not None and by_format.kind == "json_schema"
+        field = "response_format.json_schema.schema" if is_schema else "response_format"
+        return by_format, field if by_format else None
     if by_format is not None:
         raise InvalidRequest(
             "Setting 'response_format' and 'structured_outputs' at the same time is not supported.",
             param="structured_outputs",
             code="invalid_parameter_combination",
         )
-    return _of_structured(structured_outputs), "structured_outputs"
+    grammar = _of_structured(structured_outputs)
+    (kind,) = _given(structured_outputs)
+    return grammar, f"structured_outputs.{kind}"
 
 
 def check_beside_tools(grammar: Grammar | None, field: str | None) -> None:
@@ -101,6 +108,11 @@ def _of_format(wanted: ResponseFormat) -> Grammar | None:
     return JSON_OBJECT if wanted.type == "json_object" else None
 
 
+def _given(wanted: StructuredOutputs) -> list[str]:
+    """Return the fields that hold a grammar."""
+    return [field for field in _KINDS if getattr(wanted, field) not in (None, False)]
+
+
 def _of_structured(wanted: StructuredOutputs) -> Grammar:
     for field in wanted.__struct_fields__:
         if field not in _KINDS and getattr(wanted, field):
@@ -109,8 +121,7 @@ def _of_structured(wanted: StructuredOutputs) -> Grammar:
                 param=f"structured_outputs.{field}",
                 code="unsupported_parameter",
             )
-    given = [field for field in _KINDS if getattr(wanted, field) not in (None, False)]
-    if len(given) != 1:
+    if len(_given(wanted)) != 1:
         raise InvalidRequest(
             f"'structured_outputs' must have exactly one of {', '.join(_KINDS)}.",
             param="structured_outputs",

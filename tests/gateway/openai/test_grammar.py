@@ -36,13 +36,14 @@ STRUCTURES = [
 @pytest.mark.parametrize(("given", "grammar"), FORMATS)
 def test_a_response_format_is_a_grammar(given, grammar):
     wanted = msgspec.convert(given, ResponseFormat)
-    assert requested_grammar(wanted, None) == (grammar, "response_format" if grammar else None)
+    field = "response_format.json_schema.schema" if "schema" in given.get("json_schema", {}) else "response_format"
+    assert requested_grammar(wanted, None) == (grammar, field if grammar else None)
 
 
 @pytest.mark.parametrize(("given", "grammar"), STRUCTURES)
 def test_structured_outputs_are_a_grammar(given, grammar):
     wanted = msgspec.convert(given, StructuredOutputs)
-    assert requested_grammar(ResponseFormat("text"), wanted) == (grammar, "structured_outputs")
+    assert requested_grammar(ResponseFormat("text"), wanted) == (grammar, f"structured_outputs.{next(iter(given))}")
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("a function call without functions", {"function_call": {"name": "f"}}, "function_call", "invalid_value"),
     ("a function call to nobody", {"functions": [{"name": "g"}], "function_call": {"name": "f"}}, "function_call.name", "invalid_value"),
     ("a required function", {"functions": [{"name": "g"}], "function_call": "required"}, "function_call", "invalid_value"),
-    ("text of a regex", {"tools": [F], "structured_outputs": {"regex": "a"}}, "structured_outputs", "invalid_parameter_combination"),
+    ("text of a regex", {"tools": [F], "structured_outputs": {"regex": "a"}}, "structured_outputs.regex", "invalid_parameter_combination"),
     ("a schema as text that is none", {"tools": [F], "structured_outputs": {"json": "{"}}, "structured_outputs.json", "invalid_value"),
     ("a schema that cannot be enforced", {"tools": [F, tool("g", parameters={"unsupported": 1})]}, "tools[1].function.parameters", "invalid_value"),  # type: ignore[list-item]
     ("a result without a call", messages(RESULT), "messages[1].tool_call_id", "invalid_value"),

@@ -134,7 +134,10 @@ def _formats() -> list[Field]:
                 refused({}, "response_format.type"),
                 refused({"type": "json_schema"}, "response_format.json_schema"),
                 refused({"type": "text", "json_schema": SCHEMA}, "response_format.json_schema"),
-                refused({"type": "json_schema", "json_schema": {"name": "a", "schema": {"unsupported": 1}}}),
+                refused(
+                    {"type": "json_schema", "json_schema": {"name": "a", "schema": {"unsupported": 1}}},
+                    "response_format.json_schema.schema",
+                ),
             ),
             null=ABSENT,
             wrong_type=(refused("json"), refused([])),

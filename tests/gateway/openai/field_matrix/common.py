@@ -197,7 +197,7 @@ def _token_ids(endpoint: str, name: str, edge: tuple[Case, ...], invalid: tuple[
         name=name,
         valid=(honoured([5, 6], lambda seen: getattr(seen.sampling, name) == (5, 6)),),
         edge=edge,
-        invalid=(refused([-1], f"{name}[0]"), refused([BEYOND_VOCABULARY]), *map(refused, invalid)),
+        invalid=(refused([-1], f"{name}[0]"), refused([BEYOND_VOCABULARY], f"{name}[0]"), *map(refused, invalid)),
         null=ABSENT,
         wrong_type=(refused(5), refused(["5"], f"{name}[0]")),
     )
@@ -323,7 +323,11 @@ def _structured(endpoint: str) -> list[Field]:
             endpoint=endpoint,
             name="structured_outputs",
             valid=(honoured({"regex": "a+"}, lambda seen: seen.sampling.grammar == Grammar("regex", "a+")),),
-            invalid=(refused({}), refused({"regex": "a", "choice": ["a"]}), refused({"regex": "unsupported"})),
+            invalid=(
+                refused({}),
+                refused({"regex": "a", "choice": ["a"]}),
+                refused({"regex": "unsupported"}, "structured_outputs.regex"),
+            ),
             null=ABSENT,
             wrong_type=(refused("a+"), refused([])),
         ),

@@ -153,7 +153,7 @@ def _output() -> list[Field]:
                 refused({"format": {}}, "text.format.type"),
                 refused({"format": {"type": "json_schema", "name": "a"}}, "text.format.schema"),
                 refused({"format": {"type": "text", "schema": {}}}, "text.format.schema"),
-                refused({"format": schema | {"schema": {"unsupported": 1}}}, "text.format"),
+                refused({"format": schema | {"schema": {"unsupported": 1}}}, "text.format.schema"),
             ),
             null=ABSENT,
             wrong_type=(refused("json"), refused([])),

@@ -115,7 +115,7 @@ TOKENS = [
         name="tokens",
         valid=(honoured([72, 73], lambda seen: len(seen.reply["prompt"]) >= 2),),
         edge=(honoured([], lambda seen: seen.reply["prompt"] == ""), accepted([1] * 5000)),
-        invalid=(refused([-1], "tokens[0]"), refused([BEYOND_VOCABULARY])),
+        invalid=(refused([-1], "tokens[0]"), refused([BEYOND_VOCABULARY], "tokens[0]")),
         null=NEEDED,
         wrong_type=(refused("72"), refused(["72"], "tokens[0]"), refused(1)),
     ),

@@ -115,8 +115,8 @@ def test_long_documents_are_cut_at_their_ends(ranker: Ranker, most: int | None) 
     ("fields", "param"),
     [
         ({"documents": []}, "documents"),
-        ({"documents": [""]}, "documents"),
-        ({"documents": [{"text": ""}]}, "documents"),
+        ({"documents": [""]}, "documents[0]"),
+        ({"documents": [{"text": ""}]}, "documents[0]"),
         ({"documents": [{"title": "a"}]}, "documents[0].title"),
         ({"documents": [5]}, "documents[0]"),
         ({"documents": "a"}, "documents"),
