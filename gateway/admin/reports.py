@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from gateway.db.pool import Database
-from gateway.domain.errors import Overloaded
+from gateway.domain.errors import LimitReached, Overloaded
 from gateway.support.pace import Pace
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ class Reports:
         share: float = SHARE,
         burst_s: float = BURST_S,
         clock: Callable[[], float] = time.monotonic,
+        wait_s: float = WAIT_S,
     ) -> None:
+        self._wait_s = wait_s
         self._database = database
         self._clock = clock
         self._turns = asyncio.Semaphore(MAX_AT_ONCE)
@@ -55,19 +57,27 @@ class Reports:
     async def connection(self, actor_id: str) -> AsyncIterator[Connection]:
         """Borrow a connection for the queries of a report.
 
-        Raises LimitReached: when the key or person has read reports for too long.
-        Raises Overloaded: when the caller's turn does not come within `WAIT_S`.
+        Raises LimitReached: when the key or person has read reports for too long, or asks for so many at once that
+        this one's turn among them does not come within `WAIT_S`.
+        Raises Overloaded: when reports of others take so long.
         Raises TimeoutError: when no connection is free in time.
         """
         self._pace.take(actor_id, 0)
         own = self._turn_of.setdefault(actor_id, asyncio.Lock())
         async with AsyncExitStack() as stack:
+            has_own = False
             try:
-                async with asyncio.timeout(WAIT_S):
+                async with asyncio.timeout(self._wait_s):
                     await stack.enter_async_context(own)
+                    has_own = True
                     await stack.enter_async_context(self._turns)
             except TimeoutError:
-                raise Overloaded("Other reports are being read. Ask again in a moment.") from None
+                if not has_own:
+                    raise LimitReached(
+                        "This key or user reads too many reports at once. Ask for one after the other.",
+                        retry_after_s=self._wait_s,
+                    ) from None
+                raise Overloaded("Other reports are being read. Ask again in a moment.", retry_after_s=1.0) from None
             self._pace.take(actor_id, 0)
             connection = await stack.enter_async_context(self._database.acquire())
             begun_s = self._clock()

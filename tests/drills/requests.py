@@ -24,7 +24,7 @@ import structlog
 
 from gateway.db.migrate import migrate
 from gateway.reference.openapi import document
-from tests.drills.drill import Drill, Outcome
+from tests.drills.drill import Drill, Outcome, tell
 from tests.drills.ground import Ground, running_ground
 from tests.drills.noise import CONTEXT, Noise, neighbour, prepare
 from tests.engine.scheduling.fairness_simulator import percentile
@@ -238,40 +238,69 @@ class Gaps(msgspec.Struct):
         )
 
 
-async def _stream_for(ground: Ground, key: Key, seconds: float) -> list[float]:
-    """Keep streams open for so long, and return the gaps between their texts."""
-    end_s, gaps_ms = time.monotonic() + seconds, list[float]()
-    body = {"model": "small", "prompt": [5, 6, 7], "max_tokens": STREAM_TOKENS, "ignore_eos": True, "stream": True}
+class Streams:
+    """Streams that are kept open, each begun anew where it ends, and the gaps between their texts.
 
-    async def client(number: int) -> None:
-        url = f"{ground.gateways[number % len(ground.gateways)].url}/v1/completions"
-        while time.monotonic() < end_s:
-            async with http.stream("POST", url, json=body, headers=key.headers) as reply:
+    The same streams go on alone and beside noise, and all of them run before any noise begins: so no gap has a start of
+    a stream in it, nor a machine that is still getting ready.
+    """
+
+    def __init__(self, ground: Ground, key: Key) -> None:
+        self._urls = [f"{gateway.url}/v1/completions" for gateway in ground.gateways]
+        self._key = key
+        self._gaps_ms: list[float] | None = None
+        self._texts = Counter[int]()
+
+    async def run(self) -> None:
+        """Keep the streams open until cancelled."""
+        async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http, asyncio.TaskGroup() as group:
+            for number in range(NUM_STREAMS):
+                group.create_task(self._client(http, number))
+
+    async def until_all_run(self) -> None:
+        """Return once each stream has had texts since now."""
+        self._texts.clear()
+        async with asyncio.timeout(PATIENCE_S):
+            while sum(count > 1 for count in self._texts.values()) < NUM_STREAMS:  # noqa: ASYNC110 - eight events
+                await asyncio.sleep(0.05)
+
+    async def gaps_ms(self, seconds: float) -> list[float]:
+        """Return the milliseconds of the gaps that end within the next seconds."""
+        self._gaps_ms = found = list[float]()
+        await asyncio.sleep(seconds)
+        self._gaps_ms = None
+        return found
+
+    async def _client(self, http: httpx.AsyncClient, number: int) -> None:
+        body = {"model": "small", "prompt": [5, 6, 7], "max_tokens": STREAM_TOKENS, "ignore_eos": True, "stream": True}
+        while True:
+            url = self._urls[number % len(self._urls)]
+            async with http.stream("POST", url, json=body, headers=self._key.headers) as reply:
                 assert reply.status_code == 200, await reply.aread()
                 last_s = 0.0
                 async for line in reply.aiter_lines():
                     if not line.startswith("data: {"):
                         continue
                     now_s = time.monotonic()
-                    if last_s:
-                        gaps_ms.append(1000 * (now_s - last_s))
+                    if last_s and self._gaps_ms is not None:
+                        self._gaps_ms.append(1000 * (now_s - last_s))
+                    self._texts[number] += 1
                     last_s = now_s
-                    if now_s > end_s:
-                        break
-
-    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
-        await asyncio.gather(*(client(number) for number in range(NUM_STREAMS)))
-    return gaps_ms
 
 
 async def _measure(ground: Ground, key: Key, noise: Noise, size: Size) -> Gaps:
-    gaps = Gaps()
-    for _ in range(size.rounds):
-        gaps.alone_ms += await _stream_for(ground, key, size.phase_s)
-        with noise.on():
+    gaps, streams = Gaps(), Streams(ground, key)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(streams.run())
+        for _ in range(size.rounds):
+            await streams.until_all_run()
+            gaps.alone_ms += await streams.gaps_ms(size.phase_s)
+            with noise.on():
+                await asyncio.sleep(1.0)
+                gaps.beside_ms += await streams.gaps_ms(size.phase_s)
             await asyncio.sleep(1.0)
-            gaps.beside_ms += await _stream_for(ground, key, size.phase_s)
-        await asyncio.sleep(1.0)
+            tell(f"  {gaps}")
+        running.cancel()
     return gaps
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.admin.reports import MAX_AT_ONCE, Reports
 from gateway.db.pool import Database
-from gateway.domain.errors import LimitReached
+from gateway.domain.errors import LimitReached, Overloaded
 
 
 @pytest.mark.parametrize(("num_actors", "at_once"), [(1, 1), (8, MAX_AT_ONCE)], ids=["one reader", "many"])
@@ -41,6 +41,24 @@ async def test_a_reader_whose_report_takes_long_holds_up_nobody_else(database: D
             assert await connection.fetchval("SELECT 1") == 1
         assert not again.done()
         again.cancel()
+
+
+async def test_who_asks_for_many_reports_at_once_is_told_so_and_others_that_reports_are_read(
+    database: Database,
+) -> None:
+    """The one is the reader's own doing, and the other is not."""
+    reports = Reports(database, wait_s=0.05)
+    async with reports.connection("many"):
+        with pytest.raises(LimitReached, match="too many reports at once"):
+            async with reports.connection("many"):
+                pass
+        async with reports.connection("another"):
+            with pytest.raises(Overloaded) as refusal:
+                async with reports.connection("a third"):
+                    pass
+    assert refusal.value.retry_after_s
+    async with reports.connection("many") as connection:
+        assert await connection.fetchval("SELECT 1") == 1
 
 
 async def test_who_has_read_reports_for_too_long_waits_and_others_do_not(database: Database) -> None:
