@@ -16,6 +16,7 @@ import zmq
 from adapters.errors import StoreFailure
 from engine.config import EngineConfig, UnsupportedModel
 from engine.config.endpoint import BadEndpoint, check_endpoint
+from engine.config.imports import no_collections
 from engine.config.openmp import spin_briefly
 from engine.config.text import read_flags
 from engine.curve import BadKey
@@ -38,8 +39,9 @@ def main() -> int:
     os.umask(0o077)  # its socket is for its own user
     spin_briefly()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    from engine.hardware import SetupError, return_memory
-    from engine.setup import build_engine  # imports torch: after the arguments are known to be good
+    with no_collections():
+        from engine.hardware import SetupError, return_memory
+        from engine.setup import build_engine  # imports torch: after the arguments are known to be good
 
     try:
         core, server = build_engine(config)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.config.imports import no_collections
 from gateway.cli.errors import CommandFailed, ServerUnreachable
 from gateway.cli.output import print_json, print_table
 from gateway.cli.verbs import add_command, add_group, add_verb
@@ -134,8 +135,9 @@ def register(verbs: Verbs) -> None:
 def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     check_transport(settings, environ)
-    from gateway.serve import serve
-    from gateway.support.process import keep_private
+    with no_collections():
+        from gateway.serve import serve
+        from gateway.support.process import keep_private
 
     if arguments.demo == "two" and settings.model != "demo":
         raise CommandFailed(f"--demo two needs LORIKEET_MODEL=demo, not {settings.model}")
@@ -149,12 +151,13 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     sockets = None if arguments.fd is None else [_listening_socket("--fd", arguments.fd)]
     metrics_fd = arguments.metrics_fd
     metrics_socket = None if metrics_fd is None else _listening_socket("--metrics-fd", metrics_fd)
-    from adapters.errors import StoreFailure
-    from gateway.assembly.app import run_gateway
-    from gateway.db.pool import UNUSABLE, in_words
-    from gateway.domain.content.keys import BadContentKey
-    from gateway.metering.recovery import JournalUnusable
-    from gateway.support.process import keep_private
+    with no_collections():
+        from adapters.errors import StoreFailure
+        from gateway.assembly.app import run_gateway
+        from gateway.db.pool import UNUSABLE, in_words
+        from gateway.domain.content.keys import BadContentKey
+        from gateway.metering.recovery import JournalUnusable
+        from gateway.support.process import keep_private
 
     _refuse_half_restored(settings)
     keep_private()
@@ -175,11 +178,12 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _agent(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
-    from gateway.agent.run import run_agent
-    from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
-    from gateway.observability.metrics import configure_logging
-    from gateway.serve.lock import DataFolderUnusable, make_data_folder
-    from gateway.support.process import keep_private
+    with no_collections():
+        from gateway.agent.run import run_agent
+        from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
+        from gateway.observability.metrics import configure_logging
+        from gateway.serve.lock import DataFolderUnusable, make_data_folder
+        from gateway.support.process import keep_private
 
     _refuse_half_restored(settings)
     keep_private()
@@ -204,9 +208,10 @@ def _agent(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _worker(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
-    from gateway.assembly.worker import run_worker
-    from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
-    from gateway.support.process import keep_private
+    with no_collections():
+        from gateway.assembly.worker import run_worker
+        from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
+        from gateway.support.process import keep_private
 
     _refuse_half_restored(settings)
     keep_private()
