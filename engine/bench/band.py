@@ -2,7 +2,8 @@
 
 The best possible is the same work as interactive requests, as many as the engine runs at once. All runs are in one
 engine, by turns and over again, so that other work of the machine falls on all of them; a ratio is the median of the
-turns. Run this on a machine that does nothing else.
+turns. Matrices are those that `auto` gives an engine with this model on this machine, unless `--quantization` says
+otherwise; the first line tells which. Run this on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from engine.bench.report import Row
 from engine.bench.workload import Workload
 from engine.config import EngineConfig, load_model_config
 from engine.protocol import BatchTerms, GenerateRequest
+from engine.setup import settled
 
 AFTER_S = 0.2
 """Seconds after a burst by which batch work is to have the whole engine."""
@@ -68,7 +70,7 @@ class Turn(msgspec.Struct):
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
     """Yield the rows of the batch band."""
-    config = msgspec.structs.replace(config, max_num_seqs=options.max_num_seqs, max_waiting=4096)
+    config = msgspec.structs.replace(settled(config), max_num_seqs=options.max_num_seqs, max_waiting=4096)
     make = _Requests(config, options)
     turns: dict[str, list[Turn]] = {}
     full = options.max_num_seqs

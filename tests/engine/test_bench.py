@@ -33,6 +33,7 @@ from engine.bench.scenarios import SCENARIOS, main
 from engine.bench.workload import Workload
 from engine.config import EngineConfig
 from engine.protocol import SamplingParams
+from engine.setup import settled
 from tests.demo import demo_model_dir
 from tests.engine.harness import engine_config
 from tests.gateway.model_folder import make_model_folder
@@ -117,6 +118,33 @@ def test_every_bound_of_the_batch_band_is_measured(config: EngineConfig) -> None
     assert list(runs) == ["one", "alone", "beside", "best", "batch", "bursts"] and min(runs.values()) > 0
     assert {row["line"] for row in rows if "verdict" in row} == {"alone", "beside", "bursts"}
     assert {row["verdict"] for row in rows if "verdict" in row} <= {"PASS", "FAIL"}
+
+
+@pytest.mark.parametrize("asked", ["auto", "none"])
+def test_the_first_line_tells_how_matrices_are_multiplied(
+    model_dir: Path, asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With `auto` these are the integers, or the numbers of the weights, that an engine would start with."""
+    sizes = [
+        "--streams",
+        "1",
+        "--max-num-seqs",
+        "2",
+        "--seconds",
+        "0.3",
+        "--margin",
+        "0.1",
+        "--repeat",
+        "1",
+        "--prompt-tokens",
+        "8",
+        "--new-tokens",
+        "4",
+    ]
+    main(["band", "--model-dir", str(model_dir), "--quantization", asked, "--json", *sizes])
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    config = EngineConfig(model_dir=str(model_dir), adapter_store="", endpoint="", quantization=asked)  # type: ignore[arg-type]
+    assert first["machine"]["quantization"] == settled(config).quantization != "auto"
 
 
 def test_structured_output_runs_as_long_as_plain(config: EngineConfig) -> None:
