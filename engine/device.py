@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig, ModelConfig
+from engine.config.cache_layout import CacheLayout, layout_of
 from engine.hardware import SetupError
 from engine.lora.layer import AdapterLayout, LoadedAdapter
 from engine.sampling.logits_processors import Adjust, adjust_
@@ -117,6 +118,8 @@ class Device(msgspec.Struct, frozen=True):
     """Makes the runner of plans of a model that makes no tokens; None: plans are run by `engine.model_runner`."""
     num_state_slots: int = 0
     """The number of slots for states; 0 for a model without any."""
+    layout: CacheLayout = CacheLayout()
+    """The layout of the KV cache, of whose blocks there are num_blocks."""
     model: ModelConfig | None = None
     """The model's configuration as it was found while loading; None: as the folder's own configuration said."""
 
@@ -152,23 +155,38 @@ def state_slots(model: ModelConfig, max_num_seqs: int, budget_bytes: int, kept_b
     return number
 
 
-def blocks_within(budget_bytes: int, block_bytes: int, available_bytes: int | None) -> int:
+def layout_for(config: EngineConfig, model: ModelConfig) -> CacheLayout:
+    """Return the layout of a model's KV cache, for sequences as long as the settings allow."""
+    longest = min(config.max_model_len or model.max_position, model.max_position)
+    return layout_of({layer: model.window(layer) for layer in model.cached_layers}, longest)
+
+
+def tokens_ahead(config: EngineConfig) -> int:
+    """Return the most tokens beyond the computed ones that a sequence has blocks for: those of two steps."""
+    return 2 * config.max_batched_tokens
+
+
+def blocks_within(budget_bytes: int, block_bytes: int, available_bytes: int | None, num_tables: int = 1) -> int:
     """Return how many blocks of the KV cache a number of bytes makes.
 
-    Raises SetupError: when more than the available bytes are asked for, or fewer than two blocks fit.
+    num_tables: the number of tables of a sequence.
+
+    Raises SetupError: when more than the available bytes are asked for, or fewer than two blocks fit for each table.
     """
     if available_bytes is not None and budget_bytes > available_bytes:
         raise SetupError(
             f"LORIKEET_KV_CACHE_BYTES is {budget_bytes}, but only {available_bytes} bytes of memory are free"
         )
     num_blocks = budget_bytes // block_bytes
-    if num_blocks < 2:
+    if num_blocks < 2 * num_tables:
         raise SetupError(
-            f"LORIKEET_KV_CACHE_BYTES is {budget_bytes}; one block of this model takes {block_bytes} bytes"
+            f"LORIKEET_KV_CACHE_BYTES is {budget_bytes}; one block of this model takes {num_tables * block_bytes} bytes"
         )
     return num_blocks
 
 
-def context_length(asked: int, model: ModelConfig, num_blocks: int, block_size: int) -> int:
-    """Return the tokens that one sequence may have: as asked (0: the model's most), and at most what the cache has."""
-    return min(asked or model.max_position, model.max_position, num_blocks * block_size)
+def context_length(config: EngineConfig, model: ModelConfig, num_blocks: int, layout: CacheLayout) -> int:
+    """Return the tokens that one sequence may have: as configured, and at most what the cache holds."""
+    most = min(config.max_model_len or model.max_position, model.max_position)
+    held = layout.longest(num_blocks, tokens_ahead(config), config.block_size)
+    return most if held is None else min(most, held)

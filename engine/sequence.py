@@ -78,11 +78,12 @@ class Sequence(msgspec.Struct, eq=False):
     num_computed: int = 0
     """The number of tokens, pending ones included, whose keys and values are in the cache, or will be before any step
     reads them that is launched from now on."""
-    block_table: list[int] = msgspec.field(default_factory=list)
-    """The blocks of computed tokens, in order, and of those that the next step adds."""
-    num_past: int = 0
-    """The number of blocks at the beginning of the table that no window reaches any more. They are not the sequence's:
-    their numbers stay, and what is read by them counts for nothing."""
+    block_tables: list[list[int]] = msgspec.field(default_factory=list)
+    """For each table of the cache's layout the blocks of computed tokens, in order, and of those that the next step
+    adds. Empty for a sequence that has no memory."""
+    num_past: list[int] = msgspec.field(default_factory=list)
+    """For each table the number of blocks at its beginning that no window reaches any more. They are not the
+    sequence's: their numbers stay, and what is read by them counts for nothing."""
     block_hashes: list[bytes] = msgspec.field(default_factory=list)
     """The identities of the sequence's full blocks (see `block_hashes`), as far as they were needed."""
     is_long: bool = False
@@ -138,8 +139,8 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def num_blocks(self) -> int:
-        """The number of blocks that the sequence has."""
-        return len(self.block_table) - self.num_past
+        """The number of blocks that the sequence has, in all tables."""
+        return sum(map(len, self.block_tables)) - sum(self.num_past)
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -18,7 +18,7 @@ from engine.config.model import Quantized
 from engine.core import EngineCore
 from engine.cpu.quantization import check_unquantized, settle_format, why_unquantized
 from engine.cpu.setup import build_cpu
-from engine.device import BuildDevice, Device
+from engine.device import BuildDevice, Device, tokens_ahead
 from engine.grammar.compiler import GrammarCompiler
 from engine.hardware import SetupError, batched_tokens, check_kv_dtype, resolve_device, resolve_dtype, use_huge_pages
 from engine.lora.loader import AdapterLoader, HostTier, loading_executor
@@ -142,7 +142,8 @@ def build_core(
     pool = build_adapter_pool(config, model, dtype, device, host, mailbox)
     score = None if device.make_runner is not None else _score_of(config, model)
     states = StateSlots(device.num_state_slots) if device.num_state_slots else None
-    blocks = BlockManager(device.num_blocks, config.block_size, model.longest_window, states)
+    num_ahead = tokens_ahead(config)
+    blocks = BlockManager(device.num_blocks, config.block_size, device.layout, states, num_ahead)
     bounds = scheduler_limits(config, model, device, where)
     scheduler = Scheduler(blocks, pool, bounds, time.monotonic)
     compiler = GrammarCompiler(
@@ -160,12 +161,14 @@ def build_core(
         capped = (
             "max_model_len is %d, but the context is %d: the model has %d positions, the KV cache room for %d tokens"
         )
-        num_tokens = device.num_blocks * config.block_size
+        num_tokens = device.max_model_len
         log.warning(capped, config.max_model_len, device.max_model_len, model.max_position, num_tokens)
-    log.info("ready: %d KV blocks of %d tokens, context %d", device.num_blocks, config.block_size, device.max_model_len)
-    limits = EngineLimits(
-        device.max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, device.num_blocks
-    )
+    num_blocks = device.num_blocks // device.layout.num_tables
+    log.info("ready: %d KV blocks of %d tokens, context %d", num_blocks, config.block_size, device.max_model_len)
+    if device.layout.num_tables > 1:
+        windows = ", ".join("all tokens" if each is None else f"{each} tokens" for each in device.layout.windows)
+        log.info("blocks are %d layers deep, in tables that see %s", device.layout.depth, windows)
+    limits = EngineLimits(device.max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, num_blocks)
     probes = Probes(pool, model.vocab_size, device.max_model_len, pooling=_probed(model))
     return EngineCore(mailbox, scheduler, pool, runner, compilations, statistics, probes), limits
 

@@ -52,14 +52,16 @@ class Statistics:
         """Return the counters of all parts as they are now."""
         scheduler, adapters, compilations = self._scheduler, self._adapters, self._compilations
         totals, slots = scheduler.totals, adapters.slots
+        num_tables = self._blocks.num_tables  # a block of protocol.EngineStats has all layers
+        num_blocks = self._blocks.num_blocks // num_tables
         return EngineStats(
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
             num_batch_running=scheduler.num_batch_running,
             num_batch_waiting=scheduler.num_batch_waiting,
             num_batch_wanted=scheduler.num_batch_wanted,
-            kv_blocks_used=self._blocks.num_blocks - self._blocks.num_free,
-            kv_blocks_total=self._blocks.num_blocks,
+            kv_blocks_used=num_blocks - self._blocks.num_free // num_tables,
+            kv_blocks_total=num_blocks,
             preemptions_total=totals.preemptions,
             prompt_tokens_total=totals.prompt_tokens,
             generation_tokens_total=totals.generated_tokens,

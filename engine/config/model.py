@@ -292,13 +292,6 @@ class ModelConfig(msgspec.Struct, frozen=True):
         """Return the number of tokens that a position of a layer sees, itself included; None for all."""
         return self.windows[layer] if self.windows else None
 
-    @property
-    def longest_window(self) -> int | None:
-        """The most tokens that any layer sees; None where some layer sees all."""
-        if not self.windows or None in self.windows:
-            return None
-        return max(window for window in self.windows if window is not None)
-
     def projection_shape(self, projection: Projection) -> tuple[int, int]:
         """Return (in_features, out_features) of one linear of a layer."""
         q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim

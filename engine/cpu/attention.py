@@ -7,12 +7,14 @@ once for all layers (`engine.cpu.batch`), tell what rows may see. Knows nothing 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import torch
 from torch import Tensor
 
 from engine.config import ModelConfig, RopeParameters
+from engine.config.cache_layout import CacheLayout, one_table
 from engine.models.rope import RotaryTable, query_factors
 from engine.models.weights import LayerWeights
 from kernels.attention import decode_attention, prefill_attention
@@ -20,6 +22,13 @@ from kernels.capped_attention import capped_decode_attention, capped_prefill_att
 from kernels.kv_cache import write_kv
 from kernels.rope import rope
 from kernels.workspace import Workspace
+
+
+class View(NamedTuple):
+    """The part of the cache that rows see in a layer: the number of the layer's block table, and its window."""
+
+    table: int
+    window: int | None
 
 
 class PrefillRows(msgspec.Struct, frozen=True):
@@ -47,9 +56,10 @@ class AttentionRows(msgspec.Struct, frozen=True):
 
 
 class PagedCache:
-    """Keys and values of all layers, num_slots of them, and the angles of every position below max_position.
+    """Keys and values of all layers in num_slots slots, and the angles of every position below max_position.
 
-    rounded_to: a dtype that keys and values are rounded to before they are stored.
+    rounded_to: a dtype that keys and values are rounded to before they are stored. layout: the layout by which layers
+    share the slots; None: each layer has all of them.
     """
 
     def __init__(
@@ -59,6 +69,7 @@ class PagedCache:
         max_position: int,
         dtype: torch.dtype,
         rounded_to: torch.dtype | None = None,
+        layout: CacheLayout | None = None,
     ) -> None:
         self.rounded_to = rounded_to
         self.heads = config.num_heads, config.num_kv_heads
@@ -75,22 +86,24 @@ class PagedCache:
         self.length_switch = config.length_switch
         self.softcap = config.attention_softcap
         self.gathered = Workspace(dtype, torch.device("cpu"))
-        shape, nothing = (2, config.num_kv_heads, num_slots, config.head_dim), (0,)
-        cached = {*config.cached_layers}
+        layout = layout or one_table({layer: config.window(layer) for layer in config.cached_layers})
+        shape, nothing = (2, config.num_kv_heads, num_slots, config.head_dim), torch.zeros(0, dtype=dtype)
         # Zeros, not garbage: padded context is read at weight 0, and 0 * NaN is a NaN (see kernels.kv_cache).
-        self.layers = [
-            torch.zeros(shape if layer in cached else nothing, dtype=dtype) for layer in range(config.num_layers)
+        shared = [torch.zeros(shape, dtype=dtype) for _ in range(layout.depth if layout.places else 0)]
+        places = [layout.places.get(layer) for layer in range(config.num_layers)]
+        self.layers = [nothing if place is None else shared[place.depth] for place in places]
+        self.views = [
+            View(0 if place is None else place.table, config.window(layer)) for layer, place in enumerate(places)
         ]
-        self.windows = [config.window(layer) for layer in range(config.num_layers)]
 
 
 class PagedAttention:
     """The attention of one step over the cache (`engine.models.decoder.StepAttention`)."""
 
-    def __init__(self, cache: PagedCache, rows: Mapping[int | None, AttentionRows]) -> None:
+    def __init__(self, cache: PagedCache, rows: Mapping[View, AttentionRows]) -> None:
         """Set up the attention of one step.
 
-        rows: the same rows for each window of the model's layers, which differ in what the rows see.
+        rows: the same rows for each view of the model's layers, which differ in what the rows see.
         """
         self._cache = cache
         self._rows = rows
@@ -100,7 +113,7 @@ class PagedAttention:
 
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         """Attend in layer `index`, one kernel call for all decodes and one for each chunk of a prompt."""
-        rows, cache = self._rows[self._cache.windows[index]], self._cache.layers[index]
+        rows, cache = self._rows[self._cache.views[index]], self._cache.layers[index]
         num_heads, num_kv_heads = self._cache.heads
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k, v = torch.split(qkv, [num_heads, num_kv_heads, num_kv_heads], 1)

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from engine.config import EngineConfig, ModelConfig
-from engine.cpu.attention import AttentionRows
+from engine.config.cache_layout import CacheLayout, layout_of, one_table
+from engine.cpu.attention import AttentionRows, View
 from engine.cpu.batch import BatchBuilder
 from engine.cpu.path import AdapterPath
 from engine.cpu.setup import ADAPTER_BYTES, cache_bytes
@@ -38,13 +39,19 @@ from kernels.workspace import Workspace
 
 
 class GeneralCache:
-    """Keys and values of all layers, num_slots of them; values that are narrower than keys have zeros behind them."""
+    """Keys and values of all layers in num_slots slots; values that are narrower than keys have zeros behind them."""
 
-    def __init__(self, layers: Many[LayerAttention], num_slots: int, dtype: torch.dtype) -> None:
+    def __init__(self, layers: Many[LayerAttention], num_slots: int, dtype: torch.dtype, layout: CacheLayout) -> None:
         self.kinds = layers
+        self.views = [View(layout.places[index].table, layer.window) for index, layer in enumerate(layers)]
         self.gathered = Workspace(dtype, torch.device("cpu"))
         # Zeros, not garbage: padded context is read at weight 0, and 0 * NaN is a NaN (see kernels.kv_cache).
-        self.layers = [torch.zeros(2, layer.num_kv_heads, num_slots, layer.head_dim, dtype=dtype) for layer in layers]
+        shared: dict[int, Tensor] = {}
+        for index, layer in enumerate(layers):
+            depth = layout.places[index].depth
+            if depth not in shared:
+                shared[depth] = torch.zeros(2, layer.num_kv_heads, num_slots, layer.head_dim, dtype=dtype)
+        self.layers = [shared[layout.places[index].depth] for index in range(len(layers))]
 
     @staticmethod
     def token_bytes(layers: Many[LayerAttention], dtype: torch.dtype) -> int:
@@ -55,17 +62,17 @@ class GeneralCache:
 class GeneralAttention:
     """The attention of one step over the cache (`engine.models.general.interface.RotatedAttention`).
 
-    rows: the same rows for each window of the model's layers, which differ in what the rows see.
+    rows: the same rows for each view of the model's layers, which differ in what the rows see.
     """
 
-    def __init__(self, cache: GeneralCache, rows: Mapping[int | None, AttentionRows]) -> None:
+    def __init__(self, cache: GeneralCache, rows: Mapping[View, AttentionRows]) -> None:
         self._cache = cache
         self._rows = rows
 
     def attend_rotated(self, index: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
         """Attend in layer `index` as its kind asks for: once for all decodes, and once for each chunk of a prompt."""
         kind, cache = self._cache.kinds[index], self._cache.layers[index]
-        rows = self._rows[kind.window]
+        rows = self._rows[self._cache.views[index]]
         narrower = kind.head_dim - kind.value_dim
         write_kv(cache, torch.cat((k, pad(v, (0, narrower)) if narrower else v), 1), rows.slots)
         factor = kind.scaling * math.sqrt(kind.head_dim)  # attention divides by the root itself
@@ -105,7 +112,7 @@ class GeneralPath(AdapterPath):
         super().__init__(adapter_in, tables, threads)
         self._decoder = decoder
         self._cache = cache
-        self._batches = BatchBuilder(block_size, [layer.window for layer in cache.kinds])
+        self._batches = BatchBuilder(block_size, cache.views)
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
         """Return the hidden states [W, hidden] of these rows of a plan."""
@@ -119,6 +126,14 @@ class GeneralPath(AdapterPath):
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of rows of `forward`: [W, hidden] -> [W, V] fp32."""
         return self._decoder.logits(hidden)
+
+
+def general_layout(config: EngineConfig, model: ModelConfig, layers: Many[LayerAttention]) -> CacheLayout:
+    """Return the layout of the cache of a model's layers: one table where layers differ in heads or sizes."""
+    windows = {index: layer.window for index, layer in enumerate(layers)}
+    if len({(layer.num_kv_heads, layer.head_dim) for layer in layers}) > 1:
+        return one_table(windows)
+    return layout_of(windows, min(config.max_model_len or model.max_position, model.max_position))
 
 
 def build_general_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
@@ -135,8 +150,10 @@ def build_general_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dty
     budget = config.kv_cache_bytes
     if budget is None:
         budget = cache_bytes(config, model, token_bytes, free_bytes)
-    num_blocks = blocks_within(budget, token_bytes * config.block_size, free_bytes)
-    max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
+    layout = general_layout(config, model, decoder.layers)
+    block_bytes = layout.block_bytes(token_bytes, config.block_size)
+    num_blocks = blocks_within(budget, block_bytes, free_bytes, layout.num_tables)
+    max_model_len = context_length(config, model, num_blocks, layout)
     adapter_bytes = ADAPTER_BYTES if config.adapter_device_bytes is None else config.adapter_device_bytes
     table_bytes = adapter_bytes * AdapterTables.bytes_per_element(dtype) // dtype.itemsize
     tables = AdapterTables(config.max_adapters, dtype, table_bytes)
@@ -144,7 +161,7 @@ def build_general_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dty
     def make_path(adapter_in: AdapterIn) -> DevicePath:
         # A number that was asked for is kept.
         threads = None if config.num_threads else AdaptedThreads(most, linux_usage, len(os.sched_getaffinity(0)))
-        cache = GeneralCache(decoder.layers, num_blocks * config.block_size, dtype)
+        cache = GeneralCache(decoder.layers, num_blocks * config.block_size, dtype, layout)
         return GeneralPath(decoder, cache, config.block_size, adapter_in, tables, threads)
 
     return Device(
@@ -156,5 +173,6 @@ def build_general_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dty
         choose=choose_on_host,
         make_path=make_path,
         expect=tables.expect,
+        layout=layout,
         model=model,
     )

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.config.cache_layout import CacheLayout, Place, one_table
 from engine.cpu.threads import AdaptedThreads
 from engine.lora.layer import GROUPS, LoadedAdapter
 from engine.models.decoder import bounded_
 from engine.models.rope import cos_and_sin, query_factors
 from engine.models.weights import LayerWeights, ModelWeights, Norm, Product
-from engine.sequence import Chunk, Plan, Sequence
+from engine.sequence import Plan, Sequence
 from engine.transfers import Event, PastEvent
 from kernels.cpu.decoder import (
     CACHE_BLOCK,
@@ -95,18 +96,19 @@ class NativePath:
         fields: list[tuple[int, ...]] = []
         tables: list[list[int]] = []
         num_blocks = 0
+        num_tables = self._decoder.num_tables
         in_use: list[tuple[LoadedAdapter, NDArray[np.void]]] = []
         for chunk in plan.chunks:
-            table = _blocks_of(chunk)
+            length = -(-(chunk.first + chunk.num_tokens) // CACHE_BLOCK)
             address = 0
             if chunk.sequence.adapter_slot is not None:
                 in_use.append(self._adapter(chunk.sequence.adapter_slot))
                 address = in_use[-1][1].ctypes.data
             angle = chunk.first + chunk.sequence.is_long * self._config.length_switch
-            fields.append((len(tokens), chunk.num_tokens, chunk.first, angle, num_blocks, len(table), address))
+            fields.append((len(tokens), chunk.num_tokens, chunk.first, angle, num_blocks, length, address))
             tokens += chunk.token_ids
-            tables.append(table)
-            num_blocks += len(table)
+            tables += [table[:length] for table in chunk.sequence.block_tables]
+            num_blocks += num_tables * length
         hidden = self._hidden.take(len(output_rows), self._config.hidden_size)
         self._decoder.forward(
             np.array(tokens, dtype=np.int64),
@@ -155,12 +157,14 @@ def make_decoder(
     max_position: int,
     path: str | None = None,
     cache_dtype: torch.dtype | None = None,
+    layout: CacheLayout | None = None,
 ) -> NativeDecoder:
     """Return a model's layers with a cache of so many blocks.
 
     weights: with quantized products.
     path: as for `NativeDecoder`.
     cache_dtype: the dtype of keys and values; None: the model's.
+    layout: the layout by which layers share the blocks; None: each layer has all of them.
 
     Raises ValueError: when the native kernels do not compute this model.
     """
@@ -185,15 +189,18 @@ def make_decoder(
     )
     ropes = {config.rope_of(index) for index in range(config.num_layers)}
     angles = {rope: cos_and_sin(rope, config.head_dim, max_position) for rope in ropes}
+    layout = layout or one_table({index: config.window(index) for index in range(config.num_layers)})
     layers = []
     for index, layer in enumerate(weights.layers):
         rotated = None if index in config.unrotated_layers else angles[config.rope_of(index)]
-        layers.append(_tensors(layer, rotated, config.window(index)))
+        layers.append(_tensors(layer, rotated, config.window(index), layout.places[index]))
     factors = query_factors(config, max_position)
     return NativeDecoder(library, shape, embed.table, layers, _weight(weights.norm), path, factors)
 
 
-def _tensors(layer: LayerWeights, angles: tuple[Tensor, Tensor] | None, window: int | None) -> LayerTensors:
+def _tensors(
+    layer: LayerWeights, angles: tuple[Tensor, Tensor] | None, window: int | None, place: Place
+) -> LayerTensors:
     q_norm, k_norm = layer.whole_norms or (layer.q_norm, layer.k_norm)
     return LayerTensors(
         products=(
@@ -210,6 +217,8 @@ def _tensors(layer: LayerWeights, angles: tuple[Tensor, Tensor] | None, window: 
         feed_forward_norm=_optional_weight(layer.feed_forward_norm),
         angles=angles,
         window=window,
+        table=place.table,
+        cache=place.depth,
     )
 
 
@@ -225,7 +234,3 @@ def _weight(norm: Norm) -> Tensor:
 def _quantized(product: Product) -> NativeLinear:
     assert isinstance(product, NativeLinear)
     return product
-
-
-def _blocks_of(chunk: Chunk) -> list[int]:
-    return chunk.sequence.block_table[: -(-(chunk.first + chunk.num_tokens) // CACHE_BLOCK)]

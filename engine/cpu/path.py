@@ -99,7 +99,7 @@ class CpuPath(AdapterPath):
         self._decoder = decoder
         self._cache = cache
         self._states = states
-        self._batches = BatchBuilder(block_size, cache.windows, cache.length_switch)
+        self._batches = BatchBuilder(block_size, cache.views, cache.length_switch)
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
         """Return the hidden states [W, hidden] of these rows of a plan."""

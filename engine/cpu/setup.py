@@ -14,7 +14,16 @@ from engine.cpu.quality import CACHE_DTYPE
 from engine.cpu.quantization import load_quantized, settle_format
 from engine.cpu.tables import AdapterTables
 from engine.cpu.threads import AdaptedThreads, linux_usage
-from engine.device import AdapterIn, Device, DevicePath, blocks_within, context_length, kv_token_bytes, state_slots
+from engine.device import (
+    AdapterIn,
+    Device,
+    DevicePath,
+    blocks_within,
+    context_length,
+    kv_token_bytes,
+    layout_for,
+    state_slots,
+)
 from engine.hardware import free_host_bytes, num_threads
 from engine.lora.layer import AdapterLayout
 from engine.models.decoder import Decoder
@@ -53,8 +62,10 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
         budget = cache_bytes(config, model, token_bytes, free_bytes)
     num_state_slots = state_slots(model, config.max_num_seqs, budget, wanted_bytes(config, model, token_bytes))
     state_bytes = 0 if model.recurrence is None else num_state_slots * model.recurrence.state_bytes
-    num_blocks = blocks_within(budget - state_bytes, token_bytes * config.block_size, free_bytes)
-    max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
+    layout = layout_for(config, model)
+    block_bytes = layout.block_bytes(token_bytes, config.block_size)
+    num_blocks = blocks_within(budget - state_bytes, block_bytes, free_bytes, layout.num_tables)
+    max_model_len = context_length(config, model, num_blocks, layout)
     adapter_bytes = ADAPTER_BYTES if config.adapter_device_bytes is None else config.adapter_device_bytes
     tables = None
     if not is_native:
@@ -65,13 +76,15 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
         # A number that was asked for is kept.
         threads = None if config.num_threads else AdaptedThreads(most, linux_usage, len(os.sched_getaffinity(0)))
         if tables is not None:
-            cache = PagedCache(model, num_blocks * config.block_size, max_model_len, dtype)
+            cache = PagedCache(model, num_blocks * config.block_size, max_model_len, dtype, layout=layout)
             states = None
             if model.recurrence is not None:
                 states = StateTable(model.recurrence, model.rms_norm_eps, num_state_slots, cpu)
             return CpuPath(Decoder(model, weights), cache, config.block_size, adapter_in, tables, threads, states)
         assert library is not None
-        decoder = make_decoder(library, model, weights, num_blocks, max_model_len, cache_dtype=CACHE_DTYPE)
+        decoder = make_decoder(
+            library, model, weights, num_blocks, max_model_len, cache_dtype=CACHE_DTYPE, layout=layout
+        )
         return NativePath(decoder, model, weights.lm_head, adapter_in, threads)
 
     return Device(
@@ -86,6 +99,7 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
         # Tables have adapters in float32; matrices of experts are multiplied where they lie.
         keeps_bfloat16=is_native or (model.experts is not None and installed() is not None and dtype == torch.float32),
         num_state_slots=num_state_slots,
+        layout=layout,
     )
 
 

@@ -46,7 +46,7 @@ def states_of(
         decoder = Decoder(config, weights)
         cache = PagedCache(config, num_tokens, num_tokens, torch.float32, rounded_to=cache_dtype)
         shift = cache.length_switch if num_tokens > cache.length_switch else 0
-        rows = {window: _rows(num_tokens, window, shift) for window in set(cache.windows)}
+        rows = {view: _rows(num_tokens, view.window, shift) for view in set(cache.views)}
         everything = torch.arange(num_tokens)
         batch = Batch(torch.tensor(token_ids), PagedAttention(cache, rows), everything, None)
         return TextStates(decoder, decoder.forward(batch))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig, RopeParameters
+from engine.config.cache_layout import CacheLayout, one_table
 from engine.cuda.fill import Extent
 from engine.cuda.metadata import StepFields
 from engine.cuda.norm import TritonNorm
@@ -33,9 +34,14 @@ class PagedCache:
         dtype: torch.dtype,
         device: torch.device,
         *,
+        layout: CacheLayout | None = None,
         in_float8: bool = False,
     ) -> None:
-        """Make the cache of a model in a dtype. in_float8: keys and values are in e4m3, each with its scale."""
+        """Make the cache of a model in a dtype.
+
+        layout: the layout by which layers share the blocks; None: each layer has all of them. in_float8: keys and
+        values are in e4m3, each with its scale.
+        """
         self.config = config
         self.dtype = dtype
         self.block_size = block_size
@@ -46,12 +52,16 @@ class PagedCache:
         group = config.num_heads // config.num_kv_heads
         self.queries_at_once = queries_at_once(config.head_dim, group, dtype, device)
         kept = torch.float8_e4m3fn if in_float8 else dtype
-        cached, nothing = {*config.cached_layers}, (0,) * len(shape)
-        shapes = [shape if layer in cached else nothing for layer in range(config.num_layers)]
-        self.layers = [torch.zeros(each, dtype=kept, device=device) for each in shapes]
-        self.scales: list[Tensor | None] = [
-            torch.zeros(each[:-1], device=device) if in_float8 else None for each in shapes
-        ]
+        layout = layout or one_table({layer: config.window(layer) for layer in config.cached_layers})
+        self.num_tables = layout.num_tables
+        places = [layout.places.get(layer) for layer in range(config.num_layers)]
+        self.tables = [0 if place is None else place.table for place in places]
+        shapes = [shape] * layout.depth + [(0,) * len(shape)]
+        memory = [torch.zeros(each, dtype=kept, device=device) for each in shapes]
+        scales = [torch.zeros(each[:-1], device=device) if in_float8 else None for each in shapes]
+        depths = [layout.depth if place is None else place.depth for place in places]
+        self.layers = [memory[depth] for depth in depths]
+        self.scales: list[Tensor | None] = [scales[depth] for depth in depths]
 
     @property
     def in_float8(self) -> bool:
@@ -91,9 +101,11 @@ class PagedAttention:
         self._query_factors = None if factors is None else factors[self.angle_rows]
         self._num_decodes, self._num_prompt_rows = extent.num_decode_rows, extent.num_prompt_rows
         decodes, prefills = slice(0, self._num_decodes), slice(self._num_decodes, None)
-        self._decodes = _contexts(cache, fields, decodes, extent.decode_context)
-        tiles = QueryTiles(fields.tiles, cache.queries_at_once)
-        self._prefills = _contexts(cache, fields, prefills, extent.prefill_context)._replace(tiles=tiles)
+        tiles, tables = QueryTiles(fields.tiles, cache.queries_at_once), range(cache.num_tables)
+        self._decodes = [_contexts(cache, fields, table, decodes, extent.decode_context) for table in tables]
+        self._prefills = [
+            _contexts(cache, fields, table, prefills, extent.prefill_context)._replace(tiles=tiles) for table in tables
+        ]
         heads, dtype = (config.num_heads, config.num_kv_heads, config.head_dim), cache.dtype
         num_elements = workspace_elements(self._num_decodes, *heads, extent.decode_context, dtype, device)
         self._workspace = torch.empty(num_elements, dtype=torch.float32, device=device)
@@ -104,22 +116,24 @@ class PagedAttention:
     def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
         """Write rotated keys and values into layer `index` of the cache, then attend: decodes first, then prompts."""
         cache, memory, out, num_decodes = self._cache, self._cache.layers[index], self._out, self._num_decodes
-        (cos, sin), scales = cache.angles[index], cache.scales[index]
+        (cos, sin), scales, table = cache.angles[index], cache.scales[index], cache.tables[index]
         if self._query_factors is not None:  # LongRoPE has none, so that rows of angles are positions
             qkv[:, : cache.config.num_heads].mul_(self._query_factors)
-        q = rope_and_write_kv_(qkv, self.angle_rows, cos, sin, memory, self._slots, _head_norms(layer), scales)
+        q = rope_and_write_kv_(qkv, self.angle_rows, cos, sin, memory, self._slots[table], _head_norms(layer), scales)
         more = cache.config.window(index), cache.config.attention_softcap, scales
         if num_decodes:
-            paged_attention_(out[:num_decodes], q[:num_decodes], memory, self._decodes, self._workspace, *more)
+            paged_attention_(out[:num_decodes], q[:num_decodes], memory, self._decodes[table], self._workspace, *more)
         if self._num_prompt_rows:
-            paged_attention_(out, q, memory, self._prefills, self._workspace, *more)
+            paged_attention_(out, q, memory, self._prefills[table], self._workspace, *more)
         return out.flatten(1)
 
 
-def _contexts(cache: PagedCache, fields: StepFields[Tensor], sequences: slice, max_context_len: int) -> PagedContexts:
+def _contexts(
+    cache: PagedCache, fields: StepFields[Tensor], table: int, sequences: slice, max_context_len: int
+) -> PagedContexts:
     starts = slice(sequences.start, None if sequences.stop is None else sequences.stop + 1)
     return PagedContexts(
-        fields.block_tables[sequences],
+        fields.block_tables[table, sequences],
         fields.context_lens[sequences],
         fields.query_starts[starts],
         max_context_len,

@@ -95,13 +95,13 @@ class _LastStep(NamedTuple):
 
     fields: StepFields[NDArray[Any]]
     """The fields into which the last step was written."""
-    tables: list[list[int]]
-    """The sequences' own block tables, which grow."""
+    tables: list[list[list[int]]]
+    """The sequences' own block tables, which grow, by their numbers."""
     output_rows: Many[int]
 
 
 class Filler:
-    """Writes plans. Knows the cache's block size, the most decode rows of a step, and the tiling of prompts.
+    """Writes plans. Knows the cache's block size and tables, the most decode rows of a step, and the tiling of prompts.
 
     length_switch: the number of rows in the tables of angles before those of long sequences.
 
@@ -109,10 +109,16 @@ class Filler:
     """
 
     def __init__(
-        self, block_size: int, max_rows: int, max_blocks: int, queries_at_once: int, length_switch: int = 0
+        self,
+        block_size: int,
+        max_rows: int,
+        max_blocks: int,
+        queries_at_once: int,
+        length_switch: int = 0,
+        num_tables: int = 1,
     ) -> None:
         self._block_size = block_size
-        self._tables = BlockTables(max_rows, max_blocks)
+        self._tables = [BlockTables(max_rows, max_blocks) for _ in range(num_tables)]
         self._queries_at_once = queries_at_once
         self._length_switch = length_switch
         self._last: _LastStep | None = None
@@ -135,7 +141,7 @@ class Filler:
         for padding in (slice(num_decodes, num_decode_rows), slice(last_row, None)):
             fields.token_ids[padding] = 0
             fields.angles[padding] = 0
-            fields.slots[padding] = NO_SLOT
+            fields.slots[:, padding] = NO_SLOT
         fields.context_lens[num_decodes:num_decode_rows] = 0
         fields.context_lens[last_sequence:] = 0
         wanted = np.array(output_rows, dtype=np.int64)
@@ -143,7 +149,7 @@ class Filler:
         fields.output_rows[: len(wanted)] = wanted
         fields.output_rows[len(wanted) :] = 0
         simple = not plan.prefills and num_decodes == len(plan.decodes)
-        self._last = _LastStep(fields, _tables(plan.decodes), output_rows) if simple else None
+        self._last = _LastStep(fields, self._tables_of(plan.decodes), output_rows) if simple else None
         return False
 
     def _advance(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int]) -> bool:
@@ -154,7 +160,7 @@ class Filler:
         last, count = self._last, len(plan.decodes)
         if last is None or plan.prefills or last.fields is not fields or output_rows != last.output_rows:
             return False
-        tables = _tables(plan.decodes)
+        tables = self._tables_of(plan.decodes)
         if tables != last.tables or any(chunk.drafts for chunk in plan.decodes):
             return False
         positions = np.array([chunk.first for chunk in plan.decodes], dtype=np.int64)
@@ -165,22 +171,21 @@ class Filler:
             self._fill_tables(tables, fields)
         fields.token_ids[:count] = [token for chunk in plan.decodes for token in self._new_tokens(chunk)]
         fields.angles[:count] = angles
-        fields.slots[:count] = self._slots(fields.block_tables, np.arange(count), positions)
+        self._fill_slots(fields, positions)
         fields.context_lens[:count] = positions + 1
         return True
 
     def _fill_decodes(self, decodes: Many[Chunk], fields: StepFields[NDArray[Any]]) -> int:
         """Fill the decodes, and return how many rows they are."""
-        tables = [chunk.sequence.block_table for chunk in decodes for _ in range(chunk.num_tokens)]
-        num_rows = len(tables)
+        num_rows = sum(chunk.num_tokens for chunk in decodes)
         if not num_rows:
             return 0
         tokens = [token for chunk in decodes for token in self._new_tokens(chunk)]
         positions = np.array([chunk.first + i for chunk in decodes for i in range(chunk.num_tokens)], dtype=np.int64)
-        self._fill_tables(tables, fields)
+        self._fill_tables(self._tables_of(decodes), fields)
         fields.token_ids[:num_rows] = tokens
         fields.angles[:num_rows] = positions + self._shifts(decodes)
-        fields.slots[:num_rows] = self._slots(fields.block_tables, np.arange(num_rows), positions)
+        self._fill_slots(fields, positions)
         fields.context_lens[:num_rows] = positions + 1
         fields.query_starts[:num_rows] = np.arange(num_rows)
         return num_rows
@@ -201,9 +206,21 @@ class Filler:
             return (-1 - self.fed[chunk.sequence],)
         return chunk.token_ids if chunk.drafts else (chunk.sequence.token_ids[chunk.first],)
 
-    def _fill_tables(self, tables: Many[list[int]], fields: StepFields[NDArray[Any]]) -> None:
-        width = min(fields.block_tables.shape[1], max(map(len, tables)))
-        fields.block_tables[: len(tables), :width] = self._tables.of(tables)[:, :width]
+    def _tables_of(self, decodes: Many[Chunk]) -> list[list[list[int]]]:
+        """Return the tables of all rows of decodes, by the numbers of the tables."""
+        sequences = [chunk.sequence for chunk in decodes for _ in range(chunk.num_tokens)]
+        return [[sequence.block_tables[number] for sequence in sequences] for number in range(len(self._tables))]
+
+    def _fill_tables(self, tables: Many[list[list[int]]], fields: StepFields[NDArray[Any]]) -> None:
+        for number, each in enumerate(tables):
+            width = min(fields.block_tables.shape[2], max(map(len, each)))
+            fields.block_tables[number, : len(each), :width] = self._tables[number].of(each)[:, :width]
+
+    def _fill_slots(self, fields: StepFields[NDArray[Any]], positions: Ints) -> None:
+        """Fill the slots of decodes, the rows at these positions."""
+        count = len(positions)
+        for slots, tables in zip(fields.slots, fields.block_tables, strict=True):
+            slots[:count] = self._slots(tables, np.arange(count), positions)
 
     def _fill_prefills(
         self, prefills: Many[Chunk], fields: StepFields[NDArray[Any]], first_row: int
@@ -218,13 +235,14 @@ class Filler:
         fill_tiles(fields.tiles, ends, query_lens, self._queries_at_once)
         for chunk in prefills:
             last = row + chunk.num_tokens
-            table = np.array([chunk.sequence.block_table], dtype=np.int32)
             positions = np.arange(chunk.first, _end(chunk), dtype=np.int64)
             num_blocks = -(-_end(chunk) // self._block_size)
-            fields.block_tables[sequence, :num_blocks] = table[0, :num_blocks]
+            for number in range(len(self._tables)):
+                table = np.array([chunk.sequence.block_tables[number][:num_blocks]], dtype=np.int32)
+                fields.block_tables[number, sequence, :num_blocks] = table[0]
+                fields.slots[number, row:last] = self._slots(table, np.zeros(len(positions), dtype=np.int64), positions)
             fields.token_ids[row:last] = chunk.token_ids
             fields.angles[row:last] = positions + self._shifts([chunk])
-            fields.slots[row:last] = self._slots(table, np.zeros(len(positions), dtype=np.int64), positions)
             fields.context_lens[sequence] = _end(chunk)
             fields.query_starts[sequence] = row
             row, sequence = last, sequence + 1
@@ -266,10 +284,6 @@ def row_slots(plan: Plan, num_rows: int, num_decode_rows: int) -> Ints:
                 slots[row : row + chunk.num_tokens] = chunk.sequence.adapter_slot
             row += chunk.num_tokens
     return slots
-
-
-def _tables(chunks: Many[Chunk]) -> list[list[int]]:
-    return [chunk.sequence.block_table for chunk in chunks]
 
 
 def _end(chunk: Chunk) -> int:

@@ -35,14 +35,17 @@ class StepShape(NamedTuple):
     """T, the tiles of prompts' queries."""
     num_outputs: int
     """W, the rows that go on past the last layer."""
+    num_tables: int = 1
+    """G, the block tables of a sequence."""
 
 
 class StepFields(NamedTuple, Generic[T]):
     """The integers of one step: arrays on the host, tensors on the device.
 
-    token_ids, angles, slots: [N] int64, token_ids as in `kernels.gpu.fed_tokens`; angles: the rows of the tables of
-    angles, which are positions, or those of long sequences; slots: -1 for a row that is padding.
-    block_tables [B, M], context_lens [B], query_starts [B + 1]: int32, as in `kernels.gpu.attention`.
+    token_ids, angles: [N] int64, token_ids as in `kernels.gpu.fed_tokens`; angles: the rows of the tables of angles,
+    which are positions, or those of long sequences.
+    slots: [G, N] int64, -1 for a row that is padding.
+    block_tables [G, B, M], context_lens [B], query_starts [B + 1]: int32, as in `kernels.gpu.attention`.
     tiles [T, 2]: int32, as in `kernels.gpu.query_tiles`.
     rows [N], chunks [C, 3]: int32, as in `kernels.gpu.work_list`.
     output_rows: [W] int64.
@@ -67,14 +70,14 @@ def fields_of(shape: StepShape) -> StepFields[tuple[torch.dtype, tuple[int, ...]
     return StepFields(
         token_ids=(long, (n,)),
         angles=(long, (n,)),
-        slots=(long, (n,)),
+        slots=(long, (shape.num_tables, n)),
         output_rows=(long, (shape.num_outputs,)),
         context_lens=(short, (b,)),
         query_starts=(short, (b + 1,)),
         tiles=(short, (shape.num_tiles, 2)),
         rows=(short, (n,)),
         chunks=(short, (shape.num_chunks, 3)),
-        block_tables=(short, (b, shape.num_blocks)),
+        block_tables=(short, (shape.num_tables, b, shape.num_blocks)),
     )
 
 

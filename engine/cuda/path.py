@@ -100,12 +100,17 @@ class CudaPath:
         self._adapter_in = adapter_in
         max_blocks = -(-limits.max_context // cache.block_size)
         self._filler = Filler(
-            cache.block_size, limits.max_decode_rows, max_blocks, cache.queries_at_once, cache.config.length_switch
+            cache.block_size,
+            limits.max_decode_rows,
+            max_blocks,
+            cache.queries_at_once,
+            cache.config.length_switch,
+            cache.num_tables,
         )
         extents = extents_for(limits, has_adapters=slots.num_slots > 0)
         self._largest = extents[0]
         of_graphs = (num_bytes_of(self._shape(extent)) for extent in extents)
-        num_bytes = max(_most_bytes(limits, max_blocks, slots.num_slots), *of_graphs)
+        num_bytes = max(_most_bytes(limits, max_blocks, slots.num_slots, cache.num_tables), *of_graphs)
         self._buffers = StepBuffers(accelerator, num_bytes)
         self._chosen = torch.zeros(limits.max_sequences, dtype=torch.int64, device=decoder.device)
         shape = self._largest.num_sequences, decoder.config.hidden_size
@@ -219,6 +224,7 @@ class CudaPath:
             num_chunks=max_chunks(rows, self._slots.num_slots, lora_block_m(rows)) if extent.with_adapters else 0,
             num_tiles=max_tiles(extent.num_prompt_rows, extent.num_prefills, self._cache.queries_at_once),
             num_outputs=sequences if num_outputs is None else num_outputs,
+            num_tables=self._cache.num_tables,
         )
 
     def _send(self, staged: Staged, plan: Plan, output_rows: Many[int], extent: Extent) -> None:
@@ -260,10 +266,11 @@ class CudaPath:
         return SlotLora(self._slots, work, workspace, waits, beside)
 
 
-def _most_bytes(limits: StepLimits, max_blocks: int, num_slots: int) -> int:
+def _most_bytes(limits: StepLimits, max_blocks: int, num_slots: int, num_tables: int) -> int:
     """Return the most bytes of the integers of any step that is launched.
 
     A row may be wanted three times: to sample, to score, to pool.
     """
     rows = limits.max_rows
-    return num_bytes_of(StepShape(rows, limits.max_sequences, max_blocks, rows + num_slots + 1, rows, 3 * rows))
+    shape = StepShape(rows, limits.max_sequences, max_blocks, rows + num_slots + 1, rows, 3 * rows, num_tables)
+    return num_bytes_of(shape)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from engine.config.cache_layout import CacheLayout
 from engine.cuda.accelerator import Accelerator
 from engine.cuda.adapters import DeviceSlots
 from engine.cuda.attention import PagedCache
@@ -30,15 +31,16 @@ def peak_of_largest_steps(
     sampler: Sampler,
     limits: StepLimits,
     block_size: int,
+    layout: CacheLayout,
     *,
     in_float8: bool = False,
 ) -> int:
     """Return the peak bytes, beyond what is taken already, of steps and graphs.
 
     This is the peak of a step that is launched, and of the temporary memory that captured graphs keep for themselves:
-    that of the largest. Small caches are included. in_float8: True if these caches are in e4m3.
+    that of the largest. Small caches, of this layout, are included. in_float8: True if these caches are in e4m3.
     """
-    prompts, both = largest_plans(limits, block_size, 0 if slots.num_slots else None)
+    prompts, both = largest_plans(limits, block_size, 0 if slots.num_slots else None, layout.num_tables)
 
     def path_of(num_blocks: int) -> CudaPath:
         """Return a path whose memory ends with it."""
@@ -49,6 +51,7 @@ def peak_of_largest_steps(
             limits.max_context,
             decoder.dtype,
             accelerator.device,
+            layout=layout,
             in_float8=in_float8,
         )
         nothing, recurrence = LoadedAdapter("", {}, 0), decoder.config.recurrence
@@ -58,7 +61,7 @@ def peak_of_largest_steps(
         )
 
     def compute(plan: Plan) -> None:
-        path = path_of(1 + max(max(chunk.sequence.block_table) for chunk in plan.chunks))
+        path = path_of(1 + max(max(chunk.sequence.block_tables[0]) for chunk in plan.chunks))
         num_sampled = min(limits.max_decode_rows, plan.num_tokens)
         logits = path.logits(path.forward(plan, range(num_sampled)))
         rows = [Row(_sequence(2, PENALIZED)), *[Row(_sequence(2, SAMPLED))] * (num_sampled - 1)]
@@ -76,27 +79,32 @@ def peak_of_largest_steps(
     return accelerator.peak_bytes(launched) + accelerator.peak_bytes(captured)
 
 
-def largest_plans(limits: StepLimits, block_size: int, adapter_slot: int | None) -> tuple[Plan, Plan]:
+def largest_plans(
+    limits: StepLimits, block_size: int, adapter_slot: int | None, num_tables: int = 1
+) -> tuple[Plan, Plan]:
     """Return plans of prompts alone, and of as many decodes as there may be with prompts beside them; all in one slot.
 
-    Each decode is at the end of the longest context, and all of them are the same sequence in a single block.
+    Each decode is at the end of the longest context, and all of them are the same sequence in a single block. All
+    tables of a sequence are the same.
     """
     longest = _sequence(limits.max_context, SAMPLED, adapter_slot)
-    longest.block_table = [0] * -(-limits.max_context // block_size)
+    longest.block_tables = [[0] * -(-limits.max_context // block_size)] * num_tables
     decodes = [Chunk.of(longest, limits.max_context - 1, 1)] * limits.max_decode_rows
-    prompts = _prompts(limits, 0, block_size, adapter_slot)
-    beside = _prompts(limits, len(decodes), block_size, adapter_slot)
+    prompts = _prompts(limits, 0, block_size, adapter_slot, num_tables)
+    beside = _prompts(limits, len(decodes), block_size, adapter_slot, num_tables)
     return Plan([], prompts), Plan(decodes, beside)
 
 
-def _prompts(limits: StepLimits, num_decodes: int, block_size: int, adapter_slot: int | None) -> list[Chunk]:
+def _prompts(
+    limits: StepLimits, num_decodes: int, block_size: int, adapter_slot: int | None, num_tables: int
+) -> list[Chunk]:
     """Return chunks for the rows that decodes leave, in as few prompts as the context allows."""
     prompts, next_block = [], 0
     num_rows = min(limits.max_rows - num_decodes, (limits.max_sequences - num_decodes) * limits.max_context)
     for first in range(0, num_rows, limits.max_context):
         sequence = _sequence(min(num_rows - first, limits.max_context), SAMPLED, adapter_slot)
         num_blocks = -(-len(sequence.token_ids) // block_size)
-        sequence.block_table = list(range(next_block, next_block + num_blocks))
+        sequence.block_tables = [list(range(next_block, next_block + num_blocks))] * num_tables
         prompts.append(Chunk.of(sequence, 0, len(sequence.token_ids)))
         next_block += num_blocks
     return prompts

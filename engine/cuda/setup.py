@@ -20,7 +20,7 @@ from engine.cuda.path import CudaPath, StepDecoder
 from engine.cuda.profile import peak_of_largest_steps
 from engine.cuda.sampling import TritonChoice, penalize_rows_
 from engine.cuda.transfers import PinnedTransfers
-from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes, state_slots
+from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes, layout_for, state_slots
 from engine.lora.layer import groups_of, shapes_of
 from engine.models.decoder import Decoder
 from engine.models.states import StateTable
@@ -103,12 +103,12 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
     )
     copies = SideCopies(accelerator, model.num_layers)
     longest = min(config.max_model_len or model.max_position, model.max_position)
-    limits = step_limits(config, longest)
+    limits, layout = step_limits(config, longest), layout_for(config, model)
     advice = "lower LORIKEET_MAX_BATCHED_TOKENS, LORIKEET_MAX_NUM_SEQS or LORIKEET_MAX_MODEL_LEN"
     with explained("first steps were computed", advice):
         sampler = Sampler(model.eos_token_ids, transfers, choose, penalize_rows_)
         peak_bytes = peak_of_largest_steps(
-            accelerator, decoder, slots, sampler, limits, config.block_size, in_float8=in_float8
+            accelerator, decoder, slots, sampler, limits, config.block_size, layout, in_float8=in_float8
         )
     memory = accelerator.memory()
     division = divide(
@@ -118,12 +118,14 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
     token_bytes = kv_token_bytes(model, dtype, in_float8=in_float8)
     num_state_slots = state_slots(model, config.max_num_seqs, division.kv_cache, division.kv_cache)
     state_bytes = 0 if model.recurrence is None else num_state_slots * model.recurrence.state_bytes
-    num_blocks = blocks_within(division.kv_cache - state_bytes, token_bytes * config.block_size, None)
-    max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
+    block_bytes = layout.block_bytes(token_bytes, config.block_size)
+    num_blocks = blocks_within(division.kv_cache - state_bytes, block_bytes, None, layout.num_tables)
+    max_model_len = context_length(config, model, num_blocks, layout)
 
     def make_path(adapter_in: AdapterIn) -> CudaPath:
         with explained("the KV cache was made", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_KV_CACHE_BYTES"):
-            cache = PagedCache(model, num_blocks, config.block_size, max_model_len, dtype, device, in_float8=in_float8)
+            sizes = num_blocks, config.block_size, max_model_len
+            cache = PagedCache(model, *sizes, dtype, device, layout=layout, in_float8=in_float8)
             states = None
             if model.recurrence is not None:
                 states = StateTable(model.recurrence, model.rms_norm_eps, num_state_slots, device)
@@ -151,6 +153,7 @@ def build_with(config: EngineConfig, decoder: StepDecoder, accelerator: Accelera
         to_device=copies.to_device,
         vacate=vacate,
         num_state_slots=num_state_slots,
+        layout=layout,
     )
 
 

@@ -15,8 +15,8 @@ Pure: data in, a plan out; no clock of its own, no torch, no threads, no sockets
     fairness        service per tenant by weight (virtual token counters)
     finish_rate     when a refused request may come again
     completion      one choice's tokens: stop ids, lengths, what is shown
-    block_manager   the KV cache's blocks: references, reuse of prefixes, least recently used
-    cache           what makes two blocks equal; the slots for states, in models that keep some
+    block_manager   the blocks of each sequence, by table, and the reuse of prefixes
+    cache           the pool of blocks, what makes two equal, and slots for states
     drafter         tokens guessed from the text so far
     limits          what a request may ask of this engine
     matcher_time    what grammars may take of one step
@@ -28,14 +28,16 @@ Pure: data in, a plan out; no clock of its own, no torch, no threads, no sockets
   others and holds nobody up; one that lacks memory is not overtaken. A tenant that returns from idle is lifted to the
   smallest counter that waits. Counters also order prefills, and choose who gives way; fairness by itself preempts
   nobody. `fairness` states the bound.
-- Preemption. A sequence starts with blocks for all its tokens, and one to spare for each that runs. When a decode
-  finds no block, the newest sequence of the running tenant with the highest counter gives up its blocks, keeps its
-  tokens, and is computed again later; nothing is sent twice.
+- Preemption. A sequence starts with blocks for all its tokens, and one to spare for each that runs. When a decode, or a
+  prompt longer than a window, finds no block, the newest sequence of the running tenant with the highest counter gives
+  up its blocks, keeps its tokens, and is computed again later; nothing is sent twice.
 - Prefixes. A computed block is known by a SHA-256 chained over its tokens and its parent's, from a root of tenant and
   adapter digest keyed with a secret of the process. A prompt that starts with known blocks shares them, its last
   token aside; unused blocks stay until memory is needed, least recently released first. Prompts whose
   log-probabilities are asked for, and mean pooling, need every position computed and reuse nothing, but what they
   compute is reused.
+- Windows. A sequence has a table of blocks for each table of the cache's layout. Blocks that a window leaves behind go
+  back to the pool, and a prefix is found without them (`block_manager`).
 - States. In models some of whose layers keep a state in place of keys and values, a sequence has a slot as well, and a
   prefix is of use only where a snapshot of the states at its end was taken. Chunks name the slots between which they
   lead; drafts are off, since a state takes no token back.

@@ -79,10 +79,11 @@ class BatchWork:
         self._totals = totals
         self._note_start = note_start
         self._share = GuaranteedShare(limits.batch.share)
-        self._small_tokens = blocks.num_blocks // SMALL * blocks.block_size
+        self._small_tokens = blocks.longest(blocks.num_blocks // SMALL)
         self._planned: dict[int, Chunk] = {}  # by the id of the sequence
         self._has_given_up = False
         self._must_wait = False
+        self._may_grow = True
         self._left_owed = 0.0
         self._max_held_places = max(1, int(limits.max_num_seqs * max(1 / SMALL, 3 * limits.batch.share)))
         self._peaks = _Peaks()
@@ -111,6 +112,7 @@ class BatchWork:
         """Begin the plan of a step: leave slots of adapters that interactive requests wait for."""
         self._planned = {}
         self._has_given_up = self._must_wait = False
+        self._may_grow = True
         self.num_held_places = self.num_held_blocks = 0
         self.holds_slot = False
         if not self._band.num_alive:
@@ -177,6 +179,7 @@ class BatchWork:
         """
         if not self._band.num_alive or self._must_wait:
             return
+        self._may_grow = may_grow
         load = StepLoad.of(decodes, prefills)
         room = StepRoom(self.step_time, load, self._limits.batch, self._limits.max_num_seqs)
         for owed in self._planned.values():
@@ -285,10 +288,12 @@ class BatchWork:
         block_size = self._blocks.block_size
         num_ahead = 0
         for sequence in self._band.running:
-            num_ahead += min(AHEAD_BLOCKS, -(-sequence.max_length // block_size) - len(sequence.block_table))
+            num_had = max(map(len, sequence.block_tables))
+            num_ahead += min(AHEAD_BLOCKS, -(-sequence.max_length // block_size) - num_had)
         num_used = sum(sequence.num_blocks for sequence in self._interactive.running)
         peak = max(self._peaks.num_blocks, self._peaks_before.num_blocks) - num_used
-        return num_ahead + max(peak, len(self._interactive.running))
+        num_tables = self._blocks.num_tables
+        return num_ahead * num_tables + max(peak, len(self._interactive.running) * num_tables)
 
     @property
     def _has_nothing_else(self) -> bool:
@@ -316,8 +321,9 @@ class BatchWork:
     def _plan(self, sequence: Sequence, max_tokens: int) -> Chunk | None:
         """Have the step compute a token of a sequence, or up to max_tokens of its prompt; return None if it can't."""
         num_tokens = min(sequence.num_uncomputed, max_tokens)
-        if num_tokens <= 0 or (sequence.is_decoding and not self._grow(sequence)):
+        if num_tokens <= 0 or not self._grow(sequence):
             return None
+        num_tokens = self._grow_ahead(sequence, num_tokens)
         if num_tokens == sequence.num_uncomputed and not self._matcher_time.take(sequence):
             num_tokens -= 1
         if num_tokens <= 0:
@@ -329,15 +335,25 @@ class BatchWork:
         return chunk
 
     def _grow(self, sequence: Sequence) -> bool:
-        """Find a block for a decode's next token, if need be one of a newer sequence; return False if there is none."""
+        """Find room for a sequence's next token, if need be that of a newer one; return False if there is none."""
         while self._blocks.num_missing(sequence) and not self._blocks.grow(
-            sequence, sequence.length, max_recent=self._max_recent()
+            sequence, sequence.num_computed + 1, max_recent=self._max_recent()
         ):
             victims = self._victims(sequence)
             if not victims:
                 return False
             self._give_up(victims[0])
         return True
+
+    def _grow_ahead(self, sequence: Sequence, num_tokens: int) -> int:
+        """Find room for a sequence's next num_tokens tokens, or for fewer; return for how many."""
+        if not self._may_grow:
+            return min(num_tokens, self._blocks.num_with_room(sequence) - sequence.num_computed)
+        while num_tokens > 0 and not self._blocks.grow(
+            sequence, sequence.num_computed + num_tokens, max_recent=self._max_recent()
+        ):
+            num_tokens //= 2
+        return num_tokens
 
     def _victims(self, after: Sequence | None = None) -> list[Sequence]:
         """Return the sequences that may give up their blocks, the newest first.

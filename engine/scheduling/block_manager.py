@@ -1,88 +1,93 @@
-"""The owners and contents of the blocks of the paged KV cache.
+"""The blocks of each sequence in the paged KV cache, and the beginnings that sequences share.
 
 Block numbers only; the memory is the runner's. Automatic prefix caching over paged attention (Kwon et al., 2023): a
 full block whose tokens are all computed is registered under its hash, and a sequence that starts with the same tokens
-shares it. A block that nobody uses keeps its content until it is needed: those released longest ago go first, of one
-sequence the tail before the head.
-Batch work is below interactive requests here, too. Blocks that only batch work has used go before all others, and it
-takes none that interactive requests have used recently: since the last but one call of `age`.
+shares it. `engine.scheduling.cache.block_pool` says what becomes of blocks that nobody uses.
+A sequence has a table of blocks for each table of the cache's layout (`engine.config.cache_layout`). In a table with a
+window it gives up the blocks that none of its further tokens sees, and a prefix is found without them: it takes all
+blocks of tables that see everything, and of others those that the next token sees. A prompt that is longer than a
+window takes blocks ahead of what is computed only as far as steps may come, and more as it gets there.
+Batch work is below interactive requests here, too: it takes no blocks that these have used recently, since the last
+but one call of `age`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from collections.abc import Sequence as Many
 from typing import NamedTuple
 
+from engine.config.cache_layout import CacheLayout
 from engine.scheduling.cache.block_hashes import BlockHasher
+from engine.scheduling.cache.block_pool import BlockPool
 from engine.scheduling.cache.state_slots import StateSlots
 from engine.sequence import Sequence
 
-NEVER = -1
+ANY_NUMBER = 1 << 40
 
 
 class _Prefix(NamedTuple):
     """Blocks that are in the cache, one after the other, up to a number of blocks from the sequence's beginning."""
 
     end: int
-    blocks: list[int]
+    blocks: list[list[int]]
+    """The last blocks before the end, of each table."""
     num_known: int = 0
     """The number of blocks from the beginning that are in the cache, though there may be no snapshot at their end."""
 
 
-NOTHING = _Prefix(0, [])
-
-
 class BlockManager:
-    """Assigns blocks. Each is empty, cached (unused, with content) or owned by one or more sequences.
-
-    Cached blocks are in three places, each with the block first that is evicted first: those that only batch work has
-    used, then old and then recent ones of interactive requests.
-    """
+    """Assigns blocks to sequences."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, window: int | None = None, states: StateSlots | None = None
+        self,
+        num_blocks: int,
+        block_size: int,
+        layout: CacheLayout | None = None,
+        states: StateSlots | None = None,
+        num_ahead: int = ANY_NUMBER,
     ) -> None:
         """Set up empty blocks.
 
-        window: the most tokens that a position sees, itself included; None: all. states: the slots for states, which
-        sequences get with their blocks; None for a model without any.
+        layout: the tables of each sequence; None: one that sees all. states: the slots for states, which sequences get
+        with their blocks; None for a model without any. num_ahead: the most tokens beyond the computed ones that
+        blocks of tables with windows are taken for: those of a step that is computed, and of the one after it.
         """
+        layout = layout or CacheLayout()
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.num_tables = layout.num_tables
+        """The number of blocks that a sequence takes for the next block_size tokens, at the most."""
         self.states = states
-        self._window = window
+        self._windows = layout.windows
+        self._layout, self._num_ahead = layout, num_ahead
+        # The most blocks of each table that a position sees before itself, and that a sequence has at a time.
+        self._nums_seen = [ANY_NUMBER if w is None else -((1 - w) // block_size) for w in layout.windows]
+        self._reserves = [ANY_NUMBER if most is None else most for most in layout.reserves(num_ahead, block_size)]
+        self._has_windows = any(window is not None for window in layout.windows)
         self._hasher = BlockHasher(block_size)
-        self._empty = list(range(num_blocks))
-        self._batch: OrderedDict[int, None] = OrderedDict()
-        self._old: OrderedDict[int, None] = OrderedDict()
-        self._aging: OrderedDict[int, None] = OrderedDict()  # recent, from before the last call of `age`
-        self._new: OrderedDict[int, None] = OrderedDict()  # recent, from after it
-        self._num_agings = 0
-        self._used_at = [
-            NEVER
-        ] * num_blocks  # after how many agings interactive requests used what the block holds last
-        self._references = [0] * num_blocks
-        self._hash_of: list[bytes | None] = [None] * num_blocks
-        self._block_of: dict[bytes, int] = {}
+        self._pool = BlockPool(num_blocks, layout.num_tables, self._forget)
 
     @property
     def num_free(self) -> int:
         """The number of blocks that can be handed out: the empty ones and those that are only cached."""
-        return self.num_idle + len(self._aging) + len(self._new)
+        return self._pool.num_free
 
     @property
     def num_idle(self) -> int:
         """The number of free blocks that hold nothing which interactive requests have used of late."""
-        return len(self._empty) + len(self._batch) + len(self._old)
+        return self._pool.num_idle
 
     def age(self) -> None:
         """Note that a while has passed: cached blocks that were recent at the last call, too, are old now."""
-        self._old.update(self._aging)
-        self._aging, self._new = self._new, OrderedDict()
-        self._num_agings += 1
+        self._pool.age()
         if self.states is not None:
             self.states.age()
+
+    def longest(self, num_blocks: int) -> int:
+        """Return the tokens of the longest sequence that never has more than num_blocks blocks."""
+        longest = self._layout.longest(num_blocks, self._num_ahead, self.block_size)
+        return ANY_NUMBER if longest is None else longest
 
     def num_cached_tokens(self, sequence: Sequence) -> int:
         """Return how many tokens of the sequence's beginning are in the cache.
@@ -93,35 +98,49 @@ class BlockManager:
 
     def num_needed(self, sequence: Sequence, use_cache: bool) -> int:
         """Return how many free blocks `start` of a sequence takes."""
-        prefix = self._find_prefix(sequence) if use_cache else NOTHING
-        num_new = self._num_blocks_for(len(sequence.token_ids)) - prefix.end
-        return num_new + sum(not self._references[block] for block in prefix.blocks)
+        prefix = self._prefix_of(sequence, use_cache)
+        num_new = sum(self._covered(sequence, prefix.end)) - self.num_tables * prefix.end
+        return num_new + sum(self._pool.count_unused(blocks)[0] for blocks in prefix.blocks)
 
     def start(self, sequence: Sequence, num_spare: int, use_cache: bool, *, max_recent: int | None = None) -> bool:
-        """Take blocks for all tokens of a sequence that has none, its cached prefix counted as computed.
+        """Take blocks for the tokens of a sequence that has none, its cached prefix counted as computed.
 
-        Return False, and change nothing, unless num_spare blocks stay free. max_recent: the most recent blocks of
-        others that are taken for the sequence; None: any number.
+        They are for all tokens, but in a table with a window for no more than it may have at a time. Return False, and
+        change nothing, unless num_spare blocks stay free. max_recent: the most recent blocks of others that are taken
+        for the sequence; None: any number.
         """
-        prefix = self._find_prefix(sequence) if use_cache else NOTHING
-        num_new = self._num_blocks_for(len(sequence.token_ids)) - prefix.end
-        revived = [block for block in prefix.blocks if not self._references[block]]
-        if num_new + len(revived) + num_spare > self.num_free:
+        pool, prefix = self._pool, self._prefix_of(sequence, use_cache)
+        covered = self._covered(sequence, prefix.end)
+        num_new = sum(covered) - self.num_tables * prefix.end
+        num_revived, num_recent = map(sum, zip(*map(pool.count_unused, prefix.blocks), strict=True))
+        if num_new + num_revived + num_spare > pool.num_free:
             return False
-        num_idle = self.num_idle - sum(block not in self._new and block not in self._aging for block in revived)
+        num_idle = pool.num_idle - (num_revived - num_recent)
         if max_recent is not None and num_new > num_idle + max_recent:
             return False
         if self.states is not None and not self._start_states(self.states, sequence, prefix):
             return False
-        for block in prefix.blocks:
-            self._uncache(block)
-            self._references[block] += 1
-            self._note_use(block, sequence)
-        sequence.num_past = prefix.end - len(prefix.blocks)
-        sequence.block_table = [0] * sequence.num_past + prefix.blocks + [self._take() for _ in range(num_new)]
+        for blocks in prefix.blocks:
+            pool.share(blocks, is_batch=sequence.is_batch)
+        sequence.num_past = [prefix.end - len(blocks) for blocks in prefix.blocks]
+        sequence.block_tables = [
+            [0] * num_past + blocks + pool.take(end - prefix.end)
+            for num_past, blocks, end in zip(sequence.num_past, prefix.blocks, covered, strict=True)
+        ]
         sequence.num_computed = prefix.end * self.block_size
         sequence.num_registered = prefix.end
         return True
+
+    def _covered(self, sequence: Sequence, end: int) -> list[int]:
+        """Return how many blocks of each table a sequence starts with, those of the past included.
+
+        end: the number of blocks of its cached prefix.
+        """
+        num_blocks = self._num_blocks_for(len(sequence.token_ids))
+        if not self._has_windows:
+            return [num_blocks] * self.num_tables
+        pasts = (max(end - num_seen, 0) for num_seen in self._nums_seen)
+        return [min(num_blocks, past + reserve) for past, reserve in zip(pasts, self._reserves, strict=True)]
 
     def _start_states(self, states: StateSlots, sequence: Sequence, prefix: _Prefix) -> bool:
         """Give a sequence a slot for its states; return False, and change nothing, where none is free."""
@@ -135,22 +154,37 @@ class BlockManager:
         """Tell whether `start` of a sequence fails for want of a slot for its states."""
         if self.states is None:
             return False
-        prefix = self._find_prefix(sequence) if use_cache else NOTHING
+        prefix = self._prefix_of(sequence, use_cache)
         return not self.states.has_room(sequence, prefix.end * self.block_size, self.block_size)
 
     def num_missing(self, sequence: Sequence, num_tokens: int | None = None) -> int:
-        """Return how many more blocks a sequence needs for num_tokens tokens; None: for all of its tokens."""
-        num_tokens = sequence.length if num_tokens is None else num_tokens
-        return max(self._num_blocks_for(num_tokens) - len(sequence.block_table), 0)
+        """Return how many more blocks a sequence needs for its first num_tokens tokens.
+
+        None: for the next one that is to be computed, if there is one.
+        """
+        if num_tokens is None:
+            num_tokens = min(sequence.num_computed + 1, sequence.length)
+        num_blocks, missing = -(-num_tokens // self.block_size), 0
+        for table in sequence.block_tables:
+            if len(table) < num_blocks:
+                missing += num_blocks - len(table)
+        return missing
 
     def grow(self, sequence: Sequence, num_tokens: int, *, max_recent: int | None = None) -> bool:
         """Make room for a sequence's first num_tokens tokens; return False, and change nothing, if too few are free."""
-        num_new = self._num_blocks_for(num_tokens) - len(sequence.block_table)
-        if num_new > self.num_free or (max_recent is not None and num_new > self.num_idle + max_recent):
+        num_new = self.num_missing(sequence, num_tokens)
+        if not num_new:
+            return True
+        pool, num_blocks = self._pool, self._num_blocks_for(num_tokens)
+        if num_new > pool.num_free or (max_recent is not None and num_new > pool.num_idle + max_recent):
             return False
-        for _ in range(num_new):
-            sequence.block_table.append(self._take())
+        for table in sequence.block_tables:
+            table += pool.take(num_blocks - len(table))
         return True
+
+    def num_with_room(self, sequence: Sequence) -> int:
+        """Return how many of a sequence's tokens there is room for."""
+        return min(map(len, sequence.block_tables)) * self.block_size
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
         """Let others share the sequence's first num_tokens tokens, all of them computed.
@@ -161,122 +195,112 @@ class BlockManager:
         num_full = num_tokens // self.block_size
         if num_full != sequence.num_registered:
             self._register(sequence, num_full)
-        num_past = min(self._first_seen(num_tokens), num_full)
-        if num_past > sequence.num_past:
-            self._let_go(sequence, sequence.block_table[sequence.num_past : num_past])
-            sequence.num_past = num_past
+        if self._has_windows:
+            self._leave_behind(sequence, num_tokens)
         if self.states is not None:
             self.states.register(sequence, num_tokens, self.block_size)
 
     def _register(self, sequence: Sequence, num_full: int) -> None:
         self._hasher.extend(sequence, num_full)
-        for i in range(sequence.num_registered, num_full):
-            block, content = sequence.block_table[i], sequence.block_hashes[i]
-            if content not in self._block_of:  # else someone computed the same at the same time: one copy is enough
-                self._block_of[content] = block
-                self._hash_of[block] = content
-                self._used_at[block] = NEVER
-                self._note_use(block, sequence)
+        contents = sequence.block_hashes[sequence.num_registered : num_full]
+        for number, table in enumerate(sequence.block_tables):
+            blocks = table[sequence.num_registered : num_full]
+            self._pool.fill(blocks, number, contents, is_batch=sequence.is_batch)
         sequence.num_registered = num_full
+
+    def _leave_behind(self, sequence: Sequence, num_tokens: int) -> None:
+        """Take back the blocks that none of the tokens after the first num_tokens sees."""
+        num_full = num_tokens // self.block_size
+        for number, table in enumerate(sequence.block_tables):
+            num_past, before = min(self._first_seen(number, num_tokens), num_full), sequence.num_past[number]
+            if num_past > before:
+                self._pool.let_go(table[before:num_past], is_batch=sequence.is_batch)
+                sequence.num_past[number] = num_past
 
     def release(self, sequence: Sequence) -> None:
         """Take the sequence's blocks back; registered ones stay cached while there is room."""
-        self._let_go(sequence, sequence.block_table[sequence.num_past :])
-        sequence.block_table = []
-        sequence.num_computed = sequence.num_registered = sequence.num_past = 0
+        for num_past, table in zip(sequence.num_past, sequence.block_tables, strict=True):
+            self._pool.let_go(table[num_past:], is_batch=sequence.is_batch)
+        sequence.block_tables, sequence.num_past = [], []
+        sequence.num_computed = sequence.num_registered = 0
         if self.states is not None:
             self.states.release(sequence)
-
-    def _let_go(self, sequence: Sequence, blocks: list[int]) -> None:
-        """Take blocks back from a sequence, the last of them first."""
-        for block in reversed(blocks):
-            self._references[block] -= 1
-            self._note_use(block, sequence)
-            if self._references[block]:
-                continue
-            if self._hash_of[block] is None:
-                self._empty.append(block)
-            else:
-                self._place_of(block)[block] = None
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Check the invariants of all blocks; tests do so after every step."""
         everyone = list(sequences)
         if self.states is not None:
             self.states.check_integrity(everyone)
-            assert self.states.contents <= self._block_of.keys(), "a snapshot is of a block that is not cached"
-        owners = Counter(block for sequence in everyone for block in sequence.block_table[sequence.num_past :])
-        assert [owners[block] for block in range(self.num_blocks)] == self._references
-        cached = [*self._batch, *self._old, *self._aging, *self._new]
-        everywhere = sorted([*self._empty, *cached, *owners])
-        assert everywhere == list(range(self.num_blocks)), "a block is lost or in two states"
-        assert all(self._hash_of[block] is None for block in self._empty)
-        assert all(self._hash_of[block] is not None for block in cached)
-        registered = {content: block for block, content in enumerate(self._hash_of) if content is not None}
-        assert registered == self._block_of
+            known = set.intersection(*(set(each) for each in self._pool.cached))
+            assert self.states.contents <= known, "a snapshot is of a block that is not cached"
+        used: list[int] = []
+        table_of: dict[int, int] = {}
         for sequence in everyone:
-            assert sequence.num_computed <= len(sequence.block_table) * self.block_size
+            assert len(sequence.block_tables) == len(sequence.num_past) == self.num_tables
+            assert sequence.num_computed <= self.num_with_room(sequence)
             assert sequence.num_registered <= len(sequence.block_hashes)
-            assert sequence.num_past <= min(sequence.num_registered, self._first_seen(sequence.num_computed))
-            for i in range(sequence.num_past, sequence.num_registered):
-                block = sequence.block_table[i]
-                assert self._hash_of[block] in (None, sequence.block_hashes[i])
-            assert all(self._hash_of[block] is None for block in sequence.block_table[sequence.num_registered :])
+            for number, (table, num_past) in enumerate(zip(sequence.block_tables, sequence.num_past, strict=True)):
+                used += table[num_past:]
+                assert all(table_of.setdefault(block, number) == number for block in table[num_past:])
+                assert len(table) - num_past <= self._reserves[number]
+                assert num_past <= min(sequence.num_registered, self._first_seen(number, sequence.num_computed))
+                for i in range(num_past, sequence.num_registered):
+                    assert self._pool.content_of(table[i]) in (None, (number, sequence.block_hashes[i]))
+                assert all(self._pool.content_of(block) is None for block in table[sequence.num_registered :])
+        self._pool.check_integrity(used)
+
+    def _prefix_of(self, sequence: Sequence, use_cache: bool) -> _Prefix:
+        return self._find_prefix(sequence) if use_cache else _Prefix(0, [[] for _ in range(self.num_tables)])
 
     def _find_prefix(self, sequence: Sequence) -> _Prefix:
         """Return the longest cached beginning of a sequence of which all is there that later tokens see."""
         num_full = (len(sequence.token_ids) - 1) // self.block_size
         self._hasher.extend(sequence, num_full)
-        found, run, num_known = NOTHING, list[int](), 0
-        for end, content in enumerate(sequence.block_hashes[:num_full], 1):
-            block = self._block_of.get(content)
-            if block is not None:
-                run.append(block)
-                num_seen = end - self._first_seen(end * self.block_size)
-                if len(run) >= num_seen:
-                    num_known = end
-                    if self.states is None or self.states.has(content):
-                        found = _Prefix(end, run[len(run) - num_seen :])
-            elif self._window is None:
-                break
-            else:
-                run = []
-        return found if self.states is None else found._replace(num_known=num_known)
+        hashes, cached = sequence.block_hashes[:num_full], self._pool.cached
+        ends = self._whole_ends(hashes)
+        num_known = ends[-1] if ends else 0
+        end = num_known
+        if self.states is not None:
+            end = next((each for each in reversed(ends) if self.states.has(hashes[each - 1])), 0)
+        blocks = [
+            [of_table[content] for content in hashes[max(end - num_seen, 0) : end]]
+            for of_table, num_seen in zip(cached, self._nums_seen, strict=True)
+        ]
+        return _Prefix(end, blocks, num_known)
 
-    def _first_seen(self, position: int) -> int:
+    def _whole_ends(self, hashes: list[bytes]) -> Many[int]:
+        """Return the numbers of blocks after which all is cached that a token there sees."""
+        if not self._has_windows:
+            return range(1, 1 + min(_run_length(hashes, of_table) for of_table in self._pool.cached))
+        ends: list[int] = []
+        runs = [0] * self.num_tables
+        for end, content in enumerate(hashes, 1):
+            is_whole = True
+            for number, (of_table, num_seen) in enumerate(zip(self._pool.cached, self._nums_seen, strict=True)):
+                runs[number] = runs[number] + 1 if content in of_table else 0
+                is_whole = is_whole and runs[number] >= min(end, num_seen)
+                if not runs[number] and num_seen == ANY_NUMBER:
+                    return ends
+            if is_whole:
+                ends.append(end)
+        return ends
+
+    def _first_seen(self, table: int, position: int) -> int:
         """Return the first block that a position sees, and all after it do: no block before it is needed any more."""
-        return 0 if self._window is None else max(position - self._window + 1, 0) // self.block_size
+        window = self._windows[table]
+        return 0 if window is None else max(position - window + 1, 0) // self.block_size
 
-    def _note_use(self, block: int, sequence: Sequence) -> None:
-        if not sequence.is_batch:
-            self._used_at[block] = self._num_agings
-
-    def _place_of(self, block: int) -> OrderedDict[int, None]:
-        """Return the place of a block that becomes cached; use by batch work makes nothing recent."""
-        used_at = self._used_at[block]
-        if used_at == NEVER:
-            return self._batch
-        num_agings_ago = self._num_agings - used_at
-        return (self._new, self._aging, self._old)[min(num_agings_ago, 2)]
-
-    def _uncache(self, block: int) -> None:
-        for place in (self._batch, self._old, self._aging, self._new):
-            place.pop(block, None)
-
-    def _take(self) -> int:
-        """Take a block for one owner; its content is forgotten."""
-        if self._empty:
-            block = self._empty.pop()
-        else:
-            block, _ = (self._batch or self._old or self._aging or self._new).popitem(last=False)
-            content = self._hash_of[block]
-            assert content is not None
-            del self._block_of[content]
-            self._hash_of[block] = None
-            if self.states is not None:
-                self.states.forget(content)
-        self._references[block] = 1
-        return block
+    def _forget(self, content: bytes) -> None:
+        if self.states is not None:
+            self.states.forget(content)
 
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
+
+
+def _run_length(hashes: list[bytes], cached: dict[bytes, int]) -> int:
+    """Return how many of the first hashes are cached, one after the other."""
+    for number, content in enumerate(hashes):
+        if content not in cached:
+            return number
+    return len(hashes)

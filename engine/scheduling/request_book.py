@@ -128,7 +128,7 @@ class RequestBook:
             assert dict(band.alive_by_tenant) == dict(Counter(choice.request.tenant for choice in own))
         assert all(group.num_alive == sum(c.is_alive for c in group.choices) > 0 for group in groups)
         assert all(choice.status is Status.RUNNING for choice in running)
-        assert all(choice.status is Status.WAITING and not choice.block_table for choice in [*waiting, *held])
+        assert all(choice.status is Status.WAITING and not choice.block_tables for choice in [*waiting, *held])
         assert all(bool(s.request.adapter) == (s.adapter_slot is not None) for s in running)
 
     def _queue_leader(self, group: RequestGroup) -> None:

@@ -4,13 +4,15 @@ Continuous batching (Yu et al., 2022: Orca) with one token budget per step: sequ
 left goes to prefill in chunks (Agrawal et al., 2024: Sarathi-Serve). The tenants' counters of service decide which
 request is admitted, which prompts go first and which sequence gives way (see `engine.scheduling.fairness`).
 
-Memory. A sequence is admitted with blocks for all its tokens, if one more stays free for each that runs; only decoding
-needs blocks later. When they run out the newest sequence of the running tenant with the highest counter is preempted:
-it gives up its blocks, keeps its tokens and is computed again later.
+Memory. A sequence is admitted with blocks for all its tokens, if one more stays free for each that runs; later, only
+decoding needs blocks, and a prompt longer than a window, which takes new ones for those that it leaves behind. When
+they run out the newest sequence of the running tenant with the highest counter is preempted: it gives up its blocks,
+keeps its tokens and is computed again later.
 
-Progress. Blocks run out only for a decode. It then emits a token in this step, or gives way itself while others go on,
-since one sequence alone always fits. Emitted tokens are kept, so no chain of preemptions is endless; and as those that
-go on are charged and who gave way is not, it does not stay the one with the highest counter.
+Progress. Blocks run out for a decode, or for a prompt whose window's blocks others share. It then goes on in this step,
+or gives way itself while others go on, since one sequence alone always fits. Emitted tokens are kept, so no chain of
+preemptions is endless; and as those that go on are charged and who gave way is not, it does not stay the one with the
+highest counter.
 
 One step ahead. A step may be planned while the one before it is computed: whether a sequence goes on is then known, or
 guessed (a token may end it), but not by which token. A sequence that ends after all has computed a row in vain. Nobody
@@ -341,8 +343,8 @@ class Scheduler:
     def _continue_running(self) -> tuple[list[Sequence], list[Sequence]]:
         """Return the running interactive sequences of a step: decodes, and prompts that are being computed.
 
-        Decodes have room for their next token and come by adapter slot, the base last; prompts, whose room was made at
-        admission, come by their tenants' counters. The oldest come first among equals.
+        Decodes have room for their next token and come by adapter slot, the base last; prompts, which have room for at
+        least one token, come by their tenants' counters. The oldest come first among equals.
         """
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
@@ -351,7 +353,8 @@ class Scheduler:
             if sequence.status is not Status.RUNNING or sequence.needs_no_step:
                 continue
             if not sequence.is_decoding:
-                prefilling.append(sequence)
+                if self._make_room(sequence):
+                    prefilling.append(sequence)
             elif len(decoding) < self._limits.max_batched_tokens and self._make_room(sequence):
                 decoding.append(sequence)
         if self.totals.preemptions != num_preemptions:
@@ -362,8 +365,8 @@ class Scheduler:
         return decoding, prefilling
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """Take a block for a decode's next token, preempting others; return False if the sequence itself was."""
-        while not self._grow(sequence, sequence.length):
+        """Take blocks for a sequence's next token, preempting others; return False if the sequence itself was."""
+        while not self._grow(sequence, sequence.num_computed + 1):
             victim = self._interactive.running.victim()
             self._interactive.running.leave(victim)
             victim.status = Status.WAITING
@@ -404,7 +407,7 @@ class Scheduler:
             if sequence is None:
                 break
             # A block stays free for each sequence that runs, so that the newcomer does not cause a preemption at once.
-            num_spare = len(self._interactive.running) + self._batch.num_held_blocks
+            num_spare = len(self._interactive.running) * self._blocks.num_tables + self._batch.num_held_blocks
             if self._batch_band.running:
                 needed = self._blocks.num_needed(sequence, sequence.may_reuse_prefix)
                 self._batch.reclaim(needed + num_spare, sequence)
@@ -432,13 +435,15 @@ class Scheduler:
         sequence.started_s = now_s
 
     def _prefill(self, sequence: Sequence, left: int, prefills: list[Chunk]) -> int:
-        """Compute as much of a sequence as the budget allows; return how many tokens that is.
+        """Compute as much of a sequence as the budget and free blocks allow; return how many tokens that is.
 
         The sequence's last token waits while its grammar has no time in this step.
         """
         if _is_background(sequence):
             left = min(left, BACKGROUND_TOKENS - sum(c.num_tokens for c in prefills if _is_background(c.sequence)))
         num_tokens = min(sequence.num_uncomputed, left)
+        while num_tokens > 0 and not self._grow(sequence, sequence.num_computed + num_tokens):
+            num_tokens //= 2
         if num_tokens > 0 and num_tokens == sequence.num_uncomputed and not self._matcher_time.take(sequence):
             num_tokens -= 1
         if num_tokens > 0:

@@ -36,7 +36,7 @@ number of their dtype (`dtype_number`). Rank 0 adds nothing."""
 
 CHUNK_FIELDS = 7
 """64-bit integers of a chunk: first row, number of rows, position, row of the first position's angles, first block,
-number of blocks, and the address of the adapter's factors or 0."""
+number of blocks in each table, and the address of the adapter's factors or 0."""
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _POINTER, _INT64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
@@ -71,6 +71,10 @@ class LayerTensors(NamedTuple):
     """cos and sin of every row of angles, [rows, head_dim / 2] float32; None where the layer does not rotate."""
     window: int | None
     """Positions that each position sees, its own included; None: all before it."""
+    table: int
+    """The number of the table, of those of each chunk, that has the layer's blocks."""
+    cache: int
+    """The number of the layer's cache, which layers of other tables share."""
 
 
 class DecoderShape(NamedTuple):
@@ -82,7 +86,7 @@ class DecoderShape(NamedTuple):
     intermediate_size: int
     max_position: int
     num_blocks: int
-    """Blocks of the cache."""
+    """Blocks of each cache."""
     cache_dtype: torch.dtype
     activation: str
     """`silu` or `gelu_tanh`."""
@@ -124,12 +128,13 @@ class NativeDecoder:
         block_size = self._functions.lorikeet_cache_block_size(shape.num_kv_heads, shape.head_dim)
         # NumPy takes memory from the system that has no pages before it is written.
         numbers = np.float32 if shape.cache_dtype == torch.float32 else np.uint16
-        caches = [np.zeros(shape.num_blocks * block_size, dtype=numbers) for _ in layers]
-        structs = (_Layer * len(layers))(
-            *(_layer(layer, cache.ctypes.data) for layer, cache in zip(layers, caches, strict=True))
-        )
+        num_caches = 1 + max(layer.cache for layer in layers)
+        caches = [np.zeros(shape.num_blocks * block_size, dtype=numbers) for _ in range(num_caches)]
+        structs = (_Layer * len(layers))(*(_layer(layer, caches[layer.cache].ctypes.data) for layer in layers))
+        self.num_tables = 1 + max(layer.table for layer in layers)
         model = _Model(
             len(layers),
+            self.num_tables,
             self._hidden_size,
             shape.intermediate_size,
             shape.num_heads,
@@ -166,8 +171,8 @@ class NativeDecoder:
         """Compute a step of N rows, and write the hidden states of output_rows to hidden [W, H] float32.
 
         token_ids [N]; chunks [C, CHUNK_FIELDS], of consecutive positions of one sequence each, in the order of their
-        rows; blocks: the blocks of all chunks, one after the other; output_rows [W]. Factors that the chunks name, and
-        the matrices that the factors name, must stay until the next call of `forward` has returned.
+        rows; blocks: the blocks of all chunks, one after the other, each table by table; output_rows [W]. Factors that
+        the chunks name, and the matrices that these name, must stay until the next call of `forward` has returned.
 
         Raises MemoryError: when there is no memory for the step.
         """
@@ -198,12 +203,16 @@ class _Layer(ctypes.Structure):
         *((name, _POINTER) for name in ("input_norm", "q_norm", "k_norm", "attention_norm", "post_norm")),
         *((name, _POINTER) for name in ("feed_forward_norm", "cos", "sin", "cache")),
         ("window", _INT64),
+        ("table", _INT64),
     ]
 
 
 class _Model(ctypes.Structure):
     _fields_ = [
-        *((name, _INT64) for name in ("num_layers", "hidden", "intermediate", "num_heads", "num_kv_heads")),
+        *(
+            (name, _INT64)
+            for name in ("num_layers", "num_tables", "hidden", "intermediate", "num_heads", "num_kv_heads")
+        ),
         ("head_dim", _INT64),
         ("max_position", _INT64),
         ("embed", _POINTER),
@@ -231,6 +240,7 @@ def _layer(layer: LayerTensors, cache: int) -> _Layer:
         *(_address(tensor) for tensor in (*norms, layer.feed_forward_norm, cos, sin)),
         cache,
         layer.window or 0,
+        layer.table,
     )
 
 

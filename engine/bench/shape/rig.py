@@ -69,10 +69,11 @@ class Rig:
             "bench", prompt, SamplingParams(MAX_TOKENS, temperature=0.0), "bench", adapter=adapter
         )
         sequence = Sequence(request, list(prompt), seed=0, arrived_s=0.0)
-        last_block = self._next_block - (-(len(prompt) + num_tokens) // self.config.block_size)
-        assert last_block <= self.device.num_blocks, "the cache is too small for this scenario"
-        sequence.block_table = list(range(self._next_block, last_block))
-        self._next_block = last_block
+        num_blocks = -(-(len(prompt) + num_tokens) // self.config.block_size)
+        starts = [self._next_block + table * num_blocks for table in range(self.device.layout.num_tables)]
+        sequence.block_tables = [list(range(first, first + num_blocks)) for first in starts]
+        self._next_block = starts[-1] + num_blocks
+        assert self._next_block <= self.device.num_blocks, "the cache is too small for this scenario"
         if adapter:
             self.pool.preload(adapter)
             sequence.adapter_slot = self.pool.acquire(adapter)

@@ -9,6 +9,7 @@ from engine.bench.shape.rig import Rig
 from engine.compilations import Compilations
 from engine.config import EngineConfig
 from engine.core import EngineCore
+from engine.device import tokens_ahead
 from engine.lora.loader import HostTier
 from engine.mailbox import Mailbox, Wake
 from engine.probes import Probes
@@ -25,7 +26,7 @@ def whole_engine(rig: Rig) -> BenchEngine:
 
 def _core(rig: Rig, config: EngineConfig, mailbox: Mailbox) -> EngineCore:
     rig.wake = lambda: mailbox.command(Wake())
-    blocks = BlockManager(rig.device.num_blocks, config.block_size)
+    blocks = BlockManager(rig.device.num_blocks, config.block_size, rig.device.layout, None, tokens_ahead(config))
     limits = Limits(
         max_num_seqs=config.max_num_seqs,
         max_batched_tokens=config.max_batched_tokens,

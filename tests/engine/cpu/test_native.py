@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig, load_model_config
+from engine.config.cache_layout import layout_of
 from engine.cpu.attention import PagedCache
 from engine.cpu.native import NativePath, make_decoder
 from engine.cpu.path import CpuPath
@@ -88,7 +89,7 @@ def texts(*wanted: tuple[int, int | None], switch: int = 0) -> list[Text]:
     for number, (length, slot) in enumerate(wanted):
         tokens = torch.randint(0, 199, (length,)).tolist()
         text = Text(greedy(str(number), tokens, 8), tokens, 0, 0.0, adapter_slot=slot, is_long=0 < switch < length)
-        text.block_table = list(range(1 + number, NUM_BLOCKS, len(wanted)))[: length // 16 + 2]
+        text.block_tables = [list(range(1 + number, NUM_BLOCKS, len(wanted)))[: length // 16 + 2]]
         made.append(text)
     return made
 
@@ -104,6 +105,16 @@ def step(path: DevicePath, decodes: Sequence[Chunk], prefills: Sequence[Chunk] =
     parts = torch.split(logits, [chunk.num_tokens for chunk in plan.chunks])
     by_chunk = {id(chunk): part for chunk, part in zip(plan.chunks, parts, strict=True)}
     return torch.cat([by_chunk[id(chunk)] for chunk in (*decodes, *prefills)])
+
+
+def with_tables(sequences: Sequence[Text], num_tables: int) -> list[Text]:
+    """Return sequences of the same tokens with tables of blocks of their own, interleaved among each other."""
+    made = []
+    for text in sequences:
+        again = Text(text.request, text.token_ids, 0, 0.0, adapter_slot=text.adapter_slot)
+        again.block_tables = [[block * num_tables + i for block in text.block_tables[0]] for i in range(num_tables)]
+        made.append(again)
+    return made
 
 
 def prompts(sequences: Sequence[Text]) -> list[Chunk]:
@@ -138,6 +149,34 @@ def test_every_family_is_computed_as_by_pytorch(family: str, quantized: Format, 
     sequences = texts((5, None), (34, 0), (71, None), (17, 1), (2, 2), (50, 0), switch=switch)
     for decodes, prefills in [([], prompts(sequences)), (lasts(sequences), []), (lasts(sequences[2:4]), [])]:
         assert relative_error(step(ours, decodes, prefills), step(theirs, decodes, prefills)) < 1e-3
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3"])
+def test_layers_that_share_a_cache_give_the_bits_of_layers_with_caches_of_their_own(
+    family: str, tmp_path: Path
+) -> None:
+    """In steps of prompts, of decodes and of both, of more and of fewer blocks than before."""
+    assert library is not None
+    model = Model(family, tmp_path)
+    windows = {layer: model.config.window(layer) for layer in range(model.config.num_layers)}
+    layout = layout_of(windows, MAX_LENGTH)
+    assert layout.num_tables > layout.depth == 1
+    sequences = texts((34, 0), (71, None), (17, 1))
+    divided = with_tables(sequences, layout.num_tables)
+    alone = model.native()
+    decoder = make_decoder(library, model.config, model.weights, 3 * NUM_BLOCKS, MAX_LENGTH, layout=layout)
+    shared = NativePath(decoder, model.config, model.weights.lm_head, model.adapters.__getitem__)
+    steps = [
+        (step(alone, [], prompts(sequences[1:])), step(shared, [], prompts(divided[1:]))),
+        (
+            step(alone, lasts(sequences[1:]), prompts(sequences[:1])),
+            step(shared, lasts(divided[1:]), prompts(divided[:1])),
+        ),
+        (step(alone, lasts(sequences[:1])), step(shared, lasts(divided[:1]))),
+        (step(alone, lasts(sequences)), step(shared, lasts(divided))),
+    ]
+    for ours, theirs in steps:
+        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mistral-window"])

@@ -9,7 +9,7 @@ from engine.sequence import Chunk, Sequence
 def sequence(token_ids: list[int], block_table: list[int], *, num_prompt: int = 1, slot: int | None = None) -> Sequence:
     request = GenerateRequest("r", token_ids[:num_prompt], SamplingParams(64, temperature=0.0), "t")
     made = Sequence(request, token_ids, 0, 0.0)
-    made.block_table, made.adapter_slot = block_table, slot
+    made.block_tables, made.adapter_slot = [block_table], slot
     return made
 
 

@@ -87,7 +87,7 @@ def test_the_profiled_steps_are_as_large_as_any(num_tokens: int, context: int) -
     for plan in (prompts, both):
         assert len(plan.chunks) <= limits.max_sequences
         assert all(chunk.num_tokens <= context for chunk in plan.prefills)
-        blocks = [block for chunk in plan.prefills for block in chunk.sequence.block_table]
+        blocks = [block for chunk in plan.prefills for block in chunk.sequence.block_tables[0]]
         assert blocks == list(range(len(blocks)))
     assert len(both.decodes) == limits.max_decode_rows
     assert all((chunk.first, chunk.num_tokens) == (context - 1, 1) for chunk in both.decodes)

@@ -11,7 +11,7 @@ import torch
 from engine.cuda.fill import NO_SLOT, BlockTables, Extent, Filler, extent_of, fill_work, row_slots
 from engine.cuda.in_order import InOrderAccelerator
 from engine.cuda.metadata import ALIGNMENT, StepBuffers, StepShape, fields_of, num_bytes_of, views
-from engine.sequence import Chunk, Plan
+from engine.sequence import Chunk, Plan, Sequence
 from kernels.gpu.work_list import max_chunks, work_list_reference
 from tests.engine.cuda.plans import decode, sequence
 
@@ -60,13 +60,13 @@ def test_decodes_drafts_prefills_and_padding_in_one_batch() -> None:
     assert fields.angles.tolist() == [5, 2, 3, 4, 0, 0, 0, 1, 2, 3, 4, 5, 0, 0, 0]
     decode_slots = [9 * 4 + 1, 4 * 4 + 2, 4 * 4 + 3, 8 * 4, NO_SLOT, NO_SLOT]
     prompt_slots = [6 * 4, 2 * 4 + 1, 2 * 4 + 2, 2 * 4 + 3, 7 * 4, 7 * 4 + 1, NO_SLOT, NO_SLOT, NO_SLOT]
-    assert fields.slots.tolist() == decode_slots + prompt_slots
+    assert fields.slots[0].tolist() == decode_slots + prompt_slots
     assert fields.context_lens.tolist() == [6, 3, 4, 5, 0, 0, 1, 6, 0]
     assert fields.query_starts.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 12, 12]
     assert fields.tiles.tolist() == [[1, 4], [1, 2], [1, 0], [0, 0], [-1, -1], [-1, -1]]
-    assert fields.block_tables[0, :2].tolist() == [3, 9]
-    assert fields.block_tables[1, :1].tolist() == [4] and fields.block_tables[3, :2].tolist() == [4, 8]
-    assert fields.block_tables[6, :1].tolist() == [6] and fields.block_tables[7, :2].tolist() == [2, 7]
+    assert fields.block_tables[0, 0, :2].tolist() == [3, 9]
+    assert fields.block_tables[0, 1, :1].tolist() == [4] and fields.block_tables[0, 3, :2].tolist() == [4, 8]
+    assert fields.block_tables[0, 6, :1].tolist() == [6] and fields.block_tables[0, 7, :2].tolist() == [2, 7]
     assert fields.output_rows.tolist() == [0, 3, 6, 11, 0]
     assert row_slots(plan, 15, 6).tolist() == [1, *[-1] * 6, *[0] * 5, *[-1] * 3]
     assert extent_of(plan, with_adapters=True) == Extent(6, 4, 2, 6, 6, with_adapters=True)
@@ -97,22 +97,32 @@ def test_nothing_but_padding_sees_and_writes_nothing() -> None:
     assert fields.query_starts.tolist() == [0, 1, 2, 3, 3] and not fields.output_rows.any()
 
 
+@pytest.mark.parametrize("num_tables", [1, 3])
 @pytest.mark.parametrize("seed", range(20))
-def test_what_goes_on_from_the_last_step_is_what_a_plan_alone_gives(seed: int) -> None:
+def test_what_goes_on_from_the_last_step_is_what_a_plan_alone_gives(seed: int, num_tables: int) -> None:
     """Two graphs of one buffer, while sequences go on, grow, come, leave, change places, draft and are preempted."""
     rnd = random.Random(seed)
-    shapes = [StepShape(rows, rows, 12, 0, 0, rows) for rows in (4, 8)]
+    shapes = [StepShape(rows, rows, 12, 0, 0, rows, num_tables) for rows in (4, 8)]
+
+    def tables() -> list[list[int]]:
+        return [[rnd.randrange(50)] for _ in range(num_tables)]
+
+    def begun(num_tokens: int) -> Sequence:
+        made = sequence([rnd.randrange(99) for _ in range(num_tokens)], [])
+        made.block_tables = tables()
+        return made
+
     buffers = StepBuffers(InOrderAccelerator(), 1 << 14)
-    kept, staged = Filler(BLOCK_SIZE, 8, 12, 2), [buffers.stage(shape).host for shape in shapes]
-    running = [sequence([rnd.randrange(99) for _ in range(3)], [row]) for row in range(3)]
+    kept, staged = Filler(BLOCK_SIZE, 8, 12, 2, num_tables=num_tables), [buffers.stage(shape).host for shape in shapes]
+    running = [begun(3) for _ in range(3)]
     num_advanced = 0
     for _ in range(120):
         if rnd.random() < 0.1:
             rnd.shuffle(running)
         if rnd.random() < 0.1:
-            running[rnd.randrange(len(running))] = sequence([rnd.randrange(99)], [rnd.randrange(50)])
+            running[rnd.randrange(len(running))] = begun(1)
         if rnd.random() < 0.1 and len(running) < 6:
-            running.append(sequence([rnd.randrange(99)] * 2, [rnd.randrange(50)]))
+            running.append(begun(2))
         elif rnd.random() < 0.1 and len(running) > 1:
             running.pop()
         for each in running:
@@ -124,9 +134,10 @@ def test_what_goes_on_from_the_last_step_is_what_a_plan_alone_gives(seed: int) -
                 del each.token_ids[-1]
                 each.num_pending = 1
             if rnd.random() < 0.1:
-                each.block_table = [rnd.randrange(50)]
-            while len(each.block_table) * BLOCK_SIZE < each.length + 1:
-                each.block_table.append(rnd.randrange(50))
+                each.block_tables = tables()
+            for table in each.block_tables:
+                while len(table) * BLOCK_SIZE < each.length + 1:
+                    table.append(rnd.randrange(50))
         drafts = (7,) if rnd.random() < 0.1 and len(running) < 5 and not running[0].num_pending else ()
         fed = {each: rnd.randrange(9) for each in running}
         kept.fed = fed
@@ -137,15 +148,15 @@ def test_what_goes_on_from_the_last_step_is_what_a_plan_alone_gives(seed: int) -
         graph = int(num_rows > 4 or rnd.random() < 0.1)
         num_advanced += kept.fill(plan, staged[graph], range(num_rows), shapes[graph].num_rows)
         alone = StepBuffers(InOrderAccelerator(), 1 << 14).stage(shapes[graph]).host
-        anew = Filler(BLOCK_SIZE, 8, 12, 2)
+        anew = Filler(BLOCK_SIZE, 8, 12, 2, num_tables=num_tables)
         anew.fed = fed
         anew.fill(plan, alone, range(num_rows), shapes[graph].num_rows)
         for name in ("token_ids", "angles", "slots", "context_lens", "query_starts", "output_rows"):
             assert getattr(staged[graph], name).tolist() == getattr(alone, name).tolist(), name
         for row, context in enumerate(alone.context_lens):
             num_blocks = -(-int(context) // BLOCK_SIZE)
-            ours, theirs = staged[graph].block_tables[row], alone.block_tables[row]
-            assert ours[:num_blocks].tolist() == theirs[:num_blocks].tolist()
+            ours, theirs = staged[graph].block_tables[:, row], alone.block_tables[:, row]
+            assert ours[:, :num_blocks].tolist() == theirs[:, :num_blocks].tolist()
     assert num_advanced > 10
 
 

@@ -20,6 +20,7 @@ from engine.cuda.profile import peak_of_largest_steps
 from engine.cuda.sampling import TritonChoice, penalize_rows_
 from engine.cuda.setup import step_limits
 from engine.cuda.transfers import PinnedTransfers
+from engine.device import layout_for
 from engine.models.decoder import Decoder
 from engine.models.weights import assemble
 from engine.sampling.sampler import Sampler
@@ -70,7 +71,8 @@ def test_all_rows_and_partial_sums_at_the_longest_context_are_counted_for_steps_
     config = EngineConfig(model_dir="", adapter_store="", endpoint="", max_batched_tokens=5, max_num_seqs=3)
     limits = step_limits(config, 600)
     decoder = Decoder(model, weights, silu_mul)
-    peak = peak_of_largest_steps(accelerator, decoder, slots, sampler, limits, 16)
+    layout = layout_for(config, model)
+    peak = peak_of_largest_steps(accelerator, decoder, slots, sampler, limits, 16, layout)
     elements = workspace_elements(
         3, model.num_heads, model.num_kv_heads, model.head_dim, 600, torch.float32, accelerator.device
     )

@@ -48,7 +48,7 @@ class HandMadePlans:
         sequence = Sequence(request, list(request.prompt_token_ids), (request.sampling.seed or 0) + index, 0.0, index)
         sequence.adapter_slot = self._slots[request.adapter] if request.adapter else None
         num_tokens = sequence.num_prompt_tokens + request.sampling.max_tokens
-        sequence.block_table = [self._free.pop() for _ in range(-(-num_tokens // BLOCK_SIZE))]
+        sequence.block_tables = [[self._free.pop() for _ in range(-(-num_tokens // BLOCK_SIZE))]]
         return sequence
 
     def step(self, decodes: Many[Chunk] = (), prefills: Many[Chunk] = ()) -> list[ChunkResult]:

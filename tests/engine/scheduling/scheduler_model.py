@@ -1,10 +1,10 @@
 """A model in place of the model: the scheduler's tests know what every request must get, token for token.
 
 `HashingRunner` writes to each cache slot what stands for keys and values: a hash of the token, of its tenant, of the
-adapter that is in the sequence's slot of the pool at that step, of the rotation, and of the entry before it. It derives
-the next token from the whole prefix as read back through the block table: one foreign, stale or missing entry changes
-all that follow. A sequence's state, in a model that keeps some, is the entry of its last token: a step that begins with
-another one fails.
+adapter that is in the sequence's slot of the pool at that step, of the rotation, of the block table, and of the entry
+before it. It derives the next token from all that windows leave of the prefix, as read back through each block table:
+one foreign, stale or missing entry changes all that follow. A sequence's state, in a model that keeps some, is the
+entry of its last token: a step that begins with another one fails.
 """
 
 from __future__ import annotations
@@ -27,37 +27,47 @@ EOS = 7
 BROKEN = 13  # the token no grammar can take
 
 
-def entry(parent: bytes, token: int, tenant: str, adapter: str, is_long: bool) -> bytes:
+Windows = tuple[int | None, ...]
+"""For each block table the tokens that a position sees, itself included; None: all."""
+Prefix = Many[Many[bytes]]
+"""For each block table the entries of the first tokens of a sequence."""
+SEES_ALL: Windows = (None,)
+
+
+def entry(parent: bytes, token: int, tenant: str, adapter: str, is_long: bool, table: int) -> bytes:
     """Return the cache's entry of a token that follows its parent's entry. is_long: True if the sequence is long."""
-    return blake2b(msgspec.msgpack.encode((parent, token, tenant, adapter, is_long)), digest_size=8).digest()
+    return blake2b(msgspec.msgpack.encode((parent, token, tenant, adapter, is_long, table)), digest_size=8).digest()
 
 
-def entries(request: GenerateRequest, token_ids: Many[int], switch: int) -> list[bytes]:
+def entries(request: GenerateRequest, token_ids: Many[int], switch: int, windows: Windows) -> Prefix:
     """Return the cache's entries of a request's tokens. switch: as `Limits.length_switch`."""
-    found: list[bytes] = []
+    found: list[list[bytes]] = [[] for _ in windows]
     is_long = 0 < switch < len(token_ids)
-    for token in token_ids:
-        found.append(entry(found[-1] if found else b"", token, request.tenant, request.adapter, is_long))
+    for table, column in enumerate(found):
+        for token in token_ids:
+            parent = column[-1] if column else b""
+            column.append(entry(parent, token, request.tenant, request.adapter, is_long, table))
     return found
 
 
-def seen(prefix: Many[bytes], window: int | None) -> Many[bytes]:
-    """Return the entries that the last position of a prefix sees."""
-    return prefix if window is None else prefix[-window:]
+def seen(prefix: Prefix, length: int, windows: Windows) -> Prefix:
+    """Return the entries that the last of `length` positions sees."""
+    pairs = zip(prefix, windows, strict=True)
+    return [column[0 if window is None else max(length - window, 0) : length] for column, window in pairs]
 
 
-def next_token(prefix: Many[bytes], seed: int) -> int:
+def next_token(prefix: Prefix, seed: int) -> int:
     digest = blake2b(msgspec.msgpack.encode((prefix, seed)), digest_size=4).digest()
     return int.from_bytes(digest, "big") % VOCAB
 
 
-def rating(prefix: Many[bytes]) -> TokenLogprobs:
+def rating(prefix: Prefix) -> TokenLogprobs:
     """Return a stand-in for the log-probability of the token that follows the prefix."""
     return TokenLogprobs(-float(next_token(prefix, seed=0)), [], [])
 
 
-def hidden(prefix: Many[bytes]) -> NDArray[np.float32]:
-    return np.array([len(prefix), next_token(prefix, seed=1), 1], dtype=np.float32)
+def hidden(prefix: Prefix) -> NDArray[np.float32]:
+    return np.array([len(prefix[0]), next_token(prefix, seed=1), 1], dtype=np.float32)
 
 
 class CountingMatcher:
@@ -90,13 +100,14 @@ class Expected(msgspec.Struct, frozen=True):
     reason: str
 
 
-def expected_choice(request: GenerateRequest, seed: int, switch: int = 0, window: int | None = None) -> Expected:
+def expected_choice(request: GenerateRequest, seed: int, switch: int = 0, windows: Windows = SEES_ALL) -> Expected:
     """Return the answer that a choice with this seed must get."""
     sampling = request.sampling
     produced = list[int]()
     while len(produced) < sampling.max_tokens:
-        known = entries(request, [*request.prompt_token_ids, *produced], switch)
-        token = next_token(seen(known, window), seed)
+        token_ids = [*request.prompt_token_ids, *produced]
+        known = entries(request, token_ids, switch, windows)
+        token = next_token(seen(known, len(token_ids), windows), seed)
         produced.append(token)
         is_early = len(produced) <= sampling.min_tokens
         ends = token == EOS and (sampling.grammar is not None or not (is_early or sampling.ignore_eos))
@@ -109,18 +120,18 @@ def expected_choice(request: GenerateRequest, seed: int, switch: int = 0, window
     return Expected(produced, produced, "stop" if request.pooling else "length")
 
 
-def expected_embedding(request: GenerateRequest, switch: int = 0, window: int | None = None) -> NDArray[np.float32]:
-    prompt = entries(request, request.prompt_token_ids, switch)
-    rows = [hidden(seen(prompt[: i + 1], window)) for i in range(len(prompt))]
+def expected_embedding(request: GenerateRequest, switch: int = 0, windows: Windows = SEES_ALL) -> NDArray[np.float32]:
+    prompt = entries(request, request.prompt_token_ids, switch, windows)
+    rows = [hidden(seen(prompt, i + 1, windows)) for i in range(len(request.prompt_token_ids))]
     pooled = rows[-1] if request.pooling == "last" else np.sum(rows, axis=0)
     return pooled / np.linalg.norm(pooled)
 
 
 def expected_prompt_logprobs(
-    request: GenerateRequest, switch: int = 0, window: int | None = None
+    request: GenerateRequest, switch: int = 0, windows: Windows = SEES_ALL
 ) -> list[TokenLogprobs | None]:
-    prompt = entries(request, request.prompt_token_ids, switch)
-    return [None, *(rating(seen(prompt[:i], window)) for i in range(1, len(prompt)))]
+    prompt = entries(request, request.prompt_token_ids, switch, windows)
+    return [None, *(rating(seen(prompt, i, windows)) for i in range(1, len(request.prompt_token_ids)))]
 
 
 class HashingRunner:
@@ -133,10 +144,14 @@ class HashingRunner:
     runs_ahead = True
 
     def __init__(
-        self, num_blocks: int, block_size: int, adapter_in: Callable[[int], LoadedAdapter], window: int | None = None
+        self,
+        num_blocks: int,
+        block_size: int,
+        adapter_in: Callable[[int], LoadedAdapter],
+        windows: Windows = SEES_ALL,
     ) -> None:
         self._block_size = block_size
-        self._window = window
+        self._windows = windows
         self._adapter_in = adapter_in
         self._cache = [b""] * (num_blocks * block_size)
         self._states: dict[int, bytes] = {}
@@ -154,10 +169,12 @@ class HashingRunner:
             assert len(token_ids) == chunk.num_tokens
             slot = chunk.sequence.adapter_slot
             adapter = "" if slot is None else self._adapter_in(slot).key
-            for position, token in enumerate(token_ids, chunk.first):
-                parent = self._cache[self._slot(chunk, position - 1)] if position else b""
-                tenant, is_long = chunk.sequence.request.tenant, chunk.sequence.is_long
-                self._cache[self._slot(chunk, position)] = entry(parent, token, tenant, adapter, is_long)
+            tenant, is_long = chunk.sequence.request.tenant, chunk.sequence.is_long
+            for table in range(len(self._windows)):
+                for position, token in enumerate(token_ids, chunk.first):
+                    parent = self._cache[self._slot(chunk, position - 1, table)] if position else b""
+                    written = entry(parent, token, tenant, adapter, is_long, table)
+                    self._cache[self._slot(chunk, position, table)] = written
         for chunk in plan.chunks:
             if chunk.states is not None:
                 self.go_on(chunk, chunk.states)
@@ -177,27 +194,30 @@ class HashingRunner:
         """Replace everything that a plan wrote to the cache by wrong entries."""
         for chunk in plan.chunks:
             for position in range(chunk.first, chunk.first + chunk.num_tokens):
-                self._cache[self._slot(chunk, position)] = b"wrong"
+                for table in range(len(self._windows)):
+                    self._cache[self._slot(chunk, position, table)] = b"wrong"
 
-    def _slot(self, chunk: Chunk, position: int) -> int:
-        return chunk.sequence.block_table[position // self._block_size] * self._block_size + position % self._block_size
+    def _slot(self, chunk: Chunk, position: int, table: int = 0) -> int:
+        block = chunk.sequence.block_tables[table][position // self._block_size]
+        return block * self._block_size + position % self._block_size
 
     def _result(self, chunk: Chunk) -> ChunkResult:
         sequence, request = chunk.sequence, chunk.sequence.request
         end = chunk.first + chunk.num_tokens
-        prefix = [self._cache[self._slot(chunk, position)] for position in range(end)]
+        tables = range(len(self._windows))
+        prefix = [[self._cache[self._slot(chunk, position, table)] for position in range(end)] for table in tables]
         result = ChunkResult()
         if chunk.samples and request.sampling.max_tokens:
             lengths = range(end - len(chunk.drafts), end + 1)
             result = ChunkResult(
-                [Sampled(next_token(seen(prefix[:length], self._window), sequence.seed)) for length in lengths]
+                [Sampled(next_token(seen(prefix, length, self._windows), sequence.seed)) for length in lengths]
             )
         elif request.pooling == "mean" or (request.pooling == "last" and chunk.samples):
             first = chunk.first if request.pooling == "mean" else end - 1
-            pooled = np.sum([hidden(seen(prefix[: i + 1], self._window)) for i in range(first, end)], axis=0)
+            pooled = np.sum([hidden(seen(prefix, i + 1, self._windows)) for i in range(first, end)], axis=0)
             result = ChunkResult(pooled=pooled.astype(np.float32))
         if request.sampling.num_prompt_logprobs is not None and not sequence.index:
             rated = range(chunk.first + 1, min(end, sequence.num_prompt_tokens - 1) + 1)
-            logprobs = [] if sequence.num_completion_tokens else [rating(seen(prefix[:i], self._window)) for i in rated]
+            logprobs = [] if sequence.num_completion_tokens else [rating(seen(prefix, i, self._windows)) for i in rated]
             result = msgspec.structs.replace(result, prompt_logprobs=logprobs)
         return result

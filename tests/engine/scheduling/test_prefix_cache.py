@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.config.cache_layout import CacheLayout
 from engine.protocol import GenerateRequest, SamplingParams
 from engine.scheduling.block_manager import BlockManager
 from engine.sequence import Sequence
@@ -32,8 +33,8 @@ def test_a_running_sequence_shares_its_full_blocks() -> None:
     first = compute(blocks, PROMPT)
     second = sequence([*PROMPT, 50, 51])
     assert blocks.start(second, num_spare=0, use_cache=True)
-    assert (second.num_computed, second.block_table[:2]) == (8, first.block_table[:2])
-    assert second.block_table[2:] != first.block_table[2:]
+    assert (second.num_computed, second.block_tables[0][:2]) == (8, first.block_tables[0][:2])
+    assert second.block_tables[0][2:] != first.block_tables[0][2:]
     blocks.check_integrity([first, second])
     blocks.release(first)
     blocks.check_integrity([second])
@@ -89,7 +90,7 @@ def test_who_needs_every_position_gets_blocks_of_its_own() -> None:
     first = compute(blocks, PROMPT)
     second = sequence(PROMPT)
     assert blocks.start(second, num_spare=0, use_cache=False)
-    assert second.num_computed == 0 and not set(second.block_table) & set(first.block_table)
+    assert second.num_computed == 0 and not set(second.block_tables[0]) & set(first.block_tables[0])
     second.num_computed = len(PROMPT)
     blocks.register(second, second.num_computed)
     blocks.check_integrity([first, second])
@@ -134,9 +135,9 @@ def test_what_two_compute_at_the_same_time_is_kept_once() -> None:
 
 def test_blocks_that_no_window_reaches_are_taken_back_and_not_asked_for() -> None:
     """With a window of 6, position 12 sees the last position of block 1, all of block 2 and itself."""
-    blocks = BlockManager(4, BLOCK_SIZE, window=6)
+    blocks = BlockManager(4, BLOCK_SIZE, CacheLayout((6,)))
     first = compute(blocks, list(range(12)))
-    assert (first.num_past, first.num_blocks, blocks.num_free) == (1, 2, 2)
+    assert (first.num_past, first.num_blocks, blocks.num_free) == ([1], 2, 2)
     second = sequence(list(range(50, 58)))  # takes the empty block, and the one that was taken back
     assert blocks.start(second, num_spare=0, use_cache=True)
     blocks.check_integrity([first, second])
@@ -146,5 +147,5 @@ def test_blocks_that_no_window_reaches_are_taken_back_and_not_asked_for() -> Non
     assert blocks.num_cached_tokens(sequence([*range(4), 70])) == 0
     blocks.release(second)
     assert blocks.start(third, num_spare=0, use_cache=True)
-    assert (third.num_computed, third.num_past, third.num_blocks) == (12, 1, 3)
+    assert (third.num_computed, third.num_past, third.num_blocks) == (12, [1], 3)
     blocks.check_integrity([third])

@@ -26,6 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from engine.config.cache_layout import CacheLayout
 from engine.lora.layer import LoadedAdapter
 from engine.lora.pool import AdapterPool
 from engine.protocol import BatchTerms, Delta, Final, GenerateRequest, Grammar, SamplingParams, StepOutputs
@@ -41,13 +42,14 @@ from tests.engine.scheduling.scheduler_model import (
     CountingMatcher,
     Expected,
     HashingRunner,
+    Windows,
     expected_choice,
     expected_embedding,
     expected_prompt_logprobs,
 )
 
 BLOCK_SIZE = 4
-MAX_MODEL_LEN = 48
+MAX_MODEL_LEN = 60
 LIMITS = Limits(
     max_num_seqs=5,
     max_batched_tokens=9,
@@ -110,12 +112,12 @@ class Live(msgspec.Struct):
 
 
 # Alike but for their first block: a block is its tokens and everything before them.
-TEXT = [blake2b(bytes([i])).digest()[0] % VOCAB for i in range(20)]
+TEXT = [blake2b(bytes([i])).digest()[0] % VOCAB for i in range(36)]
 PROMPTS = [TEXT, [*TEXT[-BLOCK_SIZE:], *TEXT[BLOCK_SIZE:]]]
 prompts = st.builds(
     lambda base, length, tail: PROMPTS[base][:length] + tail,
     st.integers(0, 1),
-    st.sampled_from((0, 8, 13, 20)),
+    st.sampled_from((0, 8, 13, 20, 36)),
     st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4),
 )
 
@@ -137,46 +139,57 @@ class SchedulerMachine(RuleBasedStateMachine):
             clock=lambda: self.now_s,
             executor=LoadsAtOnce(),
         )
-        self.use_memory(num_blocks=12, num_drafts=3)
+        self.use_memory(per_table=15, num_drafts=3)
         self.live: dict[str, Live] = {}
         self.compiling: list[str] = []
         self.num_arrived = 0
         self.versions = [0, 0, 0]
 
     @initialize(
-        num_blocks=st.sampled_from((12, 40)),
+        per_table=st.sampled_from((15, 40)),
         num_drafts=st.sampled_from((0, 3)),
         share=st.sampled_from((0.0, 0.02, 0.3)),
         switch=st.sampled_from((0, 0, 19)),
-        window=st.sampled_from((None, None, 2, 7, 16)),
+        windows=st.sampled_from(((None,), (None,), (2,), (7,), (16,), (None, 7), (None, 2, 2), (2, 16), (None, 6, 16))),
         num_slots=st.sampled_from((0, 0, 2, 4, 12)),
+        batched=st.sampled_from((9, 5)),
     )
     def use_memory(
         self,
-        num_blocks: int,
+        per_table: int,
         num_drafts: int,
         share: float = 0.02,
         switch: int = 0,
-        window: int | None = None,
+        windows: Windows = (None,),
         num_slots: int = 0,
+        batched: int = 9,
     ) -> None:
         """Set the memory: few blocks make preemptions and evictions, many let prefixes be found again.
 
-        switch: the length beyond which a sequence has another rotation. window: the tokens that a position sees.
-        num_slots: the number of slots for states; 0: the model has no states. A model with states has no drafts, and no
-        windows.
+        per_table: the blocks for each block table, where its window needs no fewer. switch: the length beyond which a
+        sequence has another rotation. windows: for each block table the tokens that a position sees. num_slots: the
+        number of slots for states; 0: the model has no states. A model with states has no drafts, and no windows.
+        batched: the most tokens of a step; a prompt of more than two steps and a window takes blocks while it is
+        computed.
         """
-        num_drafts, window = (0, None) if num_slots else (num_drafts, window)
-        self.switch, self.window = switch, window
+        num_drafts, windows = (0, (None,)) if num_slots else (num_drafts, windows)
+        self.switch, self.windows, self.batched = switch, windows, batched
         states = StateSlots(num_slots) if num_slots else None
-        self.blocks = BlockManager(num_blocks, BLOCK_SIZE, window, states)
+        layout, num_ahead = CacheLayout(windows), 2 * batched
+        reserves = layout.reserves(num_ahead, BLOCK_SIZE)
+        num_blocks = sum(per_table if most is None else min(per_table, most) for most in reserves)
+        self.blocks = BlockManager(num_blocks, BLOCK_SIZE, layout, states, num_ahead)
         limits = msgspec.structs.replace(
-            LIMITS, num_draft_tokens=num_drafts, batch=BatchLimits(share=share), length_switch=switch
+            LIMITS,
+            max_batched_tokens=batched,
+            num_draft_tokens=num_drafts,
+            batch=BatchLimits(share=share),
+            length_switch=switch,
         )
         self.scheduler = Scheduler(
             self.blocks, self.slots, limits, lambda: self.now_s, make_drafter=lambda _: Oracle(self.texts)
         )
-        self.runner = self.make_runner(num_blocks, BLOCK_SIZE, self.slots.adapter, window)
+        self.runner = self.make_runner(num_blocks, BLOCK_SIZE, self.slots.adapter, windows)
         self.flight: tuple[Plan, list[ChunkResult]] | None = None
 
     def texts(self) -> list[list[int]]:
@@ -233,7 +246,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert error.retry_after_s is not None and 1 <= error.retry_after_s <= 30
             return
         assert num_free >= max(0, num_mine + n - 5)
-        expected = [expected_choice(request, self.num_arrived + index, self.switch, self.window) for index in range(n)]
+        expected = [expected_choice(request, self.num_arrived + index, self.switch, self.windows) for index in range(n)]
         self.live[name] = Live(request, expected, [[] for _ in expected], [0] * n, [None] * n)
         self.num_arrived += 1
         if kind == "grammar":
@@ -273,7 +286,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not self.scheduler.waiting_for(arrival.key):
                 self.slots.withdraw(arrival.key)
         plan = self.scheduler.schedule()
-        assert plan.num_tokens <= LIMITS.max_batched_tokens
+        assert plan.num_tokens <= self.batched
         assert len(plan.chunks) <= LIMITS.max_num_seqs
         assert all(chunk.num_tokens == 1 + len(chunk.drafts) <= 1 + 3 for chunk in plan.decodes)
         assert not any(chunk.drafts for chunk in plan.prefills)
@@ -361,7 +374,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 live.ended.add(0)
                 assert final.embedding is not None
                 ours = np.frombuffer(final.embedding, "<f4")
-                np.testing.assert_allclose(ours, expected_embedding(live.request, self.switch, self.window), rtol=1e-5)
+                np.testing.assert_allclose(ours, expected_embedding(live.request, self.switch, self.windows), rtol=1e-5)
             assert live.ended == set(range(live.request.n))
             assert final.finish_reason in {expected.reason for expected in live.expected}
 
@@ -376,7 +389,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert live.shown[delta.index] == expected.shown[: len(live.shown[delta.index])]
         assert num_new == len(delta.token_ids) + (delta.finish_reason == "stop" and expected.shown != expected.produced)
         if live.request.sampling.num_prompt_logprobs is not None and not delta.index and is_first:
-            assert delta.prompt_logprobs == expected_prompt_logprobs(live.request, self.switch, self.window)
+            assert delta.prompt_logprobs == expected_prompt_logprobs(live.request, self.switch, self.windows)
         else:
             assert delta.prompt_logprobs is None
         if delta.finish_reason is not None:

@@ -27,7 +27,7 @@ void compute(const Task& task, int64_t unit, float* buffer) {
                               task.layer->cache,
                               d.cache,
                               head,
-                              d.blocks + chunk.first_block,
+                              d.blocks + chunk.first_block + task.layer->table * chunk.num_blocks,
                               chunk.num_blocks};
   d.path.rows->attend(tile, buffer);
 }

@@ -17,7 +17,7 @@ int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 int64_t most_inputs(const Decoder& d) { return larger(larger(d.model.hidden, q_size(d)), d.model.intermediate); }
 int64_t most_outputs(const Decoder& d) { return larger(q_size(d) + 2 * kv_size(d), 2 * d.model.intermediate); }
 int64_t most_groups(const Decoder& d) { return (most_inputs(d) + kGroup - 1) / kGroup; }
-int64_t most_blocks(const Decoder& d) { return d.model.max_position / kCacheBlock + 1; }
+int64_t most_blocks(const Decoder& d) { return (d.model.max_position / kCacheBlock + 1) * d.model.num_tables; }
 
 // A tile's rows: fewer where a row's heads take much of a thread's buffer.
 int64_t tile_rows(const Decoder& d) {

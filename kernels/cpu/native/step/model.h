@@ -29,10 +29,11 @@ struct Layer {
   const float *cos, *sin;  // [rows of angles][head_dim / 2], null where a layer does not rotate
   void* cache;             // [num_blocks], see CacheShape
   int64_t window;          // 0: every position sees all before it
+  int64_t table;           // of those of each chunk, the one that has the blocks of this layer
 };
 
 struct Model {
-  int64_t num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, max_position;
+  int64_t num_layers, num_tables, hidden, intermediate, num_heads, num_kv_heads, head_dim, max_position;
   const Matrix* embed;  // [vocabulary][hidden]
   const float* norm;
   int64_t cache_dtype, activation;
@@ -42,8 +43,9 @@ struct Model {
   double softcap;  // 0: scores are not bounded
 };
 
-// Rows [first_row, first_row + num_rows) of a step: consecutive positions of one sequence, whose blocks are num_blocks
-// numbers from first_block. angle: the row of the first position's angles. adapter: [num_layers][kProjections], or null.
+// Rows [first_row, first_row + num_rows) of a step: consecutive positions of one sequence, whose blocks are
+// num_tables times num_blocks numbers from first_block, table by table. angle: the row of the first position's angles.
+// adapter: [num_layers][kProjections], or null.
 struct Chunk {
   int64_t first_row, num_rows, position, angle, first_block, num_blocks;
   const Factors* adapter;

@@ -105,7 +105,8 @@ void store_rotation(const RotateTask& task, int64_t row, const float* buffer) {
   const Decoder& d = *task.d;
   const Chunk& chunk = d.chunks[d.chunk_of_row[row]];
   const int64_t position = chunk.position + row - chunk.first_row;
-  const int64_t block = d.blocks[chunk.first_block + position / kCacheBlock], offset = position % kCacheBlock;
+  const int64_t first_block = chunk.first_block + task.layer->table * chunk.num_blocks;
+  const int64_t block = d.blocks[first_block + position / kCacheBlock], offset = position % kCacheBlock;
   memcpy(d.q + row * q_size(d), buffer, q_size(d) * sizeof(float));
   const float *keys = buffer + q_size(d), *values = keys + kv_size(d);
   if (d.cache.dtype == kFloat32) write_cache(d, static_cast<float*>(task.layer->cache), block, offset, keys, values);
