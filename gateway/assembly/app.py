@@ -126,6 +126,7 @@ def build_app(services: Services) -> Application:
         refusals=services.refusals,
         dialect_of=dialect_of,
         is_leaving=lambda: services.readiness.is_leaving,
+        fenced=FENCED,
         begin_trace=services.begin_trace,
         route_handlers=[
             openai,
@@ -160,6 +161,10 @@ def build_app(services: Services) -> Application:
         openapi_config=None,  # ours is made of what the routes declare
         logging_config=None,
     )
+
+
+FENCED = ("/v1/organization", "/admin")
+"""The paths of the operator, which proxies are told to keep from tenants' networks (deploy/README.md)."""
 
 
 def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvicorn.Config:

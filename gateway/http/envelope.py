@@ -29,11 +29,12 @@ from litestar.types import (
 
 from gateway.db.ids import new_id
 from gateway.domain.batches.line import BatchLine
-from gateway.domain.errors import ClientGone, DeadlinePassed, GatewayError, ShuttingDown
+from gateway.domain.errors import ClientGone, DeadlinePassed, GatewayError, NotFound, ShuttingDown, shortened
 from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
 from gateway.http.direct import direct_routes, is_usual
 from gateway.http.error_body import OPENAI, Dialect, headers_of
+from gateway.http.paths import is_disguised
 from gateway.http.server_span import end_server_span, is_of_tenants
 from gateway.observability.metrics import Metrics
 from gateway.observability.refusals import Refusals, Refused
@@ -160,6 +161,7 @@ class Application(Litestar):
         refusals: Refusals | None = None,
         dialect_of: Callable[[HTTPScope], Dialect] = lambda _: OPENAI,
         is_leaving: Callable[[], bool] = lambda: False,
+        fenced: Sequence[str] = (),
         begin_trace: BeginTrace = passed_on,
         **options: Any,
     ) -> None:
@@ -167,6 +169,8 @@ class Application(Litestar):
 
         refusals: remembers refused requests for tenants' work.
         dialect_of: returns the API whose replies the client of a request expects.
+        fenced: beginnings of paths that a proxy may keep from clients: a path that means one without being written so,
+        such as `//admin`, is unknown.
         is_leaving: tells whether replies end their connections, since this gateway is about to stop.
         begin_trace: begins the trace of a request of a tenant.
         """
@@ -175,6 +179,7 @@ class Application(Litestar):
         self._refusals = refusals
         self._dialect_of = dialect_of
         self._is_leaving = is_leaving
+        self._fenced = fenced
         self._begin_trace = begin_trace
         self._running: dict[asyncio.Task[Any], Call] = {}
         super().__init__(**options)
@@ -230,6 +235,9 @@ class Application(Litestar):
             direct = self.direct.get(scope["path"])
             if direct is not None and is_usual(scope):
                 await direct(scope, watched_receive, send_with_headers)
+            elif is_disguised(scope, self._fenced):
+                where = f"{scope['method']} {shortened(scope['path'])}"
+                await _refuse(send_with_headers, call, NotFound(f"Invalid URL ({where}).", code="unknown_url"))
             else:
                 await super().__call__(scope, watched_receive, send_with_headers)
         except asyncio.CancelledError:

@@ -1,6 +1,7 @@
 // Tables as CSV (RFC 4180). A cell that a spreadsheet would run as a formula is quoted with an apostrophe.
 
-const FORMULA = /^[=+\-@\t\r]/;
+/** As `FORMULA_STARTS` of the server's exports. */
+const FORMULA = /^[=+\-@\t\r\n'＝＋－＠]/;
 
 export function csv(header, rows) {
   return [header, ...rows].map((row) => `${row.map(cell).join(",")}\r\n`).join("");
