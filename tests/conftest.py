@@ -60,9 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _num_workers(asked: str) -> int:
-    """Return the number of worker processes. "auto" is two for each processor and one more, since most tests wait for
+    """Return the number of worker processes. "auto" is two for each processor and two more, since most tests wait for
     servers, deadlines and browsers."""
-    return min(2 * (os.cpu_count() or 1) + 1, MAX_WORKERS) if asked == "auto" else int(asked)
+    return min(2 * (os.cpu_count() or 1) + 2, MAX_WORKERS) if asked == "auto" else int(asked)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,16 +11,17 @@ from tokenizers import Tokenizer
 
 from engine.config import load_model_config
 from engine.cpu.importance import LEAST_SHARE, MOST_TOKENS, TEXT, measure_importance
-from tests.demo import demo_model_dir
+from tests.demo import demo_model_dir, first_layers
 from tests.engine.models.tiny import save_tiny
 
 
-def test_inputs_count_by_their_mean_square_over_the_text() -> None:
+def test_inputs_count_by_their_mean_square_over_the_text(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    folder = demo_model_dir()
+    folder = first_layers(demo_model_dir(), tmp_path / "model", 2)
+    shutil.copy(demo_model_dir() / "tokenizer.json", folder)
     ours = measure_importance(folder, load_model_config(folder))
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    names = [f"model.layers.{layer}.{part}" for layer in (0, 29) for part in ("self_attn.k_proj", "mlp.down_proj")]
+    names = [f"model.layers.{layer}.{part}" for layer in (0, 1) for part in ("self_attn.k_proj", "mlp.down_proj")]
     seen: dict[str, torch.Tensor] = {}
     for name in names:
         model.get_submodule(name).register_forward_pre_hook(lambda _, x, name=name: seen.update({name: x[0][0]}))
