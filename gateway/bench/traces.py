@@ -5,21 +5,18 @@ over a replica that answers at once. Spans are encoded and sent to a collector i
 process spends on that counts. Each row is compared with the same path without any trace. The yardstick, where
 OpenTelemetry's SDK is installed, is its own three spans with as many attributes, encoded and not sent.
 
-With --model-dir, latencies of whole gateways follow, over the fake engine: without traces, and with every request
-traced to a collector that answers, to one that never does, and to one that is not there.
+With --model-dir, latencies of whole gateways follow (`trace_latencies`): without traces, and with every request traced
+to a collector that answers, to a slow one, to one that never answers, and to one that is not there.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import datetime
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,8 +30,7 @@ from adapters.ref import AdapterRef
 from engine.protocol import GenerateRequest, SamplingParams, Usage
 from gateway.backends.generation import Generation, Item, Piece
 from gateway.backends.pool import PoolRevision, Replica
-from gateway.bench.installation import free_port, running
-from gateway.bench.overhead import SWITCH_INTERVAL_S, ours, print_rows
+from gateway.bench.trace_latencies import print_latencies, running_collector
 from gateway.domain.adapters.defaults import NO_DEFAULTS
 from gateway.domain.pools.drivers import OWN_DRIVER
 from gateway.domain.tenancy.principal import Principal
@@ -52,22 +48,6 @@ PATH = "/v1/chat/completions"
 HEADER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 MODEL = "tiny:pirate"
 SPANS = 3
-
-COLLECTOR = """
-import http.server, sys, time
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        time.sleep(float(sys.argv[1]))
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-    def log_message(self, *_): pass
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-print(server.server_address[1], flush=True)
-server.serve_forever()
-"""
 
 
 class _Backend:
@@ -187,52 +167,6 @@ def _is_behind(exporter: Exporter) -> bool:
     return exporter.num_waiting > MAX_WAITING / 2
 
 
-@contextlib.contextmanager
-def running_collector(answers_after_s: float = 0.0) -> Iterator[str]:
-    """Run a collector in a process of its own, and give its URL."""
-    command = [sys.executable, "-c", COLLECTOR, str(answers_after_s)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}/v1/traces"
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def print_latencies(args: argparse.Namespace) -> bool:
-    """Print the latencies of a gateway's clients at a rate, by the state of its collector.
-
-    Return whether all were answered.
-    """
-    good = True
-    with running_collector() as answering, running_collector(3600.0) as silent:
-        absent = f"http://127.0.0.1:{free_port()}/v1/traces"
-        ways = {"no traces": "", "collector answers": answering, "never answers": silent, "is not there": absent}
-        for name, url in ways.items():
-            with (
-                tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as folder,
-                running(
-                    open_folder(folder),
-                    args.model_dir.absolute(),
-                    num_gateways=1,
-                    num_tenants=args.tenants,
-                    with_limits=True,
-                    settings_of={"LORIKEET_TRACES_URL": url},
-                ) as installation,
-            ):
-                server = msgspec.structs.replace(ours(installation, 1), name=name)
-                good = print_rows(args, server) and good
-    return good
-
-
-def open_folder(name: str) -> Path:
-    """Return a folder that every user can pass through: PostgreSQL may run as another one."""
-    folder = Path(name)
-    folder.chmod(0o711)
-    return folder
-
-
 def sdk_us(number: int) -> float | None:
     """Return the processor time of OpenTelemetry's SDK for three such spans; None where it is not installed."""
     try:
@@ -273,14 +207,17 @@ def sdk_us(number: int) -> float | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 1 if spans were lost or requests failed, else 0."""
+    """Return 1 if spans were lost, requests failed, or a collector made answers late; else 0."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.traces", description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000, help="requests of each row")
     parser.add_argument("--items", type=int, default=16, help="items of each reply")
     parser.add_argument("--model-dir", type=Path, help="a prepared model's folder, to measure latencies as well")
     parser.add_argument("--rates", type=float, nargs="*", default=[200.0], help="requests per second, for latencies")
-    parser.add_argument("--seconds", type=float, default=15.0, help="seconds of each row of latencies")
-    parser.set_defaults(streams=32, tenants=10, seed=0, json=False)
+    parser.add_argument("--seconds", type=float, default=15.0, help="seconds of each round of latencies")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds of latencies, in each of which all ways have a turn"
+    )
+    parser.set_defaults(tenants=10)
     args = parser.parse_args(argv)
     with running_collector() as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         rows = runner.run(measure(args.requests, args.items, url))
@@ -292,7 +229,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     expected = SPANS * (args.requests + args.requests // 20)
     good = any(row.note == f"{expected} spans sent" for row in rows)
     if args.model_dir is not None:
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
         good = print_latencies(args) and good
     return int(not good)
 
