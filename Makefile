@@ -194,7 +194,7 @@ long-responses: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/openai/responses tests/gateway/messages
 
 # Each alerting rule on series on which it must fire, and on series on which it must not; then faults of a loaded installation, of
-# each of which the alert fires in a real Prometheus: ten minutes. Both programs are in Debian's package prometheus.
+# each of which the alert fires in a real Prometheus: 20 minutes. Both programs are in Debian's package prometheus.
 #     make long-alerts ARGS="-k 'not drill'"
 #     make long-alerts ARGS="-k 'queue_long or quiet_hour'"
 long-alerts: $(VENV)/.installed-dev

@@ -99,11 +99,11 @@ LOAD = Group(
         ),
         Alert(
             "CacheFull",
-            "max by (model_name, engine) (min_over_time(vllm:kv_cache_usage_perc[<10m>])) > 0.95\n"
-            "and max by (model_name, engine) (rate(vllm:num_preemptions_total[<10m>])) > 0",
+            "max by (model_name, engine) (avg_over_time(vllm:kv_cache_usage_perc[<10m>])) > 0.8\n"
+            "and max by (model_name, engine) (rate(vllm:num_preemptions_total[<10m>])) > 0.05",
             "ticket",
-            "The KV cache of the engine {{ $labels.engine }} of {{ $labels.model_name }} is full, and requests are "
-            "computed twice.",
+            "The KV cache of the engine {{ $labels.engine }} of {{ $labels.model_name }} has been full again and "
+            "again, and requests are computed twice.",
         ),
         Alert(
             "AdaptersReloaded",
