@@ -208,7 +208,7 @@ class Feed:
                 is_foreign = credit is None and pool.num_foreign < FOREIGN_AT_ONCE
                 if credit or is_foreign:
                     pool.num_foreign += is_foreign
-                    work = asker.work_per_line(name, pool.pace.work_per_line)
+                    work = asker.work_per_line(name, pool.pace.work_per_line) or pool.pace.work_per_line
                     if by_deadline:
                         pool.turns.charge_ahead(asker.project_id, work)
                     else:
@@ -225,9 +225,9 @@ class Feed:
         """Give a place back after a line. work: the tokens that the line took; None if the line did not end."""
         pool = self._pools[place.pool]
         pool.num_foreign -= place.is_foreign
-        if place.charged:
+        if place.charged and work != 0:  # a line that was refused took the credit of another
             pool.turns.charge(place.project_id, (work or 0.0) - place.charged)
-        if work is not None:
+        if work:
             pool.pace.note(work, self._clock())
 
     def leave(self, asker: Asker) -> None:

@@ -62,6 +62,7 @@ class Gateway:
 
     def __init__(self, askers: list[Asker], chance: random.Random) -> None:
         self.now_s = 0.0
+        self.num_begun: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         self._askers = askers
         self._chance = chance
@@ -74,7 +75,7 @@ class Gateway:
         self.now_s += 1.0
         while len(self._in_flight) > 5:
             place, asker = self._in_flight.pop(self._chance.randrange(len(self._in_flight)))
-            work = MANY_WORK if place.project_id == "many" else ONE_WORK
+            work = {"many": MANY_WORK, "one": ONE_WORK, "refused": 0.0}[place.project_id]
             self.done[place.project_id] += work  # type: ignore[assignment]
             asker.done("tiny", work)
             self.feed.give(place, work)
@@ -83,6 +84,16 @@ class Gateway:
             for asker in self._askers:
                 while asker.project_id not in slow and (place := self.feed.take("tiny:adapter", asker)) is not None:
                     self._in_flight.append((place, asker))
+                    self.num_begun[asker.project_id] += 1
+
+
+def test_lines_that_are_refused_take_no_more_turns_than_others() -> None:
+    """A refused line makes no work, but takes the credit of one that would."""
+    chance = random.Random(0)
+    gateway = Gateway([asker("refused"), asker("one")], chance)
+    for _ in range(2_000):
+        gateway.second(chance.randrange(4))
+    assert 0.9 <= gateway.num_begun["refused"] / gateway.num_begun["one"] <= 2.1, gateway.num_begun
 
 
 def test_twenty_batches_of_short_lines_get_the_work_of_one_batch_of_long_ones() -> None:
