@@ -8,6 +8,7 @@ import sys
 import msgspec
 
 from engine.config import EngineConfig, UnsupportedModel
+from engine.config.imports import no_collections
 from engine.config.openmp import spin_briefly
 from engine.config.text import read_flags
 from engine.doctor.machine import read_machine
@@ -28,9 +29,10 @@ def main(argv: list[str] | None = None) -> int:
     machine = read_machine()
     spin_briefly()
     # Loads PyTorch, whose work would count as that of others.
-    from engine.doctor.choice import choose, find_gpus
-    from engine.doctor.measure import measure
-    from engine.hardware import SetupError
+    with no_collections():
+        from engine.doctor.choice import choose, find_gpus
+        from engine.doctor.measure import measure
+        from engine.hardware import SetupError
 
     gpus = find_gpus()
     try:
