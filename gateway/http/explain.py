@@ -51,7 +51,7 @@ def explain(message: str, kind: Any, body: bytes = b"") -> InvalidRequest:
     """Describe why a body cannot be read as `kind`. message: msgspec's; body: names the entry at fault in a mapping."""
     error = _explained(message, kind)
     found = _PATH.search(message)
-    if found is None or not (found["part"] or found["path"].endswith("[...]")):
+    if found is None or error.code == "unknown_parameter" or not (found["part"] or found["path"].endswith("[...]")):
         return error
     key = _wrong_key(kind, found["path"].removesuffix("[...]"), body)
     if key is None:
@@ -93,6 +93,9 @@ def _explained(message: str, kind: Any) -> InvalidRequest:
         wanted, got = _either(wrong["wanted"].split(" | ")), _WORDS.get(wrong["got"], wrong["got"])
         text = f"Invalid type{where}: expected {wanted}, but got {got} instead."
         return InvalidRequest(text, param=at, code="invalid_type")
+    if found and found["part"] == "key" and (wrong := _CHOICE.match(reason)):  # one of a few keys has to be given
+        param = _join(path, shortened(wrong["value"].removesuffix(".").strip("'")))
+        return InvalidRequest(f"Unrecognized request argument supplied: {param}", param=param, code="unknown_parameter")
     if (wrong := _CHOICE.match(reason)) and (values := _allowed(kind, path)):
         allowed = _either([f"'{value}'" for value in values])
         text = f"Invalid value{where}: {shortened(wrong['value'])}. Supported values are: {allowed}."

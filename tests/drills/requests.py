@@ -289,18 +289,30 @@ class Streams:
 
 
 async def _measure(ground: Ground, key: Key, noise: Noise, size: Size) -> Gaps:
-    gaps, streams = Gaps(), Streams(ground, key)
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(streams.run())
-        for _ in range(size.rounds):
-            await streams.until_all_run()
-            gaps.alone_ms += await streams.gaps_ms(size.phase_s)
-            with noise.on():
-                await asyncio.sleep(1.0)
-                gaps.beside_ms += await streams.gaps_ms(size.phase_s)
+    streams = Streams(ground, key)
+    running, measuring = asyncio.create_task(streams.run()), asyncio.create_task(_rounds(streams, noise, size))
+    await asyncio.wait((running, measuring), return_when=asyncio.FIRST_COMPLETED)
+    is_broken = running.done()  # streams end by an error alone
+    for task in (running, measuring):
+        task.cancel()
+    error, _ = await asyncio.gather(running, measuring, return_exceptions=True)
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if is_broken and isinstance(error, BaseException):
+        raise error
+    return measuring.result()
+
+
+async def _rounds(streams: Streams, noise: Noise, size: Size) -> Gaps:
+    gaps = Gaps()
+    for _ in range(size.rounds):
+        await streams.until_all_run()
+        gaps.alone_ms += await streams.gaps_ms(size.phase_s)
+        with noise.on():
             await asyncio.sleep(1.0)
-            tell(f"  {gaps}")
-        running.cancel()
+            gaps.beside_ms += await streams.gaps_ms(size.phase_s)
+        await asyncio.sleep(1.0)
+        tell(f"  {gaps}")
     return gaps
 
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from tests.drills import requests
 from tests.drills.__main__ import DRILLS, HEAD, Row, line_of
 from tests.drills.distances import DelayProxy
 from tests.drills.drill import Outcome
@@ -115,3 +123,61 @@ async def test_a_far_server_gets_everything_in_order_and_later(tmp_path: Path) -
     finally:
         proxy.stop()
         server.close()
+
+
+@asynccontextmanager
+async def slow_streams(status: str = "200 OK") -> AsyncIterator[tuple[Any, list[int]]]:
+    """Serve streams of a text each 5 ms that end after 20; yield a ground, and the number of texts of each stream."""
+    served, handlers = list[int](), set[asyncio.Task[Any] | None]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.add(asyncio.current_task())
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+            writer.write(f"HTTP/1.1 {status}\r\nconnection: close\r\n\r\n".encode())
+            number = len(served)
+            served.append(0)
+            await asyncio.sleep(0.05 * (number < requests.NUM_STREAMS))  # the first ones take a while to start
+            for _ in range(20):
+                writer.write(b"data: {}\n\n")
+                await writer.drain()
+                served[number] += 1
+                await asyncio.sleep(0.005)
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    gateway = SimpleNamespace(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with server:
+        yield SimpleNamespace(gateways=[gateway]), served
+    await asyncio.gather(*(task for task in handlers if task is not None), return_exceptions=True)
+
+
+class FakeNoise:
+    """Noise that notes how many streams had texts when it began."""
+
+    def __init__(self, served: list[int]) -> None:
+        self.num_streams: list[int] = []
+        self._served = served
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        self.num_streams.append(sum(count > 1 for count in self._served))
+        yield
+
+
+async def test_streams_all_run_before_any_noise_begins_and_go_on_beside_it() -> None:
+    key: Any = SimpleNamespace(headers={})
+    async with slow_streams() as (ground, served):
+        noise: Any = FakeNoise(served)
+        gaps = await requests._measure(ground, key, noise, requests.Size(rounds=1, phase_s=0.2))
+    assert len(noise.num_streams) == 1 and noise.num_streams[0] >= requests.NUM_STREAMS
+    assert len(gaps.alone_ms) > requests.NUM_STREAMS and len(gaps.beside_ms) > requests.NUM_STREAMS
+
+
+async def test_a_stream_that_is_refused_ends_the_drill_and_says_why() -> None:
+    key: Any = SimpleNamespace(headers={})
+    async with slow_streams("503 Service Unavailable") as (ground, served):
+        noise: Any = FakeNoise(served)
+        with pytest.raises(AssertionError, match="data"):
+            await requests._measure(ground, key, noise, requests.Size(rounds=1, phase_s=0.2))
+    assert noise.num_streams == []

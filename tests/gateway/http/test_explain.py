@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from gateway.domain.errors import InvalidRequest
-from gateway.http.explain import _inspected
+from gateway.http.explain import _inspected, explain
 from gateway.http.fields import decode
+from gateway.messages.wire import CreateMessage
 from gateway.openai.chat.wire import ChatCompletionRequest
 
 DECODER = msgspec.json.Decoder(ChatCompletionRequest)
@@ -79,6 +80,15 @@ def test_an_entry_of_a_body_that_is_no_json_is_refused_without_its_name() -> Non
     """The decoder stops at the first wrong field, so its message stands without the name."""
     error = refusal(b'{"logit_bias":{"five":1},"messages":[')
     assert (error.param, "five" in error.message) == ("logit_bias", False)
+
+
+def test_a_key_that_a_mapping_does_not_have_is_an_unknown_argument() -> None:
+    body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":1,"metadata":{"user":"y"}}'
+    with pytest.raises(msgspec.ValidationError) as raised:
+        msgspec.json.decode(body, type=CreateMessage)
+    error = explain(str(raised.value), CreateMessage, body)
+    assert (error.param, error.code) == ("metadata.user", "unknown_parameter")
+    assert error.message == "Unrecognized request argument supplied: metadata.user"
 
 
 def test_the_values_of_a_role_are_listed() -> None:

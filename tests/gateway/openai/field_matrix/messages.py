@@ -227,7 +227,7 @@ def _sampling() -> list[Field]:
             name="metadata",
             valid=(accepted({"user_id": "u-1"}),),
             edge=(accepted({}), accepted({"user_id": None}), accepted({"user_id": "u" * 512})),
-            invalid=(refused({"team": "blue"}), refused({"user_id": "u" * 513})),
+            invalid=(refused({"team": "blue"}, "metadata.team"), refused({"user_id": "u" * 513})),
             null=ABSENT,
             wrong_type=(refused("x"), refused({"user_id": 1})),
             note="for the caller's own bookkeeping",
