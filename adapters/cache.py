@@ -71,7 +71,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep every other process from putting anything into the cache meanwhile."""
+        """Keep all other processes from writing to the cache until the context is left."""
         with create_private(self._root / LOCK_NAME) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -214,7 +214,7 @@ def _extract(parts: IO[bytes], folder: Path) -> None:
 
 
 class _Parts(io.RawIOBase):
-    """A file to read once, of parts as they come."""
+    """A file that is read once from beginning to end, made of parts as they arrive."""
 
     def __init__(self, parts: Iterator[memoryview]) -> None:
         self._parts = parts

@@ -56,7 +56,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Rejection(msgspec.Struct, frozen=True, tag=True):
-    """The reasons of an AdapterRejected, from one process to another."""
+    """The reasons of an AdapterRejected, in the form in which they go from one process to another."""
 
     reasons: list[str]
 
@@ -76,7 +76,7 @@ class Job(msgspec.Struct, frozen=True):
     sources: list[int]
     """One archive, or the two files in the order of FILE_NAMES."""
     targets: list[int]
-    """Two empty files."""
+    """The two empty files that the inspector writes the adapter's files into."""
     ignored: list[str]
     """Files of the folder that the sources are from."""
     base: BaseShape

@@ -27,7 +27,7 @@ class Compiled(Protocol):
 
     @property
     def make_matcher(self) -> Callable[[], Matcher] | None:
-        """The maker of matchers; None where the compilation failed."""
+        """Makes a matcher of the compiled grammar; None if the compilation failed."""
 
     @property
     def error(self) -> EngineError | None:

@@ -113,7 +113,7 @@ class Device(msgspec.Struct, frozen=True):
     to_device: Callable[[LoadedAdapter], LoadedAdapter] | None = None
     """Copies an adapter to the device; None where the adapter is computed where it lies."""
     vacate: Callable[[int], None] = lambda index: None
-    """Called with the number of a slot whose adapter leaves the slot."""
+    """Called with the number of a slot when its adapter leaves."""
     make_runner: Callable[[AdapterIn], Runner] | None = None
     """Makes the runner of plans of a model that makes no tokens; None: plans are run by `engine.model_runner`."""
     num_state_slots: int = 0

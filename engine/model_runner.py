@@ -31,7 +31,7 @@ LOGPROB_ROWS = 64
 
 
 class ModelRunner:
-    """A runner (`engine.core.Runner`)."""
+    """Computes plans on a device: the `Runner` (`engine.core`) of models that write text."""
 
     def __init__(self, path: DevicePath, sampler: Sampler, transfers: Transfers, score: Score | None = None) -> None:
         """Set up the runner. score: computes the score of a row, in a model that ranks."""

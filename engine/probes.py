@@ -37,14 +37,14 @@ NUM_COMPLETION_TOKENS = 4
 
 
 class Adapters(Protocol):
-    """The resident adapters, as far as a probe asks for them."""
+    """The operations of the adapter pool that a probe needs."""
 
     def num_bytes(self, key: str) -> int:
         """Return how many bytes of the device's memory a resident adapter takes."""
 
 
 class _Side(msgspec.Struct, eq=False):
-    """One of the two generations."""
+    """One of the two generations of a probe: with the adapter, or without."""
 
     request: GenerateRequest
     token_ids: list[int] = []
@@ -60,7 +60,7 @@ class _Side(msgspec.Struct, eq=False):
 
 
 class _Probe(msgspec.Struct, eq=False):
-    """One probe."""
+    """A probe of one adapter that is under way."""
 
     key: str
     since_s: float

@@ -379,7 +379,7 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
     completion_tokens: float = 0.0
     """Generated tokens, those that ran past a stop included."""
     adapter_bytes: float = 0.0
-    """Bytes of the adapters that were loaded for them."""
+    """Bytes of the adapters that were loaded for the tenant's requests."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -395,7 +395,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
-    """Start a request."""
+    """The message that starts a request."""
 
     request: GenerateRequest
     trace: str = ""
@@ -403,7 +403,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """Stop a request now, or with an index one choice of it."""
+    """The message that stops a request now or, with an index, one choice of the request."""
 
     request_id: str
     num_kept_tokens: int | None = None
@@ -419,7 +419,7 @@ class AckUsage(msgspec.Struct, frozen=True, tag="ack"):
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, tag="load"):
-    """Make an adapter resident."""
+    """The message that makes an adapter resident."""
 
     digest: str
     """The adapter's content key, here and in every message about adapters."""
@@ -431,7 +431,7 @@ class LoadAdapter(msgspec.Struct, frozen=True, tag="load"):
 
 
 class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload"):
-    """Unpin an adapter, or unload it."""
+    """The message that unpins an adapter, or unloads it."""
 
     digest: str
     evict: bool = True
@@ -440,7 +440,7 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload"):
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
-    """The gateway leaves; its running requests are aborted."""
+    """The message that the gateway leaves; its running requests are aborted."""
 
 
 # engine -> gateway

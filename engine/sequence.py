@@ -101,9 +101,9 @@ class Sequence(msgspec.Struct, eq=False):
     adapter_slot: int | None = None
     adapter_load_bytes: int = 0
     prompt_logprobs: list[TokenLogprobs] = msgspec.field(default_factory=list)
-    """Gathered over the chunks of the prompt (see `ChunkResult`) until they are sent."""
+    """The prompt's log-probabilities, gathered over its chunks (see `ChunkResult`) until they are sent."""
     pooled: NDArray[np.float32] | None = None
-    """Gathered over the chunks of the prompt (see `ChunkResult`) until it is sent."""
+    """The pooled hidden states, gathered over the prompt's chunks (see `ChunkResult`) until they are sent."""
     num_draft_tokens: int = 0
     num_accepted_drafts: int = 0
     num_kept_tokens: int | None = None
@@ -213,7 +213,7 @@ class ChunkStates(msgspec.Struct, frozen=True):
     source: int | None
     """The slot with the states before the chunk; None: zeros."""
     slot: int
-    """The slot that has them after the chunk."""
+    """The slot that holds the states after the chunk."""
     snapshots: tuple[tuple[int, int], ...] = ()
     """The numbers of the sequence's tokens within the chunk after which a snapshot is taken, and its slot."""
 

@@ -311,7 +311,7 @@ class EngineServer:
     # messages of the stepping thread
 
     def _publish(self, event: Event) -> bool:
-        """Publish an event. Return True once nothing more will come."""
+        """Publish an event of the stepping thread. Return True once no more events come."""
         match event:
             case StepOutputs(deltas, finals):
                 self._publish_step(deltas, finals)

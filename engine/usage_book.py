@@ -69,7 +69,7 @@ class UsageBook:
                 self._orphans.pop(key, None)
 
     def orphan(self, holder: bytes) -> None:
-        """Let another gateway take what a gateway that is gone held."""
+        """Release the usage records that a gone gateway held, so that another gateway can take them."""
         for key, entry in self._entries.items():
             if entry.holder == holder:
                 entry.holder = b""

@@ -39,7 +39,7 @@ class Run(NamedTuple):
     None where place i is row i.
     """
     a: Tensor
-    """[G, sum(r_p), in]."""
+    """[G, sum(r_p), in], the A's of G adapters, those of the projections below each other."""
     bs: tuple[Tensor, ...]
     """[G, r_p, out_p] for each p."""
     scale: Tensor | None

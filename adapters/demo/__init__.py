@@ -18,9 +18,9 @@ class DemoAdapter(msgspec.Struct, frozen=True):
     tenant: str
     name: str
     path: Path
-    """The folder, as PEFT saves it."""
+    """The folder of the adapter, in the layout of PEFT's `save_pretrained`."""
     about: str
-    """One line for people."""
+    """A line that describes the adapter for people."""
 
 
 DEMO: tuple[DemoAdapter, ...] = (

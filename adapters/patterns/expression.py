@@ -27,9 +27,9 @@ class Steps:
         self.num_left = num_left
 
     def take(self, num: int) -> None:
-        """Take some of the steps.
+        """Use up some of the steps that may be taken.
 
-        Raises TooCostly: when not so many are left.
+        Raises TooCostly: when fewer are left.
         """
         self.num_left -= num
         if self.num_left < 0:

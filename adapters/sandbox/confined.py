@@ -46,14 +46,14 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, tag=True):
-    """The work would have taken more memory than it may."""
+    """The error for work that would have taken more memory than it may."""
 
 
 class DiskFull(msgspec.Struct, frozen=True, tag=True):
     """A file that the work writes has no room."""
 
     number: int
-    """errno's number."""
+    """The number of the error, as in `errno`."""
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True):

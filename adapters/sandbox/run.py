@@ -38,7 +38,7 @@ class Run(Protocol):
 
 
 class LimitExceeded(Exception):
-    """The work was ended, or crashed: the message says by what."""
+    """The error for work that was ended at a limit, or crashed; the message says which."""
 
 
 class SandboxBroken(RuntimeError):

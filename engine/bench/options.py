@@ -11,7 +11,7 @@ OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
 
 
 def about(text: str) -> msgspec.Meta:
-    """Return the help of an option, to stand inside its annotation."""
+    """Return the help of an option, in the form for the option's annotation."""
     return msgspec.Meta(description=text)
 
 
@@ -38,7 +38,7 @@ def read_options(options: type[OptionsT], args: argparse.Namespace) -> OptionsT:
 
 
 def _split(hint: Any) -> tuple[Any, str]:
-    """Return the type of a field, and what its `about` says."""
+    """Return the type of an option's field, and the help within its annotation."""
     if get_origin(hint) is not Annotated:
         return hint, ""
     kind, *notes = get_args(hint)

@@ -53,12 +53,12 @@ class Report:
 
 
 def figure(name: str, value: float, target: str = "") -> Row:
-    """Return a row of what the runs before it come to."""
+    """Return a row with a figure that is computed from the runs before it."""
     return {"figure": name, "value": round(value, 3), "target": target}
 
 
 def machine(config: EngineConfig) -> Row:
-    """Return where and with what the rows were measured."""
+    """Return the facts about the machine and the software with which the rows were measured."""
     device = resolve_device(config.device)
     return {
         "processor": _processor(),

@@ -106,16 +106,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=0,
             le=10,
-            description="Largest part by which work of the batch band may lengthen a step in which interactive "
+            description="Largest part by which requests of batches may lengthen a step in which interactive "
             "requests are computed.",
         ),
     ] = 0.15
     batch_step_ms: Annotated[
         Count,
         Meta(
-            description="Longest step in milliseconds, as predicted, of the batch band alone: who arrives waits for no "
-            "longer one (0: 30 on a GPU; on a CPU 50, or what its best throughput takes, up to two steps of one "
-            "sequence)."
+            description="Longest predicted step, in milliseconds, that computes requests of batches alone: an "
+            "interactive request that arrives waits for at most one such step (0: 30 on a GPU; on a CPU 50, or what "
+            "its best throughput takes, up to two steps of one sequence)."
         ),
     ] = 0
     batch_share: Annotated[
@@ -123,8 +123,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=0,
             le=0.5,
-            description="Part of the engine's service that the batch band gets while it has work, however many "
-            "interactive requests there are.",
+            description="Part of the engine's service that requests of batches get while there are any, however "
+            "many interactive requests there are.",
         ),
     ] = 0.02
     num_threads: Annotated[

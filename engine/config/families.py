@@ -59,7 +59,7 @@ def _unrotated_sliding(raw: Raw) -> list[str]:
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences between the models of one `model_type` and Llama."""
+    """The differences of the models of one `model_type` from Llama."""
 
     architecture: str
     """The name of transformers' class."""

@@ -185,7 +185,7 @@ class ExpertModule(NamedTuple):
     """A module of experts that an adapter may target."""
 
     projections: tuple[str, ...]
-    """The linears of an expert that its outputs are of."""
+    """The linears of an expert whose outputs the module has."""
     expert: int | None
     """The number of the expert; None where the module has a matrix of each."""
 

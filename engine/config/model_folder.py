@@ -57,7 +57,7 @@ OTHERS = frozenset(
 OFF: tuple[Any, ...] = (None, False, 0, 1, [], {}, "")
 
 NONE_IS_OFF = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
-"""Keys whose null is a value, and no missing one."""
+"""Keys for which null is a value, as opposed to a missing key."""
 
 DecoderChoice = Literal["auto", "own", "transformers"]
 

@@ -23,7 +23,7 @@ class Recurrence(msgspec.Struct, frozen=True):
     key_dim: int
     value_dim: int
     conv_width: int
-    """The number of tokens of a convolution, the last one included."""
+    """The number of tokens that the convolution sees, the present one included."""
     has_conv_bias: bool = False
     has_proj_bias: bool = False
     """True where the products before and after have biases."""

@@ -16,7 +16,7 @@ from engine.config.model import Pooling, Task, UnsupportedModel
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 TRANSFORMER = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
-"""The names of the transformer's own settings: one of them is there."""
+"""The names of the file with the transformer's own settings; a folder has one of them."""
 CLASSIFIER = "ForSequenceClassification"
 MAX_PROMPTS, MAX_PROMPT_CHARS = 200, 8192
 

@@ -25,15 +25,15 @@ WHOLE_FLAG = "--config"
 _BYTE_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 _KINDS = {"`bool`": "true or false", "`int`": "a whole number", "`float`": "a number", "`str`": "a text"}
-"""The kinds of values as msgspec names them, in words."""
+"""Words for the kinds of values, by msgspec's names of them."""
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One setting of a struct."""
+    """A setting: one field of a settings struct."""
 
     name: str
     hint: Any
-    """The annotation, with its bounds."""
+    """The type of the setting with its bounds, as annotated."""
     doc: str
     """One sentence of documentation."""
     default: Any

@@ -107,7 +107,7 @@ class _Unread:
         raise AssertionError("no logits are made")
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """Raise AssertionError."""
+        """Raise AssertionError: nothing is to be computed with this product."""
         return y + self(x)
 
 

@@ -37,7 +37,7 @@ FREE_SHARE = 2
 
 
 class Damaged(Exception):
-    """A kept file is not what was written; the message says where."""
+    """The error for a file whose content is not what was written; the message says where."""
 
 
 class _Entry(msgspec.Struct, frozen=True):

@@ -68,12 +68,12 @@ class NativePath:
 
     @property
     def feeds(self) -> bool:
-        """False: a step is done when it is launched."""
+        """False: no token goes from one step to the next on the device, since a step is done when it is launched."""
         return False
 
     @property
     def halfway(self) -> Event:
-        """An event that has come: a step is done when it is launched."""
+        """Return an event that has happened already, since a step is done when it is launched."""
         return PastEvent()
 
     def replays(self, plan: Plan, num_outputs: int) -> bool:
@@ -127,7 +127,7 @@ class NativePath:
         return bounded_(divided, self._config.logits_softcap)
 
     def _adapter(self, slot: int) -> tuple[LoadedAdapter, NDArray[np.void]]:
-        """Return the adapter of a slot, and where its matrices are."""
+        """Return the adapter of a slot, and the addresses of its matrices."""
         adapter = self._adapter_in(slot)
         factors = self._factors.get(adapter)
         if factors is None:

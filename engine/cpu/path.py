@@ -40,12 +40,12 @@ class AdapterPath:
 
     @property
     def feeds(self) -> bool:
-        """False: a step is done when it is launched."""
+        """False: no token goes from one step to the next on the device, since a step is done when it is launched."""
         return False
 
     @property
     def halfway(self) -> Event:
-        """An event that has come: a step is done when it is launched."""
+        """Return an event that has happened already, since a step is done when it is launched."""
         return PastEvent()
 
     def replays(self, plan: Plan, num_outputs: int) -> bool:

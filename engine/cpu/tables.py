@@ -57,7 +57,7 @@ class AdapterTable:
         return self._claimed * self._layout.num_elements * self._weights.itemsize
 
     def touch(self) -> None:
-        """Make one more row ready, if there is one."""
+        """Make one more row of the table ready in memory, if one is left."""
         row = self._claim()
         if row is not None:
             self._weights[row].zero_()

@@ -72,7 +72,7 @@ class ThreadCount:
 
 
 class Usage(NamedTuple):
-    """Clocks of one moment, in seconds."""
+    """Clocks of processor time at one moment, in seconds."""
 
     now_s: float
     all_s: float

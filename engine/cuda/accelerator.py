@@ -17,7 +17,7 @@ from engine.transfers import Event
 
 
 class Stream(Protocol):
-    """Work in the order in which it was given."""
+    """A queue of work on a device, which is done in the order in which it was given."""
 
     def record(self) -> Event:
         """Return an event that comes when everything given so far is done."""

@@ -54,9 +54,9 @@ class Extent(NamedTuple):
     num_prompt_rows: int
     """Rows of chunks of prompts."""
     num_decode_rows: int
-    """Rows of decodes."""
+    """The number of rows of decodes."""
     num_prefills: int
-    """Chunks of prompts."""
+    """The number of chunks of prompts."""
     decode_context: int
     """The longest context of decodes."""
     prefill_context: int

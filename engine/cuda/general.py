@@ -52,7 +52,7 @@ class RotatedRows:
 
 
 class GeneralStepDecoder:
-    """A model of transformers' as `engine.cuda.path` computes with one."""
+    """A model of transformers with the interface of `engine.cuda.path.StepDecoder`."""
 
     def __init__(self, model: GeneralModel) -> None:
         self.config, self._decoder = model

@@ -33,13 +33,13 @@ class StepLimits(NamedTuple):
     """The largest numbers of any step."""
 
     max_rows: int
-    """Rows."""
+    """The most rows of a step."""
     max_decode_rows: int
-    """Rows of decodes."""
+    """The most rows of decodes in a step."""
     max_prefills: int
-    """Chunks of prompts."""
+    """The most chunks of prompts in a step."""
     max_sequences: int
-    """Sequences, of which each decode row is one."""
+    """The most sequences of a step, of which each decode row is one."""
     max_context: int
     """Tokens of the longest context."""
 

@@ -26,7 +26,7 @@ class StepShape(NamedTuple):
     num_rows: int
     """N, the rows of the batch."""
     num_sequences: int
-    """B, one for each decode row and each prefill chunk."""
+    """The number of sequences (B): each decode row and each prefill chunk is of another one."""
     num_blocks: int
     """M, the blocks of the longest block table."""
     num_chunks: int

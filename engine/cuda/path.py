@@ -62,9 +62,8 @@ class _Used(NamedTuple):
     """The adapters that the last step used."""
 
     slots: list[int | None]
-    """The slots of the plan's chunks.
-
-    No adapters are held, since those whose slot is taken must not stay on the device.
+    """The slots of the plan's chunks. The adapters are not kept here: one that lost its slot must not stay on the
+    device.
     """
     num_changes: int
     """The number of changes of the table when their adapters were placed."""

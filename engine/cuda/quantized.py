@@ -25,7 +25,7 @@ ALIGNED = 16
 
 
 class _Part(NamedTuple):
-    """Outputs of one format, from `first` on."""
+    """The outputs of a matrix that have one format, from the output `first` on."""
 
     first: int
     size: int

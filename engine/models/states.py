@@ -46,7 +46,7 @@ class StateRows(msgspec.Struct, frozen=True):
     sources: Tensor
     """[num_singles] int64, the slots with the states before each single row."""
     slots: Tensor
-    """[num_singles] int64, the slots that have them afterwards."""
+    """[num_singles] int64, the slots that hold the states after the step."""
     runs: Many[Run]
 
     @classmethod

@@ -187,12 +187,12 @@ class LayersInTurn(Sequence[LayerWeights]):
 
 
 def plain_linear(matrices: Stacked, bias: Tensor | None) -> Product:
-    """Return the product with the matrices as they are."""
+    """Return the product with the matrices in the format of the file."""
     return Linear(matrices.tensor, bias)
 
 
 def plain_grouped(matrices: Stacked, bias: Tensor | None, number: int) -> GroupedProduct:
-    """Return the products with each expert's matrices as they are."""
+    """Return the products with the matrices of experts in the format of the file."""
     return GroupedLinear(*by_expert(matrices, bias, number))
 
 
@@ -229,7 +229,7 @@ def by_expert(matrices: Stacked, bias: Tensor | None, number: int) -> tuple[Tens
 
 
 def plain_embedding(table: Stacked, head: Product | None) -> TokenRows:
-    """Return the rows of the table as it is."""
+    """Return the embedding with the table in the format of the file."""
     return Embedding(table.tensor)
 
 

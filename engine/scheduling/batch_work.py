@@ -144,7 +144,7 @@ class BatchWork:
             self._give_up(sequence)
 
     def _lacks(self, num_blocks: int) -> bool:
-        """Tell whether batch work is in the way of so many blocks."""
+        """Tell whether batch work cannot have the blocks without taking recent ones of interactive requests."""
         blocks = self._blocks
         return num_blocks > blocks.num_free or (num_blocks > blocks.num_idle and not self._max_recent())
 

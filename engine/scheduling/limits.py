@@ -54,7 +54,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     max_batched_tokens: int
     max_waiting: int
-    """Choices that may be held beyond max_num_seqs."""
+    """The most choices that may wait, beyond the max_num_seqs that run."""
     max_model_len: int
     vocab_size: int
     eos_token_ids: frozenset[int]

@@ -11,7 +11,7 @@ from engine.sequence import Sequence, Status
 
 
 class AdapterSlots(Protocol):
-    """The adapter pool, as the scheduler uses it."""
+    """The operations of the adapter pool that the scheduler uses."""
 
     def is_resident(self, key: str) -> bool:
         """Tell whether an adapter is ready for one more user. Changes nothing."""

@@ -44,7 +44,7 @@ from engine.sequence import Chunk, ChunkResult, Drafter, Matcher, Plan, Sequence
 
 AFTER_ALL_SLOTS = 1 << 30
 BACKGROUND_WEIGHT = 0.1
-"""The weight up to which interactive requests are background: nobody waits for them."""
+"""The largest weight of an interactive request that counts as background: others do not wait for it."""
 
 BACKGROUND_TOKENS = 32
 """The most prompt tokens of all background requests in one step. A step cannot be interrupted: whoever arrives while it
@@ -227,7 +227,7 @@ class Scheduler:
         return sorted(waiting, key=lambda sequence: (sequence.is_batch, sequence.arrived_s))
 
     def note_step(self, plan: Plan, seconds: float) -> None:
-        """Learn the time of a step from how long this one took."""
+        """Learn the costs of steps from the time that this one took."""
         self._batch.step_time.observe(StepLoad.of(plan.decodes, plan.prefills), seconds)
 
     # steps

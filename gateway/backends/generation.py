@@ -45,7 +45,7 @@ class Generation(msgspec.Struct, frozen=True):
 
     @property
     def template_tokens(self) -> int:
-        """The part of an upper bound that a chat template may add of its own."""
+        """The tokens that a chat template may add by itself, as a part of the upper bound `prompt_tokens`."""
         return TEMPLATE_TOKENS if self.conversation is not None and self.num_prompt_tokens is not None else 0
 
     def prompt_tokens_by(self, reported: int) -> int:

@@ -73,7 +73,7 @@ class _Work(msgspec.Struct, eq=False):
     must_rest: asyncio.Event
     began_s: float
     task: asyncio.Task[None] | None = None
-    """None before it has begun."""
+    """The task that works on the batch; None before it has begun."""
 
     def cancel(self) -> None:
         """Stop the work."""

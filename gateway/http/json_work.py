@@ -35,7 +35,7 @@ UNCOUNTED_BYTES = MAX_WORK // CONTAINER_WORK
 """The bytes up to which a text is within MAX_WORK whatever it holds."""
 
 _NULL, _SKIPPED = b"null", b"{}"
-"""The latter stands for a value that is refused whatever it is."""
+"""JSON's null, and the value that is decoded in place of a field that is refused whatever it holds."""
 
 
 def are_too_much(texts: list[str]) -> bool:

@@ -105,7 +105,7 @@ class ClientSettings(StorageSettings, frozen=True, kw_only=True):
             le=3600,
             description="Seconds for which a gateway that is told to stop still takes requests, before the drain: "
             "`/health/ready` answers 503 and replies end their connections, so that a balancer in front sends requests "
-            "elsewhere. Some more than the balancer takes to notice; 0 without a balancer.",
+            "elsewhere. Choose some more than the balancer takes to notice; 0 without a balancer.",
         ),
     ] = 0.0
 

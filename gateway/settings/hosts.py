@@ -18,8 +18,8 @@ class HostSettings(ClientSettings, frozen=True, kw_only=True):
         Meta(
             pattern=r"^[A-Za-z0-9_.:-]*$",
             description="Address or name by which gateways on other machines reach the engines of this host, e.g. "
-            "`10.0.0.5`: what they say travels encrypted, and only between hosts that joined (unset: engines serve the "
-            "gateways of this machine alone).",
+            "`10.0.0.5`. Their connections are encrypted, and only hosts that joined can open them (unset: engines "
+            "serve the gateways of this machine alone).",
         ),
     ] = ""
     link_ports: Annotated[

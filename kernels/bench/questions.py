@@ -42,7 +42,7 @@ class Question(NamedTuple):
     choices: Mapping[str, Sequence[int]]
     """The choices of each field."""
     launches: Callable[[Sizes], Iterable[Launch]]
-    """Returns the launches with some sizes, the others as they are."""
+    """Returns the launches with some sizes; sizes that are not given stay as they are."""
     result: Tensor
     """The tensor that the launches write to, which is not zero afterwards."""
 
@@ -52,7 +52,7 @@ class Question(NamedTuple):
             yield dict(zip(self.choices, values, strict=True))
 
     def run(self, sizes: Sizes) -> Tensor:
-        """Run the launches with these sizes and return what they compute."""
+        """Run the launches with these sizes, and return their results."""
         self.result.zero_()
         for launch in self.launches(sizes):
             launch.run()

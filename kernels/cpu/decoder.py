@@ -89,7 +89,7 @@ class DecoderShape(NamedTuple):
     """Blocks of each cache."""
     cache_dtype: torch.dtype
     activation: str
-    """`silu` or `gelu_tanh`."""
+    """The activation's name: `silu` or `gelu_tanh`."""
     eps: float
     embedding_multiplier: float = 1.0
     query_multiplier: float = 1.0

@@ -16,7 +16,7 @@ LIBRARY = "kernels/cpu/_native.so"
 
 
 class NativeKernels(BuildHookInterface):  # type: ignore[type-arg]
-    """Hatchling's hook that adds the native kernels to what is built."""
+    """Hatchling's hook that adds the native kernels to the files of a build."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the library and put it into the wheel.

@@ -22,7 +22,7 @@ BLOCK = 256
 
 @triton.jit
 def _fed_tokens_kernel(out, token_ids, chosen, num_rows, BLOCK: tl.constexpr):
-    """Compute BLOCK rows."""
+    """Write the tokens of BLOCK rows: pending ones from the step before, all others as they are."""
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = n < num_rows
     token = tl.load(token_ids + n, mask=inside, other=0)

@@ -56,7 +56,7 @@ class SlotTable(NamedTuple):
     ranks: Tensor
     """int32, 0 where a slot adapts nothing (addresses are not read then)."""
     scalings: Tensor
-    """fp32."""
+    """fp32, the factor of each slot's deltas by layer and projection."""
 
     @classmethod
     def empty(cls, num_layers: int, num_projections: int, num_slots: int, device: torch.device) -> SlotTable:

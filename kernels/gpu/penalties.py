@@ -26,11 +26,11 @@ class TokenPairs(NamedTuple):
     rows: Tensor
     """[K] int32, -1 for padding."""
     token_ids: Tensor
-    """[K] int32."""
+    """[K] int32, the token of each pair."""
     counts: Tensor
     """[K] int32, -1 where the text does not hold the token at all, 0 where only the prompt does."""
     biases: Tensor
-    """[K] fp32."""
+    """[K] fp32, the bias that is added to the token's logit."""
 
 
 def penalize_reference(

@@ -25,7 +25,7 @@ class QueryTiles(NamedTuple):
     """The tiles of a batch."""
 
     tiles: Tensor
-    """[T, 2] int32."""
+    """[T, 2] int32, (sequence, first query) of each tile."""
     queries_at_once: int
     """The most queries of a tile."""
 

@@ -36,9 +36,9 @@ class SamplingRows(NamedTuple):
     min_p: Tensor
     """[N] fp32 in [0, 1], 0 is off."""
     seeds: Tensor
-    """[N] int64."""
+    """[N] int64, the seed of each row's draws."""
     positions: Tensor
-    """[N] int64."""
+    """[N] int64, the position of each row's token, by which draws differ."""
 
 
 BLOCK = 4096  # logits at a time: each costs what sums over all threads cost

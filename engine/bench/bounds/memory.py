@@ -23,7 +23,7 @@ class Memory(NamedTuple):
     started: int
     """After the model was loaded."""
     used: int
-    """After all requests."""
+    """Bytes after all requests."""
 
 
 def measure_memory(config: EngineConfig, requests: int, prompt_tokens: int, new_tokens: int) -> Memory:

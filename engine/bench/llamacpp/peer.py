@@ -25,7 +25,7 @@ class Answered(msgspec.Struct, frozen=True):
     """The times that requests took that were sent at once."""
 
     seconds: float
-    """From the first one to the end of the last one."""
+    """Seconds from sending the first request to the end of the last one."""
     processor_s: float
     """The processor time of all threads, which other work on the machine hardly changes."""
     num_tokens: int

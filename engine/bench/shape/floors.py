@@ -35,10 +35,7 @@ def decode_work(config: ModelConfig, contexts: Sequence[int], ranks: Sequence[in
 def share_left_by_adapters(
     config: ModelConfig, step_s: float, num_more: float, rank: int, width: int, rates: Rates
 ) -> float:
-    """Return the share of throughput that is left of steps of step_s.
-
-    Each step reads num_more more adapters, and nothing else changes.
-    """
+    """Return the share of throughput that remains if each step of step_s reads num_more more adapters."""
     more_s = num_more * adapter_elements(config, rank) * width / rates.bytes_per_s
     return step_s / (step_s + more_s)
 

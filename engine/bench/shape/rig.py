@@ -49,7 +49,7 @@ class Rig:
         self._next_block = 0
 
     def open(self, adapters: RandomAdapters) -> None:
-        """Make the pool, and the path that asks it."""
+        """Make the adapter pool, and the path that asks the pool for adapters."""
         self.pool = AdapterPool(
             adapters.load,
             self.config.max_adapters,
@@ -99,7 +99,7 @@ class Rig:
         self.step(Plan([], step))
 
     def launch(self, plan: Plan) -> Step:
-        """Launch a plan. Its tokens are pending until `take`."""
+        """Launch a plan. The plan's tokens are pending until `take`."""
         step = self.runner.launch(plan)
         for chunk in plan.chunks:
             take_launch(chunk)

@@ -65,7 +65,7 @@ class Sizes(NamedTuple):
     context: int = 1024
     """Tokens of each sequence before."""
     adapters: int = 32
-    """Distinct adapters among them."""
+    """The number of distinct adapters among the sequences."""
     rank: int = 16
     """The rank of adapters."""
     slots: int = 64
@@ -79,7 +79,7 @@ class Sizes(NamedTuple):
     registered: int = 1000
     """Adapters of the run with few slots."""
     few: int = 5
-    """Adapters of the run that it is compared with."""
+    """The number of adapters in the run that this one is compared with."""
     requests: int = 512
     """Requests of each of the two runs."""
     background: int = 32

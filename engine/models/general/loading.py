@@ -176,6 +176,6 @@ def _check_finite(model: PreTrainedModel, kind: Kind) -> None:
 
 
 def _brief(error: object) -> str:
-    """Return the first line of an error, without what would fill a screen."""
+    """Return the first line of an error, shortened if it would fill a screen."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:300]

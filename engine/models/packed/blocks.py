@@ -23,7 +23,7 @@ FORMAT = "Q4_1"
 MOST_RECENT = 3
 """Matrices that are kept at once: those that share an input are asked for together, more than once."""
 LOST = 2.0**-10
-"""The most that float16 may change a scale, as a part of it."""
+"""The largest relative change of a scale that storing it in float16 may cause."""
 
 
 class PackedBlocks:

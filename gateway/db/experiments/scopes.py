@@ -125,9 +125,8 @@ async def next_reweighting(
 ) -> Reweighting | None:
     """Return an experiment whose enrolment has been closed for long enough, locked until the transaction ends.
 
-    By then all exposures are written that gateways noted, and the ledger has, up to a time after the closing. Gateways
-    that are silent for long are not waited for.
-    known_after: that time after the closing.
+    By then, all exposures up to `known_after` after the closing are written and in the ledger. Gateways that are silent
+    for long are not waited for.
     """
     row = await conn.fetchrow(_REWEIGHTING, closed_for, known_after, SILENT_FOR)
     return None if row is None else Reweighting(**row)

@@ -28,10 +28,11 @@ _FIELDS_OF = {
 
 
 def template_messages(messages: list[ChatMessage]) -> list[Message]:
-    """Return the messages for a template. Calls have their arguments as an object, or as a text where they are none.
+    """Return messages in the form of chat templates.
 
-    Raises InvalidRequest: for what only other modalities could serve, and for results and calls that do not belong
-    together.
+    The arguments of a call are an object, or a text if they are not one.
+
+    Raises InvalidRequest: when a part is of another modality than text, or results and calls do not belong together.
     """
     _check_arguments(messages)
     rendered = []

@@ -24,7 +24,7 @@ from kernels.gpu.quantized.sums import MOST_SPLIT_ROWS, finish, num_splits, part
 STEP = 128
 LARGEST = 448.0
 STRETCHES = (32, 64, 128)
-"""Inputs that share a scale; all of them may, too."""
+"""The numbers of inputs that may share a scale; all inputs of a row may share one, too."""
 QUANTIZE_BLOCK = 1024
 
 

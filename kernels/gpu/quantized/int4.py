@@ -75,7 +75,7 @@ def packed_int4(
 
 
 def _narrow(scales: Tensor) -> Tensor:
-    """Return scales in 16 bits if that changes none of them."""
+    """Return scales in 16 bits if no scale changes by that, else unchanged."""
     for dtype in (torch.float16, torch.bfloat16):
         narrow = scales.to(dtype)
         if torch.equal(narrow.to(scales.dtype), scales):

@@ -47,7 +47,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Forks:
-    """A `Run` for `adapters.inspector`.
+    """Runs the inspector's work in forks of this process, with the interface of a `Run` of `adapters.inspector`.
 
     cpu_s: the processor time of the last work, in seconds.
     """

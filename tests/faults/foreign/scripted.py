@@ -16,7 +16,7 @@ import msgspec
 from tests.gateway.backends.foreign.fake import END, HEAD, FakeServer, Received, delta, event, refusing, usage
 
 Place = Literal["whole", "head", "first chunk", "midst", "before usage", "after the end"]
-"""The place at which a reply is cut: whole is nowhere, after the end is after its `[DONE]`."""
+"""The place at which a reply is cut. whole: the reply is not cut. after the end: behind its `[DONE]`."""
 
 PLACES: tuple[Place, ...] = ("head", "first chunk", "midst", "before usage", "after the end")
 PROMPT_TOKENS = 30

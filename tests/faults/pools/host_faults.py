@@ -18,7 +18,8 @@ from tests.installation.processes import frozen
 from tests.installation.waiting import until
 
 SOON_S = (1.0, 4.5, 8.0, 12.0)
-"""Seconds for which a fault lasts: less than three heartbeats, more, longer than an agent's lease, longer than that."""
+"""The durations of faults in seconds: below three heartbeats, above that, above an agent's lease, and well above that.
+"""
 LONG_S = 40.0
 """Seconds after which the replicas of a silent host have been given to others."""
 BESIDE_S = 2.0

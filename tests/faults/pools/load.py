@@ -98,7 +98,7 @@ class Made:
         """Bytes of the file that are in the counts."""
 
     def read(self) -> set[str]:
-        """Count the lines that are new, and return their requests."""
+        """Read the new lines of the engines' file, count each request's lines, and return the requests."""
         if not self._file.exists():
             return set()
         with self._file.open("rb") as lines:

@@ -1,4 +1,5 @@
-"""`python -m tests.gateway.batches [PART ...]`: all that is sized of batches, part by part, then a table.
+"""`python -m tests.gateway.batches [PART ...]`: measures batches at their largest sizes, part by part, then prints a
+table.
 
 The table is stored in build/long-batches.txt as well. Exits with 1 where a part fails.
 """

@@ -1,5 +1,6 @@
-"""The pool of threads gives the results of one thread, also where helpers are late and where units need first ones; and
-the program that compares the bits of processors follows the sources.
+"""The pool of threads gives the same results as one thread, even if helpers are late or units wait for others.
+
+Also checks that the program which compares the bits of processors follows the sources.
 """
 
 from __future__ import annotations

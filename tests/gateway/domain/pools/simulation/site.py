@@ -124,7 +124,9 @@ class Served:
 
 
 class Site:
-    """decide: what decides about the number of replicas. load_s: seconds that an engine loads, by the second of its
+    """A simulated pool with its load and its replicas.
+
+    decide: decides about the number of replicas. load_s: seconds that an engine takes to load, by the second of its
     start."""
 
     def __init__(
