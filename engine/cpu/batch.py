@@ -87,7 +87,7 @@ class BatchBuilder:
         return torch.from_numpy(blocks)
 
     def _hidden(self, lengths: Ints, window: int | None) -> Tensor:
-        """Return which cached positions of its blocks each decode row, of a context of this length, does not see."""
+        """Return a mask of the cached positions that each decode row does not see, in the blocks of the row."""
         columns = np.arange(-(-int(lengths.max(initial=0)) // self._block_size) * self._block_size)
         hidden = columns >= lengths[:, None]
         if window is not None:

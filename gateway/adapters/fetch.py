@@ -67,7 +67,7 @@ class Fetcher:
         self._total_s = total_s
 
     def begin(self) -> Received:
-        """Return a count of what is fetched of one source, which is bounded."""
+        """Return a counter for the bytes fetched of one source, which refuses more than the allowed number."""
         return Received(self._max_bytes)
 
     async def bring(self, text: str, folder: Path, received: Received) -> Path:

@@ -84,7 +84,7 @@ class Importer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _begin(self) -> None:
-        """Claim as many as there is room for."""
+        """Claim waiting imports until MAX_AT_WORK run, and start a task for each."""
         while len(self._at_work) < MAX_AT_WORK:
             async with self._database.acquire() as conn:
                 claimed = await claim_fetch(conn)

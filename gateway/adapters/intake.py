@@ -307,7 +307,7 @@ async def _check_storage(conn: Connection, organization_id: str, project_id: str
 
 
 async def _record(conn: Connection, imported: ImportRow, put: PutVersion, report: Report) -> None:
-    """Record a change in the audit log; no change records nothing."""
+    """Write to the audit log what an import changed: a new adapter, a new or promoted version, or nothing."""
     shown: dict[str, Any] = {"name": imported.name, "version": put.version, "digest": report.digest}
     shown |= {"source": imported.source, "promote": imported.promote, "import_id": imported.id}
     event = "adapter.promoted" if put.state == "ready" else "adapter_version.updated"

@@ -45,7 +45,7 @@ class Engine(Protocol):
         """Make an adapter resident, and keep it resident."""
 
     async def unpin(self, key: str) -> None:
-        """Let an adapter be evicted like any other."""
+        """Let the engine evict a pinned adapter again like any other."""
 
 
 class Residency(Worker):
@@ -65,7 +65,7 @@ class Residency(Worker):
         self._is_stale = True
 
     def changed(self, change: Change | None) -> None:
-        """Look again at the pinned adapters, where a change may be about them."""
+        """Look again at the pinned adapters if a change may be about adapters, projects or experiments."""
         if change is None or change.table in ("adapters", "projects", "experiments"):
             self._is_stale = True
             self._wake.set()
@@ -161,7 +161,10 @@ class _Held:
                 self._held.discard(key)
 
     async def _ask(self, command: Callable[[str], Awaitable[None]], key: str) -> bool:
-        """Ask the engine, and return whether it was done."""
+        """Send a command about an adapter to the engine, and return whether the engine did it.
+
+        After a failure, wait some time.
+        """
         if key in self._failed:
             return False
         try:

@@ -50,7 +50,7 @@ class Engines(Protocol):
 
 
 class PoolEngines:
-    """`Engines` of the pools of one gateway."""
+    """The engines of one gateway's pools, for those who need one to try an adapter."""
 
     def __init__(self, pools: Mapping[str, Pool], bases: Bases) -> None:
         """Serve with some pools. pools: the pools by name."""

@@ -98,7 +98,7 @@ class Watcher(Worker):
         self._turn.release()
 
     async def _watch(self) -> None:
-        """Look through the watched folder if this gateway is the one that watches."""
+        """Look through the watched folder if it is this gateway's turn to watch."""
         if not await self._turn.is_mine():
             return
         try:

@@ -85,7 +85,7 @@ class RestoreMark:
         self._stays = True
 
     def let_go(self) -> None:
-        """Take back `keep`, once all that was touched is as it was before."""
+        """Undo `keep`, once all that the restore touched is as it was before."""
         self._stays = self._was_there
 
     def withdraw(self) -> None:

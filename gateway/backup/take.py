@@ -41,7 +41,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     pieces: Pieces
     journal_dir: Path
     key_files: tuple[Path, ...]
-    """The operator's key and the like; those that exist are copied."""
+    """Files with the operator's key and other secrets; a backup copies those that exist."""
 
 
 async def take_backup(

@@ -73,7 +73,7 @@ class Pace:
             self._work -= work
 
     def work_per_s(self, now_s: float) -> float:
-        """Return the pace, without end while it is not known."""
+        """Return the work done per second lately; infinity while too few lines have ended to know it."""
         if len(self._ended) < ENOUGH_LINES or now_s <= self._since_s or self._work <= 0:
             return inf
         return self._work / (now_s - self._since_s)

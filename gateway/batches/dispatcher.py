@@ -145,7 +145,7 @@ class Dispatcher:
         work.task = asyncio.create_task(self._work(work))
 
     async def _share_turns(self) -> None:
-        """Tell other gateways what projects got here, and learn what they got there."""
+        """Tell other gateways how much each project's batches were charged here, and learn the same from them."""
         charged = self._tools.feed.charged()
         if charged:
             async with self._tools.database.acquire() as conn:

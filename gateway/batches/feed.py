@@ -34,7 +34,7 @@ TURN_EVERY = 50
 """The places of which one goes by turns while deadlines go first: no project's batches stand still."""
 
 JUDGE_S = 10.0
-"""Seconds after which it is judged anew whether deadlines are in danger."""
+"""Seconds between two looks at whether batches are in danger of missing their deadlines."""
 
 
 def base_of(model: str) -> str:

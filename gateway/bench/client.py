@@ -126,5 +126,5 @@ def _message(body: bytes) -> str:
 
 
 def in_words(error: Exception) -> str:
-    """Return an error as words, also one without a message."""
+    """Return an error's message, or the name of its class if it has none."""
     return str(error) or type(error).__name__

@@ -108,7 +108,7 @@ async def tokens_us(
 
 @contextmanager
 def pair(folder: Path, args: argparse.Namespace, engine_flags: Sequence[str]) -> Iterator[list[Installation]]:
-    """Give an installation for each way, which run at the same time."""
+    """Run an installation for each way of WAYS, side by side, and give them in that order."""
     with ExitStack() as stack:
         installations = []
         for number in range(len(WAYS)):

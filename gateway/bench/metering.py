@@ -214,7 +214,7 @@ def table_line(row: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0 where the ledger has every request at the end."""
+    """Measure each number of chunks; return 0 if the ledger has every request in the end."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.metering", description=__doc__)
     add = parser.add_argument
     add("--requests-per-s", type=float, default=2000.0)

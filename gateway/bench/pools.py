@@ -166,7 +166,7 @@ async def _keep_changing(database: Database, pools: LivePools) -> None:
 
 
 async def _no_key(project_id: str) -> bytes:
-    """Give a project's secret to nobody: no experiment runs here."""
+    """Refuse to give a project's secret, as no experiment runs here."""
     raise AssertionError("no experiment runs")
 
 

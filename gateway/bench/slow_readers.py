@@ -156,7 +156,7 @@ def table_line(found: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0 where nobody else's request failed."""
+    """Measure with clients that read slowly; return 0 if no other client's request failed."""
     args = parse_arguments(argv)
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
         folder = Path(name)

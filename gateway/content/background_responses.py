@@ -32,7 +32,7 @@ _ZLIB_LEVEL = 1
 
 
 class Events(msgspec.Struct, frozen=True):
-    """Events that follow one another, as a stream has them."""
+    """Successive events of a background response, encoded as its stream sends them."""
 
     encoded: list[bytes]
     counts: bytes = b""

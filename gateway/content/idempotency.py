@@ -105,7 +105,7 @@ class Execution:
         await self._owner.free(self)
 
     def abandon(self) -> None:
-        """Note that the request may have run, and its reply is not known."""
+        """Note that the request may have run, but that its reply is lost."""
         self._owner.abandon(self)
 
 

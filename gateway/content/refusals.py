@@ -53,7 +53,7 @@ def reply_not_stored(request_id: str, why: str) -> Conflict:
 
 
 def unavailable() -> Overloaded:
-    """Return the refusal of every key while the database cannot be asked."""
+    """Return the refusal of requests with an Idempotency-Key while the database cannot be reached."""
     return Overloaded(
         "Requests with an Idempotency-Key cannot be run at the moment. Try again later.", param=PARAM, retry_after_s=1.0
     )

@@ -176,7 +176,7 @@ class StoredResponses:
         return await self._opened(caller.project_id, rows)
 
     async def followed(self, caller: Principal, response_id: str) -> Followed:
-        """Return a response's turn and those of all that it follows."""
+        """Return the items of a response and of all earlier responses that it continues."""
         async with self._database.acquire() as conn:
             chain = await db.get_chain(
                 conn,
@@ -234,7 +234,7 @@ class StoredResponses:
         return await db.insert_response(conn, row)
 
     def sealed(self, project_id: str, response: Response) -> NewResponse:
-        """Return a response as it is stored."""
+        """Return a response with its content encrypted, as the database stores it."""
 
         def seal(content: bytes, part: str) -> bytes:
             return self._cipher.seal(content, _place(project_id, response.id, part)).data

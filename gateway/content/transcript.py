@@ -99,7 +99,7 @@ class _Room:
         self.left = 0 if self.is_cut else self.left - size
 
     def give_back(self, size: int) -> None:
-        """Take `size` characters as not spent, where all of them had room."""
+        """Add `size` characters to the room again, unless the transcript has already been cut."""
         if not self.is_cut:
             self.left += size
 

@@ -121,6 +121,6 @@ class Writes:
             await asyncio.sleep(PAUSE_S)
 
     def lose(self, kind: str, reason: str) -> None:
-        """Count and log what is not kept."""
+        """Count and log content that could not be stored."""
         self._lost.labels(kind).inc()
         log.error("content_not_kept", kind=kind, error=reason)

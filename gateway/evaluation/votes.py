@@ -103,7 +103,7 @@ class Votes:
         return [(row, self._comment(project_id, row)) for row in rows], has_more
 
     async def withdraw(self, project_id: str, feedback: str) -> bool:
-        """Withdraw a vote, which counts no more; False where there is none."""
+        """Withdraw a vote, so that it counts no more. Returns False if the project has no such vote."""
         async with self._database.transaction() as conn:
             is_gone = await db.withdraw_vote(conn, project_id, feedback.replace("\0", ""))
             if is_gone:

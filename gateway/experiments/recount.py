@@ -192,7 +192,7 @@ def _differences(expected: Total, actual: Total) -> Iterable[str]:
 
 
 def _differing(name: str, mine: Mapping[Any, object], its: Mapping[Any, object]) -> Iterable[str]:
-    """Say where a table differs from a recount, which is `mine`."""
+    """Yield a sentence for each row whose value in a table differs from the recounted one. mine: the recounted rows."""
     for key in mine.keys() | its.keys():
         if mine.get(key) != its.get(key):
             yield f"{name} {key[1:]}: {its.get(key)} is {mine.get(key)} by a recount"

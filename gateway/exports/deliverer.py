@@ -91,7 +91,7 @@ class Deliverer(Worker):
         return num_attempts
 
     async def _deliver(self, run: DueRun) -> str | None:
-        """Deliver a run. Return why it failed, or None if it did not."""
+        """Export a due period to its destination. Return the reason of a failure in words, or None if all went well."""
         delivery, secret = run.delivery, None
         try:
             delivery = self._opened(delivery)

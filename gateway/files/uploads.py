@@ -193,10 +193,7 @@ class Uploads:
 
 
 def _check(row: UploadRow) -> None:
-    """Check that an upload still comes.
-
-    Raises InvalidRequest: when it does not.
-    """
+    """Check that an upload still takes parts. Raises InvalidRequest: when it is completed, cancelled or expired."""
     if row.state != "pending":
         raise InvalidRequest(f"The upload is {row.state}.", param="upload_id", code=f"upload_{row.state}")
 

@@ -36,7 +36,7 @@ class Replayed(msgspec.Struct, frozen=True):
     num_made_up: int
     """The number of requests that had not ended, for which ends were made up."""
     num_unseen: int
-    """The requests of these of which nothing had been sent to their clients."""
+    """The number among `num_made_up` of requests whose clients had been sent nothing."""
     num_damaged: int
     """Segments with bytes before their end that are no records; they are kept aside."""
 

@@ -127,7 +127,7 @@ def _check(wanted: wire.PreviewExperiment) -> None:
     if wanted.metric is None and wanted.unit is None:
         raise InvalidRequest("Name a `unit`, or a `metric` with its `relative_effect`.", param="unit")
     if wanted.unit is not None and wanted.experiment_id is None:
-        raise InvalidRequest("A unit has an arm in an experiment: name it.", param="experiment_id")
+        raise InvalidRequest("Name the experiment whose arm for the unit is to be shown.", param="experiment_id")
     if (wanted.metric is None) != (wanted.relative_effect is None):
         raise InvalidRequest("`metric` and `relative_effect` go together.", param="relative_effect")
 
@@ -170,7 +170,7 @@ async def _size(
         raise _NothingKnown(f"There is too little {what} of the past to learn from.")
     whole = ratio_of(total) if learnt.kind == "ratio" else mean_of(total)
     if not whole.mean:
-        raise _NothingKnown("The metric's mean is 0, of which no effect is a part.")
+        raise _NothingKnown("The metric's mean is 0: an effect relative to 0 cannot be stated.")
     defined = row.definition if row is not None else None
     num_arms = wanted.num_arms or (len(defined.arms) if defined else 2)
     alpha = wanted.alpha or (defined.analysis.alpha if defined else DEFAULT_ALPHA)

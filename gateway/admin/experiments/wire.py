@@ -169,7 +169,10 @@ class SetGuardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     margin: Annotated[float, Meta(ge=0, le=10)] = 0.0
     """The tolerated worsening, as a part of the control's value: 0.1 is 10 %."""
     goal: Goal | None = None
-    """The better direction. Null: the built-in metric's own direction; a feedback metric needs a goal."""
+    """The direction in which the metric gets better. Null: the built-in metric's own direction.
+
+    A feedback metric needs a goal.
+    """
 
 
 class SetMetrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -259,7 +262,7 @@ class CreateFeedbackMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     type: Literal["boolean", "number", "label"]
     """The kind of value that votes have."""
     goal: Goal
-    """The better direction."""
+    """The direction in which the metric gets better."""
     kind: Literal["mean", "ratio"] = "mean"
     """`mean`: a unit's value is the sum of its votes. `ratio`: votes are averaged over all votes, whoever cast them."""
     least: Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)] | None = None
@@ -388,7 +391,7 @@ class GuardrailMetric(msgspec.Struct, frozen=True):
     margin: float
     """The tolerated worsening, as a part of the control's value."""
     goal: Goal | None
-    """The better direction; null: the built-in metric's own direction."""
+    """The direction in which the metric gets better; null: the built-in metric's own direction."""
 
 
 class ExperimentMetrics(msgspec.Struct, frozen=True):
@@ -499,7 +502,7 @@ class FeedbackMetric(msgspec.Struct, frozen=True):
     name: str
     type: Literal["boolean", "number", "label"]
     goal: Goal
-    """The better direction."""
+    """The direction in which the metric gets better."""
     kind: Literal["mean", "ratio"]
     """`mean`: a unit's value is the sum of its votes. `ratio`: votes are averaged over all votes, whoever cast them."""
     least: float | None

@@ -87,7 +87,7 @@ class PoolAdapterController(Controller):
             if not shown.waiting and not shown.num_removed:
                 return shown
             if present.state == "preparing":
-                raise Conflict("A change of the pool is being prepared, which takes all adapters in.")
+                raise Conflict("A change of the pool is being prepared. Its replicas start with all adapters.")
             made = await revisions.add_revision(
                 conn, pool_id, present.model, present.settings, driver=present.driver, starts_servers=True
             )
@@ -110,7 +110,10 @@ def _only(found: list[ServedPool], pool_id: str) -> ServedPool:
         raise NotFound(f"There is no pool with the id '{pool_id}'.", param="pool_id")
     revision = found[0].revisions[found[0].row.wanted_revision]
     if not revision.starts_servers or revision.driver not in PRELOADED:
-        raise Conflict("The servers of this pool need no start for an adapter.", param="pool_id")
+        raise Conflict(
+            "Only servers that agents start, and that take adapters at their start alone, can be started anew.",
+            param="pool_id",
+        )
     return found[0]
 
 

@@ -34,7 +34,7 @@ class EngineStream(msgspec.Struct, eq=False):
     abandoned: bool = False
     """True if nobody reads the stream any more."""
     full_since_s: float | None = None
-    """When the deltas that wait for the reader became more than may wait for long; None while they are not."""
+    """When the deltas that nobody has read yet grew beyond MAX_UNREAD_BYTES; None while they are below."""
     unread: bool = False
     """True if too much has waited for the reader for too long; further deltas are dropped."""
     lost: bool = False

@@ -35,7 +35,8 @@ FAILED_FOR_S = 10.0
 """Seconds for which an adapter that could not be loaded is not tried again."""
 
 FAULT_FOR_S = 60.0
-"""Seconds until a server that answered from its base in silence is asked again whether it still does."""
+"""Seconds for which a server that answered an adapter's request from its base model, without an error, is not tested
+again."""
 
 RETRY_AFTER_S = 1.0
 

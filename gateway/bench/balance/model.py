@@ -39,7 +39,7 @@ class World(msgspec.Struct, frozen=True):
     load_ms: float = 100.0
     """Loading an adapter; a replica loads one at a time."""
     gateways: int = 4
-    """Gateways that pick by themselves, each knowing heartbeats and what it sent."""
+    """The number of gateways, each of which picks replicas by heartbeats and by what it sent itself."""
     heartbeat_s: float = 1.0
     """Seconds between two heartbeats of a replica."""
     requests: int = 160_000
@@ -155,7 +155,7 @@ class Replica:
             self._unready.setdefault(key, []).append(request)
 
     def loads_to_start(self, now_s: float) -> Iterator[tuple[float, str]]:
-        """Yield the adapters that begin to load and when each is there."""
+        """Begin to load the waiting adapters that find a slot, and yield for each the time at which it is loaded."""
         for key in self._unready:
             if key in self._loading:
                 continue

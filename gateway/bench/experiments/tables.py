@@ -288,7 +288,7 @@ async def measure(args: argparse.Namespace, dsn: str) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0 where the recount equals the tables."""
+    """Fill the tables and measure them; return 0 if a recount equals the tables."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.experiments.tables", description=__doc__)
     add = parser.add_argument
     add("--exposures", type=int, default=10_000_000)

@@ -118,7 +118,11 @@ def _register_create(actions: Verbs) -> None:
         help="metric that must not become worse, with pause or alert, such as error_rate:pause. Repeat for more",
     )
     create.add_argument(
-        "--coverage", type=part, default=PARTS, metavar="PERCENT", help="part of the units (default: 100)"
+        "--coverage",
+        type=part,
+        default=PARTS,
+        metavar="PERCENT",
+        help="percentage of the units that take part (default: 100)",
     )
     create.add_argument(
         "--shadow",
@@ -126,9 +130,15 @@ def _register_create(actions: Verbs) -> None:
         help="arm that gets copies of requests and whose replies nobody gets; each copy is billed",
     )
     create.add_argument(
-        "--shadow-share", type=share, default=PARTS, metavar="PERCENT", help="part of the requests (default: 100)"
+        "--shadow-share",
+        type=share,
+        default=PARTS,
+        metavar="PERCENT",
+        help="percentage of requests that the shadow arm gets (default: 100)",
     )
-    create.add_argument("--layer", metavar="NAME", help="layer, whose experiments have no unit in common")
+    create.add_argument(
+        "--layer", metavar="NAME", help="name of a layer: experiments of one layer have no unit in common"
+    )
     create.add_argument("--holdout", metavar="NAME", help="holdout, whose units take part in nothing")
     create.add_argument("--window-days", type=float, metavar="DAYS", help="days in which a unit's outcomes count")
     create.add_argument("--min-days", type=int, metavar="DAYS", help="days before anything is to be decided")

@@ -52,7 +52,9 @@ def _add_metric(create: argparse.ArgumentParser) -> None:
     create.add_argument(
         "--type", choices=("boolean", "number", "label"), default="boolean", help="kind of value (default: boolean)"
     )
-    create.add_argument("--goal", choices=("increase", "decrease"), default="increase", help="better direction")
+    create.add_argument(
+        "--goal", choices=("increase", "decrease"), default="increase", help="direction in which the metric gets better"
+    )
     create.add_argument(
         "--kind",
         choices=("mean", "ratio"),

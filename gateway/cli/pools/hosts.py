@@ -60,7 +60,7 @@ def register(verbs: Verbs) -> None:
         "that still has replicas is refused.",
     )
     remove.add_argument(
-        "--force", action="store_true", help="take the replicas of a host that does not come back for lost"
+        "--force", action="store_true", help="count the replicas there as lost: for a host that does not come back"
     )
     for parser in (show, drain, undrain, label, remove):
         parser.add_argument("host", metavar="HOST", help="name or id of the host, as `host list` shows them")

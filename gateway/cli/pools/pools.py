@@ -96,8 +96,9 @@ def register(verbs: Verbs) -> None:
         "place",
         _place,
         "have replicas on hosts with certain labels alone",
-        "Have replicas run on hosts with these labels alone, and on none with a label of --not. Those on "
-        "other hosts go as soon as others are ready; without a label and --not they may run anywhere.",
+        "Have replicas run on hosts with these labels alone, and on none with a label of --not. "
+        "Replicas on other hosts stop as soon as their successors are ready. Without a label and --not, replicas run "
+        "anywhere.",
     )
     update = add_verb(
         actions,

@@ -32,7 +32,7 @@ def register(verbs: Verbs) -> None:
     embed.add_argument("--model", required=True, metavar="ID", help="id of the model, or of its adapter")
     embed.add_argument("--dimensions", type=int, metavar="N", help="numbers of a vector (default: the model's size)")
     embed.add_argument("--pooling", choices=("mean", "last", "cls"), help="tokens that stand for a text")
-    embed.add_argument("--input-type", choices=("query", "document"), help="the texts' part in a search")
+    embed.add_argument("--input-type", choices=("query", "document"), help="role of the texts in a search")
     embed.add_argument("--prompt-name", metavar="NAME", help="name of the makers' text that goes before each text")
     add_access(embed)
 

@@ -23,9 +23,11 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     whose.add_argument("--key", metavar="ID", help="id of the API key that the request comes with")
     whose.add_argument("--tenant", metavar="NAME", help="name of the tenant, for a request of any of its keys")
     parser.add_argument("--body", metavar="FILE", help="file with the body of the request as JSON; - reads stdin")
-    parser.add_argument("--request-id", metavar="ID", help="id of a request, whose draws are made again")
+    parser.add_argument("--request-id", metavar="ID", help="id of a past request whose random choices to repeat")
     parser.add_argument("--user", metavar="USER", help="end user that the request names")
-    parser.add_argument("--metadata", metavar="KEY=VALUE", action="append", default=[], help="metadata; repeatable")
+    parser.add_argument(
+        "--metadata", metavar="KEY=VALUE", action="append", default=[], help="metadata of the request; repeat for more"
+    )
     parser.add_argument("--prompts", metavar="N", type=int, default=1, help="number of prompts")
     parser.add_argument("--prompt-tokens", metavar="N", type=int, default=0, help="tokens of the prompt")
     parser.add_argument("--max-tokens", metavar="N", type=int, default=256, help="most tokens of each completion")

@@ -46,7 +46,7 @@ def register(verbs: Verbs) -> None:
         "rollback",
         _roll_back,
         "let an earlier version answer",
-        "Let a version of a route answer that is kept.",
+        "Let an earlier version of a route answer again. The oldest versions are not kept.",
     )
     delete = add_verb(actions, "delete", _delete, "delete a route", "Delete a route with its versions.")
     explained = add_verb(

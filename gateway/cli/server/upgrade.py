@@ -44,7 +44,7 @@ def register(verbs: Verbs) -> None:
 
 def _upgrade(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if not arguments.check:
-        raise WrongUsage("say --check: the steps themselves are yours, as deploy/UPGRADE.md has them")
+        raise WrongUsage("give --check: this command takes no step itself; deploy/UPGRADE.md says how to take each")
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
 
     dsn = both_dsns(load_settings(environ)).owner

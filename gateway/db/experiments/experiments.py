@@ -192,7 +192,10 @@ _REDEFINE = """
 
 
 async def redefine(conn: Connection, experiment_id: str, definition: Experiment) -> None:
-    """Change the definition of an experiment, which gets the next version. Layer and holdout exist."""
+    """Change the definition of an experiment, and raise its version by one.
+
+    The layer and the holdout it names have to exist.
+    """
     await conn.execute(
         _REDEFINE,
         experiment_id,

@@ -27,7 +27,7 @@ class MetricRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     type: MetricType
     goal: Goal
-    """The better direction."""
+    """The direction in which the metric gets better."""
     kind: Kind
     least: int | None
     """The smallest value of a number, in millionths."""

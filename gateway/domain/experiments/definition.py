@@ -91,7 +91,7 @@ class Guardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     margin: float = 0.0
     """The tolerated worsening, as a part of the control's value."""
     goal: Goal | None = None
-    """The better direction; None: the built-in metric's own direction."""
+    """The direction in which the metric gets better; None: the built-in metric's own direction."""
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

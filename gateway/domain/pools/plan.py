@@ -410,7 +410,7 @@ def _fewest_to_leave(pool: Pool, candidates: Sequence[Replica], needs: Needs, ro
 
 
 def _worst_first(replicas: Sequence[Replica]) -> list[Replica]:
-    """Return replicas in the order in which they go: the failed, those that are not ready, the youngest."""
+    """Return replicas in the order in which to stop them: the failed first, then those not ready, then the youngest."""
     rank = {"failed": 0, "starting": 1, "loading": 2, "ready": 3}
     youngest_first = list(replicas)[::-1]
     return sorted(youngest_first, key=lambda each: rank[each.state])

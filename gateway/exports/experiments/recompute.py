@@ -313,7 +313,7 @@ def stratified(strata: list[tuple[int, Mean]]) -> Mean:
 
 
 def theta_of(pairs: list[tuple[Sums, Sums]]) -> float:
-    """Return the coefficient of what was known of the units before."""
+    """Return CUPED's theta: the regression coefficient of the outcome on the value from before the experiment."""
     both = [{field: a[field] + b[field] for field in FIELDS} for a, b in pairs]
     spread = math.fsum((each["n"] - 1) * covariance(each, "xx", "x", "x") for each in both)
     shared = math.fsum((each["n"] - 1) * covariance(each, "xy", "x", "y") for each in both)
@@ -452,7 +452,7 @@ def e_bh(log_es: list[float], alpha: float) -> list[int]:
 
 
 def quantiles_of(tally: Tally, about: dict[str, Any], arm: int, alpha: float) -> dict[str, Any]:
-    """Return a quantile of an arm beside that of the control, with intervals."""
+    """Return the intervals of a quantile for an arm, for the control, and for their difference."""
     both = {epoch: each for epoch, each in tally.shares.items() if each[0] and each[arm]}
     newest = both[max(both)] if both else []
     alike = {epoch for epoch, each in both.items() if math.isclose(each[0] * newest[arm], each[arm] * newest[0])}

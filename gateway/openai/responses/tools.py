@@ -114,7 +114,7 @@ def _chosen(use: ToolUse, choice: ResponseToolChoice, custom: frozenset[str]) ->
 
 def _check_type(kind: str, name: str, custom: frozenset[str], path: str) -> None:
     if (name in custom) != (kind == "custom"):
-        raise invalid(f"'{path}' is '{kind}', which the tool '{name}' is not.", path)
+        raise invalid(f"'{path}' is '{kind}', but the tool '{name}' is of another type.", path)
 
 
 def in_namespace(namespace: str, name: str) -> str:
@@ -132,7 +132,7 @@ def _within(tool: ResponseTool, path: str) -> Sequence[ResponseTool]:
     for place, each in enumerate(tool.tools):
         if each.type == "namespace" or each.tools is not None:
             where = f"{path}.tools[{place}]"
-            raise invalid(f"'{where}' is a namespace, which no namespace can have.", f"{where}.type")
+            raise invalid(f"'{where}' is a namespace; a namespace cannot hold another one.", f"{where}.type")
     return tool.tools
 
 

@@ -27,7 +27,7 @@ PARTS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0 where all parts hold."""
+    """Run the parts that the command line names, or all; return 0 if every part passes."""
     args = parser_of(PARTS, "python -m tests.gateway.batches", __doc__).parse_args(argv)
     return run_parts(PARTS, args.parts, REPOSITORY / "build" / "long-batches.txt")
 
