@@ -17,9 +17,9 @@ const tenants = (view, file, needs) => page(`tenants/:project${view}`, file, { n
 export const ROUTES = [
   page("", () => import("../pages/overview/index.js"), { place: "overview" }),
   page("tenants", () => import("../pages/tenants/list.js"), { needs: "projects.read" }),
-  tenants("", () => import("../pages/tenants/tenant.js"), "projects.read"),
-  tenants("/overview", () => import("../pages/tenants/tenant.js"), "projects.read"),
-  tenants("/settings", () => import("../pages/tenants/settings.js"), "projects.read"),
+  tenants("", () => import("../pages/tenants/tenant/index.js"), "projects.read"),
+  tenants("/overview", () => import("../pages/tenants/tenant/index.js"), "projects.read"),
+  tenants("/settings", () => import("../pages/tenants/settings/index.js"), "projects.read"),
   tenants("/keys", () => import("../pages/tenants/keys/index.js"), "keys.read"),
   tenants("/limits", () => import("../pages/tenants/limits/index.js"), "limits.read"),
   tenants("/members", () => import("../pages/tenants/members.js"), "members.read"),
@@ -41,14 +41,16 @@ export const ROUTES = [
     organization: true,
     place: "models",
   }),
-  page("models/:pool", () => import("../pages/models/pool.js"), { needs: "pools.read", organization: true }),
+  page("models/:pool", () => import("../pages/models/pool/index.js"), { needs: "pools.read", organization: true }),
   page("adapters", () => import("../pages/adapters/list.js"), { needs: "adapters.read" }),
   ...["", "/traffic", "/settings", "/access"].map((view) =>
     page(`adapters/:project/:name${view}`, () => import("../pages/adapters/adapter.js"), { needs: "adapters.read" }),
   ),
   page("experiments", () => import("../pages/experiments/index.js"), { needs: "experiments.read" }),
-  page("experiments/metrics", () => import("../pages/experiments/feedback_metrics.js"), { needs: "experiments.read" }),
-  page("experiments/units", () => import("../pages/experiments/units.js"), { needs: "experiments.read" }),
+  page("experiments/metrics", () => import("../pages/experiments/feedback_metrics/index.js"), {
+    needs: "experiments.read",
+  }),
+  page("experiments/units", () => import("../pages/experiments/units/index.js"), { needs: "experiments.read" }),
   page("experiments/:project/new", () => import("../pages/experiments/form/index.js"), { needs: "experiments.write" }),
   page("experiments/:project/:experiment/edit", () => import("../pages/experiments/form/index.js"), {
     needs: "experiments.write",
@@ -58,7 +60,7 @@ export const ROUTES = [
       needs: "experiments.read",
     }),
   ),
-  page("usage", () => import("../pages/usage/explore.js"), { needs: "billing.read" }),
+  page("usage", () => import("../pages/usage/explore/index.js"), { needs: "billing.read" }),
   page("usage/prices", () => import("../pages/usage/prices.js"), { needs: "billing.read", organization: true }),
   page("usage/periods", () => import("../pages/usage/periods.js"), { needs: "billing.read" }),
   page("usage/periods/:period", () => import("../pages/usage/period.js"), {
@@ -70,7 +72,7 @@ export const ROUTES = [
   page("usage/credits", () => import("../pages/usage/credits.js"), { needs: "billing.read" }),
   page("playground", () => import("../pages/playground/index.js")),
   page("requests", () => import("../pages/requests/list.js"), { needs: "billing.read" }),
-  page("requests/:id", () => import("../pages/requests/request.js"), { needs: "billing.read" }),
+  page("requests/:id", () => import("../pages/requests/request/index.js"), { needs: "billing.read" }),
   page("refusals", () => import("../pages/requests/refusals.js"), { needs: "limits.read", place: "requests" }),
   page("system", () => import("../pages/system/backends.js"), { needs: "organization.read", organization: true }),
   page("system/backends", () => import("../pages/system/backends.js"), {

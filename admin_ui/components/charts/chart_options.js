@@ -197,3 +197,5 @@ function widest(plot, labels, axisIndex, cycle) {
 function translucent(colour, alpha) {
   return colour.replace(/^rgb\((.*)\)$/, `rgba($1, ${alpha})`);
 }
+
+export const isNone = (value) => value === null || value === undefined;

@@ -24,7 +24,7 @@ import { pathOf, tryIt } from "./paths.js";
 import { Settings } from "./settings.js";
 import { Shares } from "./shares.js";
 import { Traffic } from "./traffic.js";
-import { Upload } from "./upload/upload.js";
+import { Upload } from "./upload/index.js";
 import { Versions } from "./versions.js";
 
 export default function Adapter({ params: { project: projectId, name } }) {

@@ -18,7 +18,7 @@ import { useAdapters, useResidency, useTraffic } from "./all.js";
 import { DropVeil } from "./upload/drop_zone.js";
 import { Imports } from "./imports.js";
 import { tryIt } from "./paths.js";
-import { Upload } from "./upload/upload.js";
+import { Upload } from "./upload/index.js";
 
 export default function Adapters() {
   const projectId = useProjectId();

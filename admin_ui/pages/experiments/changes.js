@@ -11,7 +11,8 @@ import { html } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { number } from "../../lib/rules/checks.js";
 import { experimentPath } from "./paths.js";
-import { TOO_FEW, tooFew, weightOf, wrongPart } from "./form/values.js";
+import { weightOf } from "./form/values.js";
+import { TOO_FEW, tooFew, wrongPart } from "./form/wrong.js";
 import { BUILT_IN_METRICS, coverageShown, goalOf, isError, metricTitle, partsInWords, sharesOf } from "./words.js";
 
 const PARTS_OF_A_PERCENT = 100;

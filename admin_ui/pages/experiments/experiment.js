@@ -21,7 +21,7 @@ import { Health } from "./health.js";
 import { experimentPath } from "./paths.js";
 import { HowLong } from "./form/how_long.js";
 import { Results } from "./results/index.js";
-import { SetUp } from "./set_up.js";
+import { SetUp } from "./set_up/index.js";
 import { Warnings } from "./warnings.js";
 import { hasResults, isOpen, spanInWords, stateInWords } from "./words.js";
 

@@ -13,7 +13,7 @@ import { NewPool } from "./create.js";
 import { Hosts } from "./hosts.js";
 import { Bases } from "./own.js";
 import { Pools, PoolsLead, usePools } from "./pools.js";
-import { ConnectServers } from "./servers.js";
+import { ConnectServers } from "./servers/connect.js";
 
 export default function Models() {
   const projectId = useProjectId();

@@ -8,7 +8,7 @@ import { Table } from "../../components/table.js";
 import { useApi, useList } from "../../lib/data.js";
 import { html } from "../../lib/html.js";
 import { useProjectId, useProjectNames } from "../../lib/projects.js";
-import { Account } from "./account.js";
+import { Account } from "./account/index.js";
 import { UsageTabs } from "./tabs.js";
 
 export default function Credits() {

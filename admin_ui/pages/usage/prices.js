@@ -16,7 +16,7 @@ import { useProjectNames } from "../../lib/projects.js";
 import { useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
 import { now, short } from "../../lib/format/time.js";
-import { SetPrices } from "./set_prices.js";
+import { SetPrices } from "./set_prices/index.js";
 import { UsageTabs } from "./tabs.js";
 
 /** Each with its state: "in force", "upcoming" or "past". Versions come newest first. */

@@ -7,7 +7,8 @@ import { percent } from "../../../lib/format/format.js";
 import { html } from "../../../lib/html.js";
 import { partsInWords, sharesOf } from "../words.js";
 import { ArmModel } from "./models.js";
-import { mayAddArm, newArm, partsOf, wrongPart } from "./values.js";
+import { mayAddArm, newArm, partsOf } from "./values.js";
+import { wrongPart } from "./wrong.js";
 
 const OWN = ["temperature", "system_prompt", "mode"];
 const MODES = [

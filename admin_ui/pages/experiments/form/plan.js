@@ -19,7 +19,8 @@ import {
   sourceInWords,
   targetInWords,
 } from "../words.js";
-import { armOf, partsOf, shadowOf, weightOf, windowSeconds, wrongPart, wrongValues } from "./values.js";
+import { armOf, partsOf, shadowOf, weightOf, windowSeconds } from "./values.js";
+import { wrongPart, wrongValues } from "./wrong.js";
 
 const WAIT_MS = 400;
 /** Parts that come as near as this are one: three arms have 33.33 % each, and the last one 33.34 %. */

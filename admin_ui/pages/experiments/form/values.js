@@ -1,17 +1,22 @@
-// A definition as texts of a form and back, what is filled in at first, and what is wrong with what was typed.
+// A definition as texts of a form and back, and what is filled in at first.
 
 import { goalOf, isError } from "../words.js";
-import { checkSampling } from "../../../lib/rules/sampling.js";
-import { given, modelName, notLonger, number, whole } from "../../../lib/rules/checks.js";
 
-const MIN_WINDOW_S = 10;
-const DAY_S = 86_400;
-const MAX_WINDOW_DAYS = 90;
+export const MIN_WINDOW_S = 10;
+
+export const DAY_S = 86_400;
+
+export const MAX_WINDOW_DAYS = 90;
+
 const PARTS = 10_000;
-const METADATA = "metadata.";
+
+export const METADATA = "metadata.";
+
 const MAX_ARMS = 8;
-const MAX_KEY_CHARS = 64;
-const MAX_PROMPT_CHARS = 32_768;
+
+export const MAX_KEY_CHARS = 64;
+
+export const MAX_PROMPT_CHARS = 32_768;
 
 /** What lengths of time are given in: [seconds, title], the longest first. */
 export const WINDOW_UNITS = [
@@ -198,139 +203,3 @@ export function armOf({ name, model, share, temperature, system_prompt: prompt, 
     target: { model, ...(Object.keys(set).length && { defaults: set, mode }) },
   };
 }
-
-const TITLES = {
-  unit: "who keeps an arm",
-  key: "the key of the metadata",
-  model: "the model string",
-  coverage: "the part that takes part",
-  primary: "the metrics that decide",
-  secondary: "the watched metrics",
-  shadow: "the shadow arm",
-  effect: "the change worth finding",
-  alpha: "false alarms",
-  tightest_at: "the units that you expect",
-  window: "how long outcomes count",
-  window_unit: "how long outcomes count",
-  min_days: "the days before a decision",
-};
-
-/** A value of the form, as a sentence names it. */
-export const fieldInWords = (name) => TITLES[name] ?? `the ${name}`;
-
-/** What is wrong, {field: sentence}; of arms "arms.0.name". */
-export function wrongValues(values) {
-  return {
-    name: modelName(values.name),
-    model: values.model.trim() ? modelName(values.model) : undefined,
-    key:
-      values.unit === METADATA
-        ? (given(values.key, "Say which key of the metadata names the unit.") ?? notLonger(values.key, MAX_KEY_CHARS))
-        : undefined,
-    coverage: wrongPart(values.coverage, { min: 0.01 }),
-    ...wrongArms(values.arms),
-    ...wrongShadow(values),
-    "primary.0": values.primary.some(Boolean) ? undefined : "Choose the metric that decides.",
-    ...Object.fromEntries(
-      values.guardrails.map(({ margin }, place) => [
-        `guardrails.${place}.margin`,
-        number(margin, { min: 0, max: 1000 }),
-      ]),
-    ),
-    effect:
-      given(values.effect, "Give the smallest change that is worth knowing of, such as 5.") ??
-      number(values.effect, { min: 0.1, max: 1000 }),
-    alpha:
-      given(values.alpha, "Say how many false alarms there may be, such as 5.") ??
-      number(values.alpha, { min: 0.01, max: 20 }),
-    tightest_at: whole(values.tightest_at, { min: 20, max: 100_000_000 }),
-    window: wrongWindow(values),
-    min_days: whole(values.min_days, { max: 365 }),
-  };
-}
-
-function wrongWindow(values) {
-  const wrong =
-    given(values.window, "Say how long what a unit does counts, such as 7 days.") ??
-    number(values.window, { min: 0, max: Infinity });
-  if (wrong) return wrong;
-  if (windowSeconds(values) < MIN_WINDOW_S) return "It is at least 10 seconds.";
-  return windowSeconds(values) > MAX_WINDOW_DAYS * DAY_S ? `It is at most ${MAX_WINDOW_DAYS} days.` : undefined;
-}
-
-/**
- * A part of the units, in hundredths of a percent at the finest: the API counts in 10,000ths, and nothing is rounded.
- */
-export function wrongPart(text, { min = 0 } = {}) {
-  const wrong = given(text, `Give a part of ${min} to 100 %.`) ?? number(text, { min, max: 100 });
-  return wrong ?? (/\.\d{3,}/.test(text) ? "At most two digits after the point, such as 0.25." : undefined);
-}
-
-function wrongArms(arms) {
-  const wrong = {};
-  arms.forEach(({ name, model, share, temperature, system_prompt: prompt }, place) => {
-    const isTwice = arms.findIndex((arm) => arm.name.trim() === name.trim()) < place;
-    wrong[`arms.${place}.name`] = modelName(name) ?? (isTwice ? "Two arms have the same name." : undefined);
-    wrong[`arms.${place}.model`] = model ? undefined : "Choose what the arm serves.";
-    wrong[`arms.${place}.share`] = wrongPart(share);
-    wrong[`arms.${place}.temperature`] = checkSampling({ temperature }).temperature;
-    wrong[`arms.${place}.system_prompt`] = notLonger(prompt, MAX_PROMPT_CHARS);
-  });
-  const without = tooFew(arms.map(({ share }) => share));
-  if (without !== undefined) wrong[`arms.${without}.share`] ??= TOO_FEW;
-  return wrong;
-}
-
-export const TOO_FEW = "At least two arms need a part above 0.";
-
-/** The place of the first part that should be above 0, where less than two are; undefined where nothing is wrong. */
-export function tooFew(parts) {
-  const isAbove = (part) => Number(part) > 0;
-  return parts.filter(isAbove).length < 2 ? parts.findIndex((part) => !isAbove(part)) : undefined;
-}
-
-function wrongShadow({ shadow: { name, model, share }, arms }) {
-  if (!model) return {};
-  return {
-    "shadow.name":
-      modelName(name) ?? (arms.some((arm) => arm.name.trim() === name.trim()) ? "An arm has this name." : undefined),
-    "shadow.share": wrongPart(share),
-  };
-}
-
-const OF_ARM = {
-  name: "name",
-  weight: "share",
-  "target.model": "model",
-  "target.mode": "mode",
-  "target.defaults.temperature": "temperature",
-  "target.defaults.system_prompt": "system_prompt",
-};
-const OF_SHADOW = { name: "name", share: "share", target: "model", "target.model": "model" };
-const OF_ANALYSIS = {
-  alpha: "alpha",
-  tightest_at: "tightest_at",
-  outcome_window_seconds: "window",
-  min_days: "min_days",
-};
-const ALONE = new Set(["name", "model", "coverage", "layer", "holdout", "arms"]);
-
-/**
- * The field of the form that the API calls so, such as "arms.1.share" for "arms[1].weight"; undefined where none is.
- */
-export function fieldOfParam(param, values) {
-  if (ALONE.has(param)) return param;
-  if (param.startsWith("unit")) return values.unit === METADATA ? "key" : "unit";
-  const found = param.match(/^(?<head>[a-z.]+)\[(?<place>\d+)\]\.?(?<rest>.*)$/);
-  const { head, place, rest = "" } = found?.groups ?? { head: param.split(".").slice(0, 2).join(".") };
-  if (head === "arms") return rest in OF_ARM ? `arms.${place}.${OF_ARM[rest]}` : "arms";
-  if (head.startsWith("shadow")) return `shadow.${OF_SHADOW[param.slice("shadow.".length)] ?? "model"}`;
-  if (head.startsWith("analysis.")) return OF_ANALYSIS[head.slice("analysis.".length)];
-  if (head === "metrics.primary") return `primary.${place === undefined ? 0 : (placesOf(values.primary)[place] ?? 0)}`;
-  if (head === "metrics.guardrails")
-    return place === undefined ? "guardrails" : `guardrails.${place}.${rest === "margin" ? "margin" : "metric"}`;
-  return head === "metrics.secondary" ? "secondary" : undefined;
-}
-
-/** Where the metrics stand that are chosen: those that are not are left out of the definition. */
-const placesOf = (metrics) => metrics.flatMap((metric, place) => (metric ? [place] : []));

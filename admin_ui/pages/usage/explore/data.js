@@ -1,10 +1,10 @@
 // What the explorer asks: the busiest of one kind, narrowed, and how they went over time beside all the others.
 
-import { column, summed, useBuckets } from "../../lib/buckets.js";
-import { coloursOf } from "../../lib/colours.js";
-import { useApi } from "../../lib/data.js";
-import { useMemo } from "../../lib/html.js";
-import { useLocation } from "../../lib/router.js";
+import { column, summed, useBuckets } from "../../../lib/buckets.js";
+import { coloursOf } from "../../../lib/colours.js";
+import { useApi } from "../../../lib/data.js";
+import { useMemo } from "../../../lib/html.js";
+import { useLocation } from "../../../lib/router.js";
 
 export const MAX_ROWS = 100;
 const NUM_SERIES = 7;

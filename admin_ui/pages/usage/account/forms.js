@@ -1,14 +1,14 @@
 // Forms of a tenant's account: grant a credit, adjust what it pays, name its Stripe customer.
 
-import { Dialog } from "../../components/dialog.js";
-import { Form, Select, TextField, useForm } from "../../components/form.js";
-import { toast } from "../../components/toast.js";
-import { toNanos } from "../../lib/format/amount.js";
-import { post } from "../../lib/api.js";
-import { given } from "../../lib/rules/checks.js";
-import { invalidate } from "../../lib/data.js";
-import { money } from "../../lib/format/format.js";
-import { html } from "../../lib/html.js";
+import { Dialog } from "../../../components/dialog.js";
+import { Form, Select, TextField, useForm } from "../../../components/form.js";
+import { toast } from "../../../components/toast.js";
+import { toNanos } from "../../../lib/format/amount.js";
+import { post } from "../../../lib/api.js";
+import { given } from "../../../lib/rules/checks.js";
+import { invalidate } from "../../../lib/data.js";
+import { money } from "../../../lib/format/format.js";
+import { html } from "../../../lib/html.js";
 
 const complaints = ({ amount_nanos: text, reason, expires_at: until, corrects_period: period }) => ({
   amount_nanos: toNanos(text) > 0 ? undefined : "Expected an amount above zero, such as 25 or 0.50.",

@@ -1,86 +1,22 @@
-// Adding an adapter or a version of one: choose, send with progress, and what the inspection said. And from a URL.
+// An adapter from files of the reader: choose, send with progress, and what the inspection said.
 
 import { Button } from "../../../components/button.js";
-import { Dialog } from "../../../components/dialog.js";
 import { ErrorBox, Notice } from "../../../components/feedback.js";
-import { Checkbox, Form, Select, TextField, useForm } from "../../../components/form.js";
-import { toast } from "../../../components/toast.js";
-import { Choice } from "../../../components/tabs.js";
-import { get, post } from "../../../lib/api.js";
-import { given, modelName } from "../../../lib/rules/checks.js";
+import { Checkbox, Form, TextField, useForm } from "../../../components/form.js";
+import { get } from "../../../lib/api.js";
 import { invalidate } from "../../../lib/data.js";
 import * as format from "../../../lib/format/format.js";
 import { html, useEffect, useRef, useState } from "../../../lib/html.js";
-import { useProjects } from "../../../lib/projects.js";
-import { navigate, setQuery, to } from "../../../lib/router.js";
-import { can, useSession } from "../../../lib/session.js";
+import { navigate, to } from "../../../lib/router.js";
 import { BaseField, bodyOfBase, useBases } from "./base.js";
 import { DropZone } from "./drop_zone.js";
 import { readFiles } from "./dropped.js";
 import { Progress } from "./progress.js";
 import { Rejection, Report } from "../report.js";
 import { send } from "./transfer.js";
+import { NAME_HINT, PROMOTE_HINT, checkName } from "./words.js";
 
-const PROMOTE_HINT =
-  "Requests get it once an engine has tried it. Without, it waits as a version that you can promote.";
-const NAME_HINT =
-  'Programs call it as model "base:name". Lower-case letters, digits, dots, dashes and underlines; a name that exists gets a new version.';
-
-const checkName = ({ name }) => ({ name: modelName(name) });
-
-/** how: "file" or "source". files: dropped already. name: of the adapter that gets a new version. */
-export function Upload({ how, files, projectId, name = "", onClose, onDone }) {
-  const mayImport = useSession().who.imports_from_sources;
-  const [busy, setBusy] = useState(false);
-  const [chosen, choose] = useState(projectId ?? "");
-  const projects = (useProjects() ?? []).filter(({ id, status }) => status !== "archived" && can("adapters.write", id));
-  const project = chosen || (projects.length === 1 ? projects[0].id : "");
-  const done = (adapter) => (invalidate(`/projects/${encodeURIComponent(project)}/`), onDone?.(adapter));
-  const props = { projectId: project, name, setBusy, onDone: done, onClose };
-  return html`
-    <${Dialog}
-      side
-      locked=${busy}
-      title=${name ? `New version of ${name}` : "Add an adapter"}
-      onClose=${onClose}
-    >
-      <div class="stack upload">
-        ${
-          !busy &&
-          mayImport &&
-          html`
-            <${Choice}
-              label="Where it comes from"
-              value=${how}
-              onValue=${(how) => setQuery({ add: how })}
-              options=${[["file", "From this computer"], ["source", "From a URL or the hub"]]}
-            />
-          `
-        }
-        ${
-          !projectId &&
-          html`
-            <${Select}
-              label="Tenant"
-              hint="Whose adapter it is: its keys can call it."
-              value=${project}
-              onValue=${choose}
-              disabled=${busy}
-              options=${[["", "Choose a tenant"], ...projects.map(({ id, name }) => [id, name])]}
-            />
-          `
-        }
-        ${
-          how === "source" && mayImport
-            ? html`<${FromSource} ...${props} />`
-            : html`<${FromFiles} ...${props} files=${files} />`
-        }
-      </div>
-    <//>
-  `;
-}
-
-function FromFiles({ projectId, name, files, setBusy, onDone, onClose }) {
+export function FromFiles({ projectId, name, files, setBusy, onDone, onClose }) {
   const [read, setRead] = useState(null);
   const [state, setState] = useState({ step: "choosing" });
   const stopper = useRef(null);
@@ -272,60 +208,5 @@ function Done({ state: { result, detail }, projectId, onClose }) {
       <//>
     </div>
     <${Report} report=${detail.report} probe=${detail.probe} />
-  `;
-}
-
-const SOURCE_HINT =
-  "hf://organization/repository[@revision], https://host/adapter.tar.gz or s3://bucket/prefix. The operator allows places with LORIKEET_ADAPTER_SOURCES.";
-
-function FromSource({ projectId, name, onDone, onClose }) {
-  const bases = useBases(name ? null : projectId);
-  const form = useForm(
-    { name, source: "", base: "", promote: true },
-    async ({ base, ...values }) => {
-      const started = await post(`/projects/${encodeURIComponent(projectId)}/adapters`, {
-        ...values,
-        ...bodyOfBase(base, bases),
-      });
-      onDone(started);
-      onClose();
-      toast(`Fetching ${values.name}; its import is listed below the adapters`, { tone: "info" });
-      if (!name) navigate(`/admin/adapters?project=${encodeURIComponent(projectId)}`);
-    },
-    (values) => ({
-      ...checkName(values),
-      source: given(values.source, "Give the place that it is fetched from."),
-    }),
-  );
-  return html`
-    <${Form} form=${form} verb="Import" what="begin the import" onCancel=${onClose}>
-      <${TextField}
-        ...${form.bind("source")}
-        label="Source"
-        hint=${SOURCE_HINT}
-        placeholder="hf://my-org/my-adapter"
-        autocomplete="off"
-        spellcheck="false"
-      />
-      ${
-        !name &&
-        html`
-          <${TextField}
-            ...${form.bind("name")}
-            label="Name"
-            hint=${NAME_HINT}
-            autocomplete="off"
-            spellcheck="false"
-          />
-        `
-      }
-      <${BaseField} form=${form} bases=${bases} />
-      <${Checkbox}
-        label="Make it the current version"
-        hint=${PROMOTE_HINT}
-        value=${form.values.promote}
-        onValue=${(value) => form.set("promote", value)}
-      />
-    <//>
   `;
 }
