@@ -19,7 +19,8 @@ export const modelName = (text) =>
   notLonger(text, MAX_NAME_CHARS) ??
   (MODEL_NAME.test(text)
     ? undefined
-    : "The name begins with a letter or digit and goes on with lower-case letters, digits, dots, dashes and underlines, at most 64, such as support-bot.");
+    : "The name begins with a letter or digit and goes on with lower-case letters, digits, dots, dashes " +
+      "and underlines, at most 64, such as support-bot.");
 
 export const address = (text) =>
   given(text, "Give an e-mail address.") ??

@@ -67,7 +67,8 @@ export function Aliases({ adapter }) {
       <//>
     `;
   const hint =
-    "Names such as “production” that programs call as a model id. They stay on their version when another one is promoted.";
+    "Names such as “production” that programs call as a model id. They stay on their version when " +
+    "another one is promoted.";
   return html`
     <${Section} title="Aliases" hint=${hint} actions=${create}>
       <${Table}

@@ -112,7 +112,8 @@ function facts({ state, digest, rank, size_bytes: size, source, created_at: at, 
   found["Adapted linears"] = format.exactly(report.num_modules);
   for (const row of byProjection(report)) {
     found[row.projection] =
-      `${format.plural(row.layers, "layer")}, rank ${row.rank}, scaling ${row.scaling}, ${row.dtype}, ‖A‖ ${format.count(row.norm_a)}, ‖B‖ ${format.count(row.norm_b)}`;
+      `${format.plural(row.layers, "layer")}, rank ${row.rank}, scaling ${row.scaling}, ${row.dtype}, ` +
+      `‖A‖ ${format.count(row.norm_a)}, ‖B‖ ${format.count(row.norm_b)}`;
   }
   return found;
 }

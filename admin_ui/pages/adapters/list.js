@@ -201,7 +201,8 @@ function NoAdapters({ mayAdd, projectId }) {
     >
       ${
         mayAdd
-          ? "Drop the folder that PEFT's save_pretrained wrote anywhere on this page. It is inspected, tried on an engine, and can be called by its name within seconds."
+          ? "Drop the folder that PEFT's save_pretrained wrote anywhere on this page. It is inspected, " +
+            "tried on an engine, and can be called by its name within seconds."
           : "Whoever may upload adapters here has not done so yet."
       }
     <//>

@@ -73,7 +73,12 @@ export function inWords(report) {
   const rows = byProjection(report);
   const names = rows.map(({ projection }) => projection);
   const shown = names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names[0];
-  return `Adapts ${shown ?? "nothing"} in ${format.plural(Math.max(0, ...rows.map(({ layers }) => layers)), "layer")} with ${format.plural(report.num_parameters, "parameter")} of rank ${report.rank}, ${format.bytes(report.size_bytes)}.`;
+  return (
+    `Adapts ${shown ?? "nothing"} in ` +
+    `${format.plural(Math.max(0, ...rows.map(({ layers }) => layers)), "layer")} with ` +
+    `${format.plural(report.num_parameters, "parameter")} of rank ${report.rank}, ` +
+    `${format.bytes(report.size_bytes)}.`
+  );
 }
 
 function Inspection({ report }) {
@@ -114,7 +119,8 @@ function Inspection({ report }) {
 const ADVICE = [
   [
     /LORIKEET_MAX_ADAPTER_RANK/,
-    "Train with a smaller r in LoraConfig, or ask the operator to raise LORIKEET_MAX_ADAPTER_RANK and restart the engine.",
+    "Train with a smaller r in LoraConfig, or ask the operator to raise LORIKEET_MAX_ADAPTER_RANK and " +
+      "restart the engine.",
   ],
   [
     /the base model has|the base model takes no adapter/,

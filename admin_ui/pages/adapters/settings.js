@@ -15,6 +15,10 @@ import { checkSampling } from "../../lib/rules/sampling.js";
 import { can } from "../../lib/session.js";
 import { pathOf } from "./paths.js";
 
+const DEFAULTS_HINT =
+  "For requests that do not say otherwise; a request's own values win. They stay when another version is " +
+  "promoted.";
+
 const NUMBERS = [
   ["temperature", "Temperature", "0 to 2; 0 takes the likeliest token"],
   ["top_p", "Top p", "0 to 1"],
@@ -34,7 +38,7 @@ export function Settings({ adapter }) {
     <${Pinning} adapter=${adapter} />
     <${Section}
       title="Defaults"
-      hint="For requests that do not say otherwise; a request's own values win. They stay when another version is promoted."
+      hint=${DEFAULTS_HINT}
       card
     >
       ${mayWrite ? html`<${Defaults} adapter=${adapter} />` : html`<${Shown} defaults=${adapter.defaults} />`}
@@ -149,8 +153,10 @@ function Pinning({ adapter }) {
             <p>
               ${
                 pinned
-                  ? "It may leave the engines when others are asked for more; its next request then waits until it is loaded again."
-                  : "It takes a slot on every engine for as long as it is pinned. The other tenants' adapters share what is left."
+                  ? "It may leave the engines when others are asked for more; its next request then waits " +
+                    "until it is loaded again."
+                  : "It takes a slot on every engine for as long as it is pinned. The other tenants' " +
+                    "adapters share what is left."
               }
             </p>
           <//>

@@ -12,6 +12,9 @@ import { given, notLonger } from "../../lib/rules/checks.js";
 import { to } from "../../lib/router.js";
 import { MAX_UNIT_CHARS, isBuiltIn, isOpen, labelsOf, reasonInWords, servedBy, sourceInWords } from "./words.js";
 
+const SEND_FEEDBACK_HINT =
+  "About the id of the reply, at any time after its first token. " + "The same source voting again replaces its vote.";
+
 const UNIT = "ann-4711";
 
 export function Calls({ projectId, experiment, own }) {
@@ -87,7 +90,7 @@ function Undecided({ projectId, experiment, own }) {
     <//>
     <${Section}
       title="Send feedback"
-      hint="About the id of the reply, at any time after its first token. The same source voting again replaces its vote."
+      hint=${SEND_FEEDBACK_HINT}
     >
       <${Command} label="feedback line" text=${feedbackLine(wanted ?? Object.keys(own)[0] ?? "thumbs_up", own)} />
       <p class="hint">
@@ -119,14 +122,24 @@ function requestLine({ model, unit: { from } }) {
         : { [from]: UNIT };
   const header = from === "x-lorikeet-unit" ? `  -H "x-lorikeet-unit: ${UNIT}" \\\n` : "";
   const body = { model, ...named, messages: [{ role: "user", content: "Hello" }], max_tokens: 40 };
-  return `curl -i ${window.location.origin}/v1/chat/completions \\\n  -H "Authorization: Bearer $LORIKEET_API_KEY" \\\n${header}  -H "Content-Type: application/json" \\\n  -d '${JSON.stringify(body)}'`;
+  return (
+    `curl -i ${window.location.origin}/v1/chat/completions \\\n` +
+    `  -H "Authorization: Bearer $LORIKEET_API_KEY" \\\n` +
+    `${header}  -H "Content-Type: application/json" \\\n` +
+    `  -d '${JSON.stringify(body)}'`
+  );
 }
 
 export function feedbackLine(metric, own) {
   const { type = "boolean" } = own[metric] ?? {};
   const value = type === "number" ? 4.5 : type === "label" ? (labelsOf(own[metric])[0]?.[0] ?? "good") : true;
   const body = { completion_id: "chatcmpl-…", metric, value, source: "user" };
-  return `curl ${window.location.origin}/v1/feedback \\\n  -H "Authorization: Bearer $LORIKEET_API_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${JSON.stringify(body)}'`;
+  return (
+    `curl ${window.location.origin}/v1/feedback \\\n` +
+    `  -H "Authorization: Bearer $LORIKEET_API_KEY" \\\n` +
+    `  -H "Content-Type: application/json" \\\n` +
+    `  -d '${JSON.stringify(body)}'`
+  );
 }
 
 function WhichArm({ projectId, experiment }) {

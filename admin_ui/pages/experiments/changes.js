@@ -30,7 +30,8 @@ async function change(projectId, { id, version }, body) {
       ...error,
       param: null,
       message:
-        "Somebody else changed the experiment while this was open. Close it, look at what is there now, and change that.",
+        "Somebody else changed the experiment while this was open. Close it, look at what is there now, " +
+        "and change that.",
     });
   } finally {
     invalidate(pathOf(projectId, "/experiments"));

@@ -170,7 +170,8 @@ function None({ projectId, create }) {
     <${Empty} icon="experiments" title="No experiment yet" action=${create} command=${create ? command : undefined}>
       ${
         create
-          ? "Serve two versions of an adapter under one name, each to a part of your users, and see which does better, by numbers that hold whenever you look."
+          ? "Serve two versions of an adapter under one name, each to a part of your users, and see which " +
+            "does better, by numbers that hold whenever you look."
           : "Whoever may make experiments here has not done so yet."
       }
     <//>

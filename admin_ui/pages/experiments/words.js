@@ -138,7 +138,8 @@ export const windowInWords = ({ outcome_window_seconds: seconds }) => format.dur
 
 /** When there is anything to read: the window goes by units, and not by the start. */
 export const firstResults = (analysis) =>
-  `The first results come ${windowInWords(analysis)} after the first unit's first request; errors and refusals count at once.`;
+  `The first results come ${windowInWords(analysis)} after the first unit's first request; errors and ` +
+  "refusals count at once.";
 
 /** The declared days: "7 whole days since the start". */
 export const daysDeclared = (days) => `${format.count(days)} whole ${days === 1 ? "day" : "days"} since the start`;
@@ -151,7 +152,9 @@ export function spanInWords({ days, analysis: { min_days: least } }) {
 
 /** What becomes of requests beside their replies. shadow: {name, target, share} with its share in 10,000 parts. */
 export const shadowInWords = ({ name, target, share }) =>
-  `Copies of ${coverageShown(share)} of the requests go to “${name}” (${targetInWords(target)}) once their replies are over. No end user sees anything of it, and it is not compared with the arms; each copy is billed to this tenant, in the service tier “shadow”.`;
+  `Copies of ${coverageShown(share)} of the requests go to “${name}” (${targetInWords(target)}) once ` +
+  "their replies are over. No end user sees anything of it, and it is not compared with the arms; each " +
+  "copy is billed to this tenant, in the service tier “shadow”.";
 
 /** A sentence of the API with percentages and signs as the dashboard writes them: "−5.4 %" for "-5.4%". */
 export const percentsSpaced = (sentence) => sentence.replace(/(\d)%/g, "$1 %").replace(/(^|[\s(])-(?=\d)/g, "$1−");
@@ -174,7 +177,10 @@ const settingShown = (name, value) => {
 export function settingsInWords({ defaults, mode }) {
   const set = Object.entries(defaults ?? {}).filter(([, value]) => value !== null && value !== undefined);
   if (set.length === 0) return "";
-  return `${set.map(([name, value]) => settingShown(name, value)).join(", ")}, ${mode === "replace" ? "whatever a request gives" : "where a request leaves it open"}`;
+  return (
+    `${set.map(([name, value]) => settingShown(name, value)).join(", ")}, ` +
+    `${mode === "replace" ? "whatever a request gives" : "where a request leaves it open"}`
+  );
 }
 
 /** A model string with what an arm sets beside it. target: {model, defaults, mode}. */

@@ -71,5 +71,6 @@ const HOW = {
   "side by side": (number) =>
     `${replicas(number)} ${number === 1 ? "starts" : "start"} beside the present ones, and no request is refused.`,
   "one after the other": (number) =>
-    `${replicas(number)} ${number === 1 ? "is" : "are"} started anew one after the other; of a single one requests are refused meanwhile.`,
+    `${replicas(number)} ${number === 1 ? "is" : "are"} started anew one after the other; of a single ` +
+    "one requests are refused meanwhile.",
 };

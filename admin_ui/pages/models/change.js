@@ -98,9 +98,15 @@ function scaled({ num_replicas: now, replica_bytes: bytes, name }, wanted) {
   const more = wanted - now;
   if (!Number.isInteger(wanted) || more === 0) return "Nothing changes.";
   if (wanted === 0)
-    return `All replicas end their requests and stop. Nobody answers requests for ${name} and its adapters until it is scaled up.`;
+    return (
+      `All replicas end their requests and stop. Nobody answers requests for ${name} and its adapters ` +
+      "until it is scaled up."
+    );
   if (more < 0)
-    return `${replicas(-more)} ${more === -1 ? "ends its" : "end their"} requests and ${more === -1 ? "stops" : "stop"}; no request is refused.`;
+    return (
+      `${replicas(-more)} ${more === -1 ? "ends its" : "end their"} requests and ` +
+      `${more === -1 ? "stops" : "stop"}; no request is refused.`
+    );
   const memory = memoryOf(bytes, more);
   return `${replicas(more)} more ${more === 1 ? "starts" : "start"}, where there is room${memory && `: ${memory}`}. The present ones go on.`;
 }

@@ -93,5 +93,9 @@ function consequence({ name, engine, model, num_replicas: number, ...access }) {
     Number(number) > 0
       ? `then ${replicas(Number(number))} ${Number(number) === 1 ? "starts" : "start"}, where there is room`
       : "and no replica starts until the pool is scaled up";
-  return `${what}; ${start}. Once the first is ready, ${whoIsChosen(access)} can ask for “${name.trim() || "the name"}”. ${startedOf({ engine }).consequence ?? ""} Other pools go on as they are.`;
+  return (
+    `${what}; ${start}. Once the first is ready, ${whoIsChosen(access)} can ask for ` +
+    `“${name.trim() || "the name"}”. ${startedOf({ engine }).consequence ?? ""} Other pools go on as they ` +
+    "are."
+  );
 }

@@ -11,7 +11,8 @@ const ROLLOUTS = {
   "side by side":
     "Both revisions fit on the hosts: the new replicas start beside the present ones, and no request is refused.",
   "one after the other":
-    "Both revisions do not fit on the hosts at once: a present replica makes room first. While none is ready, requests are refused.",
+    "Both revisions do not fit on the hosts at once: a present replica makes room first. While none is " +
+    "ready, requests are refused.",
 };
 
 /** onCancel: false where the reader may not, or where nothing served before. */

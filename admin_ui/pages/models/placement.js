@@ -110,5 +110,9 @@ function chosen(hosts, { placement, exclusion }) {
   const fitting = hosts.filter((host) => hasLabels(host, wanted, excluded));
   if (fitting.length === 0)
     return "No host has such labels: no replica starts anywhere, and those that run stay and serve.";
-  return `Replicas start on ${plural(fitting.length, "host")} of ${hosts.length}: ${fitting.map(({ name }) => name).join(", ")}. Those on other hosts go once others are ready in their place.`;
+  return (
+    `Replicas start on ${plural(fitting.length, "host")} of ${hosts.length}: ` +
+    `${fitting.map(({ name }) => name).join(", ")}. Those on other hosts go once others are ready in their ` +
+    "place."
+  );
 }

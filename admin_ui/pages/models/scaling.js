@@ -194,13 +194,18 @@ function followed(
     present < least
       ? `${replicas(least - present)} more ${least - present === 1 ? "starts" : "start"} at once. `
       : present > most
-        ? `${replicas(present - most)} ${present - most === 1 ? "ends its" : "end their"} requests and ${present - most === 1 ? "stops" : "stop"}. `
+        ? `${replicas(present - most)} ${present - most === 1 ? "ends its" : "end their"} requests and ` +
+          `${present - most === 1 ? "stops" : "stop"}. `
         : "";
   const zero =
     least === 0
-      ? ` The last one stops when no request came for ${duration(Number(after))}; the next request to ${name} waits for a start.`
+      ? ` The last one stops when no request came for ${duration(Number(after))}; the next request to ` +
+        `${name} waits for a start.`
       : "";
-  return `${at}More start at once when the load needs them, and one goes after ${duration(Number(after))} in which it was not needed.${zero}`;
+  return (
+    `${at}More start at once when the load needs them, and one goes after ${duration(Number(after))} in ` +
+    `which it was not needed.${zero}`
+  );
 }
 
 export function StopFollowing({ pool, onClose }) {

@@ -7,14 +7,18 @@ export function explained({ status, finish_reason: reason, output_tokens: tokens
     return {
       tone: "bad",
       title: "It failed in the engine",
-      text: `The engine stopped before its end: it went down, or refused the request or its adapter. ${billed} The client got an error and may try again; System shows whether the engine is well.`,
+      text:
+        `The engine stopped before its end: it went down, or refused the request or its adapter. ${billed} ` +
+        "The client got an error and may try again; System shows whether the engine is well.",
     };
   }
   if (status === "cancelled") {
     return {
       tone: "warn",
       title: "The client went away",
-      text: "The connection was closed, or the request was cancelled, before its end. What had been generated until then was billed.",
+      text:
+        "The connection was closed, or the request was cancelled, before its end. What had been generated " +
+        "until then was billed.",
     };
   }
   if (reason === "length")

@@ -201,7 +201,9 @@ function LimitThen({ limit }) {
         ${titleOf({ hard: true, ...limit })}: at most <b>${shown(max)}</b> for all tenants together.
       </p>
     `;
-  const hint = `${shown(used)} used · ${shown(reserved)} reserved · ${shown(Math.max(0, max - used - reserved))} free · ${shown(asked)} asked for`;
+  const hint =
+    `${shown(used)} used · ${shown(reserved)} reserved · ${shown(Math.max(0, max - used - reserved))} free ` +
+    `· ${shown(asked)} asked for`;
   return html`
     <div class="card">
       <${Gauge}

@@ -39,7 +39,10 @@ export function sentenceOf(node) {
   if (kind === "fallback") {
     const late = of.first_token_ms ? `, or when no token comes in ${of.first_token_ms} ms` : "";
     const rounds = of.rounds > 1 ? `, in ${of.rounds} rounds` : "";
-    return `one after the other, the next one on ${(of.on ?? ["unavailable", "overloaded", "timeout", "failed"]).join(", ") || "nothing"}${late}${rounds}`;
+    return (
+      "one after the other, the next one on " +
+      `${(of.on ?? ["unavailable", "overloaded", "timeout", "failed"]).join(", ") || "nothing"}${late}${rounds}`
+    );
   }
   if (kind === "weighted")
     return of.sticky ? `by weight; the same ${of.sticky} keeps its branch` : "by weight, drawn for each request";

@@ -18,6 +18,9 @@ import { can } from "../../lib/session.js";
 import { short } from "../../lib/format/time.js";
 import { SystemTabs } from "./tabs.js";
 
+const ENGINES_AND_THE_LEDGER_HINT =
+  "Tokens of requests that have ended, since each engine started. " + "On its way is what differs for some seconds.";
+
 const EVERY_MS = 10_000;
 
 export default function ReconciliationView() {
@@ -38,7 +41,7 @@ export default function ReconciliationView() {
           }
           <${Section}
             title="Engines and the ledger"
-            hint="Tokens of requests that have ended, since each engine started. On its way is what differs for some seconds."
+            hint=${ENGINES_AND_THE_LEDGER_HINT}
           >
             <${Engines} rows=${data.engines} />
           <//>

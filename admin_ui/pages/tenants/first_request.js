@@ -28,7 +28,10 @@ function curl({ scopes, project_id: project }, secret, model) {
   const bearer = `-H "Authorization: Bearer ${secret}"`;
   if (scopes.includes("inference")) {
     const body = JSON.stringify({ model, messages: [{ role: "user", content: "Hello" }], max_tokens: 40 });
-    return `curl ${base}/v1/chat/completions \\\n  ${bearer} \\\n  -H "Content-Type: application/json" \\\n  -d '${body.replaceAll("'", "'\\''")}'`;
+    return (
+      `curl ${base}/v1/chat/completions \\\n  ${bearer} \\\n  -H "Content-Type: application/json" \\\n  -d ` +
+      `'${body.replaceAll("'", "'\\''")}'`
+    );
   }
   if (scopes.includes("feedback")) {
     const vote = JSON.stringify({ completion_id: "chatcmpl-…", metric: "thumbs_up", value: true });

@@ -14,6 +14,10 @@ import { html, useState } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { given } from "../../lib/rules/checks.js";
 
+const PROVIDER_KEYS_HINT =
+  "Keys of its own for servers of other makers. A key is used for this tenant's requests alone, which are " +
+  "charged for no tokens; they are counted and limited as before.";
+
 /** Shown where a model of the tenant takes such keys, or a key of it is left. */
 export function ProviderKeys({ project, mayWrite }) {
   const models = useAll(pathOf(project.id, "/models"));
@@ -71,7 +75,7 @@ export function ProviderKeys({ project, mayWrite }) {
     <${Section}
       title="Provider keys"
       card
-      hint="Keys of its own for servers of other makers. A key is used for this tenant's requests alone, which are charged for no tokens; they are counted and limited as before."
+      hint=${PROVIDER_KEYS_HINT}
     >
       <${Table}
         name="provider-keys"

@@ -49,7 +49,8 @@ export function ByTier({ filters, range, currency }) {
       title="By service tier"
       hint=${
         hasShadow
-          ? "The tier “shadow” is of copies for shadow arms of experiments: nobody got their answers, and each is billed. They are in the numbers above."
+          ? "The tier “shadow” is of copies for shadow arms of experiments: nobody got their answers, and " +
+            "each is billed. They are in the numbers above."
           : undefined
       }
     >

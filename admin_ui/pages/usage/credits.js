@@ -11,6 +11,10 @@ import { useProjectId, useProjectNames } from "../../lib/projects.js";
 import { Account } from "./account/index.js";
 import { UsageTabs } from "./tabs.js";
 
+const USAGE_LEAD =
+  "Credits come before money: a closing month draws them, oldest first. Who pays in advance is refused " +
+  "when the balance is used up.";
+
 export default function Credits() {
   const projectId = useProjectId();
   return projectId ? html`<${One} key=${projectId} projectId=${projectId} />` : html`<${All} />`;
@@ -41,7 +45,7 @@ function All() {
   return html`
     <${Page}
       title="Usage"
-      lead="Credits come before money: a closing month draws them, oldest first. Who pays in advance is refused when the balance is used up."
+      lead=${USAGE_LEAD}
       tabs=${html`<${UsageTabs} />`}
     >
       <${Table}

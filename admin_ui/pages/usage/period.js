@@ -120,7 +120,8 @@ function Meaning({ period, hasEnded }) {
     <${Notice} title=${hasEnded ? "The month has ended and can be closed" : "The month is running"}>
       ${
         hasEnded
-          ? "Closing draws the credits and freezes its usage; invoices can then be issued. Months are closed in their order."
+          ? "Closing draws the credits and freezes its usage; invoices can then be issued. Months are " +
+            "closed in their order."
           : "The invoices below are drafts: what they would be now."
       }
     <//>

@@ -40,11 +40,20 @@ export async function readFiles(files) {
 
 function problemOf(files, config, weights) {
   if (files.some(({ name }) => name === "adapter_model.bin")) {
-    return `The weights are a pickle, adapter_model.bin, which is not accepted since it can run code. Save them again: model.save_pretrained(folder, safe_serialization=True).`;
+    return (
+      "The weights are a pickle, adapter_model.bin, which is not accepted since it can run code. Save them " +
+      "again: model.save_pretrained(folder, safe_serialization=True)."
+    );
   }
   if (config || weights)
-    return `${config ? WEIGHTS : CONFIG} is missing: drop the folder that PEFT's save_pretrained wrote, or both of its files.`;
-  return `No adapter is in there. Drop the folder that PEFT's save_pretrained wrote (${CONFIG} and ${WEIGHTS}), or a .zip, .tar or .tar.gz of it.`;
+    return (
+      `${config ? WEIGHTS : CONFIG} is missing: drop the folder that PEFT's save_pretrained wrote, or both ` +
+      "of its files."
+    );
+  return (
+    `No adapter is in there. Drop the folder that PEFT's save_pretrained wrote (${CONFIG} and ${WEIGHTS}), ` +
+    "or a .zip, .tar or .tar.gz of it."
+  );
 }
 
 /** The files of a drop, of folders too. It must be called while the event is handled. */

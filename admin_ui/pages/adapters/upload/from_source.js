@@ -10,7 +10,8 @@ import { BaseField, bodyOfBase, useBases } from "./base.js";
 import { NAME_HINT, PROMOTE_HINT, checkName } from "./words.js";
 
 const SOURCE_HINT =
-  "hf://organization/repository[@revision], https://host/adapter.tar.gz or s3://bucket/prefix. The operator allows places with LORIKEET_ADAPTER_SOURCES.";
+  "hf://organization/repository[@revision], https://host/adapter.tar.gz or s3://bucket/prefix. The " +
+  "operator allows places with LORIKEET_ADAPTER_SOURCES.";
 
 export function FromSource({ projectId, name, onDone, onClose }) {
   const bases = useBases(name ? null : projectId);

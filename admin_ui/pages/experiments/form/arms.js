@@ -10,6 +10,10 @@ import { ArmModel } from "./models.js";
 import { mayAddArm, newArm, partsOf } from "./values.js";
 import { wrongPart } from "./wrong.js";
 
+const ARMS_HINT =
+  "The first is the control: the others are compared with it, and it is served wherever nothing is to be " +
+  "compared.";
+
 const OWN = ["temperature", "system_prompt", "mode"];
 const MODES = [
   ["fill", "Only what a request leaves open"],
@@ -29,7 +33,7 @@ export function Arms({ form, models, projectId }) {
   return html`
     <${Section}
       title="Arms"
-      hint="The first is the control: the others are compared with it, and it is served wherever nothing is to be compared."
+      hint=${ARMS_HINT}
       actions=${
         mayAddArm(arms) &&
         html`

@@ -23,6 +23,13 @@ import { isSame, keepUnsent, merged, unsentOf } from "./unsent.js";
 import { WINDOW_UNITS, definitionOf } from "./values.js";
 import { wrongValues } from "./wrong.js";
 
+const FALSE_ALARMS_HINT =
+  "How often an experiment without any effect may ever say that there is one, 0.01 to 20. Guardrails have " +
+  "1 % of their own.";
+const LAYER_HINT =
+  "Experiments of one layer have no unit in common: the parts that take part add up to 100 % at most. Of " +
+  "another layer they share units at random.";
+
 const CONFLICT = "draft-changed-elsewhere";
 const SOURCES = [...UNIT_SOURCES, ["metadata.", "a key of the request's metadata"]];
 
@@ -210,7 +217,8 @@ export function Fields({ projectId, draft, models, own, above }) {
             <${Notice} title="Version ${loaded.version} is loaded, with what you typed">
               ${
                 both.length
-                  ? `Both changed ${both.map(fieldInWords).join(", ")}: what you typed stands there. Look at it before you save.`
+                  ? `Both changed ${both.map(fieldInWords).join(", ")}: what you typed stands there. Look ` +
+                    "at it before you save."
                   : "The two changes are of different fields: both are in the form now."
               }
             <//>
@@ -233,7 +241,7 @@ function More({ form, projectId }) {
         <${TextField}
           ...${form.bind("alpha")}
           label="False alarms, %"
-          hint="How often an experiment without any effect may ever say that there is one, 0.01 to 20. Guardrails have 1 % of their own."
+          hint=${FALSE_ALARMS_HINT}
           inputmode="decimal"
           autocomplete="off"
         />
@@ -247,7 +255,7 @@ function More({ form, projectId }) {
         <${Select}
           ...${form.bind("layer")}
           label="Layer"
-          hint="Experiments of one layer have no unit in common: the parts that take part add up to 100 % at most. Of another layer they share units at random."
+          hint=${LAYER_HINT}
           options=${names.map((name) => [name, name])}
         />
         <${Select}

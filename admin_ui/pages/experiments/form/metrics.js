@@ -8,6 +8,9 @@ import { Section } from "../../../components/page.js";
 import { html } from "../../../lib/html.js";
 import { BUILT_IN_METRICS, isError, isQuantile, metricTitle } from "../words.js";
 
+const GUARDRAILS_HINT =
+  "Metrics that must not become worse, whatever the others say. " + "Harm that is proven acts by itself, at any hour.";
+
 const ACTIONS = [
   ["pause", "pauses the experiment"],
   ["alert", "raises an alert"],
@@ -82,7 +85,7 @@ export function Metrics({ form, own }) {
     <//>
     <${Section}
       title="Guardrails"
-      hint="Metrics that must not become worse, whatever the others say. Harm that is proven acts by itself, at any hour."
+      hint=${GUARDRAILS_HINT}
       actions=${
         unguarded.length > 0 &&
         html`

@@ -167,4 +167,5 @@ function unsized(question, problem) {
 }
 
 export const effectHint = (values) =>
-  `The smallest change of “${metricTitle(values.primary[0] || "the metric")}” that is worth knowing of; smaller ones take far longer to find.`;
+  `The smallest change of “${metricTitle(values.primary[0] || "the metric")}” that is worth knowing of; ` +
+  "smaller ones take far longer to find.";

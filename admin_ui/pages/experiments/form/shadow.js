@@ -5,6 +5,10 @@ import { Section } from "../../../components/page.js";
 import { html } from "../../../lib/html.js";
 import { ArmModel } from "./models.js";
 
+const SHADOW_ARM_HINT =
+  "Gets copies of requests, after their replies. Nobody gets its answers and it is not compared: try here " +
+  "what nobody should meet yet. Each copy is billed to this tenant, in the service tier shadow.";
+
 export function Shadow({ form, models, projectId }) {
   const { shadow } = form.values;
   const field = (name) => ({
@@ -17,7 +21,7 @@ export function Shadow({ form, models, projectId }) {
   return html`
     <${Section}
       title="Shadow arm"
-      hint="Gets copies of requests, after their replies. Nobody gets its answers and it is not compared: try here what nobody should meet yet. Each copy is billed to this tenant, in the service tier shadow."
+      hint=${SHADOW_ARM_HINT}
     >
       <div class="field-grid">
         <${ArmModel} ...${field("model")} label="Copies go to" projectId=${projectId} models=${withNone} />

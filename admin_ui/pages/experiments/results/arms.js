@@ -9,6 +9,10 @@ import { IsControl } from "../tabs.js";
 import { servedBy, shownValue } from "../words.js";
 import { OUTCOMES } from "./words.js";
 
+const SHADOW_HINT =
+  "Copies of requests, whose answers nobody got. It is not compared with the arms; copies wait behind " +
+  "requests, so the time on the engine alone is that of the model.";
+
 export function ArmUnits({ look, experiment }) {
   const columns = [
     {
@@ -96,7 +100,7 @@ export function ShadowArm({ shadow, currency }) {
   return html`
     <${Section}
       title="Shadow"
-      hint="Copies of requests, whose answers nobody got. It is not compared with the arms; copies wait behind requests, so the time on the engine alone is that of the model."
+      hint=${SHADOW_HINT}
     >
       <${Table}
         name="shadow"

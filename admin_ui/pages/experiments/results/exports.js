@@ -15,7 +15,8 @@ const KINDS = [
   ["analysis", "Analysis"],
 ];
 const HINT =
-  "Exposures, outcomes and feedback are rows as CSV; the analysis has the sums, as JSON, that each number here can be computed from again. All are ZIP files, and name units by their digests alone.";
+  "Exposures, outcomes and feedback are rows as CSV; the analysis has the sums, as JSON, that each " +
+  "number here can be computed from again. All are ZIP files, and name units by their digests alone.";
 
 export function Exports({ projectId, experiment: { id } }) {
   const [asked, ask] = useState({ busy: null, error: null });

@@ -6,7 +6,9 @@ import { html } from "../../../lib/html.js";
 import { metricTitle, shownDifference, spanShown } from "../words.js";
 
 const HINT =
-  "People voted about some units, a judge about many. The judge's bias is taken out where both voted, if people vote about units drawn at random. Differences are in the metric's own unit, those of percentages in points. They decide nothing.";
+  "People voted about some units, a judge about many. The judge's bias is taken out where both voted, if " +
+  "people vote about units drawn at random. Differences are in the metric's own unit, those of " +
+  "percentages in points. They decide nothing.";
 
 export function Judged({ look, experiment, own, currency }) {
   if (look.judged.length === 0) return null;

@@ -11,6 +11,10 @@ import { absoluteOf, metricsOf, relativeOf } from "./look.js";
 import { concludedOf } from "./verdicts.js";
 import { waitingOf } from "./words.js";
 
+const METRIC_OVER_TIME_HINT =
+  "The line is what was measured by the end of each day in UTC, today by now, the band all differences " +
+  "that are not excluded: one that leaves 0 outside is proven.";
+
 const DAY_S = 86_400;
 
 /**
@@ -51,7 +55,7 @@ export function OverTime({ look, days: before, experiment, own, currency }) {
       }
       <${Chart}
         title="${metricTitle(metric)}: difference from ${experiment.arms[0].name}"
-        hint="The line is what was measured by the end of each day in UTC, today by now, the band all differences that are not excluded: one that leaves 0 outside is proven."
+        hint=${METRIC_OVER_TIME_HINT}
         times=${times}
         span=${[experiment.started_at, times.at(-1)]}
         series=${series}

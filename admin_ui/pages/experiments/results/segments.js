@@ -13,6 +13,10 @@ import { experimentPath } from "../paths.js";
 import { Difference, WORD } from "./verdicts.js";
 import { metricTitle, segmentInWords, SEGMENT_KINDS } from "../words.js";
 
+const BY_SEGMENT_HINT =
+  "A unit is in the segments of its first request. Many comparisons stand here, of which some look like " +
+  "effects by chance: those that are marked have stood that.";
+
 const EVERY_MS = 60_000;
 
 export function Segments({ projectId, experiment, own, currency }) {
@@ -26,7 +30,7 @@ export function Segments({ projectId, experiment, own, currency }) {
   return html`
     <${Section}
       title="By segment"
-      hint="A unit is in the segments of its first request. Many comparisons stand here, of which some look like effects by chance: those that are marked have stood that."
+      hint=${BY_SEGMENT_HINT}
     >
       <div class="over-time">
         <${Select}

@@ -49,6 +49,9 @@ export function concludedOf({ arm, verdict, action }, { firstAt, windowText }) {
     return `Harm in ${arm} is proven: it ${action === "pause" ? "pauses the experiment" : "raises an alert"}.`;
   if (verdict === "safe") return `No harm in ${arm} beyond what is tolerated, which is proven.`;
   if (action)
-    return `Neither harm in ${arm} nor its safety is proven yet. Proven harm ${action === "pause" ? "pauses the experiment" : "raises an alert"}.`;
+    return (
+      `Neither harm in ${arm} nor its safety is proven yet. Proven harm ` +
+      `${action === "pause" ? "pauses the experiment" : "raises an alert"}.`
+    );
   return verdict in PROVEN ? `${arm} ${PROVEN[verdict]}.` : "No difference is proven yet.";
 }

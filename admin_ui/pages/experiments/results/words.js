@@ -7,12 +7,15 @@ export const ROLES = [
   [
     "primary",
     "What decides",
-    "Declared before the start. Differences are from the control, each above the interval of those that are not excluded. Intervals hold whenever you look, and however often.",
+    "Declared before the start. Differences are from the control, each above the interval of those that " +
+      "are not excluded. Intervals hold whenever you look, and however often.",
   ],
   [
     "guardrail",
     "Guardrails",
-    "What must not become worse. Each is judged on its own, and not at the experiment's level: a guardrail that nothing harms raises a false alarm in at most 1 % of experiments, however often it is looked at.",
+    "What must not become worse. Each is judged on its own, and not at the experiment's level: a " +
+      "guardrail that nothing harms raises a false alarm in at most 1 % of experiments, however often it " +
+      "is looked at.",
   ],
   ["secondary", "Only watched", "Of those that are marked as different, few are false; they decide nothing."],
 ];

@@ -48,7 +48,8 @@ export function SetUp({ projectId, experiment, ask }) {
             ["A unit is", sourceInWords(unit.from)],
             [
               "Coverage",
-              `${coverageShown(coverage)} of the units${coverage < 10_000 ? "; all others get the control and are not counted" : ""}`,
+              `${coverageShown(coverage)} of the ` +
+                `units${coverage < 10_000 ? "; all others get the control and are not counted" : ""}`,
             ],
             ["Layer", `${layer}: other experiments on it have no unit in common with this one`],
             ["Holdout", holdout ?? "none"],

@@ -13,6 +13,10 @@ import { pathOf } from "../../../lib/projects_api.js";
 import { given, notLonger } from "../../../lib/rules/checks.js";
 import { MAX_UNIT_CHARS } from "../words.js";
 
+const FORGET_A_UNIT_HINT =
+  "For somebody who asks that nothing be kept about them: what experiments know of one unit goes, and the " +
+  "sums are corrected.";
+
 /** The name is typed into a form and sent once; it is in no address and is not kept. */
 export function Forget({ projectId }) {
   const [asked, ask] = useState(null);
@@ -32,7 +36,7 @@ export function Forget({ projectId }) {
   return html`
     <${Section}
       title="Forget a unit"
-      hint="For somebody who asks that nothing be kept about them: what experiments know of one unit goes, and the sums are corrected."
+      hint=${FORGET_A_UNIT_HINT}
       card
     >
       <${Form} form=${form} verb="Forget it …" what="forget the unit">

@@ -17,6 +17,10 @@ import { wrongPart } from "../form/wrong.js";
 import { coverageShown } from "../words.js";
 import { removal } from "./remove.js";
 
+const HOLDOUTS_HINT =
+  "Units that take part in no experiment that names the holdout: what all changes together have done is " +
+  "seen against them.";
+
 export function Holdouts({ projectId, mayWrite, ask }) {
   const list = useAll(pathOf(projectId, "/holdouts"));
   const add =
@@ -40,7 +44,7 @@ export function Holdouts({ projectId, mayWrite, ask }) {
   return html`
     <${Section}
       title="Holdouts"
-      hint="Units that take part in no experiment that names the holdout: what all changes together have done is seen against them."
+      hint=${HOLDOUTS_HINT}
       actions=${add}
     >
       <${Table}

@@ -15,6 +15,11 @@ import { modelName } from "../../../lib/rules/checks.js";
 import { coverageShown } from "../words.js";
 import { removal } from "./remove.js";
 
+const LAYERS_HINT =
+  "Experiments of one layer have no unit in common; those of two layers share theirs at random. Most " +
+  "tenants need one. Free is the part that another experiment may still take: a stopped one keeps its part " +
+  "until it is decided.";
+
 export function Layers({ projectId, mayWrite, ask }) {
   const list = useAll(pathOf(projectId, "/experiment_layers"));
   const add =
@@ -43,7 +48,7 @@ export function Layers({ projectId, mayWrite, ask }) {
   return html`
     <${Section}
       title="Layers"
-      hint="Experiments of one layer have no unit in common; those of two layers share theirs at random. Most tenants need one. Free is the part that another experiment may still take: a stopped one keeps its part until it is decided."
+      hint=${LAYERS_HINT}
       actions=${add}
     >
       <${Table}

@@ -27,7 +27,8 @@ export function DrainHost({ host, onClose }) {
         No replica starts there any more.${" "}
         ${
           host.num_replicas
-            ? `${replicas(host.num_replicas)} ${host.num_replicas === 1 ? "goes" : "go"}, each once another one is ready on another host; one for which no other host has room stays and serves.`
+            ? `${replicas(host.num_replicas)} ${host.num_replicas === 1 ? "goes" : "go"}, each once ` +
+              "another one is ready on another host; one for which no other host has room stays and serves."
             : "None runs there."
         }
       </p>

@@ -18,6 +18,7 @@ export const serversOf = ({ programs }) => (programs.length ? programs.join(", "
 export function away({ away_seconds: seconds, num_replicas: number }) {
   if (seconds === null) return "Its last agent ended with all of its engines. A new agent takes the host up again.";
   return number
-    ? "Its replicas go to other hosts half a minute after the lease has ended, where there is room. Its engines serve on for gateways that still reach them."
+    ? "Its replicas go to other hosts half a minute after the lease has ended, where there is room. Its " +
+        "engines serve on for gateways that still reach them."
     : "Nothing runs there.";
 }

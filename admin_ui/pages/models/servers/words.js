@@ -23,7 +23,8 @@ export const OWN_KEYS = [
 ];
 
 export const BASE_HINT =
-  "With the model that the servers run (as in a pool of our own engines), prompts are counted exactly and adapters can answer. Without it, text goes to the servers as it is.";
+  "With the model that the servers run (as in a pool of our own engines), prompts are counted exactly " +
+  "and adapters can answer. Without it, text goes to the servers as it is.";
 
 export const SETTINGS_HINT =
   "One NAME=VALUE in a line, such as served_model=big-1, max_in_flight=64 or first_token_seconds=30.";
@@ -54,5 +55,10 @@ export async function keyRefused(id, key) {
 export function consequence({ name, urls, model, ...access }) {
   const number = Math.max(1, linesOf(urls).length);
   const first = model.trim() ? `The hosts prepare ${model.trim()} for its tokenizer. Then ` : "";
-  return `${first}${first ? "e" : "E"}ach gateway asks the ${plural(number, "server")} how ${number === 1 ? "it is" : "they are"}, and sends requests to those that answer. ${whoIsChosen(access)} can ask for “${name.trim() || "the name"}”. Nothing is started or stopped there.`;
+  return (
+    `${first}${first ? "e" : "E"}ach gateway asks the ${plural(number, "server")} how ` +
+    `${number === 1 ? "it is" : "they are"}, and sends requests to those that answer. ` +
+    `${whoIsChosen(access)} can ask for “${name.trim() || "the name"}”. Nothing is started or stopped ` +
+    "there."
+  );
 }

@@ -7,6 +7,16 @@ import { plural } from "../../../lib/format/format.js";
 import { html } from "../../../lib/html.js";
 import { save } from "./save.js";
 
+const STORE_COMPLETIONS_AND_RESPONSES_HINT =
+  "Completions whose request says “store”, and responses unless theirs says not to: the tenant can read " +
+  "them over the API.";
+const KEEP_REPLIES_FOR_RETRIES_HINT =
+  "For a day, for requests with an Idempotency-Key: one that is sent again gets the same reply and is not " +
+  "paid twice.";
+const CONTENT_LOG_HINT =
+  "What was asked and answered, to be read at each request. E-mail addresses, card and phone numbers, bank " +
+  "accounts and keys are taken out first. Each reading is in the audit log.";
+
 const DEFAULT_STORE_DAYS = 30;
 
 const DEFAULT_LOG_DAYS = 7;
@@ -41,7 +51,7 @@ export function Kept({ project }) {
         <${Checkbox}
           ...${form.bind("storing")}
           label="Store completions and responses"
-          hint="Completions whose request says “store”, and responses unless theirs says not to: the tenant can read them over the API."
+          hint=${STORE_COMPLETIONS_AND_RESPONSES_HINT}
         />
         ${
           form.values.storing &&
@@ -57,7 +67,7 @@ export function Kept({ project }) {
         <${Checkbox}
           ...${form.bind("keep_replies")}
           label="Keep replies for retries"
-          hint="For a day, for requests with an Idempotency-Key: one that is sent again gets the same reply and is not paid twice."
+          hint=${KEEP_REPLIES_FOR_RETRIES_HINT}
         />
       <//>
     <//>
@@ -80,7 +90,7 @@ export function ContentLog({ project }) {
     <${Section}
       title="Content log"
       card
-      hint="What was asked and answered, to be read at each request. E-mail addresses, card and phone numbers, bank accounts and keys are taken out first. Each reading is in the audit log."
+      hint=${CONTENT_LOG_HINT}
     >
       <${Form} form=${form} verb="Save" what="save this">
         <${Checkbox} ...${form.bind("logging")} label="Log requests and replies" />

@@ -5,6 +5,9 @@ import { Section } from "../../../components/page.js";
 import { html } from "../../../lib/html.js";
 import { save } from "./save.js";
 
+const SERVICE_TIERS_HINT =
+  "What its requests may ask for, beside the default. " + "While engines are full, a request gets service by its tier.";
+
 export function Tiers({ project }) {
   const has = (tier) => project.service_tiers.includes(tier);
   const form = useForm({ flex: has("flex"), priority: has("priority") }, ({ flex, priority }) =>
@@ -18,7 +21,7 @@ export function Tiers({ project }) {
     <${Section}
       title="Service tiers"
       card
-      hint="What its requests may ask for, beside the default. While engines are full, a request gets service by its tier."
+      hint=${SERVICE_TIERS_HINT}
     >
       <${Form} form=${form} verb="Save tiers" what="save this">
         <${Checkbox} ...${form.bind("flex")} label="flex" hint="Half of the default's service." />
