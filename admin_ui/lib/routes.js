@@ -85,7 +85,7 @@ export const ROUTES = [
     organization: true,
   }),
   page("system/audit", () => import("../pages/system/audit.js"), { needs: "audit.read", organization: true }),
-  page("system/users", () => import("../pages/system/users.js"), { needs: "users.read", organization: true }),
+  page("system/users", () => import("../pages/system/users/index.js"), { needs: "users.read", organization: true }),
   page("system/admin-keys", () => import("../pages/system/admin_keys.js"), {
     needs: "admin_keys.read",
     organization: true,
@@ -95,7 +95,7 @@ export const ROUTES = [
     needs: "organization.read",
     organization: true,
   }),
-  page("account", () => import("../pages/account.js")),
+  page("account", () => import("../pages/account/index.js")),
   page("signin", () => import("../pages/signin.js")),
 ];
 

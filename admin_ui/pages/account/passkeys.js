@@ -1,19 +1,19 @@
 // The reader's own passkeys: by each, signing in takes neither password nor code.
 
-import { Badge } from "../components/badge.js";
-import { Button } from "../components/button.js";
-import { Dialog } from "../components/dialog.js";
-import { Notice } from "../components/feedback.js";
-import { Form, TextField, useForm } from "../components/form.js";
-import { Time } from "../components/numbers.js";
-import { Section } from "../components/page.js";
-import { Table } from "../components/table.js";
-import { toast } from "../components/toast.js";
-import { post } from "../lib/api.js";
-import { useApi } from "../lib/data.js";
-import { html, useEffect, useState } from "../lib/html.js";
-import { add, arePossible, inWords } from "../lib/passkeys.js";
-import { readSession } from "../lib/session.js";
+import { Badge } from "../../components/badge.js";
+import { Button } from "../../components/button.js";
+import { Dialog } from "../../components/dialog.js";
+import { Notice } from "../../components/feedback.js";
+import { Form, TextField, useForm } from "../../components/form.js";
+import { Time } from "../../components/numbers.js";
+import { Section } from "../../components/page.js";
+import { Table } from "../../components/table.js";
+import { toast } from "../../components/toast.js";
+import { post } from "../../lib/api.js";
+import { useApi } from "../../lib/data.js";
+import { html, useEffect, useState } from "../../lib/html.js";
+import { add, arePossible, inWords } from "../../lib/passkeys.js";
+import { readSession } from "../../lib/session.js";
 
 /** hasCode: whether the reader has an authenticator, whose code is asked for as well. */
 export function Passkeys({ hasCode }) {
