@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
@@ -243,17 +245,56 @@ def dump(dsn: str, snapshot_id: str, path: Path) -> None:
 def restore(dsn: str, path: Path) -> None:
     """Read the file of a dump into an empty database: all of it, or nothing. Blocks.
 
+    Options of columns that a server of an earlier major keeps for itself are left out: others refuse them.
+
     Raises DumpFailed: when the file cannot be read into the database.
     """
-    arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges", str(path)]
-    _run("pg_restore", dsn, arguments)
+    shown, environ = _connection(dsn)
+    read = [str(program("pg_restore")), "--no-owner", "--no-privileges", "--file=-", str(path)]
+    write = [str(program("psql")), f"--dbname={shown}", *_ALL_OR_NOTHING]
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(read, stdout=subprocess.PIPE, stderr=said) as source,
+        subprocess.Popen(write, env=environ, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said) as target,
+    ):
+        assert source.stdout is not None and target.stdin is not None
+        with suppress(BrokenPipeError):
+            for line in without_options(source.stdout):
+                target.stdin.write(line)
+            if source.wait() == 0:
+                target.stdin.write(b"COMMIT;\n")
+        with suppress(BrokenPipeError):
+            target.stdin.close()
+        source.stdout.close()
+        codes = source.wait(), target.wait()
+        said.seek(0)
+        words = " ".join(said.read().decode(errors="replace").split())
+    if any(codes):
+        raise DumpFailed(f"pg_restore failed: {words or f'exit codes {codes}'}")
+
+
+_ALL_OR_NOTHING = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--command=BEGIN", "--file=-")
+_OWN_OPTION = re.compile(rb"ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \(pg_attver=\d+\);\n")
+
+
+def without_options(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a script but those that set an option of a server's own. Rows are left as they are."""
+    is_row = False
+    for line in lines:
+        if is_row or not _OWN_OPTION.fullmatch(line):
+            yield line
+        is_row = line != b"\\.\n" if is_row else line.startswith(b"COPY ") and line.endswith(b" FROM stdin;\n")
+
+
+def _connection(dsn: str) -> tuple[str, dict[str, str]]:
+    """Return a connection string without a password, and the environment that has it."""
+    shown, password = without_password(dsn)
+    environ = dict(os.environ) | {"PGAPPNAME": APPLICATION_NAME, "LC_ALL": "C"}
+    return shown, environ if password is None else environ | {"PGPASSWORD": password}
 
 
 def _run(name: str, dsn: str, arguments: Sequence[str]) -> None:
-    shown, password = without_password(dsn)
-    environ = dict(os.environ) | {"PGAPPNAME": APPLICATION_NAME, "LC_ALL": "C"}
-    if password is not None:
-        environ["PGPASSWORD"] = password
+    shown, environ = _connection(dsn)
     command = [str(program(name)), f"--dbname={shown}", *arguments]
     done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
