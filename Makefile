@@ -82,11 +82,13 @@ long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/engine/models/test_demo_speculation.py \
 	    tests/engine/cpu/test_quantization.py tests/e2e/test_tenants_share_one_batch.py
 
-# Each family of the engine's own code over 200 tokens, in the engine and served over HTTP; those that transformers computes, and
+# Each family of the engine's own code over 200 tokens, with adapters too, in the engine and served over HTTP; Cohere's and OpenAI's
+# clients beside sentence-transformers, which are installed into build/ first (300 MB); those that transformers computes, and
 # every family of transformers proven or refused in words: half an hour.
 long-models: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_general.py tests/e2e/test_general_models.py tests/e2e/test_families.py \
-	    tests/engine/models/test_families.py tests/engine/models/test_experts.py
+	    tests/engine/models/test_families.py tests/engine/models/test_experts.py tests/engine/lora/test_long_texts.py \
+	    tests/e2e/test_retrieval_clients.py
 
 # 10,000 hostile model folders of all families: configs, weights, tokenizers. Ten minutes. FIRST_SEED goes on from one.
 long-mutants: $(VENV)/.installed-dev

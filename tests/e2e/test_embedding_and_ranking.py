@@ -6,6 +6,8 @@ The formulas are those of sentence-transformers. One purpose in every run, the o
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ def test_a_folder_answers_as_transformers_does(purpose: str, open_folder: Path, 
     if purpose != "rank" and not full:
         pytest.skip("with --full")
     folder = make_model_folder(open_folder / purpose)
-    tokenizer = _tokenizer(folder)
+    tokenizer = paired_tokenizer(folder)
     size = tokenizer.backend_tokenizer.get_vocab_size()
     model: Any
     if purpose == "embed-decoder":
@@ -43,7 +45,24 @@ def test_a_folder_answers_as_transformers_does(purpose: str, open_folder: Path, 
         model = save_encoder("bert", folder, ranks=purpose == "rank", **sizes)
         if purpose == "embed":
             write_modules(folder, pooling={"pooling_mode_cls_token": True}, prompts=PROMPTS, default_prompt="document")
-    installation = Installation(open_folder / f"{purpose}-data")
+    with (
+        serving(folder, open_folder / f"{purpose}-data") as (url, key),
+        httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S) as client,
+    ):
+        chat = client.post(
+            "/v1/chat/completions", json={"model": "base", "messages": [{"role": "user", "content": "hello"}]}
+        )
+        assert chat.status_code == 400 and "alone" in chat.json()["error"]["message"], chat.text
+        if purpose == "rank":
+            _check_ranks(client, model, tokenizer)
+        else:
+            _check_embeds(client, model, tokenizer, is_decoder=purpose == "embed-decoder")
+
+
+@contextmanager
+def serving(folder: Path, data_dir: Path) -> Iterator[tuple[str, str]]:
+    """Serve a folder of a model in float32 as `base`; yield the server's URL and a tenant's key."""
+    installation = Installation(data_dir)
     installation.env |= {"LORIKEET_MODEL": str(folder), "LORIKEET_MODEL_NAME": "base", "LORIKEET_DTYPE": "float32"}
     installation.env |= {"LORIKEET_QUANTIZATION": "none", "LORIKEET_DEVICE": "cpu"}
     installation.start()
@@ -53,22 +72,12 @@ def test_a_folder_answers_as_transformers_does(purpose: str, open_folder: Path, 
         )
         assert installation.cli("tenant", "create", "acme").returncode == 0
         key = json.loads(installation.cli("key", "create", "--tenant", "acme", "--json").stdout)["key"]
-        with httpx.Client(
-            base_url=installation.url, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S
-        ) as client:
-            chat = client.post(
-                "/v1/chat/completions", json={"model": "base", "messages": [{"role": "user", "content": "hello"}]}
-            )
-            assert chat.status_code == 400 and "alone" in chat.json()["error"]["message"], chat.text
-            if purpose == "rank":
-                _check_ranks(client, model, tokenizer)
-            else:
-                _check_embeds(client, model, tokenizer, is_decoder=purpose == "embed-decoder")
+        yield installation.url, key
     finally:
         installation.stop()
 
 
-def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def paired_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """Return the folder's tokenizer, with tokens around and between texts."""
     backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
     start, end = (backend.token_to_id(token) for token in ("<|im_start|>", "<|im_end|>"))
@@ -80,7 +89,7 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     backend.save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").unlink()
     path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_input_names": INPUTS}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_input_names": INPUTS, "pad_token": "<|im_end|>"}))
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=INPUTS)
 
 
