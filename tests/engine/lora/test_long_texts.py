@@ -20,7 +20,7 @@ from tests.engine.reference import Claim, assert_greedy_follows
 BY_LENGTH = ("phi3-longrope",)
 """Families whose rotation depends on the length of a whole text, and changes behind SWITCH tokens."""
 SWITCH = 64
-WITH_ROUTERS = (*WITH_EXPERTS, "qwen3-next")
+WITH_ROUTERS = (*WITH_EXPERTS, "qwen3-next", "qwen3.5-moe", "granite-hybrid-moe")
 """Families of which routers are linears, on which no adapter is taken. `test_experts` has adapters on experts."""
 LORAS = {
     "all": LoraConfig(r=5, lora_alpha=7, target_modules="all-linear"),
