@@ -26,6 +26,7 @@ CLIENTS = Suite(
     scripts=(),
     borrows=("torch", "transformers", "openai"),
 )
+POOLING = {"pooling_mode_cls_token": True, "word_embedding_dimension": 48, "include_prompt": True}
 ORACLE = "sentence-transformers==6.2.0"
 
 
@@ -46,7 +47,7 @@ def test_stock_clients_get_the_figures_of_sentence_transformers(purpose: str, op
     sizes = {"vocab_size": tokenizer.backend_tokenizer.get_vocab_size(), "max_position_embeddings": 512}
     save_encoder("bert", folder, ranks=purpose == "rank", **sizes)
     if purpose == "embed":
-        write_modules(folder, pooling={"pooling_mode_cls_token": True}, normalize=True, prompts=PROMPTS)
+        write_modules(folder, pooling=POOLING, normalize=True, prompts=PROMPTS)
     with serving(folder, open_folder / f"{purpose}-data") as (url, key):
         script = Path(__file__).with_name("retrieval_clients.py")
         ended = subprocess.run(
