@@ -32,7 +32,8 @@ UNDO = """
     ALTER TABLE journals DROP COLUMN protocol;
     ALTER TABLE ledger DROP COLUMN trace_id CASCADE;
     ALTER TABLE logins DROP COLUMN by_passkey;
-    DROP TABLE passkeys, passkey_challenges;
+    DROP TABLE passkeys, passkey_challenges, batch_turns;
+    ALTER TABLE batches DROP COLUMN open_lines;
     DELETE FROM schema_migrations WHERE name >= '0067' AND name <> 'functions';
 """
 """Statements that make of this schema the one before migration 0067."""
