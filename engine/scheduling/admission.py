@@ -35,12 +35,12 @@ class Admission:
         self._token_bytes = token_bytes
         self._clock = clock
 
-    def next(self, max_tokens: int | None = None) -> Sequence | None:
+    def next(self, max_room: int | None = None) -> Sequence | None:
         """Return the sequence whose turn it is; None without anyone ready.
 
-        max_tokens: longer ones, with all that they may become, are passed over.
+        max_room: sequences that may need more room (`BlockManager.max_room`) are passed over; None: any may start.
         """
-        candidates = self._band.waiting.candidates(lambda line: self._first_ready(line, max_tokens))
+        candidates = self._band.waiting.candidates(lambda line: self._first_ready(line, max_room))
         if len(candidates) < 2:
             return candidates[0] if candidates else None
         return max(candidates, key=self._num_reusable_tokens)
@@ -58,14 +58,14 @@ class Admission:
         self._band.counters.admit(sequence.request.tenant, smallest, self._cost(sequence))
         return True
 
-    def _first_ready(self, line: list[Sequence], max_tokens: int | None) -> Sequence | None:
+    def _first_ready(self, line: list[Sequence], max_room: int | None) -> Sequence | None:
         """Return the first sequence of a tenant's line whose adapter is resident, or None.
 
         Sequences that are passed over wait for their adapters alone; the first few of these adapters are loaded.
         """
         asked: set[str] = set()
         for sequence in line:
-            if max_tokens is not None and sequence.max_length > max_tokens:
+            if max_room is not None and self._blocks.max_room(sequence) > max_room:
                 continue
             key = sequence.request.adapter
             if not key or self._adapters.is_resident(key):

@@ -79,7 +79,7 @@ class BatchWork:
         self._totals = totals
         self._note_start = note_start
         self._share = GuaranteedShare(limits.batch.share)
-        self._small_tokens = blocks.longest(blocks.num_blocks // SMALL)
+        self._small_room = blocks.num_blocks // SMALL * blocks.block_size  # as in `BlockManager.max_room`
         self._planned: dict[int, Chunk] = {}  # by the id of the sequence
         self._has_given_up = False
         self._must_wait = False
@@ -242,8 +242,8 @@ class BatchWork:
 
         If there is no place or no block for it, have interactive requests leave them.
         """
-        num_held = sum(sequence.max_length for sequence in self._band.running)
-        sequence = self._admission.next(self._small_tokens - num_held)
+        held = sum(map(self._blocks.max_room, self._band.running))
+        sequence = self._admission.next(self._small_room - held)
         if sequence is None or self._has_given_up:
             return None
         if num_places <= self.num_held_places:
@@ -364,9 +364,9 @@ class BatchWork:
         """
         running = list(self._band.running)
         is_covered = self._share.share > 0 and len(self._interactive.running) > 0
-        num_covered, left = 0, self._small_tokens if is_covered else 0
+        num_covered, left = 0, self._small_room if is_covered else 0
         for sequence in running:
-            left -= sequence.max_length
+            left -= self._blocks.max_room(sequence)
             if left < 0:
                 break
             num_covered += 1

@@ -14,12 +14,12 @@ but one call of `age`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Sequence as Many
 from typing import NamedTuple
 
 from engine.config.cache_layout import CacheLayout
 from engine.scheduling.cache.block_hashes import BlockHasher
 from engine.scheduling.cache.block_pool import BlockPool
+from engine.scheduling.cache.prefix_search import whole_ends
 from engine.scheduling.cache.state_slots import StateSlots
 from engine.sequence import Sequence
 
@@ -60,7 +60,6 @@ class BlockManager:
         """The number of blocks that a sequence takes for the next block_size tokens, at the most."""
         self.states = states
         self._windows = layout.windows
-        self._layout, self._num_ahead = layout, num_ahead
         # The most blocks of each table that a position sees before itself, and that a sequence has at a time.
         self._nums_seen = [ANY_NUMBER if w is None else -((1 - w) // block_size) for w in layout.windows]
         self._reserves = [ANY_NUMBER if most is None else most for most in layout.reserves(num_ahead, block_size)]
@@ -84,10 +83,12 @@ class BlockManager:
         if self.states is not None:
             self.states.age()
 
-    def longest(self, num_blocks: int) -> int:
-        """Return the tokens of the longest sequence that never has more than num_blocks blocks."""
-        longest = self._layout.longest(num_blocks, self._num_ahead, self.block_size)
-        return ANY_NUMBER if longest is None else longest
+    def max_room(self, sequence: Sequence) -> int:
+        """Return the most room that a sequence has at a time, with all tokens that are to come.
+
+        It is in tokens of one table: a sequence that is within all windows needs its length for each table.
+        """
+        return sum(min(sequence.max_length, reserve * self.block_size) for reserve in self._reserves)
 
     def num_cached_tokens(self, sequence: Sequence) -> int:
         """Return how many tokens of the sequence's beginning are in the cache.
@@ -257,33 +258,15 @@ class BlockManager:
         num_full = (len(sequence.token_ids) - 1) // self.block_size
         self._hasher.extend(sequence, num_full)
         hashes, cached = sequence.block_hashes[:num_full], self._pool.cached
-        ends = self._whole_ends(hashes)
-        num_known = ends[-1] if ends else 0
-        end = num_known
-        if self.states is not None:
-            end = next((each for each in reversed(ends) if self.states.has(hashes[each - 1])), 0)
+        ends = whole_ends(hashes, cached, self._nums_seen)
+        end = num_known = next(ends, 0)
+        if self.states is not None and num_known and not self.states.has(hashes[num_known - 1]):
+            end = next((each for each in ends if self.states.has(hashes[each - 1])), 0)
         blocks = [
             [of_table[content] for content in hashes[max(end - num_seen, 0) : end]]
             for of_table, num_seen in zip(cached, self._nums_seen, strict=True)
         ]
         return _Prefix(end, blocks, num_known)
-
-    def _whole_ends(self, hashes: list[bytes]) -> Many[int]:
-        """Return the numbers of blocks after which all is cached that a token there sees."""
-        if not self._has_windows:
-            return range(1, 1 + min(_run_length(hashes, of_table) for of_table in self._pool.cached))
-        ends: list[int] = []
-        runs = [0] * self.num_tables
-        for end, content in enumerate(hashes, 1):
-            is_whole = True
-            for number, (of_table, num_seen) in enumerate(zip(self._pool.cached, self._nums_seen, strict=True)):
-                runs[number] = runs[number] + 1 if content in of_table else 0
-                is_whole = is_whole and runs[number] >= min(end, num_seen)
-                if not runs[number] and num_seen == ANY_NUMBER:
-                    return ends
-            if is_whole:
-                ends.append(end)
-        return ends
 
     def _first_seen(self, table: int, position: int) -> int:
         """Return the first block that a position sees, and all after it do: no block before it is needed any more."""
@@ -296,11 +279,3 @@ class BlockManager:
 
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
-
-
-def _run_length(hashes: list[bytes], cached: dict[bytes, int]) -> int:
-    """Return how many of the first hashes are cached, one after the other."""
-    for number, content in enumerate(hashes):
-        if content not in cached:
-            return number
-    return len(hashes)

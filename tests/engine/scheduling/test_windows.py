@@ -8,7 +8,7 @@ import pytest
 
 from engine.config.cache_layout import CacheLayout, layout_of
 from engine.lora.layer import LoadedAdapter
-from engine.protocol import GenerateRequest, SamplingParams
+from engine.protocol import BatchTerms, GenerateRequest, SamplingParams
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.limits import Limits
 from engine.scheduling.running_set import AdapterSlots
@@ -51,7 +51,7 @@ def test_a_long_prompt_takes_blocks_of_a_window_as_far_as_two_steps_reach() -> N
     assert blocks.num_needed(prompt, use_cache=True) == 25 + 5
     first = compute(blocks, list(range(100)))
     assert first.num_blocks == 25 + 2
-    assert blocks.longest(30) == 100
+    assert blocks.max_room(prompt) == (27 + 5) * SIZE  # with 8 tokens to come
 
 
 def test_a_prefix_takes_all_blocks_of_one_table_and_the_last_ones_of_the_other() -> None:
@@ -169,3 +169,49 @@ def test_prompts_whose_windows_others_share_give_way_and_get_their_texts(seed: i
         scheduler.check_integrity()
     assert found == expected
     assert blocks.num_free == num_blocks
+
+
+def test_batch_work_gives_back_the_cache_where_all_layers_have_windows() -> None:
+    """Batch work takes what it may of 352 blocks, of which the guaranteed share covers an eighth: 44.
+
+    Each sequence has 11. Interactive requests that come one after the other take what is free, and then what batch work
+    has: each starts in the next step, and none gives way to another.
+    """
+    layout, batched = CacheLayout((40,)), 64
+    limits = Limits(
+        max_num_seqs=48,
+        max_batched_tokens=batched,
+        max_waiting=64,
+        max_model_len=300,
+        vocab_size=VOCAB,
+        eos_token_ids=frozenset({EOS}),
+        token_bytes=1,
+    )
+    blocks = BlockManager(352, SIZE, layout, num_ahead=2 * batched)
+    scheduler = Scheduler(blocks, NoSlots(), limits, lambda: 0.0)
+    runner = HashingRunner(352, SIZE, lambda slot: LoadedAdapter("", {}, 0), layout.windows)
+
+    def send(number: int, length: int, batch: BatchTerms | None) -> None:
+        prompt = [number % VOCAB, *[1] * (length - 1)]
+        sampling = SamplingParams(200, ignore_eos=True)
+        assert scheduler.add(GenerateRequest(f"r{number}", prompt, sampling, "a", batch=batch), seed=number) is None
+
+    def step() -> list[str]:
+        plan = scheduler.schedule()
+        scheduler.launched(plan)
+        scheduler.commit(plan, runner.run(plan))
+        scheduler.note_step(plan, 0.001)
+        scheduler.check_integrity()
+        return [chunk.sequence.request_id for chunk in plan.chunks]
+
+    for number in range(48):
+        send(number, 48, BatchTerms())
+    for _ in range(100):
+        step()
+    assert blocks.num_free < 10 * 11
+    for number in range(100, 124):
+        send(number, 48, None)
+        assert f"r{number}" in step()
+    for _ in range(50):
+        step()
+    assert scheduler.num_running == 24 and scheduler.totals.preemptions == 0
