@@ -21,7 +21,8 @@ Knows neither the fields of an API nor how a line is answered, which it asks a `
 - Once. A line's request has the same id however often it is begun. Its result comes in one transaction with the counts
   of its batch, for the attempt that the line is at, and for no other. The usage of earlier attempts is the operator's:
   the last beginning supersedes them in the ledger, whichever gateway they ran in. So is what lines used that were begun
-  and have no result when their batch ends; the ledger knows them by `disowned_lines`.
+  and have no result when their batch ends, and what lines used that failed after an earlier beginning; the ledger knows
+  them by `disowned_lines`.
 - Bounds. 50,000 lines and 200 MiB a file; a line has as many bytes as a request may have. A gateway has as many lines
   in flight as the engines' heartbeats give it credit for, four for each pool of another maker's servers, and reads
   one piece of the input file at a time.

@@ -227,7 +227,7 @@ class Dispatcher:
                 async with tools.database.transaction() as conn:
                     if await db.lock_batch(conn, batch) != "in_progress":
                         return None
-                    await db.begin_anew(conn, batch)
+                    batch = await db.begin_anew(conn, batch)
                 came = await RunningLines(tools, batch, principal, reader, work.must_rest).run()
             if isinstance(came, Rest):
                 return came.seconds

@@ -75,7 +75,7 @@ class Asker(msgspec.Struct, eq=False):
     def done(self, model: str, work: float) -> None:
         """Note the end of a line of a model."""
         name = self._name_of(base_of(model))
-        self.num_left[name] = self.num_left.get(name, 0) - 1
+        self.num_left[name] = max(0, self.num_left.get(name, 0) - 1)
         self.num_done[name] = self.num_done.get(name, 0) + 1
         self.work_done[name] = self.work_done.get(name, 0.0) + work
 

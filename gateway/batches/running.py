@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -23,6 +25,9 @@ from gateway.domain.batches.line import BatchLine, request_id_of
 from gateway.domain.errors import FileUnavailable, GatewayError, LimitReached, NoReplicaYet, Overloaded, ShuttingDown
 from gateway.domain.tenancy.principal import Principal
 from gateway.http.error_body import body_of, unexpected
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 log = structlog.get_logger(__name__)
 
@@ -226,6 +231,7 @@ class RunningLines:
                     raise Lost
                 if results:
                     await db.store_results(conn, self._batch, results)
+                    await self._disown_failed(conn, results)
                 if given_back:
                     await db.give_lines_back(conn, self._batch, given_back)
         except FAILURES:  # both may be stored again, whether or not the database has them
@@ -239,6 +245,16 @@ class RunningLines:
         counts = (num_completed, len(results) - num_completed, sum(was_sent for _, _, was_sent in given_back))
         for outcome, number in zip(("completed", "failed", "begun_again"), counts, strict=True):
             self._tools.metrics.lines(outcome, number)
+
+    async def _disown_failed(self, conn: Connection, results: Sequence[LineResult]) -> None:
+        """Ensure that nobody is billed for lines that failed and had been begun before.
+
+        A line that is refused on its way to an engine supersedes none of its earlier attempts.
+        """
+        numbers = [each.number for each in results if each.attempt > 1 and not each.is_completed]
+        if numbers:
+            ids = [request_id_of(self._batch.id, number) for number in numbers]
+            await db.disown_failed(conn, self._batch, numbers, ids)
 
     async def _num_open(self) -> int:
         async with self._tools.database.acquire() as conn:

@@ -24,7 +24,7 @@ from gateway.observability.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 MAX_SUPERSEDED = 10_000
-"""Attempts that are remembered as superseded, in case that their engine wakes and reports them.
+"""Attempts that are remembered as superseded, and as disowned, in case that their engine wakes and reports them.
 
 An older one is recognized by the ledger.
 """
@@ -45,6 +45,7 @@ class Meter:
         self._limiter = limiter
         self._metrics = metrics
         self._superseded: dict[tuple[str, int], None] = {}  # as (request_id, attempt), the oldest first
+        self._disowned: dict[tuple[str, int], None] = {}  # the same for all rows of lines, by the id of the first row
 
     @property
     def has_room(self) -> bool:
@@ -86,12 +87,15 @@ class Meter:
         if not self._has_tag(usage):
             return  # not acknowledged, so the engine keeps the record for a gateway that can read it
         superseded = (usage.request_id, usage.attempt) in self._superseded
-        ended = Ended(usage, engine_id, ttft_ms, latency_ms, time.time_ns(), superseded)
+        disowned = not superseded and (usage.request_id.split(".", 1)[0], usage.attempt) in self._disowned
+        ended = Ended(usage, engine_id, ttft_ms, latency_ms, time.time_ns(), superseded or disowned)
         self._journal.end(ended)
         if source is not None:
             self._acknowledgements.add(source, ended.attempt, self._journal.position)
         if superseded:
             pass  # the reservation is the later attempt's
+        elif disowned:
+            self._limiter.superseded(usage.request_id)
         elif source is not None:
             self._limiter.ended(usage.request_id, usage.usage)
         else:
@@ -115,6 +119,12 @@ class Meter:
         self._note_superseded(request_id, attempts)
         self._limiter.superseded(request_id)
 
+    def disown(self, request_id: str, attempts: Iterable[int]) -> None:
+        """Note in advance that the operator pays for these attempts at a line of a batch, at each of its rows."""
+        self.supersede(request_id, attempts)
+        for attempt in attempts:
+            _remember(self._disowned, (request_id, attempt))
+
     def outrun(self, request_id: str, attempts: range, by: range) -> None:
         """Note that the operator pays for these attempts, while other attempts of the same reservation go on."""
         self._note_superseded(request_id, attempts)
@@ -123,9 +133,7 @@ class Meter:
 
     def _note_superseded(self, request_id: str, attempts: Iterable[int]) -> None:
         for attempt in attempts:
-            self._superseded[request_id, attempt] = None
-            if len(self._superseded) > MAX_SUPERSEDED:
-                self._superseded.pop(next(iter(self._superseded)))
+            _remember(self._superseded, (request_id, attempt))
 
     def _has_tag(self, usage: UsageRecord) -> bool:
         """Tell whether a usage says whom to bill, as everything that was sent from here does."""
@@ -141,3 +149,9 @@ class Meter:
     def given_up(self, request_ids: Collection[str]) -> None:
         """Give back what requests have reserved that no engine answers any more."""
         self._limiter.given_up(request_ids)
+
+
+def _remember(attempts: dict[tuple[str, int], None], attempt: tuple[str, int]) -> None:
+    attempts[attempt] = None
+    if len(attempts) > MAX_SUPERSEDED:
+        attempts.pop(next(iter(attempts)))

@@ -193,8 +193,8 @@ class Pipeline:
         return run
 
     def disown(self, request_id: str, attempts: Iterable[int]) -> None:
-        """Ensure that nobody is billed for attempts at a request that are about to be aborted."""
-        self._meter.supersede(request_id, attempts)
+        """Ensure that nobody is billed for attempts at a line of a batch that are about to be aborted."""
+        self._meter.disown(request_id, attempts)
 
     def _supersede_earlier(self, context: RequestContext, run: Run) -> None:
         """Ensure that nobody is billed for earlier attempts at a line of a batch, when the line is begun again."""

@@ -139,11 +139,30 @@ async def lease_batches(conn: Connection, gateway: str, limit: int, statuses: Se
 _ANEW = """
     UPDATE batch_lines SET state = 'waiting' WHERE project_id = $1 AND batch_id = $2 AND state = 'running'
 """
+# While a fleet is upgraded, gateways of before work on batches whose open lines they do not count.
+_RECOUNT = """
+    UPDATE batches b SET open_lines = (
+        SELECT coalesce(jsonb_object_agg(name, number), '{}') FROM (
+            SELECT coalesce(p.name, '') AS name, count(*) AS number
+            FROM batch_lines l LEFT JOIN pools p ON p.name = split_part(l.model, ':', 1) AND p.removed_at IS NULL
+            WHERE l.project_id = $1 AND l.batch_id = $2 AND l.state IN ('waiting', 'running') GROUP BY 1) by_pool)
+    WHERE project_id = $1 AND id = $2
+          AND num_total - num_completed - num_failed
+              <> (SELECT coalesce(sum(value::bigint), 0) FROM jsonb_each_text(open_lines))
+    RETURNING open_lines
+"""
 
 
-async def begin_anew(conn: Connection, batch: LeasedBatch) -> None:
-    """Have lines of a locked batch that were running wait again: the gateway that was at them has lost the lease."""
+async def begin_anew(conn: Connection, batch: LeasedBatch) -> LeasedBatch:
+    """Have lines of a locked batch that were running wait again: the gateway that was at them has lost the lease.
+
+    Return the batch with its open lines, counted anew where they do not agree with the batch's other counts.
+    """
     await conn.execute(_ANEW, batch.project_id, batch.id)
+    recounted = await conn.fetchval(_RECOUNT, batch.project_id, batch.id)
+    if recounted is None:
+        return batch
+    return msgspec.structs.replace(batch, open_lines=_OPEN_LINES.decode(recounted))
 
 
 _STANDING = """
@@ -435,6 +454,22 @@ async def disown_lines(conn: Connection, batch: LeasedBatch, lines: Sequence[tup
     """
     ids, begun = [id for id, _ in lines], [at for _, at in lines]
     await conn.execute(_DISOWN, batch.project_id, batch.id, ids, begun)
+
+
+_DISOWN_FAILED = """
+    SELECT disown_lines($1, $2, array_agg(r.id), array_agg(l.begun_at))
+    FROM unnest($3::integer[], $4::text[]) AS r (number, id)
+         JOIN batch_lines l ON l.project_id = $1 AND l.batch_id = $2 AND l.number = r.number
+    WHERE l.state = 'failed' HAVING count(*) > 0
+"""
+
+
+async def disown_failed(conn: Connection, batch: LeasedBatch, numbers: Sequence[int], ids: Sequence[str]) -> None:
+    """Ensure that nobody is billed for lines of a locked batch that failed, as `disown_lines`.
+
+    numbers, ids: the lines, and the ids of their requests in the same order.
+    """
+    await conn.execute(_DISOWN_FAILED, batch.project_id, batch.id, numbers, ids)
 
 
 _END = """

@@ -79,8 +79,8 @@ CREATE TABLE batch_lines (
 CREATE INDEX batch_lines_open ON batch_lines (project_id, batch_id, number) WHERE state IN ('waiting', 'running');
 CREATE INDEX batch_lines_by_content_key ON batch_lines (content_key) WHERE content_key IS NOT NULL;
 
--- Lines that were begun and have no result although their batch has ended: whatever is told of their usage, be it long
--- after the end, nobody is billed for it.
+-- Lines that were begun and have no result although their batch has ended, or that failed after they had been begun
+-- before: whatever is told of their usage, be it long after the end, nobody is billed for it.
 CREATE TABLE disowned_lines (
     request_id  text PRIMARY KEY,
     project_id  text NOT NULL,

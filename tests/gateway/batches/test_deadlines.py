@@ -151,6 +151,14 @@ def test_batches_that_wait_for_a_gateway_put_deadlines_in_danger() -> None:
     assert not feed.is_urgent
 
 
+def test_lines_that_nobody_counted_take_nothing_off_the_others() -> None:
+    """A batch has more lines for removed models than were counted."""
+    asker = Asker("a", 86_400.0, {"tiny": 10, "": 1})
+    for _ in range(5):
+        asker.done("gone", 1.0)
+    assert asker.backlog("tiny", 2.0).work == 20.0
+
+
 def test_a_pool_is_judged_by_its_own_lines() -> None:
     """Lines of another pool put no deadline in danger here, whether their batch asks or waits for a gateway."""
     now_s, credit = 0.0, Credit()

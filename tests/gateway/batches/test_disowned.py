@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import datetime
 
+from gateway.batches.runner import LineReply
 from gateway.db.ledger.usage import UsageEvent, write_usage_events
 from gateway.db.pool import Database
-from gateway.domain.batches.line import request_id_of
+from gateway.domain.batches.line import BatchLine, request_id_of
+from gateway.domain.errors import ModelNotFound
 from tests.gateway.batches.jobs import chat_line, file_of
 from tests.gateway.batches.test_dispatcher import DONE, Runner, World
 from tests.gateway.batches.test_dispatcher import world as world
@@ -67,3 +69,52 @@ async def test_what_a_killed_gateway_did_not_store_is_billed_to_nobody_once_its_
     assert rows.pop(lines[0])[:2] == (usages[0].prompt_tokens, usages[0].completion_tokens)
     made = usages[0].completion_tokens + usages[0].discarded_tokens
     assert rows == dict.fromkeys((lines[1], f"{lines[1]}.1", *lines[2:]), (0, 0, made, 0))
+
+
+async def test_a_line_that_is_refused_when_it_is_begun_again_is_billed_to_nobody(world: World, dsn: str) -> None:
+    """A gateway that ran documents of a line is killed; the model is gone when another one begins the line again."""
+    stuck = asyncio.Event()
+
+    class Killed(Runner):
+        """A runner whose lines do not end."""
+
+        async def run(self, *asked: object) -> object:  # type: ignore[override]
+            await stuck.wait()
+            return await super().run(*asked)  # type: ignore[arg-type]
+
+    def answer(body: bytes, line: BatchLine) -> LineReply:
+        if b"gone" in body:
+            raise ModelNotFound("tiny:adapter")
+        return DONE
+
+    batch = await world.create(file_of([chat_line("0", "gone"), chat_line("1", "stays")]))
+    gone, stays = (request_id_of(batch.row.id, number) for number in (1, 2))
+    async with await Database.connect(dsn) as database:
+
+        async def begun() -> dict[int, datetime.datetime]:
+            sql = "SELECT number, begun_at FROM batch_lines WHERE batch_id = $1 AND attempt > 0"
+            async with database.acquire() as conn:
+                return {row["number"]: row["begun_at"] for row in await conn.fetch(sql, batch.row.id)}
+
+        async def are_begun() -> bool:
+            return len(await begun()) == 2
+
+        async with world.dispatching(Killed(lambda body, line: DONE)):  # type: ignore[arg-type]
+            await until(are_begun, "nothing was begun", pause_s=0.05)
+            times = await begun()
+            async with database.acquire() as conn:  # the lease is over, as when its gateway is dead
+                await conn.execute("UPDATE batches SET fence = fence + 1, leased_until = '-infinity'")
+        usages = [world.usage(each, times[1]) for each in (gone, f"{gone}.1", f"{gone}.2")]
+        usages.append(world.usage(stays, times[2], attempt=8))
+        async with database.transaction() as conn:
+            await write_usage_events(conn, usages[:2])
+        async with world.dispatching(Runner(answer)):
+            ended = await world.ended(batch)
+        async with database.transaction() as conn:  # what the dead gateway's engine tells late
+            await write_usage_events(conn, usages[2:])
+        async with database.acquire() as conn:
+            sql = "SELECT request_id, prompt_tokens + completion_tokens AS billed FROM usage_attempts"
+            billed = {row["request_id"]: row["billed"] for row in await conn.fetch(sql)}
+    assert (ended.row.status, ended.row.num_completed, ended.row.num_failed) == ("completed", 1, 1)
+    assert billed.pop(stays) == usages[3].prompt_tokens + usages[3].completion_tokens
+    assert billed == dict.fromkeys((gone, f"{gone}.1", f"{gone}.2"), 0)

@@ -128,6 +128,39 @@ async def test_lines_without_a_result_are_counted_by_the_pool_that_they_name(wor
     assert await end(2, 3, 5) == {}
 
 
+async def test_open_lines_that_a_gateway_of_before_did_not_count_are_counted_with_the_next_lease(
+    world: World, database: Database
+) -> None:
+    await world.create(file_of([chat_line("a")]))
+    (batch,) = await leased(database, "old")
+    async with database.transaction() as conn:
+        await conn.execute(MAKE_POOLS, batch.project_id, ["tiny"])
+        await lock_batch(conn, batch)
+        await add_lines(conn, batch, [*LINES, NewLine(5, 0, 1, "my-route")])
+        assert await begin_batch(conn, batch, 5)
+        await claim_lines(conn, batch, 2)
+
+    async def taken() -> dict[str, int]:
+        """Return the open lines that a gateway finds as it takes the batch, which are stored as well."""
+        async with database.acquire() as conn:
+            await conn.execute(EXPIRE)
+        (found,) = await leased(database, "new")
+        async with database.transaction() as conn:
+            assert await lock_batch(conn, found) == "in_progress"
+            found = await begin_anew(conn, found)
+            stored = await conn.fetchval("SELECT open_lines FROM batches WHERE id = $1", found.id)
+        assert found.open_lines == json.loads(stored)
+        return found.open_lines
+
+    async with database.acquire() as conn:
+        await conn.execute("UPDATE batches SET open_lines = '{}'")  # as it stays where an old gateway began it
+    assert await taken() == {"tiny": 4, "": 1}
+    async with database.acquire() as conn:  # a result that an old gateway stored
+        await conn.execute("UPDATE batch_lines SET state = 'completed' WHERE number = 1")
+        await conn.execute("UPDATE batches SET num_completed = 1")
+    assert await taken() == {"tiny": 3, "": 1}
+
+
 async def test_a_batch_some_of_whose_lines_the_database_lost_does_not_begin(world: World, database: Database) -> None:
     await world.create(file_of([chat_line("a")]))
     (batch,) = await leased(database, "gateway")

@@ -145,6 +145,20 @@ async def test_a_usage_is_written_once_and_acknowledged_as_often_as_told(gateway
     assert event.created_at.timestamp() == 1_700_000_000
 
 
+async def test_every_row_of_an_aborted_line_is_the_operators_and_what_begins_again_is_billed(
+    gateway: Gateway, database: Database
+) -> None:
+    gateway.meter.disown("req_1", range(8))
+    for request_id in ("req_1", "req_1.1", "req_1.12", "req_2", "req_11.1"):
+        gateway.record(record(request_id))
+    gateway.record(msgspec.structs.replace(record("req_1.2"), attempt=8))
+    events = await rows(database, 6)
+    unbilled = {request_id for request_id, event in events.items() if event.finish_reason == "superseded"}
+    assert unbilled == {"req_1", "req_1.1", "req_1.12"}
+    assert {events[each].prompt_tokens + events[each].completion_tokens for each in unbilled} == {0}
+    assert events["req_1.2"].completion_tokens == 4
+
+
 async def test_engines_may_forget_before_the_database_has_it_and_nothing_is_lost(
     database: Database, dsn: str, postgres: str, tmp_path: Path
 ) -> None:
