@@ -161,12 +161,12 @@ def admin_guard(services: AdminServices) -> Guard:
         if access is None:
             assert connection.scope.get("method") == "OPTIONS", "check_routes saw every other route"
             return
-        announced = _body_bytes(connection, handler)
-        services.pace.take(actor.id, 1 + (announced or 0) / BYTES_PER_REQUEST)
+        most = handler.resolve_request_max_body_size() if isinstance(handler, HTTPRouteHandler) else None
+        announced = _body_bytes(connection, most)
+        count = services.pace.in_parts(actor.id, 1 + (most or 0) / BYTES_PER_REQUEST)
+        count(1 + (announced or 0) / BYTES_PER_REQUEST)
         if announced is None and isinstance(connection, Request):
-            count_as_they_come(
-                connection, lambda num_bytes: services.pace.take(actor.id, num_bytes / BYTES_PER_REQUEST)
-            )
+            count_as_they_come(connection, lambda num_bytes: count(num_bytes / BYTES_PER_REQUEST))
         _check_text(connection, access)
         _check_permission(actor, access, connection.path_params.get("project_id"))
         connection.scope["auth"] = actor
@@ -174,12 +174,11 @@ def admin_guard(services: AdminServices) -> Guard:
     return guard
 
 
-def _body_bytes(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> int | None:
-    """Return the announced length of a JSON body; None for a body in chunks.
+def _body_bytes(connection: ASGIConnection[Any, Any, Any, Any], most: int | None) -> int | None:
+    """Return the announced length of a JSON body; None for a body in chunks. most: the bound on a body.
 
     Files, which are read piece by piece, have no such bound; they count for none here.
     """
-    most = handler.resolve_request_max_body_size() if isinstance(handler, HTTPRouteHandler) else None
     return 0 if most is None else announced_bytes(cast("HTTPScope", connection.scope), most)
 
 

@@ -54,11 +54,12 @@ class Bodies:
         if call.is_body_counted:
             return await request.body()
         call.is_body_counted = True
-        announced = announced_bytes(request.scope, request.route_handler.resolve_request_max_body_size())
+        most = request.route_handler.resolve_request_max_body_size()
+        announced = announced_bytes(request.scope, most)
         if announced is not None:
             self._pace.take(caller.project_id, announced)
         else:
-            count_as_they_come(request, lambda num_bytes: self._pace.take(caller.project_id, num_bytes))
+            count_as_they_come(request, self._pace.in_parts(caller.project_id, most or 0))
         body = await request.body()
         if further := _further_bytes(body):
             self._pace.charge(caller.project_id, further)

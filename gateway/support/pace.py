@@ -38,10 +38,28 @@ class Pace:
 
         Raises LimitReached: when they come faster than the pace allows.
         """
+        self._take(tenant, num_requests, self._ahead_s)
+
+    def in_parts(self, tenant: str, most: float) -> Callable[[float], None]:
+        """Return a function that counts one request of a tenant part by part. most: what its parts may come to.
+
+        The first part is counted as by `take`. Further ones pass while all that is counted is within `most` where that
+        is more than the burst, so that also here a single request is never too large. The function raises as `take`.
+        """
+        ahead_s = self._ahead_s
+
+        def count(num_requests: float) -> None:
+            nonlocal ahead_s
+            self._take(tenant, num_requests, ahead_s)
+            ahead_s = max(self._ahead_s, most * self._interval_s)
+
+        return count
+
+    def _take(self, tenant: str, num_requests: float, ahead_s: float) -> None:
         now_s = self._clock()
         busy_until_s = max(now_s, self._busy_until_s.get(tenant, now_s))
         after_s = busy_until_s + num_requests * self._interval_s
-        if after_s - now_s > self._ahead_s and busy_until_s > now_s:
+        if after_s - now_s > ahead_s and busy_until_s > now_s:
             raise LimitReached(
                 f"{self._whose} has sent too many requests for {self._what}. Send them more slowly.",
                 retry_after_s=after_s - now_s - self._ahead_s,

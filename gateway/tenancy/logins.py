@@ -205,9 +205,8 @@ class Logins:
         """Return the holder of a token.
 
         Raises InvalidCredentials: when nobody holds it any more, or its login was unused for too long.
-        Raises TooManyAttempts: when the address has sent too many wrong tokens or keys. A token that was good when last
-        seen is
-        Raises exempt, since its holder does not guess.
+        Raises TooManyAttempts: when the address has sent too many wrong tokens or keys.
+        A token that was good when last seen is exempt, since its holder does not guess.
         """
         digest = _digest(token)
         if digest not in self._known_tokens:

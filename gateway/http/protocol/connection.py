@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.http.protocol.bounds import Bound, State, Watch
 from gateway.http.protocol.cap import ConnectionCap
-from gateway.http.protocol.framing import Excess, refusal_of_head, without_upgrade
+from gateway.http.protocol.framing import Excess, parser_for, refusal_of_head, without_upgrade
 from gateway.http.protocol.refusals import FULL, NO_HTTP, TOO_MANY
 from gateway.http.protocol.replies import LastWrites, fitting
 
@@ -45,6 +45,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, cap: ConnectionCap, bounds: Sequence[Bound], **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
+        self.parser = parser_for(self)
         self._cap = cap
         self._is_counted = self._is_refused = self._is_stopping = False
         self._is_silent = True  # no byte has come since the connection was made, or since the last reply
@@ -185,9 +186,7 @@ class Connection(HttpToolsProtocol):
             body_of = self._with_body()
             self._unset_keepalive_if_required()
             try:
-                self.parser.feed_data(data)
-            except httptools.HttpParserUpgrade as offered:
-                self._ignore_upgrade(data[offered.args[0] :])
+                self._parse(data)
             except httptools.HttpParserError:
                 self.send_400_response("")
             if body_of is None or body_of is not self._with_body():
@@ -200,15 +199,27 @@ class Connection(HttpToolsProtocol):
         """Return the request whose body is coming; None while none is."""
         return self.cycle if self.cycle is not None and self.cycle.more_body else None
 
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        """Read a request that offers to speak another protocol as one that does not. rest: the bytes after its head."""
-        method = self.parser.get_method()
-        if method == b"CONNECT":
-            self.send_400_response("")
-            return
-        head = without_upgrade(method, self.url, self.parser.get_http_version(), self.headers)
-        self.parser = httptools.HttpRequestParser(self)
-        self.data_received(head + rest)
+    def _parse(self, data: bytes) -> None:
+        """Parse bytes. A request that offers to speak another protocol is read as one that does not.
+
+        An offer behind a request without a reply is refused: another parser for each of many would be much work.
+
+        Raises HttpParserError: when the bytes are no HTTP.
+        """
+        rest = memoryview(data)
+        while rest:
+            try:
+                self.parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as offered:
+                rest = rest[offered.args[0] :]
+            method = self.parser.get_method()
+            if method == b"CONNECT" or (self.cycle is not None and not self.cycle.response_complete):
+                self.send_400_response("")
+                return
+            head = without_upgrade(method, self.url, self.parser.get_http_version(), self.headers)
+            self.parser = parser_for(self)
+            self.parser.feed_data(head)
 
     def on_message_begin(self) -> None:
         """Note that the client is silent no more."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
+import httptools
+
 from gateway.http.protocol.refusals import HEAD_TOO_LARGE, MAX_HEAD_BYTES, MAX_HEADERS, NO_HTTP
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -52,6 +54,16 @@ def without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -
         elif name != b"upgrade":
             lines.append(name + b": " + value)
     return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def parser_for(receiver: object) -> httptools.HttpRequestParser:
+    """Return a parser of one connection's requests. receiver: has the methods that the parser calls.
+
+    Bytes behind a request that ends its connection are passed over. Without the leniency they would be no HTTP.
+    """
+    parser = httptools.HttpRequestParser(receiver)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
 
 
 class Excess:

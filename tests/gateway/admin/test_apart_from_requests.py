@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
 import httpx
 
+from gateway.admin.access import BYTES_PER_REQUEST
 from gateway.assembly.services import CONNECTIONS
 from gateway.db.pool import Database
 from gateway.pipeline.placing import MISSES_BURST
 from gateway.support.pace import Pace
-from tests.gateway.admin_server import serve_admin
+from tests.gateway.admin_server import MAX_BODY_BYTES, serve_admin
 from tests.gateway.conftest import House
 from tests.installation.tenants import make_key
 from tests.installation.waiting import until
@@ -53,6 +55,21 @@ async def test_each_caller_of_the_admin_api_has_a_pace(database: Database, tmp_p
             assert int(replies[-1].headers["retry-after"]) > 60
             assert replies[-1].json()["error"]["message"].startswith("This key or user has sent too many requests")
             assert (await reader.get("/projects/proj_none")).status_code == 404
+
+
+async def test_one_body_in_chunks_for_the_admin_api_is_not_too_fast(database: Database, tmp_path: Path) -> None:
+    """One with a length is not either, however large it is. The next request waits for it."""
+    size = MAX_BODY_BYTES - 100
+    pace = Pace(0.001, 1 + size / BYTES_PER_REQUEST / 2, what="the admin API", whose="This key or user")
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b" " * size
+        yield b'{"name": "chunks"}'
+
+    async with serve_admin(database, tmp_path, pace=pace) as server, server.client(server.operator_key) as operator:
+        reply = await operator.post("/projects", content=body(), headers={"content-type": "application/json"})
+        assert reply.status_code == 200, reply.text
+        assert (await operator.get("/projects/proj_none")).status_code == 429
 
 
 async def test_a_project_that_asks_for_models_it_has_not_is_slowed_down(house: House) -> None:

@@ -8,15 +8,17 @@ import select
 import socket
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import httpx
 import pytest
 from litestar.routes import HTTPRoute
 
 from gateway.http.bodies import BODY_BYTES_PER_S, BURST_BYTES
-from tests.gateway.conftest import House
+from tests.gateway.conftest import House, open_house
 from tests.gateway.http.raw import Replies, connect
 from tests.gateway.live import make_operator_key, make_tenant
+from tests.installation.databases import Databases
 from tests.patience import PATIENCE_S
 
 SIZE = 1 << 20
@@ -71,6 +73,18 @@ def test_bodies_in_chunks_count_as_they_come(house: House, path: str, what: str)
             sockets[-1].sendall("\r\n".join(lines).encode() + body)
         refusal(sockets, what)
         assert is_admin or len(sockets) > BURST_BYTES // SIZE, "as many bytes are read as of announced bodies"
+
+
+def test_one_body_in_chunks_is_not_too_fast(databases: Databases, tmp_path: Path) -> None:
+    """One with a length is not either, where bodies may be larger than the burst. The next body waits for it."""
+    with open_house(databases.create("large_bodies"), tmp_path, max_body_bytes=2 * BURST_BYTES) as house:
+        headers = {"authorization": f"Bearer {house.acme.key}"}
+        with httpx.Client(base_url=house.url, timeout=PATIENCE_S, headers=headers) as client:
+            piece = b" " * SIZE
+            content = iter([piece] * (2 * BURST_BYTES // SIZE - 1))
+            reply = client.post("/v1/completions", content=content)
+            assert reply.status_code == 400 and b"JSON" in reply.content, reply.text
+            assert client.post("/v1/completions", content=iter([piece])).status_code == 429
 
 
 def test_a_body_that_is_much_work_counts_for_more_bytes(house: House) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.assembly.app import server_config
 from gateway.http.envelope import Application, call_of
-from gateway.http.protocol.framing import MAX_EXCESS_BYTES
+from gateway.http.protocol.framing import MAX_EXCESS_BYTES, parser_for
 from gateway.observability.metrics import Metrics
 from gateway.settings import Settings
 from tests.patience import PATIENCE_S
@@ -162,6 +164,34 @@ async def test_the_next_request_after_an_offered_upgrade_is_answered(port: int) 
     last = SMUGGLED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
     received = await replies(port, offer, last=last)
     assert received.count(b"HTTP/1.1 200 ") == 2 and received.endswith(b"smuggled")
+
+
+async def test_the_bytes_behind_an_offered_upgrade_count_once(port: int) -> None:
+    """Counted twice, this body would be more than may come behind a request that runs."""
+    body = b"a" * 100_000
+    head = HEAD + b"connection: upgrade, close\r\nupgrade: h2c\r\ncontent-length: %d\r\n\r\n" % len(body)
+    assert what_was_seen(await replies(port, head + body)).body == body.decode()
+
+
+async def test_offers_behind_an_offered_upgrade_take_no_memory_and_spoil_no_reply(port: int) -> None:
+    offers = b"GET /smuggled HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n" * 1000
+    tracemalloc.start()
+    try:
+        received = await replies(port, offers)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert received.startswith(b"HTTP/1.1 200 ") and received.endswith(b"smuggled"), received
+    assert received.count(b"HTTP/1.1 ") == 1 and b"connection: close\r\n" in received
+    assert peak < 20 * len(offers)
+
+
+def test_a_parser_passes_over_bytes_behind_a_request_that_ends_its_connection() -> None:
+    """Every parser of a connection does, also the one after an offered upgrade."""
+    urls: list[bytes] = []
+    parser = parser_for(SimpleNamespace(on_url=urls.append))
+    parser.feed_data(b"GET /last HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" + SMUGGLED)
+    assert urls == [b"/last"]
 
 
 BODY_4 = b"content-length: 4\r\n\r\nabcd"

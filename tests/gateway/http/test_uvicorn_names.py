@@ -218,7 +218,7 @@ async def test_parser_is_httptools_and_tells_methods_versions_and_offers_to_on_h
     place.protocol.max_headers = 4
     with pytest.raises(httptools.HttpParserUpgrade) as raised:
         parser.feed_data(offer + b"body")
-    assert raised.value.args == (len(offer),), "the place at which the head ends, and `_ignore_upgrade` goes on"
+    assert raised.value.args == (len(offer),), "the place at which the head ends, and `_parse` goes on"
     assert parser.should_upgrade() and place.events[-1] == "whole request", "whose body is left out"
     await place.reply()
 
