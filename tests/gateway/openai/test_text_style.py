@@ -17,7 +17,7 @@ ANSWER = {"role": "assistant", "content": "It is"}
 
 @pytest.mark.parametrize("prompt", ["x", [1, 2]])
 def test_a_completion_follows_its_prompt(prompt: Any) -> None:
-    asked = completions._text_request(CompletionRequest(model="tiny", prompt=prompt), prompt)
+    asked = completions._text_request(CompletionRequest(model="tiny", prompt=prompt), prompt, None)
     assert asked.style.follows_prompt
 
 

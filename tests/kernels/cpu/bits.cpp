@@ -150,7 +150,7 @@ void decode(Dtype cache_dtype) {
       factors[l * kProjections + p] = {kept[kept.size() - 2].data(), kept.back().data(), 3, 0.5, kFloat32};
     }
   }
-  const Model model = {2, kHidden, kInner, kHeads, kKvHeads, kDim, kPositions, embed, norm.data(), cache_dtype, 0, 0, nullptr, 1e-5, 1, 1, 1, 0};
+  const Model model = {2, 1, kHidden, kInner, kHeads, kKvHeads, kDim, kPositions, embed, norm.data(), cache_dtype, 0, 0, nullptr, 1e-5, 1, 1, 1, 0};
   Result results[3];
   for (int32_t path = 0; path < lorikeet_num_paths(); path++) {
     const size_t size = size_t(kBlocks * lorikeet_cache_block_size(kKvHeads, kDim)) * (cache_dtype == kFloat32 ? 4 : 2);

@@ -27,10 +27,10 @@ from tests.gateway.backends.foreign.fake import HEAD as PLAIN_HEAD
 KEY = "sk-ours-0123456789abcdefWXYZ"
 """The key that the server is sent."""
 
-LEAK = f"pid 4711 of /srv/upstream-model at 10.20.30.40:8123, {KEY}, sk-secret"
+LEAK = f"pid 4711004711 of /srv/upstream-model at 10.20.30.40:8123, {KEY}, sk-secret"
 """Words of the server that are none of a client's business."""
 
-WORDS = ("4711", "upstream-model", "10.20.30.40", KEY, "sk-secret")
+WORDS = ("4711004711", "upstream-model", "10.20.30.40", KEY, "sk-secret")
 """The parts of LEAK by which it is found anywhere."""
 
 HEADERS = f"server: {LEAK}\r\nset-cookie: a={LEAK}\r\nx-upstream: {LEAK}\r\nx-request-id: {LEAK}\r\n".encode()
