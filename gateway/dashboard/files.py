@@ -15,7 +15,8 @@ import msgspec
 FOLDER = Path(__file__).parent.parent.parent / "admin_ui"
 INDEX = "index.html"
 FILE_FOLDERS = frozenset({"components", "lib", "pages", "style", "vendor"})
-"""Folders below which a path is a file or nothing; any other path that is not a file is a view of the dashboard."""
+"""Folders below which a path is a file or nothing. So is a name with an extension beside them; any other path that is
+not a file is a view of the dashboard, in which adapters have names like `a.v2`."""
 
 MEDIA_TYPES = {
     ".css": "text/css",
@@ -48,7 +49,8 @@ class Files:
         """Return the file that is shown at a path below the dashboard's root; None where there is nothing."""
         path = path.strip("/")
         name = path if self._is_file(path) else INDEX
-        if name is INDEX and path.partition("/")[0] in FILE_FOLDERS:
+        first, slash, _ = path.partition("/")
+        if name is INDEX and (first in FILE_FOLDERS or (not slash and PurePosixPath(path).suffix)):
             return None
         return self._load(name)
 

@@ -34,7 +34,7 @@ from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
 from gateway.http.direct import direct_routes, is_usual
 from gateway.http.error_body import OPENAI, Dialect, headers_of
-from gateway.http.paths import is_disguised
+from gateway.http.paths import is_disguised, path_as_sent
 from gateway.http.server_span import end_server_span, is_of_tenants
 from gateway.observability.metrics import Metrics
 from gateway.observability.refusals import Refusals, Refused
@@ -236,7 +236,7 @@ class Application(Litestar):
             if direct is not None and is_usual(scope):
                 await direct(scope, watched_receive, send_with_headers)
             elif is_disguised(scope, self._fenced):
-                where = f"{scope['method']} {shortened(scope['path'])}"
+                where = f"{scope['method']} {shortened(path_as_sent(scope))}"
                 await _refuse(send_with_headers, call, NotFound(f"Invalid URL ({where}).", code="unknown_url"))
             else:
                 await super().__call__(scope, watched_receive, send_with_headers)

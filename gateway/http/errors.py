@@ -21,6 +21,7 @@ from gateway.domain.errors import (
 )
 from gateway.http.envelope import call_of
 from gateway.http.error_body import headers_of, unexpected
+from gateway.http.paths import path_as_sent
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +50,7 @@ def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Re
     These are unknown paths, wrong methods, bodies over the cap, and bad parameters.
     """
     # The host of the request's URL would be the Host header's.
-    status, where = error.status_code, f"{request.method} {shortened(request.scope['path'])}"
+    status, where = error.status_code, f"{request.method} {shortened(path_as_sent(request.scope))}"
     if call_of(request.scope).client_gone:  # while its body was read, which the framework calls a fault of the server
         return _gateway_error(request, ClientGone("The client disconnected."))
     if status >= 500:

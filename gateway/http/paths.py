@@ -8,15 +8,28 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from litestar.types import HTTPScope
+from litestar.types import HTTPScope, Scope
 
 _SLASHES = re.compile("/{2,}")
 
 
+def path_as_sent(scope: Scope) -> str:
+    """Return the path of a request as its client wrote it, without the query: nothing in it is decoded."""
+    raw: bytes = scope["raw_path"]
+    return raw.partition(b"?")[0].decode("latin-1")
+
+
 def is_disguised(scope: HTTPScope, fenced: Sequence[str]) -> bool:
-    """Tell whether the path of a request means one that begins with any of `fenced`, but is written in another way."""
-    written = scope["raw_path"].decode("latin-1")
+    """Tell whether the path of a request means one at or below any of `fenced`, but is written in another way.
+
+    A slash behind the beginning that is written `%2F` is one, too: whoever reads the path by its segments sees none.
+    """
+    written = path_as_sent(scope)
     if "%" not in written and "//" not in written:
         return False
     meant = _SLASHES.sub("/", scope["path"])
-    return any(meant.startswith(each) and not written.startswith(each) for each in fenced)
+    return any(_is_within(meant, each) and not _is_within(written, each) for each in fenced)
+
+
+def _is_within(path: str, beginning: str) -> bool:
+    return path == beginning or path.startswith(f"{beginning}/")

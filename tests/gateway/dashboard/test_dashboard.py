@@ -56,7 +56,7 @@ async def test_head_answers_as_get_without_its_body(house: House, path: str) -> 
 
 async def test_head_of_nothing_is_not_found(house: House) -> None:
     client = RawClient(house.gateway.port)
-    for path in ("/admin/lib/none.js", "/admin/v1/nothing"):
+    for path in ("/admin/lib/none.js", "/admin/none.js", "/admin/v1/nothing"):
         assert [(await client.send(method, path, {})).status for method in ("HEAD", "GET")] == [404, 404]
     await client.close()
 
@@ -93,13 +93,14 @@ async def test_nothing_else_of_the_machine_is_served(house: House) -> None:
     for path in (
         *("/admin/lib/../../pyproject.toml", "/admin/lib/..%2f..%2fpyproject.toml", "/admin/vendor/%2e%2e/README.md"),
         *("/admin/lib//etc/passwd", "/admin/lib/.hidden.js", "/admin/lib/none.js", "/admin/vendor/VENDORED.md"),
+        *("/admin/none.js", "/admin/README.md", "/admin/biome.json"),
         *("/admin/v1/nothing", "/admin/v1/", "/admin/style/" + "x" * 5000 + ".css", "/admin/lib/%00.js"),
     ):
         reply = await client.send("GET", path, {})
         assert reply.status in (400, 404), path
         assert b"error" in reply.body, path
     # Paths outside of the folders of files are views, whatever their names.
-    for path in ("/admin/README.md", "/admin/../pyproject.toml", "/admin/..%2fpyproject.toml"):
+    for path in ("/admin/tenants/README.md", "/admin/../pyproject.toml", "/admin/..%2fpyproject.toml"):
         reply = await client.send("GET", path, {"accept-encoding": "gzip"})
         if reply.status == 200:
             assert gzip.decompress(reply.body) == (FOLDER / "index.html").read_bytes(), path
