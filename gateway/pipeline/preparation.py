@@ -97,7 +97,7 @@ class Preparation:
                 _check_hides_prompt(request.names.shows_prompt)
         conversation = request.prompt if isinstance(request.prompt, Conversation) else None
         tools = conversation.tools if conversation is not None else None
-        check_task(model.capabilities.task, "text", request.names.prompt)
+        check_task(model.capabilities.task, "text")
         check_features(request, model.capabilities.features)
         prompt = await self._tokenizing.prepared_prompt(context.fair_account, model, request)
         capabilities, sampling = model.capabilities, request.sampling
@@ -164,7 +164,7 @@ class Preparation:
                 "This model makes no embeddings.", param=request.names.prompt, code="unsupported_parameter"
             )
         task = capabilities.task
-        check_task(task, "embed", request.names.prompt)
+        check_task(task, "embed")
         pooling = request.pooling or task.pooling
         if pooling == "cls" and task.pooling != "cls":
             raise InvalidRequest(
@@ -207,7 +207,7 @@ class Preparation:
 
         Raises as `completion`.
         """
-        check_task(model.capabilities.task, "rerank", request.names.prompt)
+        check_task(model.capabilities.task, "rerank")
         prompt = await self._tokenizing.pair(context.fair_account, model, request)
         sizes = (await self._limiter.rules(context.principal, route.model)).sizes
         check_prompt(sizes, prompt.num_tokens, request.names.prompt)

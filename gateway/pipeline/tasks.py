@@ -19,13 +19,13 @@ _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 """The names under which models have the prompt of a document, the one that counts first."""
 
 
-def check_task(task: Task, wanted: Literal["text", "embed", "rerank"], field: str) -> None:
+def check_task(task: Task, wanted: Literal["text", "embed", "rerank"]) -> None:
     """Check that a model does what a request wants. A model for text embeds as well.
 
     Raises InvalidRequest: when the model is for something else; the error says for what.
     """
     if task.kind != wanted and (task.kind, wanted) != ("text", "embed"):
-        raise InvalidRequest(_INSTEAD[task.kind], param=field, code="unsupported_parameter")
+        raise InvalidRequest(_INSTEAD[task.kind], param="model", code="unsupported_parameter")
 
 
 def with_prompt(request: EmbeddingRequest, task: Task) -> EmbeddingRequest:

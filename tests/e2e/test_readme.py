@@ -78,7 +78,7 @@ def test_every_program_is_run_here() -> None:
 
 
 def test_ranking_is_asked_of_a_model_that_ranks(installation: Installation, folder: Path) -> None:
-    """The demo's model makes text: the program reaches it, and is refused by the name of a field of ranking."""
+    """The demo's model makes text: the program reaches it, and is refused for the model's task."""
     text = program("/rerank").replace("bge-reranker-v2-m3", "smollm2-135m-instruct")
     call = """
 import os
@@ -87,7 +87,7 @@ try:
 except httpx.HTTPStatusError as error:
     print(error.response.status_code, error.response.json()["error"]["param"])
 """
-    assert run(installation, folder, text + call) == "400 query\n"
+    assert run(installation, folder, text + call) == "400 model\n"
 
 
 def test_openais_client_streams_an_adapter(installation: Installation, folder: Path) -> None:

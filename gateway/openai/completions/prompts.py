@@ -11,7 +11,7 @@ from gateway.domain.errors import InvalidRequest
 def prompts(given: str | list[str | int | list[int]], field: str, at_most: int) -> list[str | list[int]]:
     """Return the given prompts in order.
 
-    Raises InvalidRequest, naming the field: for lists that mix kinds and for too many prompts.
+    Raises InvalidRequest: for lists that mix kinds, naming the first that differs, and for too many prompts.
     """
     if isinstance(given, str):
         return [given]
@@ -19,12 +19,14 @@ def prompts(given: str | list[str | int | list[int]], field: str, at_most: int) 
         return [given]
     if len(given) > at_most:
         raise InvalidRequest(f"'{field}' may hold at most {at_most} prompts.", param=field, code="invalid_value")
-    if len({type(each) for each in given}) == 1:
+    kind = type(given[0])
+    odd = next((index for index, each in enumerate(given) if type(each) is not kind), None)
+    if odd is None:
         return [each for each in given if not isinstance(each, int)]
     raise InvalidRequest(
-        f"Invalid value for '{field}': expected a string, a list of strings, a list of token ids, or a list of lists "
-        "of token ids.",
-        param=field,
+        f"Invalid value for '{field}[{odd}]', which is of another kind than '{field}[0]': expected a string, a list of "
+        "strings, a list of token ids, or a list of lists of token ids.",
+        param=f"{field}[{odd}]",
         code="invalid_type",
     )
 

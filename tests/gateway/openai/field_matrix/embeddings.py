@@ -32,7 +32,7 @@ EMBEDDINGS = [
             refused(""),
             refused(["a", ""], "input[1]"),
             refused([[1], []], "input[1]"),
-            refused(["a", 1]),
+            refused(["a", 1], "input[1]"),
             refused([[BEYOND_VOCABULARY]], "input[0][0]"),
             refused([[-1]], "input[0][0]"),
             refused(["a"] * 2049),

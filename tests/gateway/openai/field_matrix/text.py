@@ -28,7 +28,7 @@ TEXT = [
         invalid=(
             refused([]),
             refused(""),
-            refused(["a", 1]),
+            refused(["a", 1], "prompt[1]"),
             refused([BEYOND_VOCABULARY], "prompt[0]"),
             refused([-1], "prompt[0]"),
             refused([[]], "prompt[0]"),

@@ -173,11 +173,13 @@ def test_a_model_that_reads_pairs_alone_takes_no_instruction(ranker: Ranker) -> 
 def test_a_model_that_ranks_does_nothing_else(ranker: Ranker, path: str, fields: Body) -> None:
     reply = ranker.ask(path, **fields)
     assert reply.status_code == 400, reply.text
-    assert "/v1/rerank" in reply.json()["error"]["message"]
+    error = reply.json()["error"]
+    assert "/v1/rerank" in error["message"] and error["param"] == "model"
 
 
 def test_a_model_for_text_ranks_nothing(house: Any) -> None:
     body = {"model": "tiny", "query": QUERY, "documents": ["a"]}
     reply = httpx.post(f"{house.url}/v1/rerank", json=body, headers={"authorization": f"Bearer {house.globex.key}"})
     assert reply.status_code == 400
-    assert "ranks no documents" in reply.json()["error"]["message"]
+    error = reply.json()["error"]
+    assert "ranks no documents" in error["message"] and error["param"] == "model"
