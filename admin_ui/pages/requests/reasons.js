@@ -6,10 +6,10 @@ export function explained({ status, finish_reason: reason, output_tokens: tokens
     const billed = tokens > 0 ? `The ${tokens} tokens that had been generated were billed.` : "No output was billed.";
     return {
       tone: "bad",
-      title: "It failed in the engine",
+      title: "The engine failed, or refused it",
       text:
-        `The engine stopped before its end: it went down, or refused the request or its adapter. ${billed} ` +
-        "The client got an error and may try again; System shows whether the engine is well.",
+        "The engine went down or failed before the request's end, or it refused the request's schema, pattern or " +
+        `adapter. ${billed} The client got an error that says which; System shows whether the engine is well.`,
     };
   }
   if (status === "cancelled") {
