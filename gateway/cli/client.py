@@ -68,10 +68,11 @@ class AdminClient:
         LORIKEET_URL names another server, with LORIKEET_ADMIN_KEY.
 
         Raises BadSetting: when a setting is wrong.
+        Raises WrongUsage: when the URL is not one of a server, or the key cannot be sent.
         """
         settings = load_settings(environ)
         if settings.admin_key and (url := environ.get(URL_VARIABLE)) and not _names_address(environ):
-            return cls(read_url(url), settings.admin_key)
+            return cls(read_url(url, URL_VARIABLE), operator_key(settings))
         url = server_url(settings, environ)
         return cls(url, operator_key(settings))
 
@@ -201,11 +202,31 @@ class AdminClient:
         self._http.close()
 
 
-def read_url(url: str) -> str:
-    """Return the URL of a server without its path. Raises WrongUsage: for what is no URL of a server."""
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise WrongUsage(f"{url!r} is not a URL; expected one such as http://127.0.0.1:8080")
+def read_url(url: str, source: str) -> str:
+    """Return the URL of a server without its path. source: the flag or variable that gave the URL.
+
+    Raises WrongUsage: for what is no URL of a server.
+    """
+    try:
+        httpx.URL(url)
+        is_url = urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+    except (httpx.InvalidURL, ValueError):
+        is_url = False
+    if not is_url:
+        raise WrongUsage(f"{source}: {url!r} is not a URL; expected one such as http://127.0.0.1:8080")
     return url.rstrip("/").removesuffix("/v1")
+
+
+def checked_key(key: str, source: str) -> str:
+    """Return a key as it came. source: the flag, variable or file that gave the key.
+
+    Raises WrongUsage: when the key has characters that a header cannot carry. The message does not show the key.
+    """
+    if not all("!" <= character <= "~" for character in key):
+        raise WrongUsage(
+            f"{source}: the key has a character that no key has, such as a space or a letter with an accent"
+        )
+    return key
 
 
 def _names_address(environ: Mapping[str, str]) -> bool:
@@ -241,12 +262,16 @@ def server_url(settings: Settings, environ: Mapping[str, str]) -> str:
 
 
 def operator_key(settings: Settings) -> str:
-    """Return LORIKEET_ADMIN_KEY, else the operator's key that the server has written into its data folder."""
+    """Return LORIKEET_ADMIN_KEY, else the operator's key that the server has written into its data folder.
+
+    Raises WrongUsage: when the key cannot be sent.
+    Raises ServerUnreachable: when there is no key.
+    """
     if settings.admin_key:
-        return settings.admin_key
+        return checked_key(settings.admin_key, variable("admin_key"))
     path = settings.operator_key_path
     try:
-        return path.read_text().strip()
+        return checked_key(path.read_text(errors="replace").strip(), str(path))
     except FileNotFoundError:
         raise ServerUnreachable(
             f"there is no operator's key at {path}: start the server with `lorikeet serve`, "

@@ -20,7 +20,7 @@ _EPILOG = """\
 Settings come from the environment: `lorikeet settings` lists them.
 
 exit codes: 0 done, 1 refused or failed, 2 wrong usage or a bad setting, 3 the server cannot be reached,
-4 accepted, but the outcome is not known yet (`adapter add`, and `pool` with --wait)
+4 accepted, but the outcome is not known yet (`adapter add`, `pool` with --wait, and `batch status`)
 """
 
 

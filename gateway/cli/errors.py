@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.cli import EXIT_INTERRUPTED
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -19,6 +21,12 @@ class WrongUsage(CommandFailed):
     """The error for words of the command that contradict each other or have no meaning."""
 
     exit_code = EXIT_USAGE
+
+
+class WaitingEnded(CommandFailed):
+    """The error after Ctrl-C, which ended the waiting for something that goes on at the server."""
+
+    exit_code = EXIT_INTERRUPTED
 
 
 class ServerUnreachable(CommandFailed):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.batches.access import add_access, connected
-from gateway.cli.errors import EXIT_OK, EXIT_OPEN, CommandFailed
+from gateway.cli.errors import EXIT_OK, EXIT_OPEN, CommandFailed, WaitingEnded
 from gateway.cli.output import print_result, print_table, utc, write_file
 from gateway.cli.parts import id_part
 from gateway.cli.progress import Progress
@@ -85,6 +86,7 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         asked = {"input_file_id": file["id"], "endpoint": arguments.endpoint, "completion_window": "24h"}
         batch = client.post("/batches", asked)
         if arguments.wait:
+            print(f"{batch['id']} is created", file=sys.stderr, flush=True)
             return _shown(arguments, _waited(client, batch["id"], quiet=arguments.json))
     return print_result(arguments, batch, batch["id"])
 
@@ -97,7 +99,7 @@ def _status(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _waited(client: InferenceClient, batch_id: str, *, quiet: bool) -> dict[str, Any]:
-    """Wait until a batch has ended, and return it."""
+    """Wait until a batch has ended, and return it. Raises WaitingEnded: when Ctrl-C is pressed."""
     progress = Progress("running", quiet=quiet, unit="lines")
     try:
         while True:
@@ -107,6 +109,8 @@ def _waited(client: InferenceClient, batch_id: str, *, quiet: bool) -> dict[str,
             counts = batch["request_counts"]
             progress.show(counts["completed"] + counts["failed"], counts["total"] or None)
             time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        raise WaitingEnded(f"{batch_id} goes on; `lorikeet batch cancel {batch_id}` ends it") from None
     finally:
         progress.done()
 

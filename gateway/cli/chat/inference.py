@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from gateway.cli.client import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, Refused, read_url, server_url, tls_for
+from gateway.cli.client import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, Refused, checked_key, read_url, server_url, tls_for
 from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
 from gateway.cli.parts import checked_path
 from gateway.settings import API_KEY_VARIABLE, URL_VARIABLE, Settings, load_settings, resolved_secrets
@@ -104,13 +104,16 @@ def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) ->
      A key of the data folder goes to its own server alone.
 
     Raises BadSetting: when a setting is wrong.
-    Raises WrongUsage: when no key is known.
+    Raises WrongUsage: when no key is known or a key cannot be sent, or when the URL is not one of a server.
     Raises ServerUnreachable: when the data folder's server does not run.
     """
     environ = resolved_secrets(environ)
+    url_source, key_source = "--url" if url else URL_VARIABLE, "--key" if key else API_KEY_VARIABLE
     url, key = url or environ.get(URL_VARIABLE), key or environ.get(API_KEY_VARIABLE)
+    if key:
+        checked_key(key, key_source)
     if url:
-        wanted = read_url(url)
+        wanted = read_url(url, url_source)
         if not key:
             raise WrongUsage(f"a key for {url} is missing: set {API_KEY_VARIABLE}, or give --key")
         return Access(wanted, key)

@@ -173,7 +173,7 @@ def _join(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         keys = host_keys(settings.data_dir)
         wanted = {"token": arguments.token, "name": arguments.name or socket.gethostname()}
         wanted |= {"public_key": keys.public}
-        with AdminClient(read_url(arguments.url), "", LOGIN_PATH) as client:
+        with AdminClient(read_url(arguments.url, "URL"), "", LOGIN_PATH) as client:
             content = wanted | {"protocol": PROTOCOL_VERSION, "unix_time": int(time.time())}
             host = client.post("/hosts/join", json=content)
         write_private(note, f"{host['id']}\n")

@@ -6,8 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli import EXIT_INTERRUPTED
-from gateway.cli.errors import EXIT_OK, EXIT_OPEN, CommandFailed
+from gateway.cli.errors import EXIT_OK, EXIT_OPEN, CommandFailed, WaitingEnded
 from gateway.cli.output import print_result
 from gateway.cli.progress import Progress
 
@@ -16,12 +15,6 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 TIMEOUT_S = 1800
-
-
-class WaitingEnded(CommandFailed):
-    """The error after Ctrl-C, which ended the waiting for a change; the change goes on."""
-
-    exit_code = EXIT_INTERRUPTED
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:

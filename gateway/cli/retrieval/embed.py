@@ -24,8 +24,8 @@ def register(verbs: Verbs) -> None:
         "embed",
         _run,
         "Turn texts into vectors, and print each as a JSON list on a line, in the order of the texts. The "
-        "texts are arguments, or the lines of a file or of a pipe. The server and the key come from the flags, from "
-        "LORIKEET_URL and LORIKEET_API_KEY, or from the demo in the data folder.",
+        "texts are arguments and the lines of a file, or else lines of a pipe. The server and the key come from the "
+        "flags, from LORIKEET_URL and LORIKEET_API_KEY, or from the demo in the data folder.",
         has_json=False,
     )
     add_texts(embed, "texts", "texts to embed")

@@ -25,8 +25,8 @@ def register(verbs: Verbs) -> None:
         "rerank",
         _run,
         "Rank texts by relevance for a query, the most relevant first, with a model that was made "
-        "to rank. The texts are arguments, or the lines of a file or of a pipe. The server and the key come from the "
-        "flags, from LORIKEET_URL and LORIKEET_API_KEY, or from the demo in the data folder.",
+        "to rank. The texts are arguments and the lines of a file, or else lines of a pipe. The server and the key "
+        "come from the flags, from LORIKEET_URL and LORIKEET_API_KEY, or from the demo in the data folder.",
         has_json=False,
     )
     rerank.add_argument("query", metavar="QUERY", help="text that the documents are ranked for")

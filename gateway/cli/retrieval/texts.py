@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -14,26 +15,34 @@ MOST_BYTES = 64 << 20
 
 def add_texts(parser: argparse.ArgumentParser, name: str, what: str) -> None:
     """Add the arguments and flags that give texts. name: the arguments' field; what: the texts, for people."""
-    parser.add_argument(name, nargs="*", metavar=name[:-1].upper(), help=f"{what}; more come from --file")
     parser.add_argument(
-        "--file", metavar="PATH", help=f"file with one of the {what} on each line, or - for standard input"
+        name,
+        nargs="*",
+        default=[],
+        metavar=name[:-1].upper(),
+        help=f"{what}; without any they come from --file or a pipe",
+    )
+    parser.add_argument(
+        "--file",
+        metavar="PATH",
+        help=f"file with one of the {what} on each line, or - for standard input, beside those given as arguments",
     )
 
 
 def texts_of(given: list[str], file: str | None) -> list[str]:
     """Return the texts of the arguments, then the lines of a file without empty ones.
 
-    file: the path, or - for standard input, which is also read where nothing else is given and it is no terminal.
+    file: the path, or - for standard input. None: standard input where there are no arguments and it is no terminal.
+    Beside arguments it is not read unasked, since it may be the input of the script that runs this.
 
     Raises WrongUsage: when there is no text.
     Raises CommandFailed: when the file cannot be read.
     """
-    is_piped = sys.stdin is not None and not sys.stdin.isatty()
-    if file is None and not given and is_piped:
+    if file is None and not given and sys.stdin is not None and not sys.stdin.isatty():
         file = "-"
     texts = list(given)
     if file is not None:
-        texts += [line for line in _content(file).splitlines() if line.strip()]
+        texts += [line for line in re.split(r"\r?\n", _content(file)) if line.strip()]
     if not texts:
         raise WrongUsage("no texts were given: pass them as arguments, in a file with --file, or in a pipe")
     return texts
@@ -51,6 +60,6 @@ def _content(file: str) -> str:
     if len(raw) > MOST_BYTES:
         raise CommandFailed(f"{file}: larger than {MOST_BYTES >> 20} MiB, which is more than a request may have")
     try:
-        return raw.decode()
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise CommandFailed(f"{file}: not UTF-8 text") from None

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from gateway.cli import main
 from tests.gateway.batches.jobs import chat_line, file_of
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 
 def test_a_batch_is_begun_watched_and_read(house: House, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,3 +40,29 @@ def test_a_batch_is_begun_watched_and_read(house: House, tmp_path: Path, capsys:
     assert "line 1: This line is not parseable as valid JSON. (invalid_json_line)" in out
     assert main(["batch", "cancel", ended["id"]], environ) == 1
     assert "Cannot cancel a batch with status 'completed'" in capsys.readouterr().err
+
+
+def test_an_interrupted_wait_names_the_batch_that_goes_on(house: House, tmp_path: Path) -> None:
+    environ = os.environ | {"LORIKEET_URL": house.url, "LORIKEET_API_KEY": house.acme.key}
+    command = [sys.executable, "-m", "gateway.cli", "batch"]
+    source = tmp_path / "lines.jsonl"
+    source.write_bytes(file_of(chat_line(str(index), max_tokens=200) for index in range(300)))
+    waiting = subprocess.Popen(
+        [*command, "create", str(source), "--wait", "--json"],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        assert waiting.stderr is not None
+        batch_id = waiting.stderr.readline().removesuffix(" is created\n")
+        waiting.send_signal(signal.SIGINT)
+        out, err = waiting.communicate(timeout=PATIENCE_S)
+    finally:
+        waiting.kill()
+    assert (waiting.returncode, out) == (130, "")
+    assert err == f"lorikeet: {batch_id} goes on; `lorikeet batch cancel {batch_id}` ends it\n"
+    ended = subprocess.run([*command, "cancel", batch_id], env=environ, capture_output=True, text=True, check=True)
+    assert ended.stdout.startswith(f"{batch_id} is cancel")

@@ -73,6 +73,31 @@ def test_an_argument_that_is_no_text_exits_2_with_one_line() -> None:
     assert done.stderr == "lorikeet: the argument '\\udcff\\udcfe' is not UTF-8 text\n"
 
 
+SERVER = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "source"),
+    [
+        (("embed", "a", "--model", "m", "--url", SERVER, "--key", "sk-\xe9"), {}, "--key"),
+        (("embed", "a", "--model", "m", "--url", SERVER, "--key", "sk-x\ny"), {}, "--key"),
+        (("embed", "a", "--model", "m", "--url", SERVER), {"LORIKEET_API_KEY": "sk-\xe9"}, "LORIKEET_API_KEY"),
+        (("user", "list"), {"LORIKEET_ADMIN_KEY": "sk-\xe9", "LORIKEET_URL": SERVER}, "LORIKEET_ADMIN_KEY"),
+        (("user", "list"), {"LORIKEET_ADMIN_KEY": "sk-\xe9", "LORIKEET_PORT": "1"}, "LORIKEET_ADMIN_KEY"),
+        (("file", "list", "--url", "http://[::1", "--key", "sk-x"), {}, "--url"),
+        (("file", "list", "--url", "http://a:b", "--key", "sk-x"), {}, "--url"),
+        (("file", "list", "--key", "sk-x"), {"LORIKEET_URL": "http://[::1"}, "LORIKEET_URL"),
+    ],
+)
+def test_a_key_or_url_that_cannot_be_used_is_refused_by_its_source(
+    words: tuple[str, ...], environ: dict[str, str], source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words, {"LORIKEET_DATA_DIR": str(tmp_path)} | environ) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"lorikeet: {source}: ") and "sk-" not in err
+
+
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--version"], {})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli import main
 from tests.gateway.cli.conftest import Cli
 from tests.gateway.conftest import House
 from tests.gateway.live import BASE
@@ -103,3 +104,27 @@ async def test_a_model_that_does_not_rank_says_so(lorikeet: Cli, house: House, p
     access = ("--url", house.url, "--key", house.globex.key, "--model", BASE)
     code, out, err = await lorikeet("rerank", QUERY, "a", *access)
     assert (code, out) == (1, "") and "rank" in err
+
+
+async def test_a_pipe_beside_arguments_is_read_where_it_is_asked_for(
+    lorikeet: Cli, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = ("--url", house.url, "--key", house.globex.key, "--model", BASE)
+    for flags, num_texts, left in (((), 1, b"b\nc\n"), (("--file", "-"), 3, b"")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"b\nc\n")))
+        code, out, _ = await lorikeet("embed", "a", *flags, *access)
+        assert (code, len(out.splitlines()), sys.stdin.buffer.read()) == (0, num_texts, left)
+
+
+async def test_a_file_gives_the_lines_that_line_feeds_end(lorikeet: Cli, ranker: Ranker, pipe, tmp_path: Path) -> None:
+    access = ("--url", ranker.url, "--key", ranker.tenant.key, "--model", BASE)
+    path = tmp_path / "documents.txt"
+    path.write_bytes("\ufeffa\r\nb\u2028c\x0cd\n".encode())
+    reply = await lorikeet.json("rerank", QUERY, "--file", str(path), *access)
+    assert sorted(each["document"]["text"] for each in reply["results"]) == ["a", "b\u2028c\x0cd"]
+
+
+def test_a_query_and_a_model_are_all_that_rerank_requires(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["rerank"], {})
+    assert capsys.readouterr().err.endswith("the following arguments are required: QUERY, --model\n")
