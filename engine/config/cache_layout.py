@@ -1,4 +1,4 @@
-"""How the layers of a model share the blocks of the KV cache, so that a window frees what only its layers have.
+"""Divide a model's layers into tables over the KV cache, so that blocks behind a window are freed for all layers.
 
 A block has the keys and values of `block_size` tokens in a few layers, as many as the layout is deep. The blocks of all
 layers come from one pool and are equally large: whatever a window leaves is at once room for any layer. A sequence has

@@ -64,7 +64,7 @@ class Exchange:
         self.on_end = on_end
         self.error = ""
         self.is_kept = True
-        """Whether the server keeps the connection open after the reply."""
+        """True as long as no head of a reply has announced that the server closes the connection."""
         self.began_s = time.monotonic()
         self.first_s = self.last_s = 0.0
         self.reply = bytearray()

@@ -11,6 +11,7 @@ import pytest
 from gateway.bench.__main__ import main
 from tests.gateway.conftest import House
 from tests.gateway.live import BASE
+from tests.patience import TRIES
 
 pytestmark = pytest.mark.usefixtures("log_apart")  # the gateway, which logs, runs in this process
 
@@ -27,8 +28,11 @@ def output(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_every_row_counts_all_tokens_and_times_them(house: House, capsys: pytest.CaptureFixture[str]) -> None:
     adapter = f"{BASE}:{house.acme.adapter}"
     flags = ["--streams", "1", "4", "--requests", "6", "--max-tokens", "10", "--prompt-tokens", "8", "--json"]
-    assert bench(house, "--model", adapter, *flags) == 0
-    rows = [json.loads(line) for line in output(capsys)]
+    for _ in range(TRIES):  # a machine's other work slows streams beside each other most
+        assert bench(house, "--model", adapter, *flags) == 0
+        rows = [json.loads(line) for line in output(capsys)]
+        if rows[1]["output_tokens_per_s"] > 1.5 * rows[0]["output_tokens_per_s"]:
+            break
     assert [(row["streams"], row["requests"], row["output_tokens"], row["errors"]) for row in rows] == [
         (1, 6, 60, 0),
         (4, 6, 60, 0),
@@ -36,7 +40,7 @@ def test_every_row_counts_all_tokens_and_times_them(house: House, capsys: pytest
     for row in rows:
         assert 0 < row["time_per_token_ms_p50"] <= row["time_per_token_ms_p99"]
         assert 2 <= row["ttft_ms_p50"] <= row["ttft_ms_p99"]  # a step of this engine takes 2 ms
-    assert rows[1]["output_tokens_per_s"] > rows[0]["output_tokens_per_s"]
+    assert rows[1]["output_tokens_per_s"] > 1.5 * rows[0]["output_tokens_per_s"]
 
 
 def test_the_table_has_a_line_for_each_row(house: House, capsys: pytest.CaptureFixture[str]) -> None:
