@@ -9,8 +9,9 @@ import math
 import mmap
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -33,8 +34,13 @@ ARCHITECTURES = {"llama": True, "qwen2": False, "qwen3": False}
 ROTATION_FACTORS = "rope_freqs.weight"
 """A tensor of factors by which long wavelengths of the rotation are stretched, as Llama 3.1 has them."""
 
+SIZES = ("context_length", "block_count", "embedding_length", "feed_forward_length", "attention.head_count")
+"""The keys, after that of the architecture, that say how large a file's model is."""
+
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
 """Tensors of LongRoPE's factors, as Phi-3 has them."""
+
+Found = TypeVar("Found")
 
 _VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _STRING, _ARRAY, _UINT32 = 8, 9, 4
@@ -149,10 +155,23 @@ def read_gguf(path: Path) -> GgufFile:
     Raises NotGguf: when the file is not a GGUF file, is cut off, or has a format that is not known.
     Raises OSError: when the file cannot be opened.
     """
+    return _read(path, _Head.read)
+
+
+def missing_sizes(path: Path) -> list[str]:
+    """Return the keys of `SIZES` that a file lacks, with its architecture before them. No tensor is looked at.
+
+    Raises NotGguf: when the file is not a GGUF file, or is cut off.
+    Raises OSError: when the file cannot be opened.
+    """
+    return _read(path, _Head.read_missing_sizes)
+
+
+def _read(path: Path, read: Callable[[_Head], Found]) -> Found:
     with path.open("rb") as file:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return _Head(content, path).read()
+                return read(_Head(content))
         except (struct.error, UnicodeDecodeError, ValueError, OverflowError, KeyError) as error:
             raise NotGguf(f"{path} is no GGUF file that can be read: {error}") from None
 
@@ -160,14 +179,24 @@ def read_gguf(path: Path) -> GgufFile:
 class _Head:
     """Reads a file's head from its beginning."""
 
-    def __init__(self, content: mmap.mmap, path: Path) -> None:
+    def __init__(self, content: mmap.mmap) -> None:
         self._content = content
         self._place = 0
 
+    def read_missing_sizes(self) -> list[str]:
+        _, num_values = self._counts()
+        architecture, keys = "", set[str]()
+        for _ in range(num_values):
+            key, (kind,) = self._string(), self._take("<I")
+            if key == "general.architecture" and kind == _STRING:
+                architecture = self._string()
+            else:
+                self._skip(kind)
+                keys.add(key)
+        return [key for size in SIZES if (key := f"{architecture}.{size}") not in keys]
+
     def read(self) -> GgufFile:
-        magic, version, num_tensors, num_values = self._take("<IIQQ")
-        if magic != _MAGIC or version not in (2, 3):
-            raise ValueError("it does not begin as one of version 2 or 3")
+        num_tensors, num_values = self._counts()
         architecture, alignment = "", _ALIGNMENT
         rotation_keys: dict[str, float | str] = {}
         for _ in range(num_values):
@@ -199,6 +228,13 @@ class _Head:
             else:
                 tensors[known] = placed
         return GgufFile(architecture, tensors, tuple(others), rotation_keys, rotation_tensors)
+
+    def _counts(self) -> tuple[int, int]:
+        """Return the numbers of tensors and of keys, which the file begins with."""
+        magic, version, num_tensors, num_values = self._take("<IIQQ")
+        if magic != _MAGIC or version not in (2, 3):
+            raise ValueError("it does not begin as one of version 2 or 3")
+        return num_tensors, num_values
 
     def _tensor(self) -> tuple[str, GgufTensor]:
         name, (num_dimensions,) = self._string(), self._take("<I")

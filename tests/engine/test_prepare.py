@@ -9,14 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from gguf import GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import quantize
 
 from adapters.peft_format import read_adapter
 from engine.config import UnsupportedModel, load_model_config, model_digest
+from engine.config.gguf_file import missing_sizes
 from engine.prepare.folder import SourceNote, make_folder, prepare
 from engine.prepare.random_model import ADAPTER_FOLDER, RANK
-from engine.prepare.sources import PreparationFailed, demo_file
+from engine.prepare.sources import PreparationFailed, demo_file, keeps_blocks
 from tests.demo import QUESTIONS, chat_ids, demo_model_dir
 from tests.engine.harness import engine_config, greedy, run_engine
 
@@ -155,6 +158,31 @@ def test_a_model_that_was_converted_before_keeps_its_digest(tmp_path: Path) -> N
     before = model_digest(out)
     assert prepare(str(source), out) == out
     assert model_digest(out) == before
+
+
+@pytest.mark.parametrize("converts", [False, True])
+@pytest.mark.parametrize("lacking", [("block_count",), ("embedding_length", "attention.head_count"), ()])
+def test_a_gguf_file_that_does_not_say_how_large_its_model_is_is_refused_by_key(
+    lacking: tuple[str, ...], converts: bool, tmp_path: Path
+) -> None:
+    source = tmp_path / "some.gguf"
+    writer = GGUFWriter(source, "llama")
+    for key in ("context_length", "block_count", "embedding_length", "feed_forward_length", "attention.head_count"):
+        if key not in lacking:
+            writer.add_uint32(f"llama.{key}", 8)
+    number = GGMLQuantizationType.Q8_0
+    writer.add_tensor("blk.0.attn_q.weight", quantize(np.zeros((32, 32), np.float32), number), raw_dtype=number)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert keeps_blocks(source)
+    keys = [f"llama.{key}" for key in lacking]
+    assert missing_sizes(source) == keys
+    if lacking:
+        with pytest.raises(PreparationFailed, match=f"some.gguf does not say .*: it lacks {', '.join(keys)}$"):
+            prepare(str(source), tmp_path / "out", converts=converts)
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_gguf_file_is_converted_where_that_is_asked_for(tmp_path: Path, full: bool) -> None:
