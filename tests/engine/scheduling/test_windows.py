@@ -215,3 +215,44 @@ def test_batch_work_gives_back_the_cache_where_all_layers_have_windows() -> None
     for _ in range(50):
         step()
     assert scheduler.num_running == 24 and scheduler.totals.preemptions == 0
+
+
+def test_a_prompt_goes_on_by_less_of_it_while_there_is_room_for_no_more() -> None:
+    """A step computes 16 tokens, and the first 44 have room in the table with a window from the start. While no block
+    is free, the third step computes half as many."""
+    layout, batched = FULL_AND_SIX, 16
+    limits = Limits(
+        max_num_seqs=2,
+        max_batched_tokens=batched,
+        max_waiting=4,
+        max_model_len=80,
+        vocab_size=VOCAB,
+        eos_token_ids=frozenset({EOS}),
+        token_bytes=1,
+    )
+    blocks = BlockManager(41, SIZE, layout, num_ahead=2 * batched)
+    scheduler = Scheduler(blocks, NoSlots(), limits, lambda: 0.0)
+    runner = HashingRunner(41, SIZE, lambda slot: LoadedAdapter("", {}, 0), layout.windows)
+    request = GenerateRequest("r", [number % VOCAB for number in range(64)], SamplingParams(8, ignore_eos=True), "a")
+    assert scheduler.add(request, seed=3) is None
+    found: list[int] = []
+
+    def step() -> int:
+        plan = scheduler.schedule()
+        scheduler.launched(plan)
+        for delta in scheduler.commit(plan, runner.run(plan)).deltas:
+            found.extend(delta.token_ids)
+        return sum(chunk.num_tokens for chunk in plan.prefills)
+
+    assert [step(), step()] == [16, 16]
+    others = [sequence([number]) for number in range(blocks.num_free // 2)]  # each of a block in both tables
+    assert all(blocks.start(other, num_spare=0, use_cache=False) for other in others)
+    assert blocks.num_free == 0
+    assert step() == 8
+    for other in others:
+        blocks.release(other)
+    assert step() == 16
+    while not scheduler.is_empty:
+        step()
+        scheduler.check_integrity()
+    assert found == expected_choice(request, 3, windows=layout.windows).shown
