@@ -16,6 +16,7 @@ from engine.lora.layer import GROUPS, Group, LoadedAdapter
 from engine.transfers import Transfers
 from kernels.gpu.lora import MAX_PROJECTIONS, SlotTable
 
+ALIGNED_BYTES = 16
 PROJECTIONS = tuple(name for group in GROUPS for name in group)
 
 
@@ -98,4 +99,5 @@ def _entries(
             addresses[:, layer, first + p] = a.data_ptr(), b.data_ptr()
             ranks[layer, first + p] = b.shape[-2]
             scalings[layer, first + p] = scaling
+    assert not (addresses % ALIGNED_BYTES).any(), "the kernels read 16 bytes at once from where a matrix begins"
     return addresses, ranks, scalings

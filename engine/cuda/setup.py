@@ -175,10 +175,6 @@ def check_model(model: ModelConfig, dtype: torch.dtype) -> None:
     """
     if model.has_sinks:
         raise UnsupportedModel(f"config.json: attention of {model.family} has sinks, which needs a CPU for now")
-    if model.shared_gate:
-        raise UnsupportedModel(
-            f"config.json: the shared expert of {model.family} has a factor of its own, which needs a CPU for now"
-        )
     if model.head_dim % 16 or model.head_dim > LARGEST_HEAD:
         raise UnsupportedModel(
             f"config.json: head_dim is {model.head_dim}; on a GPU a multiple of 16 up to {LARGEST_HEAD}"
@@ -189,6 +185,6 @@ def check_model(model: ModelConfig, dtype: torch.dtype) -> None:
             f"config.json: {group} heads share a key (num_attention_heads over num_key_value_heads); on a GPU at most "
             f"{LARGEST_GROUP}"
         )
-    widths = {width for shape in shapes_of(model).values() for width in shape}
+    widths = {width for name, shape in shapes_of(model).items() if name != model.shared_gate for width in shape}
     if any(width * dtype.itemsize % ALIGNED_BYTES for width in widths):
         raise UnsupportedModel(f"config.json: the projections' widths {sorted(widths)} must be multiples of 8 on a GPU")

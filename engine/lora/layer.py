@@ -29,6 +29,9 @@ EXPERTS_GATE_UP: Group = ("experts.gate_proj", "experts.up_proj")
 EXPERTS_DOWN: Group = ("experts.down_proj",)
 EXPERT_GROUPS = (EXPERTS_GATE_UP, EXPERTS_DOWN)  # of which an adapter has a matrix for each expert
 
+ALIGNED_ELEMENTS = 8
+"""The number of elements at whose multiples each matrix begins: 16 bytes in 16 bits, which kernels read at once."""
+
 
 def groups_of(config: ModelConfig) -> Sequence[Group]:
     """Return the groups of a model's projections."""
@@ -60,6 +63,11 @@ class _Matrix(NamedTuple):
     @property
     def last(self) -> int:
         return self.first + (self.num_experts or 1) * self.rows * self.columns
+
+    @property
+    def next(self) -> int:
+        """The place of the matrix after this one. Only where a projection has few outputs is there a gap."""
+        return -(-self.last // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
 
     def of(self, buffers: Tensor) -> Tensor:
         """Return a view [..., rows, columns] of buffers [..., elements], or [..., experts, rows, columns]."""
@@ -110,13 +118,13 @@ class AdapterLayout:
             if rank:
                 each = num_experts if group in EXPERT_GROUPS else None
                 shrinks[layer, group] = _Matrix(end, rank, targets[group[0]][0], each)
-                end = shrinks[layer, group].last
+                end = shrinks[layer, group].next
         self.num_shrink_elements = end
         for (layer, group), a in shrinks.items():
             bs = []
             for p in adapted[layer, group]:
                 bs.append(_Matrix(end, ranks[layer, group[p]], targets[group[p]][1], a.num_experts))
-                end = bs[-1].last
+                end = bs[-1].next
             self._groups[layer, group] = (tuple(adapted[layer, group]), a, tuple(bs))
         self.num_elements = end
         self.num_ranks = sum(a.rows for _, a, _ in self._groups.values())

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.config import EngineConfig, ModelConfig, UnsupportedModel
+from engine.config import EngineConfig, ModelConfig
 from engine.cuda.setup import build_cuda
 from engine.device import Device
 from tests.engine.cuda.recording import CountingCudaAccelerator, RecordingAccelerator
 from tests.engine.harness import greedy, run_engine
 from tests.engine.models.general import AdaptedBase
-from tests.engine.models.test_hybrids import ADAPTERS
+from tests.engine.models.test_hybrids import ADAPTERS, ON_EXPERTS
 from tests.engine.models.tiny import FAMILIES
 
 SIZES = {"max_batched_tokens": 16, "max_num_seqs": 3, "max_adapters": 4, "max_adapter_rank": 8, "max_model_len": 64}
@@ -42,8 +42,18 @@ def test_chunks_decodes_and_snapshots_equal_transformers_and_peft(name: str, tmp
     assert answers["/again"].final.usage.cached_tokens == 16
 
 
-def test_the_factor_of_a_shared_expert_is_refused(tmp_path: Path) -> None:
-    config_class, _, changes = FAMILIES["qwen3.5-moe"]
-    base = AdaptedBase(tmp_path, config_class.model_type, {}, **changes)
-    with pytest.raises(UnsupportedModel, match="the shared expert of qwen3_5_moe_text"):
-        run_engine(base.config(decoder="own", **SIZES), [], build_device=build)
+@pytest.mark.filterwarnings("ignore:The following .* keys did not match:RuntimeWarning")
+@pytest.mark.parametrize("name", ["qwen3.5-moe", "qwen3-next"])
+def test_a_shared_expert_with_a_factor_of_its_own_equals_peft(name: str, tmp_path: Path, full: bool) -> None:
+    """The factor has one output, beside which matrices of adapters lie, and layers after it have more."""
+    if name == "qwen3-next" and not (full or torch.cuda.is_available()):
+        pytest.skip("make long-kernels")
+    config_class, _, changes = FAMILIES[name]
+    layers = ["linear_attention", "full_attention"]
+    small = {"num_hidden_layers": 2, "hidden_size": 32, "head_dim": 16, "layer_types": layers}
+    adapters = {"shared": ON_EXPERTS["shared"] | {"r": 5}, "experts": ON_EXPERTS["experts"]}
+    base = AdaptedBase(tmp_path, config_class.model_type, adapters, **(changes | small))
+    requests = base.requests((17, 2), 2)
+    config = base.config(decoder="own", **SIZES)
+    answers = run_engine(config, requests[::2], {2: requests[1::2]}, build_device=build)
+    base.assert_follow(requests, answers)

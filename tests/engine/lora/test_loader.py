@@ -16,7 +16,7 @@ from adapters.ref import content_key
 from adapters.remote_store import RemoteStore
 from adapters.store import AdapterStore
 from engine.config import ModelConfig, RopeParameters
-from engine.lora.layer import LoadedAdapter
+from engine.lora.layer import AdapterLayout, LoadedAdapter
 from engine.lora.loader import AdapterLoader, HostTier, loading_executor
 
 MODEL = ModelConfig("llama", 100, 16, 24, 2, 4, 2, 4, 1e-6, RopeParameters(1e4), 64, True)
@@ -92,6 +92,23 @@ def test_adapters_of_equal_ranks_share_their_layout(files: Files) -> None:
     loader = files.loader()
     one, same, other = (loader.load(files.add(rank, scale=scale)) for rank, scale in ((4, 1), (4, 2), (8, 1)))
     assert one.layout is same.layout is not other.layout
+
+
+def test_each_matrix_begins_where_16_bytes_may_be_read_at_once() -> None:
+    """Also after a matrix of one output, such as that of the factor of a shared expert."""
+    targets = {"gate": (16, 1), "q_proj": (16, 16)}
+    ranks = {(layer, name): rank for layer in range(2) for name, rank in (("gate", 5), ("q_proj", 3))}
+    layout = AdapterLayout(ranks, targets, [("gate",), ("q_proj",)])
+    weights = torch.zeros(layout.num_elements, dtype=torch.bfloat16)
+    matrices = [matrix for group in layout.groups_of(weights).values() for matrix in (group.a, *group.bs)]
+    for matrix in matrices:
+        assert (matrix.data_ptr() - weights.data_ptr()) % 16 == 0
+        matrix += 1
+    assert weights.max() == 1, "no two of them overlap"
+    spans = [span for layer in range(2) for span in layout.spans_of(layer)]
+    for first, last in spans:
+        weights[first:last] = 0
+    assert len(spans) == 4 and not weights.any()
 
 
 def test_what_overflows_the_engines_numbers_is_refused_by_its_place(files: Files) -> None:
