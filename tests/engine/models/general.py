@@ -45,6 +45,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granitemoe": EXPERTS | {"embedding_multiplier": 6.0, "attention_multiplier": 0.05, "residual_multiplier": 0.3},
     # sinks, and windows in every other layer
     "gpt_oss": EXPERTS | {"head_dim": 16, "sliding_window": 20},
+    # attention and feed-forward part from one LayerNorm, neighbours rotated together, queries and keys normed by head
+    "cohere": {"use_qk_norm": True, "logit_scale": 0.5},
+    # windows, and layers without rotation that see everything
+    "cohere2": {
+        "logit_scale": 0.5,
+        "sliding_window": 20,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
     # capped scores and logits
     "gemma2": {"head_dim": 16, "sliding_window": 20},
 }
@@ -63,6 +71,11 @@ ADAPTED: dict[str, dict[str, LoraConfig]] = {
     "qwen3_moe": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
     "mixtral": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
     "granitemoe": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
+    "cohere": {"all": LoraConfig(r=5, lora_alpha=7, target_modules="all-linear")},
+    "cohere2": {
+        "all": LoraConfig(r=5, lora_alpha=7, target_modules="all-linear"),
+        "mlp": LoraConfig(r=3, lora_alpha=9, target_modules=["up_proj", "o_proj"], rank_pattern={"o_proj": 6}),
+    },
     "gemma2": {"all": LoraConfig(r=4, lora_alpha=8, target_modules="all-linear")},
     "gpt_oss": {"attention": LoraConfig(r=4, lora_alpha=8, target_modules=ATTENTION)},
 }

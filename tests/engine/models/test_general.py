@@ -53,18 +53,20 @@ def starcoder(tmp_path_factory: pytest.TempPathFactory) -> AdaptedBase:
     return AdaptedBase(tmp_path_factory.mktemp("starcoder"), "starcoder2")
 
 
-def test_preempted_requests_and_cached_prefixes_lose_nothing(starcoder: AdaptedBase) -> None:
+@pytest.mark.parametrize("family", ["starcoder2", "cohere2"])
+def test_preempted_requests_and_cached_prefixes_lose_nothing(family: str, tmp_path: Path) -> None:
     """The cache suffices for few of the requests: they take turns, and find what others have left."""
-    requests = [*starcoder.requests((3, 33), 40), *starcoder.requests((33,), 9)]
+    base = AdaptedBase(tmp_path, family)
+    requests = [*base.requests((3, 33), 40), *base.requests((33,), 9)]
     again = [greedy(f"{r.request_id}/again", [*r.prompt_token_ids, 5], 8, adapter=r.adapter) for r in requests[3:6]]
     requests = requests[:6]
     block_bytes = 2 * 3 * 2 * 8 * 4 * BLOCK
-    config = starcoder.config(kv_cache_bytes=block_bytes * 12, max_model_len=190)
+    config = base.config(kv_cache_bytes=block_bytes * 12, max_model_len=190)
     events = run_events(config, requests, {70: again})
     assert max(event.preemptions_total for event in events if isinstance(event, EngineStats)) > 0
     answers = collect(events)
     assert any(answers[request.request_id].final.usage.cached_tokens for request in again)
-    starcoder.assert_follow([*requests, *again], answers)
+    base.assert_follow([*requests, *again], answers)
 
 
 def test_drafts_leave_texts_as_they_are(starcoder: AdaptedBase) -> None:
