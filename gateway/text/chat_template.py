@@ -17,6 +17,8 @@ Message = dict[str, Any]
 Sources = str | Mapping[str, str]
 """The text of a template, or texts by name: `default` and `tool_use`."""
 
+TOOLS = frozenset({"tools", "xml_tools"})
+"""The variables in which a template gets the tools of a request: that of most, and that of SmolLM3's."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")  # names under which a message may have its reasoning
 _END_OF_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # its last space tells whether the template keeps spaces
 
@@ -78,7 +80,7 @@ class ChatTemplate:
         return template.render(
             {
                 "messages": messages,
-                "tools": tools,
+                **dict.fromkeys(TOOLS, tools),
                 "documents": None,
                 "add_generation_prompt": add_generation_prompt,
                 **self._special_tokens,

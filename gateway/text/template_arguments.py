@@ -17,7 +17,7 @@ _RENDERERS = frozenset(
     {
         *("add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents", "kwargs"),
         *("max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors"),
-        *("sanitize_control_tokens", "self", "tokenize", "tokenizer_kwargs", "tools", "truncation"),
+        *("sanitize_control_tokens", "self", "tokenize", "tokenizer_kwargs", "tools", "truncation", "xml_tools"),
     }
 )
 """Variables that every template gets, and the parameters of transformers' `apply_chat_template`."""

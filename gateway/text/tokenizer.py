@@ -12,7 +12,7 @@ import msgspec
 from tokenizers import Tokenizer as BackendTokenizer
 
 from gateway.domain.errors import InvalidRequest
-from gateway.text.chat_template import ChatTemplate, Message, Sources
+from gateway.text.chat_template import TOOLS, ChatTemplate, Message, Sources
 from gateway.text.options import USUAL, Rendering
 from gateway.text.pieces import Pieces
 from gateway.text.system_messages import LATE_SYSTEM, has_late_system, without_late_system
@@ -21,7 +21,7 @@ from gateway.text.thinking import BEGIN
 from gateway.text.token_text import TokenText
 from gateway.text.tokenizer_files import BadTokenizer, read_tokenizer
 from gateway.text.tools.formats import TemplateTools, template_tools
-from gateway.text.tools.prompt import as_plain_messages, with_call_ids
+from gateway.text.tools.prompt import as_plain_messages, with_call_ids, with_calls_as_content
 from gateway.text.tools.tool import Tool
 
 # The library encodes one prompt at a time: threads of the library's own would be woken for nothing. Read when it first
@@ -67,7 +67,7 @@ class Tokenizer:
         source = _source_for_tools(templates)
         self.thinks = BEGIN in source
         """True if the chat template has thinking before an answer."""
-        self.tools = self._template_tools(source)
+        self.tools = self._template_tools(source if TOOLS.intersection(reads) else "")
         """The way in which the chat template treats tools."""
 
     @classmethod
@@ -111,6 +111,8 @@ class Tokenizer:
         try:
             if self.tools.is_native:
                 messages = with_call_ids(messages, self.tools.format)
+                if not self.tools.shows_calls:
+                    messages = with_calls_as_content(messages, self.tools.format)
                 described = [tool.described() for tool in tools] or None
             else:
                 messages = as_plain_messages(messages, tools, self.tools.format)

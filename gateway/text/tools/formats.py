@@ -76,12 +76,27 @@ MISTRAL = CallFormat(
 """Mistral 7B v0.3 to Nemo; the trigger is a special token."""
 
 
+GRANITE = CallFormat(
+    trigger="<|tool_call|>",
+    opening="[",
+    before_name='{"name": "',
+    before_arguments='", "arguments": ',
+    end="}",
+    separator=", ",
+    closing="]",
+)
+"""Granite 3; the trigger is a special token."""
+
+
 class TemplateTools(msgspec.Struct, frozen=True):
     """The way in which a chat template treats tools."""
 
     format: CallFormat
     is_native: bool
     """True if the template shows tools to the model by itself; else `prompt` has to."""
+    shows_calls: bool = True
+    """False if a template that shows tools shows no calls of earlier turns, as Granite 3's and SmolLM3's: they are put
+    into the content."""
     trigger_id: int | None = None
     """The id of the format's trigger, where that is a special token."""
 
@@ -94,14 +109,18 @@ def template_tools(template: str | None) -> TemplateTools:
 
     A template whose format is not known here counts as one that knows no tools.
     """
-    if not template or not re.search(r"\btools\b", template):
+    if not template or not re.search(r"\b(xml_)?tools\b", template):
         return NO_TOOLS
+    form = _format_of(template)
+    return NO_TOOLS if form is None else TemplateTools(form, is_native=True, shows_calls="tool_calls" in template)
+
+
+def _format_of(template: str) -> CallFormat | None:
     if "[TOOL_CALLS]" in template and "[ARGS]" not in template:
         opening = MISTRAL.opening if "[TOOL_CALLS] " in template else MISTRAL.opening.strip()
-        return TemplateTools(msgspec.structs.replace(MISTRAL, opening=opening), is_native=True)
-    if "<tool_call>" in template:
-        is_known = "arguments" in template and "<function=" not in template
-        return TemplateTools(HERMES, is_native=True) if is_known else NO_TOOLS
-    if "ipython" in template and '"parameters": ' in template:
-        return TemplateTools(LLAMA, is_native=True)
-    return NO_TOOLS
+        return msgspec.structs.replace(MISTRAL, opening=opening)
+    if GRANITE.trigger in template and "<|start_of_role|>" in template:
+        return GRANITE
+    if HERMES.trigger in template:
+        return HERMES if "arguments" in template and "<function=" not in template else None
+    return LLAMA if "ipython" in template and '"parameters": ' in template else None

@@ -53,6 +53,11 @@ def with_call_ids(messages: list[Message], form: CallFormat) -> list[Message]:
     return given
 
 
+def with_calls_as_content(messages: list[Message], form: CallFormat) -> list[Message]:
+    """Return the messages with calls as the model writes them, for a template that shows no calls of earlier turns."""
+    return [_without_calls(message, form) for message in messages]
+
+
 def _without_calls(message: Message, form: CallFormat) -> Message:
     if "tool_calls" not in message:
         return message

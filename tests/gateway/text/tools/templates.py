@@ -47,3 +47,46 @@ PLAIN = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+# Written anew after the chat templates that IBM's Granite 3.3, Hugging Face's SmolLM3 and Qwen3 are published with, all
+# under Apache-2.0: special tokens, variables, roles and their order are those, and words are fewer.
+
+GRANITE_3 = (
+    "{% if tools and not available_tools %}{% set available_tools = tools %}{% endif %}"
+    "<|start_of_role|>system<|end_of_role|>Call with <|tool_call|> and a JSON list.<|end_of_text|>\n"
+    "{% if available_tools %}<|start_of_role|>available_tools<|end_of_role|>{{ available_tools | tojson(indent=4) }}"
+    "<|end_of_text|>\n{% endif %}"
+    "{% for message in messages %}"
+    "<|start_of_role|>{{ message['role'] }}<|end_of_role|>{{ message['content'] }}<|end_of_text|>\n"
+    "{% if loop.last and add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}{% endfor %}"
+)
+
+SMOLLM_3 = (
+    "<|im_start|>system\n{% if messages[0].role == 'system' %}{{ messages[0].content + '\n\n' }}{% endif %}"
+    "{% if xml_tools or python_tools %}### Tools\n\n{% if xml_tools %}<tools>\n"
+    "{% for tool in xml_tools[:] %}{{ tool | string }}\n{% endfor %}</tools>\n\nFor each function call:\n<tool_call>\n"
+    '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>{% endif %}\n\n{% endif %}<|im_end|>\n'
+    "{% for message in messages %}{% set content = message.content if message.content is string else '' %}"
+    "{% if message.role == 'user' %}<|im_start|>user\n{{ content }}<|im_end|>\n"
+    "{% elif message.role == 'assistant' %}<|im_start|>assistant\n{{ content.lstrip('\n') }}<|im_end|>\n"
+    "{% elif message.role == 'tool' %}<|im_start|>user\n{{ content }}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}"
+    "<think>\n\n</think>\n{% endif %}{% endif %}"
+)
+
+QWEN_3 = (
+    "{% if tools %}<|im_start|>system\n# Tools\n<tools>\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    "</tools>\nFor each call:\n<tool_call>\n"
+    '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n{% endif %}'
+    "{% for message in messages %}{% if message.role == 'user' %}<|im_start|>user\n{{ message.content }}<|im_end|>\n"
+    "{% elif message.role == 'assistant' %}<|im_start|>assistant\n"
+    "{% if message.reasoning_content %}<think>\n{{ message.reasoning_content.strip('\n') }}\n</think>\n\n{% endif %}"
+    "{{ message.content }}{% for call in message.tool_calls or [] %}{% set call = call.function %}"
+    """{{ '\n<tool_call>\n{"name": "' }}{{ call.name }}", "arguments": {{ call.arguments | tojson }}}\n</tool_call>"""
+    "{% endfor %}<|im_end|>\n"
+    "{% elif message.role == 'tool' %}{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user"
+    "{% endif %}{{ '\n<tool_response>\n' + message.content + '\n</tool_response>' }}"
+    "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}"
+    "<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)

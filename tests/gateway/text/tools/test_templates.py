@@ -12,6 +12,7 @@ from engine.protocol import Delta
 from gateway.backends.text.calling_choice import calling_choices
 from gateway.domain.errors import InvalidRequest
 from gateway.text.options import PLAIN
+from gateway.text.thinking import ThinkingText
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools import formats
 from gateway.text.tools.formats import template_tools
@@ -49,6 +50,9 @@ def tokenizer_of(template: str, folder: Path) -> Tokenizer:
         (templates.QWEN, formats.HERMES, True),
         (templates.LLAMA, formats.LLAMA, True),
         (templates.MISTRAL, formats.MISTRAL, True),
+        (templates.GRANITE_3, formats.GRANITE, True),
+        (templates.SMOLLM_3, formats.HERMES, True),
+        (templates.QWEN_3, formats.HERMES, True),
         (templates.PLAIN, formats.HERMES, False),
         ("{{ tools }} <tool_call><function=name> arguments", formats.HERMES, False),
         ("{{ tools }}, in a way of its own", formats.HERMES, False),
@@ -89,6 +93,75 @@ def test_mistral_is_given_ids_of_its_length(tmp_path: Path):
     assert f'"call_id": "{short}"' in shown
 
 
+TOLD = {
+    "granite 3": (
+        templates.GRANITE_3,
+        (
+            '<|start_of_role|>available_tools<|end_of_role|>[\n    {\n        "type": "function"',
+            '<|start_of_role|>assistant<|end_of_role|>Let me see.\n<|tool_call|>[{"name": "get_weather", '
+            '"arguments": {"city": "Nice"}}, {"name": "get_time", "arguments": {}}]'
+            "<|end_of_text|>\n<|start_of_role|>tool<|end_of_role|>get_weather<|end_of_text|>\n"
+            "<|start_of_role|>tool<|end_of_role|>get_time<|end_of_text|>\n",
+        ),
+        '<|tool_call|>[{"name": "get_time", "arguments": {}}, {"name": "get_weather", "arguments": {"city": "Nice"}}]',
+    ),
+    "smollm 3": (
+        templates.SMOLLM_3,
+        (
+            "<tools>\n{'type': 'function', 'function': {'name': 'get_weather'",
+            '<|im_start|>assistant\nLet me see.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Nice"}}\n'
+            '</tool_call>\n<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call><|im_end|>\n'
+            "<|im_start|>user\nget_weather<|im_end|>\n",
+        ),
+        '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Nice"}}\n</tool_call>',
+    ),
+    "qwen 3": (
+        templates.QWEN_3,
+        (
+            '<tools>\n{"type": "function", "function": {"name": "get_weather"',
+            "<|im_start|>assistant\n<think>\nTwo calls.\n</think>\n\nLet me see.\n"
+            '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Nice"}}\n</tool_call>\n',
+            "<|im_start|>user\n<tool_response>\nget_weather\n</tool_response>\n<tool_response>\nget_time\n"
+            "</tool_response><|im_end|>\n",
+        ),
+        '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Nice"}}\n</tool_call>',
+    ),
+}
+"""By model: a chat template, what it shows of a conversation with tools and reasoning, and how the model calls two."""
+
+
+@pytest.mark.parametrize("model", TOLD)
+def test_a_conversation_with_tools_and_reasoning_is_shown_and_an_answer_read_as_the_model_was_trained(
+    model: str, tmp_path: Path
+):
+    template, shown, written = TOLD[model]
+    tokenizer = tokenizer_of(template, tmp_path / "m")
+    calls = (call("get_weather", {"city": "Nice"}), call("get_time", {}, "b"))
+    conversation = answered(*calls, said="Let me see.")
+    conversation[1]["reasoning_content"] = "Two calls."
+    prompt = tokenizer.render_chat(conversation, [WEATHER, TIME])
+    for part in shown:
+        assert part in prompt
+    assert ("get_weather" in tokenizer.render_chat([USER], [WEATHER])) and "tools>" not in tokenizer.render_chat([USER])
+
+    thinking, reply = ThinkingText(is_open=False), f"<think>\nTwo.\n</think>\n\nOn it.\n{written}"
+    parts = [*thinking.push(reply), *thinking.finish()]
+    assert parts[0] == ("thinking", "Two.") and thinking.has_thought
+    text = "".join(text for kind, text in parts if kind == "text")
+    use = ToolUse((WEATHER, TIME), frozenset({WEATHER.name, TIME.name}))
+    ids = tokenizer.encode_text(text)
+    assert read(tokenizer, ids, use) == ("On it.", ["get_time", "get_weather"], '{}{"city": "Nice"}')
+
+
+def test_a_template_that_writes_of_tools_and_is_given_none_is_no_native_one(tmp_path: Path):
+    template = templates.SMOLLM_3.replace("xml_tools", "my_tools")
+    tokenizer = tokenizer_of(template, tmp_path / "m")
+    assert tokenizer.tools == formats.NO_TOOLS
+    assert '{"type": "function", "function": {"name": "get_time"' in tokenizer.render_chat([USER], [TIME])
+
+
 def with_trigger_token(folder: Path) -> Tokenizer:
     """Return a tokenizer whose template's trigger is one of its special tokens."""
     tokenizer = tokenizer_of("{{ tools }} [TOOL_CALLS] [", folder)
@@ -98,9 +171,12 @@ def with_trigger_token(folder: Path) -> Tokenizer:
     return Tokenizer.from_folder(folder)
 
 
-def read(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[str], str]:
+ONE_TOOL = ToolUse((TIME,), frozenset({TIME.name}))
+
+
+def read(tokenizer: Tokenizer, ids: list[int], use: ToolUse = ONE_TOOL) -> tuple[str, list[str], str]:
     """Return the content of a completion, the names of its calls, and their arguments."""
-    (choice,) = calling_choices(1, tokenizer, ToolUse((TIME,), frozenset({TIME.name})), (), min_tokens=0, style=PLAIN)
+    (choice,) = calling_choices(1, tokenizer, use, (), min_tokens=0, style=PLAIN)
     pieces = [choice.push(Delta("r", [token_id], number)) for number, token_id in enumerate(ids, 1)]
     pieces.append(choice.end("stop"))
     calls = [call for piece in pieces if piece for call in piece.calls]
