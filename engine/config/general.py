@@ -85,12 +85,13 @@ def linear_modules(
     """Return the modules that adapters may target, as (short name, in_features, out_features).
 
     matrices: the name of each linear module, and the shape [out, in] of its weight. A module counts if it is in each
-    layer with one shape, since an adapter's fit is checked for all layers alike; parts of experts do not count.
+    layer with one shape, since an adapter's fit is checked for all layers alike; parts of experts do not count, and
+    neither do norms with a weight for each head (Command R).
     """
     shapes: dict[str, dict[int, tuple[int, ...]]] = {}
     for name, shape in matrices:
         key = module_key(name)
-        if key is not None and len(shape) == 2 and not is_of_expert(key[1]):
+        if key is not None and len(shape) == 2 and not is_of_expert(key[1]) and not key[1].endswith("norm"):
             shapes.setdefault(key[1], {})[key[0]] = shape
     found = []
     for short, by_layer in shapes.items():

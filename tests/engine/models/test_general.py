@@ -53,19 +53,27 @@ def starcoder(tmp_path_factory: pytest.TempPathFactory) -> AdaptedBase:
     return AdaptedBase(tmp_path_factory.mktemp("starcoder"), "starcoder2")
 
 
-@pytest.mark.parametrize("family", ["starcoder2", "cohere2"])
-def test_preempted_requests_and_cached_prefixes_lose_nothing(family: str, tmp_path: Path) -> None:
+def test_preempted_requests_and_cached_prefixes_lose_nothing(starcoder: AdaptedBase) -> None:
     """The cache suffices for few of the requests: they take turns, and find what others have left."""
-    base = AdaptedBase(tmp_path, family)
-    requests = [*base.requests((3, 33), 40), *base.requests((33,), 9)]
+    requests = [*starcoder.requests((3, 33), 40), *starcoder.requests((33,), 9)]
     again = [greedy(f"{r.request_id}/again", [*r.prompt_token_ids, 5], 8, adapter=r.adapter) for r in requests[3:6]]
     requests = requests[:6]
     block_bytes = 2 * 3 * 2 * 8 * 4 * BLOCK
-    config = base.config(kv_cache_bytes=block_bytes * 12, max_model_len=190)
+    config = starcoder.config(kv_cache_bytes=block_bytes * 12, max_model_len=190)
     events = run_events(config, requests, {70: again})
     assert max(event.preemptions_total for event in events if isinstance(event, EngineStats)) > 0
     answers = collect(events)
     assert any(answers[request.request_id].final.usage.cached_tokens for request in again)
+    starcoder.assert_follow([*requests, *again], answers)
+
+
+def test_cached_prefixes_of_layers_with_and_without_windows_are_gone_on_from(tmp_path: Path) -> None:
+    base = AdaptedBase(tmp_path, "cohere2")
+    requests = base.requests((40, 75), 6)
+    again = [greedy(f"{r.request_id}/again", [*r.prompt_token_ids, 5], 8, adapter=r.adapter) for r in requests]
+    answers = run_engine(base.config(max_batched_tokens=CHUNK), requests, {12: again})
+    cached = [answers[request.request_id].final.usage.cached_tokens for request in again]
+    assert cached == [32] * 3 + [64] * 3
     base.assert_follow([*requests, *again], answers)
 
 
