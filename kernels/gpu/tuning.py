@@ -148,6 +148,8 @@ def shrink_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: to
 def expand_blocks(out_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
     """Return the blocks of an expand. out_features: the outputs of all projections of the group together."""
     rule = ExpandBlocks(256, 1, 1, 1) if block_m == 2 else ExpandBlocks(128, 4, num_warps=4, num_stages=2)
+    if out_features < 16:  # the factor of a shared expert: wider tiles would be padding, which takes registers
+        rule = rule._replace(block_n=16, tiles=1)
     return rule._replace(**_measured(device, expand_key(out_features, block_m, dtype)))
 
 
