@@ -30,7 +30,7 @@ RANKS_AND_WIDTHS = [
     if DEVICE.type == "cuda" or dtype == torch.float32 or rank in (1, 16, 33, 127)
 ]
 # in, outs of the group: not multiples of any block, more than one split, one to three projections
-SHAPES = [(64, (64,)), (104, (24, 8)), (1032, (144, 40, 264)), (2104, (136, 8, 8))]
+SHAPES = [(64, (64,)), (72, (1,)), (104, (24, 8)), (1032, (144, 40, 264)), (2104, (136, 8, 8))]
 LARGE_SHAPES = [(4096, (4096, 1024, 1024)), (4096, (14336, 14336)), (14336, (4096,))]
 
 
