@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.gateway.live import LiveGateway, Tenant, make_operator_key, make_tenant
+from tests.gateway.live import FakeEngine, LiveGateway, Tenant, make_operator_key, make_tenant
 from tests.gateway.model_folder import make_model_folder
 from tests.installation.databases import Databases
-from tests.installation.live_gateway import running_gateways
+from tests.installation.live_gateway import AnyEngine, gateways_with
 
 
 class House(msgspec.Struct, frozen=True):
@@ -35,16 +35,29 @@ def house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @contextmanager
-def open_house(dsn: str, folder: Path, tokens_per_s: int = 500, max_body_bytes: int = 1 << 20) -> Iterator[House]:
-    """Serve over a new database until the context is left."""
+def open_house(
+    dsn: str,
+    folder: Path,
+    tokens_per_s: int = 500,
+    max_body_bytes: int = 1 << 20,
+    make_engine: Callable[[str, Path], AnyEngine] | None = None,
+) -> Iterator[House]:
+    """Serve over a new database until the context is left.
+
+    make_engine: as for `gateways_with`; None: a fake engine in a process of its own, with `tokens_per_s`.
+    """
+
+    def make_fake(endpoint: str, model_dir: Path) -> FakeEngine:
+        return FakeEngine(endpoint, model_dir, "--tokens-per-s", str(tokens_per_s))
+
     model_dir = make_model_folder(folder / "model")
     acme = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     globex = asyncio.run(make_tenant(dsn, "globex", "poet", "2"))
     operator_key = asyncio.run(make_operator_key(dsn))
-    with running_gateways(
+    with gateways_with(
+        make_engine or make_fake,
         dsn,
         model_dir,
-        engine_flags=("--tokens-per-s", str(tokens_per_s)),
         data_dir=folder,
         max_body_bytes=max_body_bytes,
         max_failed_keys=0,  # whole tests come from one address here

@@ -62,6 +62,12 @@ class LiveGateway:
         return sum(backend.num_in_flight for pool in self._services.pools.values() for backend in pool.backends)
 
     @property
+    def is_copying(self) -> bool:
+        """Whether copies of requests for shadow targets run or wait."""
+        assert self._services is not None
+        return not self._services.pipeline.shadows.is_idle
+
+    @property
     def num_connections(self) -> int:
         """The number of open connections of clients."""
         assert self._server is not None

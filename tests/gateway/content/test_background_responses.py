@@ -3,25 +3,69 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import asyncpg
 import httpx
 import pytest
 
+from engine.fake import FakeCore
+from engine.protocol import StepOutputs
 from gateway.content.background_responses import MAX_OPEN
 from gateway.openai.responses.background.runner import MAX_RUNNING_OF_ONE
-from tests.gateway.conftest import House
+from tests.gateway.conftest import House, open_house
 from tests.gateway.content.conftest import another_key
 from tests.gateway.limits.fleet import Key
 from tests.gateway.openai.responses.laws import EVENT, check, read
+from tests.gateway.routing.recording_engine import RecordingEngine
+from tests.installation.databases import Databases
 from tests.installation.waiting import until
 
 FINAL = {"completed", "incomplete", "failed", "cancelled"}
 NEVER = "resp_aaaaaaaaaaaaaaaaaaaaaaaa"
+
+
+ENDLESS = 480
+"""The most tokens of an answer that never ends by itself, however long a test takes: only an abort ends it."""
+
+FAST, STEPS_OF_ONE = 40, 100
+"""The tokens of an endless answer that come as fast as any, and the steps for each one after them.
+
+Some have to follow, since events are logged when the next ones come.
+"""
+
+
+class EndlessCore(FakeCore):
+    """A fake engine's core that never makes the last token of an endless answer."""
+
+    _num_steps = 0
+
+    def _step(self) -> StepOutputs:
+        self._num_steps += 1
+        waiting = {id: running for id, running in self._running.items() if self._waits(running)}
+        for id in waiting:
+            del self._running[id]
+        outputs = super()._step()
+        self._running |= waiting
+        return outputs
+
+    def _waits(self, running: Any) -> bool:
+        if running.request.sampling.max_tokens != ENDLESS or (num_sent := running.num_sent[0]) < FAST:
+            return False
+        return num_sent == ENDLESS - 1 or self._num_steps % STEPS_OF_ONE != 0
+
+
+@pytest.fixture(scope="module")
+def house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """Give a house whose engine never ends an endless answer by itself."""
+    make_engine = functools.partial(RecordingEngine, tokens_per_s=500, make_core=EndlessCore)
+    folder = tmp_path_factory.mktemp("background")
+    with open_house(databases.create("background"), folder, make_engine=make_engine) as house:
+        yield house
 
 
 @pytest.fixture
@@ -115,14 +159,14 @@ async def test_a_cancelled_response_stops_and_keeps_what_there_was(
     house: House, http: httpx.AsyncClient, storing: Key
 ) -> None:
     conn = await asyncpg.connect(house.dsn)
-    id = await queue(http, max_output_tokens=480)
+    id = await queue(http, max_output_tokens=ENDLESS)
     await spoken(http, id, conn)
     began_s = time.monotonic()
     reply = (await http.post(f"/v1/responses/{id}/cancel")).json()
     assert (reply["status"], reply["error"]) == ("cancelled", None) and time.monotonic() - began_s < 5
     response = check(read(await stream(http, id)))
     assert response == reply == await get(http, id)
-    assert 0 < response["usage"]["output_tokens"] < 480 and response["output"][0]["content"][0]["text"]
+    assert 0 < response["usage"]["output_tokens"] < ENDLESS and response["output"][0]["content"][0]["text"]
     (billed,) = await conn.fetch(
         "SELECT prompt_tokens, cached_tokens, completion_tokens FROM usage_attempts WHERE project_id = $1",
         storing.project_id,
@@ -140,7 +184,7 @@ async def test_a_cancelled_response_stops_and_keeps_what_there_was(
 async def places_taken(house: House, http: httpx.AsyncClient) -> AsyncIterator[list[str]]:
     """Give the ids of responses that run and leave their project no place for another one."""
     conn = await asyncpg.connect(house.dsn)
-    long = [await queue(http, max_output_tokens=480) for _ in range(MAX_RUNNING_OF_ONE)]
+    long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_OF_ONE)]
     for id in long:
         await spoken(http, id, conn)
     await conn.close()
@@ -203,7 +247,7 @@ async def test_a_failure_gives_the_reason_that_the_same_request_is_refused_for(h
 
 
 async def test_a_stream_whose_response_is_deleted_ends_as_a_failure(http: httpx.AsyncClient) -> None:
-    id, text, is_deleted = await queue(http, max_output_tokens=480), "", False
+    id, text, is_deleted = await queue(http, max_output_tokens=ENDLESS), "", False
     async with http.stream("GET", f"/v1/responses/{id}", params={"stream": "true"}) as reply:
         async for part in reply.aiter_text():
             text += part
@@ -224,7 +268,7 @@ async def test_a_response_whose_gateway_is_gone_ends_as_failed_under_the_numbers
     house: House, http: httpx.AsyncClient
 ) -> None:
     conn = await asyncpg.connect(house.dsn)
-    id = await queue(http, max_output_tokens=480)
+    id = await queue(http, max_output_tokens=ENDLESS)
     await spoken(http, id, conn)
     await conn.execute(
         "UPDATE background_responses SET owner = 'run_dead', fence = fence + 1, lease_until = now() WHERE id = $1", id
@@ -242,7 +286,7 @@ async def test_what_has_not_spoken_is_run_anew_and_no_project_takes_all_places(
     house: House, http: httpx.AsyncClient
 ) -> None:
     conn = await asyncpg.connect(house.dsn)
-    long = [await queue(http, max_output_tokens=480) for _ in range(MAX_RUNNING_OF_ONE)]
+    long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_OF_ONE)]
     for id in long:
         await spoken(http, id, conn)
     waiting = await queue(http)
@@ -262,7 +306,7 @@ async def test_what_has_not_spoken_is_run_anew_and_no_project_takes_all_places(
 
 async def test_a_revoked_key_runs_nothing_more(house: House, http: httpx.AsyncClient, storing: Key) -> None:
     conn = await asyncpg.connect(house.dsn)
-    long = [await queue(http, max_output_tokens=480) for _ in range(MAX_RUNNING_OF_ONE)]
+    long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_OF_ONE)]
     for id in long:
         await spoken(http, id, conn)
     other = await another_key(house.dsn, storing, models=["tiny"])
@@ -321,7 +365,7 @@ async def test_another_projects_is_answered_as_nothing_to_the_byte(http: httpx.A
 
 async def test_deleting_a_response_ends_its_run(house: House, http: httpx.AsyncClient) -> None:
     conn = await asyncpg.connect(house.dsn)
-    id = await queue(http, max_output_tokens=480)
+    id = await queue(http, max_output_tokens=ENDLESS)
     await spoken(http, id, conn)
     assert (await http.delete(f"/v1/responses/{id}")).json()["deleted"]
     await asyncio.sleep(0)
@@ -362,7 +406,7 @@ async def test_webhooks_are_told_of_the_ends_that_they_ask_for(
 
 async def test_a_response_that_cannot_be_read_any_more_ends_as_failed(house: House, http: httpx.AsyncClient) -> None:
     conn = await asyncpg.connect(house.dsn)
-    long = [await queue(http, max_output_tokens=480) for _ in range(MAX_RUNNING_OF_ONE)]
+    long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_OF_ONE)]
     for id in long:
         await spoken(http, id, conn)
     waiting = await queue(http)
@@ -377,7 +421,7 @@ async def test_a_response_that_cannot_be_read_any_more_ends_as_failed(house: Hou
 async def test_a_lease_that_nobody_holds_any_more_ends(house: House, http: httpx.AsyncClient) -> None:
     """The gateway lives, but the run for which it holds the lease is gone."""
     conn = await asyncpg.connect(house.dsn)
-    id = await queue(http, max_output_tokens=480)
+    id = await queue(http, max_output_tokens=ENDLESS)
     await spoken(http, id, conn)
     lease = (
         "SELECT fence, lease_until < now() + interval '10 seconds' AS is_short FROM background_responses WHERE id = $1"

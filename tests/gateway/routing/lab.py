@@ -57,6 +57,12 @@ class Lab(msgspec.Struct, frozen=True):
                 pass
         return reply
 
+    async def copied(self) -> None:
+        """Wait until no copy runs or waits; one that finds too many others waiting would be dropped."""
+        async with asyncio.timeout(PATIENCE_S):
+            while any(gateway.is_copying for gateway in self.city.gateways):  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.005)
+
     async def rows(self, table: str, least: int = 1) -> list[asyncpg.Record]:
         """Return the project's rows of a table, once there are `least`."""
         of = "project_id = $1"

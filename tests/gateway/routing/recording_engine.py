@@ -37,13 +37,15 @@ class _TappedMailbox(Mailbox):
 class RecordingEngine:
     """A fake engine that serves from its creation until `stop`."""
 
-    def __init__(self, endpoint: str, model_dir: Path, *, tokens_per_s: float) -> None:
+    def __init__(
+        self, endpoint: str, model_dir: Path, *, tokens_per_s: float, make_core: type[FakeCore] = FakeCore
+    ) -> None:
         config = load_model_config(model_dir)
         self._mailbox = _TappedMailbox()
         limits = EngineLimits(config.max_position, 64, 512, block_size=BLOCK_SIZE, num_blocks=4096)
         digest = model_digest(model_dir)
         self._server = EngineServer(endpoint, digest, limits, self._mailbox, fingerprint=digest)
-        core = FakeCore(self._mailbox, tokens_per_s, vocab_size=config.vocab_size, hidden_size=config.hidden_size)
+        core = make_core(self._mailbox, tokens_per_s, vocab_size=config.vocab_size, hidden_size=config.hidden_size)
         self._threads = [threading.Thread(target=target, daemon=True) for target in (core.run, self._server.run)]
         for thread in self._threads:
             thread.start()

@@ -194,8 +194,10 @@ async def test_requests_are_answered_while_the_engine_of_the_shadow_fails(lab: L
 
 async def test_only_a_share_is_copied_and_nothing_that_asks_for_an_arm_or_while_it_is_paused(lab: Lab) -> None:
     made = await lab.start(shadow=DARK, share=3_000)
-    replies = [await lab.ask(None) for _ in range(40)]
-    ids = [reply.headers["x-request-id"] for reply in replies]
+    ids = []
+    for _ in range(40):
+        ids.append((await lab.ask(None)).headers["x-request-id"])
+        await lab.copied()
     wanted = {f"{each}_shadow" for each in ids if is_shadowed(made.split.seed, each, 3_000)}
     rows = await copies(lab, len(wanted))
     assert {row["request_id"] for row in rows} == wanted
@@ -210,6 +212,7 @@ async def test_only_a_share_is_copied_and_nothing_that_asks_for_an_arm_or_while_
         await set_state(conn, made.id, "paused")
         unwanted += [await lab.until("disabled", "ann"), await lab.ask("ann"), await lab.ask("ann")]
         await set_state(conn, made.id, "running")
+        await lab.copied()
         last = await lab.until("split", "ann")
     ids_now = set[str]()
     async with asyncio.timeout(PATIENCE_S):
