@@ -1,14 +1,13 @@
 """GET /admin/ and all paths below: the dashboard's files, and its one page for every view.
 
-All of it is public: the files get their data from the admin API. HEAD is answered as GET is; the server leaves the body
-out.
+All of it is public: the files get their data from the admin API.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from litestar import Request, route
+from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
@@ -48,17 +47,17 @@ def dashboard(files: Files | None = None) -> list[HTTPRouteHandler]:
     """Return the routes of the dashboard. files: the files to serve; None: the files that came with this package."""
     served = files or Files()
 
-    @route("/", http_method=["GET", "HEAD"], include_in_schema=False)
+    @get("/", include_in_schema=False)
     async def get_root() -> ASGIResponse:
         return _redirect()
 
-    @route("/admin", http_method=["GET", "HEAD"], include_in_schema=False)
+    @get("/admin", include_in_schema=False)
     async def get_dashboard(request: Request[Any, Any, Any]) -> ASGIResponse:
         if not request.scope["raw_path"].partition(b"?")[0].endswith(b"/"):
             return _redirect()
         return _answer(request, served.find(""))
 
-    @route("/admin/{path:path}", http_method=["GET", "HEAD"], include_in_schema=False)
+    @get("/admin/{path:path}", include_in_schema=False)
     async def get_dashboard_file(request: Request[Any, Any, Any], path: FromPath[str]) -> ASGIResponse:
         is_of_api = path.strip("/").partition("/")[0] == API_FOLDER
         return _answer(request, None if is_of_api else served.find(path))

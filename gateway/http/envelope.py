@@ -34,7 +34,8 @@ from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
 from gateway.http.direct import direct_routes, is_usual
 from gateway.http.error_body import OPENAI, Dialect, headers_of
-from gateway.http.paths import is_disguised, path_as_sent
+from gateway.http.request.head_method import HeadReply, as_get, with_head
+from gateway.http.request.paths import is_disguised, path_as_sent
 from gateway.http.server_span import end_server_span, is_of_tenants
 from gateway.observability.metrics import Metrics
 from gateway.observability.refusals import Refusals, Refused
@@ -210,6 +211,7 @@ class Application(Litestar):
             await super().__call__(scope, receive, send)
 
     async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
         call = Call(new_id("req"), time.perf_counter_ns(), *_origin(scope, self.trusted_proxies))
         call.dialect = self._dialect_of(scope)
         if is_of_tenants(scope["path"]):
@@ -230,21 +232,28 @@ class Application(Litestar):
 
         task = asyncio.current_task()
         assert task is not None
+        head = None
+        if method == "HEAD":
+            head, scope = HeadReply(send_with_headers), as_get(scope)
         self._running[task] = call
         try:
             direct = self.direct.get(scope["path"])
             if direct is not None and is_usual(scope):
                 await direct(scope, watched_receive, send_with_headers)
             elif is_disguised(scope, self._fenced):
-                where = f"{scope['method']} {shortened(path_as_sent(scope))}"
+                where = f"{method} {shortened(path_as_sent(scope))}"
                 await _refuse(send_with_headers, call, NotFound(f"Invalid URL ({where}).", code="unknown_url"))
             else:
-                await super().__call__(scope, watched_receive, send_with_headers)
+                await super().__call__(scope, watched_receive, send_with_headers if head is None else head.send)
         except asyncio.CancelledError:
-            if not call.is_cut_off:
+            if head is not None and head.is_cut:
+                if task.uncancel():  # by somebody else as well
+                    raise
+            elif not call.is_cut_off:
                 raise
-            task.uncancel()
-            await _refuse(send_with_headers, call, ShuttingDown())
+            else:
+                task.uncancel()
+                await _refuse(send_with_headers, call, ShuttingDown())
         finally:
             del self._running[task]
             if call.on_end is not None:
@@ -252,7 +261,7 @@ class Application(Litestar):
             route = str(scope.get("path_template") or "unknown")
             if call.refusal is not None and self._refusals is not None and is_of_tenants(route):
                 self._refusals.add(_refused(call, call.refusal, route, scope))
-            self.metrics.count_http(scope["method"], route, call.status)
+            self.metrics.count_http(method, route, call.status)
             is_cut = call.status == 200 and call.error not in NOT_OURS
             if is_cut:
                 self.metrics.count_cut_stream(route)
@@ -260,12 +269,12 @@ class Application(Litestar):
                 end_server_span(
                     trace,
                     call,
-                    method=scope["method"],
+                    method=method,
                     scheme="https" if call.is_https else "http",
                     route=scope.get("path_template"),
                     is_our_fault=is_cut or call.status >= 500,
                 )
-            log.info("request", route=route, method=scope["method"], **_log_fields(call, scope))
+            log.info("request", route=route, method=method, **_log_fields(call, scope))
 
 
 async def _refuse(send: Send, call: Call, error: GatewayError) -> None:
@@ -313,6 +322,8 @@ def _with_headers(given: Iterable[tuple[bytes, bytes]], call: Call) -> list[tupl
     """Return the headers of a reply: those that its handler gives, and those that every reply has."""
     headers = list(given)
     names = {name.lower() for name, _ in headers}
+    if b"allow" in names:
+        headers = with_head(headers)
     headers += [header for header in PROTECTIVE if header[0] not in names]
     headers += [
         (b"x-request-id", call.request_id.encode()),

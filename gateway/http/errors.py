@@ -21,7 +21,7 @@ from gateway.domain.errors import (
 )
 from gateway.http.envelope import call_of
 from gateway.http.error_body import headers_of, unexpected
-from gateway.http.paths import path_as_sent
+from gateway.http.request.paths import path_as_sent
 
 log = structlog.get_logger(__name__)
 

@@ -57,7 +57,7 @@ def _operations(app: Litestar) -> Iterator[Operation]:
             if handler.include_in_schema is False:
                 continue
             access, shape = handler.opt.get("access"), handler.opt.get("shape", Shape())
-            for method in handler.http_methods - {"OPTIONS", "HEAD"}:
+            for method in handler.http_methods - {"OPTIONS"}:
                 yield Operation(
                     _name(handler),
                     method,

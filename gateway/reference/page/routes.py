@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
-from litestar import Litestar, Request, route
+from litestar import Litestar, Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
@@ -39,12 +39,12 @@ def documentation() -> list[HTTPRouteHandler]:
     """Return the handlers of the document, the page and its style."""
     made_of = once(_make)
 
-    @route("/openapi.json", http_method=["GET", "HEAD"], opt=shape(reply=dict[str, Any]))
+    @get("/openapi.json", opt=shape(reply=dict[str, Any]))
     async def get_openapi(request: Request[Any, Any, Any]) -> ASGIResponse:
         """Return this documentation as an OpenAPI document."""
         return ASGIResponse(body=(await made_of(request.app)).document, media_type="application/json")
 
-    @route("/docs", http_method=["GET", "HEAD"], opt=shape(media=("text/html",)))
+    @get("/docs", opt=shape(media=("text/html",)))
     async def get_docs(request: Request[Any, Any, Any]) -> ASGIResponse:
         """Show this page."""
         text = (await made_of(request.app)).page.replace(BASE_URL, base_url(request))
@@ -53,7 +53,7 @@ def documentation() -> list[HTTPRouteHandler]:
 
     style = (FOLDER / "style.css").read_bytes()
 
-    @route("/docs/style.css", http_method=["GET", "HEAD"], opt=shape(media=("text/css",)))
+    @get("/docs/style.css", opt=shape(media=("text/css",)))
     async def get_docs_style() -> ASGIResponse:
         """Return the style sheet of this page."""
         return ASGIResponse(body=style, media_type="text/css", headers={"cache-control": "no-cache"})

@@ -312,7 +312,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def routes_of(app: Litestar) -> list[Route]:
-    """Return every method of every path, except OPTIONS and HEAD, which describe other methods."""
+    """Return every method of every path, except OPTIONS, which describes other methods."""
     routes = []
     for route in app.routes:
         for handler in getattr(route, "route_handlers", []):
@@ -320,5 +320,5 @@ def routes_of(app: Litestar) -> list[Route]:
             path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
             access, query = handler.opt.get("access"), tuple(handler.opt.get("shape", Shape()).query)
             told = handler.include_in_schema is not False
-            routes += [Route(method, path, access, query, told) for method in handler.http_methods - {"HEAD"}]
+            routes += [Route(method, path, access, query, told) for method in handler.http_methods]
     return sorted((route for route in routes if route.method != "OPTIONS"), key=str)
