@@ -23,8 +23,8 @@ export const numDone = ({ completed, failed }) => completed + failed;
 export const shareDone = (batch) => (batch.total ? numDone(batch) / batch.total : batch.ended_at ? 1 : 0);
 
 const REASONS = {
-  batch_cancelled: "The batch was cancelled before the line ran",
-  batch_expired: "The completion window was over before the line ran",
+  batch_cancelled: "The batch was cancelled before the line had a result",
+  batch_expired: "The completion window was over before the line had a result",
   model_not_found: "The line names a model that does not exist, or that the key may not use",
   context_length_exceeded: "The prompt and its answer do not fit into the model's context",
   insufficient_quota: "A limit of cost or the credit was used up",

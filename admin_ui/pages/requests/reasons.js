@@ -12,6 +12,15 @@ export function explained({ status, finish_reason: reason, output_tokens: tokens
         `adapter. ${billed} The client got an error that says which; System shows whether the engine is well.`,
     };
   }
+  if (reason === "superseded") {
+    return {
+      tone: "warn",
+      title: "Given up, and not billed",
+      text:
+        "Its batch was cancelled or expired before the line had a result, or another attempt was to take its place. " +
+        "Nobody is billed for it.",
+    };
+  }
   if (status === "cancelled") {
     return {
       tone: "warn",
@@ -34,6 +43,7 @@ export const TITLES = {
   stop: "Stopped by itself",
   length: "Longest length",
   abort: "Cancelled",
+  superseded: "Given up",
   error: "Failed",
   tool_calls: "Called a tool",
 };

@@ -53,7 +53,10 @@ class RequestOut(msgspec.Struct, frozen=True):
     adapter_version: int | None
     stream: bool
     status: Status
+    """The outcome. `cancelled` where the client went away, or where a batch ended before its line had a result."""
     finish_reason: str
+    """The end of the last attempt. `superseded` where the attempt was given up, for another one or with its batch:
+    nobody is billed, sums do not count the request, and no filter finds it."""
     input_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -305,7 +308,7 @@ def status_of(finish_reason: str) -> Status:
     match finish_reason:
         case "error":
             return "error"
-        case "abort":
+        case "abort" | "superseded":
             return "cancelled"
     return "completed"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import datetime
 
+from gateway.admin.traffic.requests import request_wire
 from gateway.batches.runner import LineReply
+from gateway.db.ledger.requests import find_request
 from gateway.db.ledger.usage import UsageEvent, write_usage_events
 from gateway.db.pool import Database
 from gateway.domain.batches.line import BatchLine, request_id_of
@@ -64,6 +66,8 @@ async def test_what_a_killed_gateway_did_not_store_is_billed_to_nobody_once_its_
                 "SELECT request_id, prompt_tokens, completion_tokens, discarded_tokens, cost_nanos FROM usage_attempts"
             )
             rows = {row["request_id"]: tuple(row.values())[1:] for row in await conn.fetch(sql)}
+            listed = [await find_request(conn, usages[0].organization_id, line) for line in lines]
+    assert [request_wire(row, "usd").status for row in listed if row is not None] == ["completed", *["cancelled"] * 3]
     assert (ended.row.status, ended.row.num_completed, ended.row.num_failed) == ("cancelled", 1, 3)
     assert ended.failures == {"batch_cancelled": 3}
     assert rows.pop(lines[0])[:2] == (usages[0].prompt_tokens, usages[0].completion_tokens)
