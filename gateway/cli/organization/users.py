@@ -28,7 +28,12 @@ def register(verbs: Verbs) -> None:
     """Add `lorikeet user` to the command line."""
     actions = add_group(verbs, "user", "Manage the people who may log in to the admin API and the dashboard.")
     create = add_verb(
-        actions, "create", _create, "create a user", "Create a user. A user who exists already is left unchanged."
+        actions,
+        "create",
+        _create,
+        "create a user",
+        "Create a user. A user who exists already is left unchanged: fail where the flags say otherwise than the user "
+        "is, or give a password.",
     )
     create.add_argument("--name", default="", metavar="TEXT", help="name of the user")
     create.add_argument(
@@ -82,9 +87,29 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         except Refused as refused:
             if refused.code != "conflict":
                 raise
-            user, created = client.user(arguments.email), False
+            found = client.get("/users", email=arguments.email)["data"]
+            if not found:  # another organization has the address
+                raise
+            user, created = found[0], False
+            _check_same(arguments, user)
     how = "created" if created else "exists already"
     return print_result(arguments, user | {"created": created}, f"user {user['email']} {how}: {user['id']}")
+
+
+def _check_same(arguments: argparse.Namespace, user: dict[str, Any]) -> None:
+    """Check that a user who exists is as the flags of `user create` say.
+
+    Raises CommandFailed: when the user has another name or role, or a password is given, which nobody can compare.
+    """
+    differs = []
+    if arguments.name and arguments.name != user["name"]:
+        differs.append(f"the name is '{user['name']}'")
+    if arguments.role and arguments.role != user["role"]:
+        differs.append(f"the role is {user['role'] or 'none'} (`lorikeet user modify` changes it)")
+    if arguments.password_stdin:
+        differs.append("the password stays as it is (`lorikeet user reset` sets another)")
+    if differs:
+        raise CommandFailed(f"there is already a user with the address {user['email']}: {'; '.join(differs)}")
 
 
 @over_admin

@@ -84,10 +84,9 @@ async def test_the_first_user_logs_in_and_joins_a_tenant(
 ) -> None:
     await lorikeet.json("tenant", "create", "acme")
     create = ("user", "create", "--email", "Ann@example.com", "--role", "owner", "--password-stdin")
-    for created in (True, False):
-        monkeypatch.setattr("sys.stdin", io.StringIO(f"{PASSWORD}\n"))
-        user = await lorikeet.json(*create)
-        assert (user["email"], user["role"], user["created"]) == ("ann@example.com", "owner", created)
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{PASSWORD}\n"))
+    user = await lorikeet.json(*create)
+    assert (user["email"], user["role"], user["created"]) == ("ann@example.com", "owner", True)
     async with server.person("ann@example.com") as ann:
         assert (await ann.get("/projects")).status_code == 200
         (login,) = await lorikeet.json("user", "logins", "list", "--email", "ann@example.com")
@@ -128,6 +127,24 @@ async def test_the_first_user_logs_in_and_joins_a_tenant(
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     code, _, err = await lorikeet(*create)
     assert (code, err) == (1, "lorikeet: standard input is empty: expected a password\n")
+
+
+async def test_a_user_who_exists_is_as_asked_for_or_an_error(lorikeet: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = ("user", "create", "--email", "ann@example.com")
+    made = await lorikeet.json(*create, "--name", "Ann", "--role", "viewer")
+    for same in ((), ("--role", "viewer"), ("--name", "Ann", "--role", "viewer")):
+        assert await lorikeet.json(*create, *same) == made | {"created": False}
+    begin = "lorikeet: there is already a user with the address ann@example.com: "
+    code, _, err = await lorikeet(*create, "--name", "Bob", "--role", "owner")
+    assert (code, err) == (
+        1,
+        f"{begin}the name is 'Ann'; the role is viewer (`lorikeet user modify` changes it)\n",
+    )
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{PASSWORD}\n"))
+    code, out, err = await lorikeet(*create, "--password-stdin", "--json")
+    assert (code, out) == (1, "")
+    assert err == f"{begin}the password stays as it is (`lorikeet user reset` sets another)\n"
+    assert not (await lorikeet.json("user", "list"))[0]["has_password"]
 
 
 async def test_service_accounts_and_operators_keys(lorikeet: Cli, server: AdminServer) -> None:
