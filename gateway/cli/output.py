@@ -6,31 +6,66 @@ import argparse
 import datetime
 import json
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.errors import EXIT_OK, CommandFailed
+from gateway.cli.errors import EXIT_OK, CommandFailed, WrongUsage
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
-def write_file(path: Path, content: str | bytes | Iterable[bytes]) -> int:
+STANDARD_OUTPUT = Path("-")
+"""The value of `--out` for standard output."""
+
+
+def add_out_flags(parser: argparse.ArgumentParser, help: str, *, required: bool = False) -> None:
+    """Add the flags of a verb that writes a file: where it goes, and whether it may take the place of another."""
+    parser.add_argument("--out", type=Path, required=required, metavar="PATH", help=f"{help}; - for standard output")
+    parser.add_argument("--force", action="store_true", help="replace a file that exists")
+
+
+def check_out(arguments: argparse.Namespace, path: Path) -> None:
+    """Check that a file may be written before its content is fetched.
+
+    Raises CommandFailed: when there is a file already and it may not be replaced.
+    Raises WrongUsage: when the content would be mixed with JSON on standard output.
+    """
+    if path == STANDARD_OUTPUT:
+        if arguments.json:
+            raise WrongUsage("--json and --out -: both print on standard output")
+    elif path.exists() and not arguments.force:
+        raise CommandFailed(f"{path} exists already: --force replaces it")
+
+
+def write_out(path: Path, content: Iterable[bytes]) -> int:
+    """Write content to standard output or, as `write_file` does, to a file. Return the number of bytes.
+
+    Raises as `write_file`.
+    """
+    if path != STANDARD_OUTPUT:
+        return write_file(path, content)
+    num_bytes = sum(map(sys.stdout.buffer.write, content))
+    sys.stdout.buffer.flush()
+    return num_bytes
+
+
+def write_file(path: Path, content: Iterable[bytes]) -> int:
     """Write content to a file that only its owner may read, and return the file's size in bytes.
 
-    The file is there whole or not at all. content: text, which is written as UTF-8, or bytes, or pieces as they come.
+    The file is there whole or not at all. content: the pieces of the file as they come.
 
     Raises CommandFailed: when the file cannot be written.
     Raises the errors of `content`: when its next piece does not come.
     """
-    chunks = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
     try:
         temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
             opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(opened, "wb") as file:
-                num_bytes = sum(map(file.write, chunks))
+                num_bytes = sum(map(file.write, content))
             temporary.replace(path)
             return num_bytes
         finally:

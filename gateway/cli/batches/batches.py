@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.batches.access import add_access, connected
 from gateway.cli.errors import EXIT_OK, EXIT_OPEN, CommandFailed, WaitingEnded
-from gateway.cli.output import print_result, print_table, utc, write_file
+from gateway.cli.output import STANDARD_OUTPUT, add_out_flags, check_out, print_result, print_table, utc, write_out
 from gateway.cli.parts import id_part
 from gateway.cli.progress import Progress
 from gateway.cli.verbs import add_group, add_verb
@@ -58,10 +58,11 @@ def register(verbs: Verbs) -> None:
         "results",
         _results,
         "download the results of a batch",
-        "Write the output of a batch that has ended to a file, and what failed to another file beside it.",
+        "Write the output of a batch that has ended to a file, and what failed to another file beside it. For a batch "
+        "that failed, say why, and exit with 1.",
         has_json=False,
     )
-    results.add_argument("--out", type=Path, required=True, metavar="PATH", help="path to write the output to")
+    add_out_flags(results, "path to write the output to", required=True)
     cancel = add_verb(
         actions,
         "cancel",
@@ -122,13 +123,20 @@ def _shown(arguments: argparse.Namespace, batch: dict[str, Any]) -> int:
         f"{batch['id']} {batch['status']}: {counts['completed']} completed, {counts['failed']} failed, "
         f"{counts['total']} in all; {batch['usage']['total_tokens']} tokens"
     ]
-    for error in (batch["errors"] or {"data": []})["data"]:
-        where = "" if error["line"] is None else f"line {error['line']}: "
-        lines.append(f"  {where}{error['message']} ({error['code']})")
+    lines += [f"  {fault}" for fault in _faults(batch)]
     print_result(arguments, batch, "\n".join(lines))
     if batch["status"] not in ENDED:
         return EXIT_OPEN
     return 1 if batch["status"] == "failed" else EXIT_OK
+
+
+def _faults(batch: dict[str, Any]) -> list[str]:
+    """Return the faults of a batch's file, each in words."""
+    found = []
+    for error in (batch["errors"] or {"data": []})["data"]:
+        where = "" if error["line"] is None else f"line {error['line']}: "
+        found.append(f"{where}{error['message']} ({error['code']})")
+    return found
 
 
 def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -148,21 +156,42 @@ def _row(batch: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _results(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    errors_path = arguments.out.with_name(f"{arguments.out.stem}.errors{arguments.out.suffix}")
+    out: Path = arguments.out
+    is_printed = out == STANDARD_OUTPUT
+    errors_path = out.with_name(f"{out.stem}.errors{out.suffix}")
     written: dict[str, Any] = {"output": None, "errors": None}
+    for path in (out,) if is_printed else (out, errors_path):
+        check_out(arguments, path)
     with connected(arguments, environ) as client:
         batch = client.get(f"/batches/{id_part(arguments.id)}")
         if batch["status"] not in ENDED:
             raise CommandFailed(f"the batch is {batch['status']}: `lorikeet batch status --wait` waits for its end")
+        if batch["status"] == "failed":
+            raise CommandFailed(f"the batch failed, no line ran: {'; '.join(_faults(batch)) or 'no reason is known'}")
+        if is_printed:
+            return _printed(client, batch)
         for kind, file_id, path in (
-            ("output", batch["output_file_id"], arguments.out),
+            ("output", batch["output_file_id"], out),
             ("errors", batch["error_file_id"], errors_path),
         ):
             if file_id is not None:
-                write_file(path, client.download(file_id))
+                write_out(path, client.download(file_id))
                 written[kind] = str(path)
     text = "\n".join(f"wrote {path}" for path in written.values() if path) or "the batch has no results"
     return print_result(arguments, written, text)
+
+
+def _printed(client: InferenceClient, batch: dict[str, Any]) -> int:
+    """Print the output of a batch, and on standard error where to find what failed."""
+    if batch["output_file_id"] is not None:
+        write_out(STANDARD_OUTPUT, client.download(batch["output_file_id"]))
+    if batch["error_file_id"] is not None:
+        print(
+            f"lorikeet: {batch['request_counts']['failed']} lines failed: "
+            f"`lorikeet file get {batch['error_file_id']} --out -` shows them",
+            file=sys.stderr,
+        )
+    return EXIT_OK
 
 
 def _cancel(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.cli.batches.access import add_access, connected
 from gateway.cli.errors import EXIT_OK, CommandFailed, WrongUsage
-from gateway.cli.output import print_result, print_table, utc, write_file
+from gateway.cli.output import STANDARD_OUTPUT, add_out_flags, check_out, print_result, print_table, utc, write_out
 from gateway.cli.parts import id_part
 from gateway.cli.verbs import add_group, add_verb
 
@@ -37,7 +37,7 @@ def register(verbs: Verbs) -> None:
     add_access(listed)
     get = add_verb(actions, "get", _get, "download a file", "Write the content of a file to a path.", has_json=False)
     get.add_argument("id", metavar="FILE_ID", help="id of the file")
-    get.add_argument("--out", type=Path, required=True, metavar="PATH", help="path to write the content to")
+    add_out_flags(get, "path to write the content to", required=True)
     add_access(get)
     delete = add_verb(
         actions,
@@ -89,8 +89,11 @@ def _row(file: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _get(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    check_out(arguments, arguments.out)
     with connected(arguments, environ) as client:
-        num_bytes = write_file(arguments.out, client.download(id_part(arguments.id)))
+        num_bytes = write_out(arguments.out, client.download(id_part(arguments.id)))
+    if arguments.out == STANDARD_OUTPUT:
+        return EXIT_OK
     shown = {"id": arguments.id, "path": str(arguments.out), "bytes": num_bytes}
     return print_result(arguments, shown, f"wrote {num_bytes} bytes to {arguments.out}")
 

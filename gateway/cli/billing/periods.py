@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.billing.stripe import warn_of_unbilled
-from gateway.cli.output import print_json, print_result, print_rows, print_table, utc, write_file
+from gateway.cli.output import (
+    STANDARD_OUTPUT,
+    add_out_flags,
+    check_out,
+    print_json,
+    print_result,
+    print_rows,
+    print_table,
+    utc,
+    write_out,
+)
 from gateway.cli.parts import id_part
 from gateway.cli.verbs import add_group, add_verb, over_admin
 from gateway.domain.billing.money import decimal_text
@@ -51,7 +60,7 @@ def register(verbs: Verbs) -> None:
     show.add_argument(
         "--format", choices=("text", "json", "html"), default="text", help="output format (default: text)"
     )
-    show.add_argument("--out", type=Path, metavar="FILE", help="file for the html (default: standard output)")
+    add_out_flags(show, "file for the html (default: -)")
 
 
 @over_admin
@@ -103,11 +112,10 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if arguments.format == "html":
             if arguments.tenant is None:
                 raise CommandFailed("--format html shows one invoice: name the tenant with --tenant")
+            if arguments.out is not None:
+                check_out(arguments, arguments.out)
             page = client.get_text(f"{client.tenant_path(arguments.tenant)}/invoices/{period}", format="html")
-            if arguments.out is None:
-                print(page, end="")
-            else:
-                write_file(arguments.out, page)
+            write_out(arguments.out or STANDARD_OUTPUT, [page.encode()])
             return 0
         if arguments.tenant is None:
             invoices = client.get(f"/periods/{period}/invoices")["data"]

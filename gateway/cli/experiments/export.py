@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from gateway.cli.errors import CommandFailed
+from gateway.cli.errors import EXIT_OK, CommandFailed
 from gateway.cli.experiments.parts import add_name, add_tenant, find_experiment
-from gateway.cli.output import print_result, write_file
+from gateway.cli.output import STANDARD_OUTPUT, add_out_flags, check_out, print_result, write_out
 from gateway.cli.verbs import add_verb
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ def register(actions: Verbs) -> None:
     export.add_argument(
         "--format", choices=FORMATS, help="format of the file (default: csv, and json for the analysis)"
     )
-    export.add_argument(
-        "--out", type=Path, metavar="FILE", help="file to write (default: ID-KIND.FORMAT in the current folder)"
-    )
+    add_out_flags(export, "file to write (default: ID-KIND.FORMAT in the current folder)")
     add_tenant(export)
 
 
@@ -49,6 +47,8 @@ def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     asked = {"kind": arguments.kind} | ({"format": arguments.format} if arguments.format else {})
+    if arguments.out is not None:
+        check_out(arguments, arguments.out)
     with _archive(arguments.out) as archive:
         with AdminClient.of(environ) as client:
             path, _ = find_experiment(client, arguments)
@@ -57,20 +57,25 @@ def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             with zipfile.ZipFile(archive) as opened:
                 name = opened.namelist()[0]
                 out = arguments.out or Path(name)
+                check_out(arguments, out)
                 with opened.open(name) as content:
-                    num_bytes = write_file(out, iter(partial(content.read, CHUNK_BYTES), b""))
+                    num_bytes = write_out(out, iter(partial(content.read, CHUNK_BYTES), b""))
         except (zipfile.BadZipFile, EOFError):
             raise CommandFailed("the export was cut off before its end: try again") from None
+    if out == STANDARD_OUTPUT:
+        return EXIT_OK
     return print_result(arguments, {"file": str(out), "num_bytes": num_bytes}, f"{out}: {num_bytes:,} bytes")
 
 
 @contextmanager
 def _archive(out: Path | None) -> Iterator[IO[bytes]]:
-    """Open a file for the archive, which is gone afterwards: beside the file to write, where there has to be room.
+    """Open a file for the archive, which is gone afterwards.
+
+    It is beside the file to write, where there has to be room, or among temporary files for standard output.
 
     Raises CommandFailed: when there is none.
     """
-    folder = out.parent if out is not None else Path()
+    folder = Path(tempfile.gettempdir()) if out == STANDARD_OUTPUT else out.parent if out is not None else Path()
     try:
         with tempfile.TemporaryFile(dir=folder) as archive:
             yield archive

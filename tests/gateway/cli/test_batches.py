@@ -35,9 +35,31 @@ def test_a_batch_is_begun_watched_and_read(house: House, tmp_path: Path, capsys:
     found = {json.loads(line)["custom_id"] for line in target.read_text().splitlines()}
     failed = json.loads((tmp_path / "results.errors.jsonl").read_text())
     assert (found, failed["custom_id"]) == ({"a", "b"}, "c")
+    assert main(["batch", "results", ended["id"], "--out", str(target)], environ) == 1
+    assert capsys.readouterr().err == f"lorikeet: {target} exists already: --force replaces it\n"
+    output = target.read_text()
+    target.unlink()
+    assert main(["batch", "results", ended["id"], "--out", str(target)], environ) == 1
+    assert "results.errors.jsonl exists already" in capsys.readouterr().err and not target.exists()
+    lorikeet("results", ended["id"], "--out", str(target), "--force")
+    assert target.read_text() == output
+    assert main(["batch", "results", ended["id"], "--out", "-"], environ) == 0
+    shown = capsys.readouterr()
+    assert shown.out == output
+    where = f"`lorikeet file get {ended['error_file_id']} --out -` shows them"
+    assert shown.err == f"lorikeet: 1 lines failed: {where}\n"
+    assert main(["file", "get", ended["error_file_id"], "--out", "-"], environ) == 0
+    assert json.loads(capsys.readouterr().out) == failed
+    assert main(["batch", "results", ended["id"], "--out", "-", "--json"], environ) == 2
+    assert "--json and --out -" in capsys.readouterr().err
     source.write_bytes(b"{no\n")
     out = lorikeet("create", str(source), "--wait", code=1)
-    assert "line 1: This line is not parseable as valid JSON. (invalid_json_line)" in out
+    fault = "line 1: This line is not parseable as valid JSON. (invalid_json_line)"
+    assert fault in out
+    refused = out.split()[0]
+    assert main(["batch", "results", refused, "--out", str(tmp_path / "none.jsonl")], environ) == 1
+    assert capsys.readouterr() == ("", f"lorikeet: the batch failed, no line ran: {fault}\n")
+    assert not (tmp_path / "none.jsonl").exists()
     assert main(["batch", "cancel", ended["id"]], environ) == 1
     assert "Cannot cancel a batch with status 'completed'" in capsys.readouterr().err
 

@@ -113,6 +113,10 @@ async def test_a_month_is_closed_invoiced_and_printed(lorikeet: Cli, acme: Books
     assert (code, f"{month}-0001" in page.read_text()) == (0, True)
     assert stat.S_IMODE(page.stat().st_mode) == 0o600, "nobody else reads what a customer pays"
     html = ("--tenant", "acme", "--format", "html", "--out")
+    code, _, err = await lorikeet("invoice", "show", "--period", month, *html, str(page))
+    assert (code, err) == (1, f"lorikeet: {page} exists already: --force replaces it\n")
+    assert await lorikeet.done("invoice", "show", "--period", month, *html, "-") == page.read_text()
+    await lorikeet.done("invoice", "show", "--period", month, *html, str(page), "--force")
     code, _, err = await lorikeet("invoice", "show", "--period", month, *html, str(tmp_path / "nowhere" / "x.html"))
     assert (code, "No such file or directory" in err, err.count("\n")) == (1, True, 1)
     code, _, err = await lorikeet("invoice", "show", "--period", "2001-01", "--tenant", "acme")

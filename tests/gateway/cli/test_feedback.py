@@ -58,6 +58,11 @@ async def test_an_export_is_a_private_file_of_which_the_script_makes_results(
     assert (code, err) == (0, "")
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [vote["id"]]
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    written = out.read_text()
+    code, _, err = await lorikeet(*export, "feedback", "--format", "jsonl", "--out", str(out), *tenant)
+    assert (code, err) == (1, f"lorikeet: {out} exists already: --force replaces it\n")
+    assert await lorikeet.done(*export, "feedback", "--format", "jsonl", "--out", "-", *tenant) == written
+    await lorikeet.done(*export, "feedback", "--format", "jsonl", "--out", str(out), "--force", *tenant)
     await lorikeet.json(*export, "analysis", "--out", str(tmp_path / "sums.json"), *tenant)
     shown = recompute(json.loads(out.with_name("sums.json").read_text()))
     assert [arm["name"] for arm in shown["arms"]] == ["control", "warm"]

@@ -26,9 +26,17 @@ def test_a_file_goes_to_the_server_and_back(house: House, tmp_path: Path, capsys
     assert id in lorikeet("list", "--purpose", "batch") and other["id"] in lorikeet("list")
     assert lorikeet("get", id, "--out", str(target)) == f"wrote 3000 bytes to {target}\n"
     assert target.read_bytes() == source.read_bytes()
+    target.write_bytes(b"mine")
+    assert main(["file", "get", id, "--out", str(target)], environ) == 1
+    assert (capsys.readouterr().err, target.read_bytes()) == (
+        f"lorikeet: {target} exists already: --force replaces it\n",
+        b"mine",
+    )
+    assert lorikeet("get", id, "--out", str(target), "--force") == f"wrote 3000 bytes to {target}\n"
+    assert lorikeet("get", id, "--out", "-") == "{}\n" * 1000
     for each in (id, other["id"]):
         assert lorikeet("delete", each) == f"deleted {each}\n"
     assert json.loads(lorikeet("list", "--json"))["data"] == []
-    assert main(["file", "get", id, "--out", str(target)], environ) == 1
+    assert main(["file", "get", id, "--out", "-"], environ) == 1
     assert f"No such File object: {id}" in capsys.readouterr().err
     assert main(["file", "add", str(tmp_path / "none")], environ) == 1
