@@ -99,7 +99,25 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         path = client.tenant_path(arguments.tenant)
         body = {name: value for name, value in wanted.items() if value is not None}
         created = client.post(f"{path}/api_keys", json=body)
-    return _print_secret(arguments, created, {"tenant": arguments.tenant})
+        unknown = [model for model in arguments.model or () if not _is_known(client, path, model)]
+    code = _print_secret(arguments, created, {"tenant": arguments.tenant})
+    for model in unknown:
+        print(
+            f"lorikeet: tenant '{arguments.tenant}' has no model '{model}' now: the key may use one that is made later",
+            file=sys.stderr,
+        )
+    return code
+
+
+def _is_known(client: AdminClient, tenant_path: str, model: str) -> bool:
+    """Tell whether a tenant has a model now; True where the caller may not ask. A key may come before its model."""
+    from gateway.cli.client import Refused
+
+    try:
+        client.post(f"{tenant_path}/plans/explain", json={"model": model})
+    except Refused as refused:
+        return refused.code != "model_not_found"
+    return True
 
 
 @over_admin

@@ -79,6 +79,19 @@ async def test_a_key_is_narrowed_rotated_and_suspended(lorikeet: Cli, server: Ad
     await server.services.authenticator.authenticate(f"Bearer {out.strip()}", "10.1.2.3")
 
 
+async def test_a_key_for_a_model_that_is_not_there_yet_is_made_with_a_warning(lorikeet: Cli) -> None:
+    await lorikeet.json("tenant", "create", "acme")
+    create = ("key", "create", "--tenant", "acme", "--model", "tiny", "--model", "nope")
+    code, out, err = await lorikeet(*create)
+    assert (code, out.startswith("sk-")) == (0, True)
+    assert [line for line in err.splitlines() if "no model" in line] == [
+        "lorikeet: tenant 'acme' has no model 'nope' now: the key may use one that is made later"
+    ]
+    (listed,) = await lorikeet.json("key", "list", "--tenant", "acme")
+    assert sorted(listed["models"]) == ["nope", "tiny"]
+    assert "no model" not in (await lorikeet("key", "create", "--tenant", "acme", "--model", "tiny"))[2]
+
+
 async def test_the_first_user_logs_in_and_joins_a_tenant(
     lorikeet: Cli, server: AdminServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
