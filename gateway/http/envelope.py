@@ -34,6 +34,7 @@ from gateway.domain.tenancy.addresses import Network, client_address, contains
 from gateway.domain.tenancy.keys import parse_key
 from gateway.http.direct import direct_routes, is_usual
 from gateway.http.error_body import OPENAI, Dialect, headers_of
+from gateway.http.request.credentials import authorization_of, repeated_credential
 from gateway.http.request.head_method import HeadReply, as_get, with_head
 from gateway.http.request.paths import is_disguised, path_as_sent
 from gateway.http.server_span import end_server_span, is_of_tenants
@@ -238,7 +239,9 @@ class Application(Litestar):
         self._running[task] = call
         try:
             direct = self.direct.get(scope["path"])
-            if direct is not None and is_usual(scope):
+            if (repeated := repeated_credential(scope)) is not None:
+                await _refuse(send_with_headers, call, repeated)
+            elif direct is not None and is_usual(scope):
                 await direct(scope, watched_receive, send_with_headers)
             elif is_disguised(scope, self._fenced):
                 where = f"{method} {shortened(path_as_sent(scope))}"
@@ -294,17 +297,6 @@ def _refused(call: Call, error: GatewayError, route: str, scope: Scope) -> Refus
         parsed = parse_key(given.partition(" ")[2].strip()) if given is not None else None
         key = parsed.sha256 if parsed is not None else None
     return Refused(call.request_id, call.organization, call.tenant, call.api_key_id, key, route, call.model, error)
-
-
-def authorization_of(scope: Scope) -> str | None:
-    """Return the first header `authorization`; without one, a header with the key in `x-api-key`."""
-    found = None
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            return value.decode("latin-1")
-        if name == b"x-api-key" and found is None:
-            found = f"Bearer {value.decode('latin-1')}"
-    return found
 
 
 def _origin(scope: HTTPScope, trusted: Sequence[Network]) -> tuple[str, bool]:
