@@ -39,6 +39,8 @@ class GatewayError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    """Headers of the reply."""
 
     def __init__(
         self,
@@ -69,6 +71,17 @@ class BodyTooLarge(InvalidRequest):
 
     status = 413
     code = "request_too_large"
+
+
+class UnsupportedCoding(InvalidRequest):
+    """The body of a request has a content coding, such as gzip, which is not decoded (RFC 9110, 15.5.16)."""
+
+    status = 415
+    code = "unsupported_content_encoding"
+    headers = (("accept-encoding", "identity"),)
+
+    def __init__(self, coding: str) -> None:
+        super().__init__(f"The body has the content coding '{coding}': send it as it is, without Content-Encoding.")
 
 
 class InvalidApiKey(GatewayError):

@@ -62,8 +62,8 @@ OPENAI = Dialect(as_openai)
 
 
 def headers_of(error: GatewayError) -> dict[str, str]:
-    """Return the headers of an error, which say when to try again, and whether."""
-    headers = dict(error.headers) if isinstance(error, LimitReached) else {}
+    """Return the headers of an error: its own, and those that say when to try again, and whether."""
+    headers = dict(error.headers)
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
         headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1e3))

@@ -27,7 +27,7 @@ from gateway.support.threads import maybe_in_thread
 
 ENDPOINT = "/v1/messages/count_tokens"
 
-FAILURES = dict.fromkeys((400, 401, 403, 404, 413, 429, 500, 529), MessageError)
+FAILURES = dict.fromkeys((400, 401, 403, 404, 413, 415, 429, 500, 529), MessageError)
 _DECODER = msgspec.json.Decoder(CountTokens)
 
 

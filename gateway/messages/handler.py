@@ -34,7 +34,7 @@ from gateway.support.threads import maybe_in_thread
 
 ENDPOINT = "/v1/messages"
 
-FAILURES = dict.fromkeys((400, 401, 403, 404, 409, 413, 429, 500, 529), MessageError)
+FAILURES = dict.fromkeys((400, 401, 403, 404, 409, 413, 415, 429, 500, 529), MessageError)
 SHAPE = shape(
     body=CreateMessage,
     reply=MessageObject,

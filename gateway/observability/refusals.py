@@ -30,7 +30,7 @@ MAX_KINDS = 1000
 MAX_KINDS_OF_STRANGERS = 100
 """The most kinds of refusals for keys that do not exist; the rest of the room is for tenants' refusals."""
 
-STATUSES = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 503})
+STATUSES = frozenset({400, 401, 403, 404, 409, 413, 415, 422, 429, 503})
 """The statuses of refusals; others are failures while a request ran."""
 
 

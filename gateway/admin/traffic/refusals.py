@@ -184,6 +184,7 @@ _ADVICE = {
     "insufficient_permissions": "Give the API key the missing scope, or use another key.",
     "model_not_found": "Ask for a model that GET /v1/models lists with this key. An adapter needs a current version.",
     "request_too_large": "Send a smaller body, or raise LORIKEET_MAX_BODY_BYTES.",
+    "unsupported_content_encoding": "Send the body as it is, without a Content-Encoding such as gzip.",
     "server_is_overloaded": "Send the request again in a moment. If this happens often, add capacity to the engines.",
     "rate_limit_exceeded": "Send requests more slowly.",
     "conflict": "Another request has the same Idempotency-Key: wait until that request ends, or use a new key.",

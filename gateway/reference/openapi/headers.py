@@ -77,6 +77,7 @@ RETRY = {
         "The value `false` says that trying again soon does not help.", "false", enum=["true", "false"]
     ),
 }
+CODINGS = {"accept-encoding": _header("The content codings of bodies that are read.", "identity", enum=["identity"])}
 LIMITS = _limit_headers("requests") | _limit_headers("tokens")
 ADAPTER = {
     "x-lorikeet-adapter": _header(
@@ -119,7 +120,7 @@ REPLAY = {
     "x-lorikeet-original-request-id": _header("The `x-request-id` of the reply that this reply repeats.", "req_0Q3kV9"),
 }
 
-ALL = EVERY | RETRY | LIMITS | ADAPTER | EXPERIMENT | ROUTE | DETAILS | REPLAY
+ALL = EVERY | RETRY | CODINGS | LIMITS | ADAPTER | EXPERIMENT | ROUTE | DETAILS | REPLAY
 
 
 def references(*groups: dict[str, Any]) -> dict[str, dict[str, str]]:

@@ -45,6 +45,9 @@ FAILURES = {
         headers.RETRY,
     ),
     413: Failure("TooLarge", "The body is larger than the server takes."),
+    415: Failure(
+        "UnsupportedCoding", "The body has a `Content-Encoding`, such as gzip: send it as it is.", headers.CODINGS
+    ),
     429: Failure(
         "TooMany",
         "A limit is reached. With `rate_limit_exceeded` try again after `retry-after`. With `insufficient_quota` the "
@@ -97,7 +100,7 @@ def failure_statuses(each: Operation) -> list[int]:
     if each.params or each.access is not None or (each.is_guarded and each.takes_body):  # which may name a model
         found.add(404)
     if each.takes_body:
-        found.add(413)
+        found |= {413, 415}
     if each.shape.is_billed:
         found |= {409, 502}
     if each.access is not None and each.method != "GET":
