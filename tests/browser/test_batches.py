@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -51,6 +52,27 @@ async def test_a_batch_from_its_file_to_its_output(visit: Visit, tenant: str, tm
     await watched.open(f"tenants/{tenant}/batches")
     await expect(row(page, "labels.jsonl")).to_contain_text("input of a batch")
     await expect(row(page, "4 of 4")).to_contain_text("completed")
+
+
+async def test_files_of_one_name_can_be_told_apart(visit: Visit, browser_house: BrowserHouse, tenant: str) -> None:
+    with browser_house.operator() as operator:
+        made = [
+            operator.post(
+                f"/projects/{tenant}/files",
+                files={"file": ("same.jsonl", file_of([chat_line(str(n)) for n in range(number)]))},
+            ).json()
+            for number in (1, 1, 1, 40)
+        ]
+    watched = await visit()
+    await watched.open(f"tenants/{tenant}/batches")
+    await watched.page.get_by_role("button", name="New batch").first.click()
+    options = dialog(watched.page, "New batch").get_by_label("File", exact=True).locator("option")
+    await expect(options).to_have_count(1 + len(made))
+    texts = (await options.all_inner_texts())[1:]
+    assert len(set(texts)) == len(made) and all(text.startswith("same.jsonl, ") for text in texts)
+    assert all(re.search(r"\b20\d\d\b", text) for text in texts), "each has its date"
+    sizes = {text.split(", ")[1] for text in texts}
+    assert len(sizes) == 2
 
 
 async def test_a_batch_is_cancelled_once_it_is_certain(visit: Visit, browser_house: BrowserHouse, tenant: str) -> None:

@@ -9,7 +9,7 @@ import { bytes } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { navigate, to } from "../../lib/router.js";
-import { now } from "../../lib/format/time.js";
+import { long, now } from "../../lib/format/time.js";
 import { can } from "../../lib/session.js";
 
 const ENDPOINTS = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/rerank"];
@@ -92,7 +92,7 @@ function Source({ form, inputs, sent }) {
           ...${form.bind("input_file_id")}
           onValue=${choose}
           label="File"
-          options=${[["", "Upload a file"], ...inputs.map((each) => [each.id, `${each.name}, ${bytes(each.bytes)}`])]}
+          options=${[["", "Upload a file"], ...choicesOf(inputs)]}
         />
       `
     }
@@ -127,6 +127,13 @@ function Source({ form, inputs, sent }) {
       `
     }
   `;
+}
+
+/** Files to choose from by name, size and time. Those that read alike have their ids as well. */
+function choicesOf(files) {
+  const words = files.map((each) => `${each.name}, ${bytes(each.bytes)}, ${long(each.created_at)}`);
+  const isAlone = (word) => words.indexOf(word) === words.lastIndexOf(word);
+  return files.map(({ id }, place) => [id, isAlone(words[place]) ? words[place] : `${words[place]}, ${id}`]);
 }
 
 function sendFile(projectId, file, onProgress) {
