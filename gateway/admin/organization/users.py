@@ -74,6 +74,7 @@ class User(msgspec.Struct, frozen=True):
     """Unix seconds."""
     has_password: bool
     has_totp: bool
+    num_passkeys: int
     is_locked_out: bool = False
     """True if a second factor is required of the user, who has none but passkeys of another host name than the
     server's. Without these, or once they are reset, the user can set up a new one."""
@@ -286,6 +287,7 @@ def user_wire(row: users.UserRow, *, is_locked_out: bool = False) -> User:
         added_at=seconds(row.created_at),
         has_password=row.has_password,
         has_totp=row.has_totp,
+        num_passkeys=row.num_passkeys,
         is_locked_out=is_locked_out,
     )
 

@@ -118,11 +118,16 @@ def _list(arguments: argparse.Namespace, client: AdminClient) -> int:
     rows = [(u["email"], u["id"], u["role"], _second_factor(u), utc(u["added_at"])) for u in users]
     if any(u["is_locked_out"] for u in users):
         print(LOCKED_OUT, file=sys.stderr)
-    return print_rows(arguments, users, ("EMAIL", "ID", "ROLE", "TOTP", "ADDED"), rows)
+    return print_rows(arguments, users, ("EMAIL", "ID", "ROLE", "SECOND FACTOR", "ADDED"), rows)
 
 
 def _second_factor(user: dict[str, Any]) -> str:
-    return "locked out" if user["is_locked_out"] else "yes" if user["has_totp"] else "no"
+    """Return in words the ways in which a user can log in besides with a password."""
+    if user["is_locked_out"]:
+        return "locked out"
+    number = user["num_passkeys"]
+    passkeys = f"{number} passkey{'' if number == 1 else 's'}" if number else ""
+    return ", ".join(filter(None, ("authenticator" if user["has_totp"] else "", passkeys))) or "none"
 
 
 def _modify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -31,13 +31,14 @@ class UserRow(msgspec.Struct, frozen=True):
     created_at: datetime.datetime
     has_password: bool
     has_totp: bool
+    num_passkeys: int
 
 
 _INSERT = """
     INSERT INTO users (id, organization_id, email, name, role, password_hash) VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (email) WHERE removed_at IS NULL DO NOTHING
     RETURNING id, organization_id, email, name, role, created_at,
-              password_hash IS NOT NULL AS has_password, totp_confirmed_at IS NOT NULL AS has_totp
+              password_hash IS NOT NULL AS has_password, totp_confirmed_at IS NOT NULL AS has_totp, 0 AS num_passkeys
 """
 
 
@@ -59,7 +60,8 @@ async def had_users(conn: Connection, organization_id: str) -> bool:
 
 _GET = """
     SELECT id, organization_id, email, name, role, created_at,
-           password_hash IS NOT NULL AS has_password, totp_confirmed_at IS NOT NULL AS has_totp
+           password_hash IS NOT NULL AS has_password, totp_confirmed_at IS NOT NULL AS has_totp,
+           (SELECT count(*) FROM passkeys p WHERE p.user_id = users.id) AS num_passkeys
     FROM users WHERE organization_id = $1 AND id = $2 AND removed_at IS NULL
 """
 
@@ -72,7 +74,8 @@ async def get_user(conn: Connection, organization_id: str, user_id: str) -> User
 
 _LOCK = """
     SELECT id, organization_id, email, name, role, created_at,
-           password_hash IS NOT NULL AS has_password, totp_confirmed_at IS NOT NULL AS has_totp
+           password_hash IS NOT NULL AS has_password, totp_confirmed_at IS NOT NULL AS has_totp,
+           (SELECT count(*) FROM passkeys p WHERE p.user_id = users.id) AS num_passkeys
     FROM users WHERE organization_id = $1 AND id = $2 AND removed_at IS NULL FOR NO KEY UPDATE
 """
 
@@ -85,7 +88,8 @@ async def lock_user(conn: Connection, organization_id: str, user_id: str) -> Use
 
 _LIST = """
     SELECT id, organization_id, email, name, role, created_at,
-           password_hash IS NOT NULL AS has_password, totp_confirmed_at IS NOT NULL AS has_totp
+           password_hash IS NOT NULL AS has_password, totp_confirmed_at IS NOT NULL AS has_totp,
+           (SELECT count(*) FROM passkeys p WHERE p.user_id = users.id) AS num_passkeys
     FROM users
     WHERE organization_id = $1 AND removed_at IS NULL
       AND ($2::text IS NULL OR (created_at, id) >

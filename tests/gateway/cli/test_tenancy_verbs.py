@@ -115,10 +115,14 @@ async def test_the_first_user_logs_in_and_joins_a_tenant(
         asked = (await ann.post("/passkeys", json={"password": PASSWORD})).json()
         made = (await ann.post("/passkeys/confirm", json=Device().make(asked))).json()
         assert await lorikeet.json("user", "passkeys", "list", "--email", "ann@example.com") == [made]
+        assert [user["num_passkeys"] for user in await lorikeet.json("user", "list")] == [1]
+        header, ann_row = (await lorikeet.done("user", "list")).splitlines()
+        assert "SECOND FACTOR" in header and "  1 passkey  " in ann_row
         code, out, _ = await lorikeet("user", "passkeys", "list", "--email", "ann@example.com")
         assert (code, out.splitlines()[1].split()[:2]) == (0, [made["id"], "laptop"])
         removed = await lorikeet.json("user", "passkeys", "remove", made["id"], "--email", "ann@example.com")
         assert (removed["deleted"], (await ann.get("/passkeys")).status_code) == (True, 401)
+        assert "  none  " in (await lorikeet.done("user", "list")).splitlines()[1]
 
     code, _, err = await lorikeet("user", "create", "--email", "<b>bob</b>@example.com")
     assert (code, "Invalid value for 'email'" in err) == (1, True)
