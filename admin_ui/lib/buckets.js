@@ -76,3 +76,7 @@ export function summed(buckets) {
 export const column = (rows, name) => rows.map((row) => row[name] ?? 0);
 
 export const sumOf = (rows, name) => rows.reduce((sum, row) => sum + (row[name] ?? 0), 0);
+
+/** The requests of a row that came to their end. */
+export const numCompleted = (row) =>
+  (row.num_requests ?? 0) - (row.num_errors ?? 0) - (row.num_cancelled ?? 0) - (row.num_refused ?? 0);

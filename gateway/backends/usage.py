@@ -45,6 +45,7 @@ class UsageSink(Protocol):
         source: Acknowledged | None,
         ttft_ms: float | None,
         latency_ms: float | None,
+        refused: bool = False,
     ) -> None:
         """Record the usage of an attempt.
 
@@ -52,6 +53,7 @@ class UsageSink(Protocol):
         source: acknowledges the usage once it is durable. Without a source, and with "" for engine_id, the usage is the
         part that this gateway saw of a lost engine, whose own record may still come.
         ttft_ms, latency_ms: from the submission to the first token and to the final, as this gateway saw them.
+        refused: True where the engine or server cannot serve what the request asks for, which is no failure of it.
         """
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:

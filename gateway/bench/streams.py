@@ -64,6 +64,7 @@ class NoBooks:
         source: Acknowledged | None,
         ttft_ms: float | None,
         latency_ms: float | None,
+        refused: bool = False,
     ) -> None:
         """Record nothing, and tell the engine that the usage is durable, so that the engine forgets it."""
         if source is not None:

@@ -25,7 +25,7 @@ from gateway.db.experiments.units import (
     rows_of_units,
     units_alike,
 )
-from gateway.db.ledger.usage import SUPERSEDED
+from gateway.db.ledger.usage import REFUSED, SUPERSEDED
 from gateway.domain.experiments.feedback.judged import judge_key
 from gateway.domain.experiments.sums import NO_UNITS
 from gateway.domain.experiments.units import (
@@ -219,6 +219,8 @@ def _attempt(rows: Sequence[UsageRow], *, is_whole: bool) -> tuple[Counts, dict[
     cost_nanos = sum(row.cost_nanos for row in rows)
     if finish == SUPERSEDED:
         return msgspec.structs.replace(NO_COUNTS, cost_nanos=cost_nanos), {}
+    if finish == REFUSED:  # as if it had been refused before it ran
+        return msgspec.structs.replace(NO_COUNTS, num_refusals=int(is_whole), cost_nanos=cost_nanos), {}
     completion_tokens = sum(row.completion_tokens for row in rows)
     counts = Counts(
         num_errors=int(finish == ERROR),

@@ -81,6 +81,8 @@ class Call(msgspec.Struct):
     """The digest of the safety identifier that the client names."""
     error: str | None = None
     """The code of the error; None for none."""
+    is_clients_error: bool = False
+    """True if a streamed reply ended with an error that is the client's own."""
     refusal: GatewayError | None = None
     """The error that was raised before a reply began."""
     client_gone: bool = False
@@ -269,7 +271,7 @@ class Application(Litestar):
             if call.refusal is not None and self._refusals is not None and is_of_tenants(route):
                 self._refusals.add(_refused(call, call.refusal, route, scope))
             self.metrics.count_http(method, route, call.status)
-            is_cut = call.status == 200 and call.error not in NOT_OURS
+            is_cut = call.status == 200 and call.error not in NOT_OURS and not call.is_clients_error
             if is_cut:
                 self.metrics.count_cut_stream(route)
             if (trace := call.trace.trace) is not None:

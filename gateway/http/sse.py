@@ -155,7 +155,7 @@ class _EventStream(ASGIResponse, Generic[T]):
                     await send(_more(data))
             last = self._encoder.end()
         except GatewayError as error:
-            call.error = error.code
+            call.error, call.is_clients_error = error.code, error.status < 500
             last = self._failed(error)
         except Exception:
             log.exception("stream_failed", request_id=call.request_id)

@@ -12,7 +12,7 @@ from operator import attrgetter
 import msgspec
 
 from engine.protocol import Usage, UsageRecord
-from gateway.db.ledger.usage import SUPERSEDED, UsageEvent
+from gateway.db.ledger.usage import REFUSED, SUPERSEDED, UsageEvent
 from gateway.metering.format import Ended
 from gateway.metering.tag import MeterTag
 
@@ -30,7 +30,9 @@ def usage_event(ended: Ended, tag: MeterTag) -> UsageEvent:
         _time(ended.finished_at_ns),
     )
     event = UsageEvent(**dict(zip(_NAMES, values, strict=True)))
-    return _unbilled(event) if ended.superseded else event
+    if ended.superseded:
+        return _unbilled(event)
+    return msgspec.structs.replace(event, finish_reason=REFUSED) if ended.refused else event
 
 
 def _unbilled(event: UsageEvent) -> UsageEvent:

@@ -69,6 +69,8 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
     """The time in Unix nanoseconds."""
     superseded: bool = False
     """True: another attempt took the place of this one after its engine was lost; the operator pays for this one."""
+    refused: bool = False
+    """True: the engine or server refused the request, and did not fail. Gateways of before wrote no such field."""
 
     @property
     def attempt(self) -> tuple[str, int]:

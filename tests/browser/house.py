@@ -76,8 +76,8 @@ _HISTORY = """
            $5, CASE WHEN $5::text IS NULL THEN NULL ELSE 1 END, NULL,
            CASE WHEN $5::text IS NULL THEN 'none' ELSE 'default' END, $10, n % 3 > 0,
            180 + (n * 37) % 900, (n * 13) % 160, 40 + (n * 29) % 380, 0,
-           CASE WHEN n % 41 = 0 THEN 'error' WHEN n % 29 = 0 THEN 'abort' WHEN n % 7 = 0 THEN 'length'
-                ELSE 'stop' END,
+           CASE WHEN n % 41 = 0 THEN 'error' WHEN n % 43 = 0 THEN 'refused' WHEN n % 29 = 0 THEN 'abort'
+                WHEN n % 7 = 0 THEN 'length' ELSE 'stop' END,
            (n * 7) % 40, 20 + n % 30, 500 + (n * 31) % 900, 45 + (n * 17) % 210 + (n % 23 = 0)::int * 800,
            700 + (n * 31) % 900, 0, x.at, x.at + interval '1 second', date_trunc('month', x.at AT TIME ZONE 'UTC'),
            $9::integer, p.factor * (180 + (n * 37) % 900 - (n * 13) % 160) * 200, p.factor * ((n * 13) % 160) * 200,
@@ -91,8 +91,8 @@ _HISTORY = """
 
 
 def request_id(project_id: str, model: str, number: int) -> str:
-    """Return the id of a request of the history. A number that 41 divides failed; another that 29 divides was
-    aborted."""
+    """Return the id of a request of the history. A number that 41 divides failed, another that 43 divides
+    was refused, and another that 29 divides was aborted."""
     return f"req_{hashlib.md5(f'{project_id}{model}{number}'.encode(), usedforsecurity=False).hexdigest()}"
 
 

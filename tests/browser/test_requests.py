@@ -93,8 +93,11 @@ async def test_what_failed_is_explained(visit: Visit, browser_house: BrowserHous
     page = await visit(OWNER)
     await page.open("requests?status=error")
     rows = page.page.get_by_role("table", name="Requests").locator("tbody tr")
-    await expect(rows.first).to_contain_text("The engine failed, or refused it")
+    await expect(rows.first).to_contain_text("The engine failed")
     assert {await each.inner_text() for each in await rows.locator("td:nth-child(2) .badge").all()} == {"error"}
+    await page.page.get_by_label("Result").select_option("refused")
+    await expect(rows.first).to_contain_text("The engine refused it")
+    assert {await each.inner_text() for each in await rows.locator("td:nth-child(2) .badge").all()} == {"refused"}
     await page.page.get_by_label("Result").select_option("cancelled")
     await expect(rows.first).to_contain_text("The client went away")
     assert page.page.url.endswith("status=cancelled")

@@ -6,7 +6,7 @@ import { Empty, ErrorBox, Skeleton } from "../../components/feedback.js";
 import { Money, Num } from "../../components/numbers.js";
 import { Page } from "../../components/page.js";
 import { Stat, Stats } from "../../components/charts/stat.js";
-import { column, summed, sumOf, useBuckets } from "../../lib/buckets.js";
+import { column, numCompleted, summed, sumOf, useBuckets } from "../../lib/buckets.js";
 import { useApi } from "../../lib/data.js";
 import { count } from "../../lib/format/format.js";
 import { html, useMemo } from "../../lib/html.js";
@@ -119,7 +119,7 @@ const line = (key, label, color, values) => ({ key, label, color, values });
 
 function Pictures({ rows }) {
   const times = rows.map(({ at }) => at);
-  const good = rows.map((row) => (row.num_requests ?? 0) - (row.num_errors ?? 0) - (row.num_cancelled ?? 0));
+  const good = rows.map(numCompleted);
   const fresh = rows.map((row) => (row.input_tokens ?? 0) - (row.cached_tokens ?? 0));
   const of = (name, which) => rows.map((row) => row[name]?.[which] ?? null);
   return html`
@@ -132,6 +132,7 @@ function Pictures({ rows }) {
         series=${[
           line("good", "Completed", "var(--series-1)", good),
           line("cancelled", "Cancelled", "var(--series-8)", column(rows, "num_cancelled")),
+          line("refused", "Refused by the engine", "var(--series-7)", column(rows, "num_refused")),
           line("errors", "Failed", "var(--bad-mark)", column(rows, "num_errors")),
         ]}
       />

@@ -11,6 +11,7 @@ const STATUSES = [
   ["", "Any result"],
   ["completed", "Completed"],
   ["cancelled", "Cancelled"],
+  ["refused", "Refused"],
   ["error", "Failed"],
 ];
 

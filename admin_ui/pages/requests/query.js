@@ -2,7 +2,7 @@
 
 /** In the URL, and as the API calls them. */
 const LISTS = { project: "project_ids", model: "models", key: "api_key_ids", adapter: "adapter_ids" };
-const REASONS = { completed: ["stop", "length"], cancelled: ["abort"], error: ["error"] };
+const REASONS = { completed: ["stop", "length"], cancelled: ["abort"], error: ["error"], refused: ["refused"] };
 
 /** Of the URL. */
 export const FILTERS = [...Object.keys(LISTS), "status", "id"];

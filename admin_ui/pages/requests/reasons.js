@@ -6,10 +6,19 @@ export function explained({ status, finish_reason: reason, output_tokens: tokens
     const billed = tokens > 0 ? `The ${tokens} tokens that had been generated were billed.` : "No output was billed.";
     return {
       tone: "bad",
-      title: "The engine failed, or refused it",
+      title: "The engine failed",
       text:
-        "The engine went down or failed before the request's end, or it refused the request's schema, pattern or " +
-        `adapter. ${billed} The client got an error that says which; System shows whether the engine is well.`,
+        `The engine went down or failed before the request's end. ${billed} The client got an error that says so; ` +
+        "System shows whether the engine is well.",
+    };
+  }
+  if (status === "refused") {
+    return {
+      tone: "warn",
+      title: "The engine refused it",
+      text:
+        "It asks for what cannot be served, such as a schema, pattern or grammar that is wrong, or an adapter that " +
+        "does not fit. The client got an error that says what to change. Nothing was billed.",
     };
   }
   if (reason === "superseded") {
@@ -45,5 +54,6 @@ export const TITLES = {
   abort: "Cancelled",
   superseded: "Given up",
   error: "Failed",
+  refused: "Refused by the engine",
   tool_calls: "Called a tool",
 };

@@ -33,7 +33,7 @@ MAX_WINDOW_S = 92 * 86_400
 FILTERS = list_params("models", "api_key_ids", "adapter_ids", "finish_reasons")
 QUERY = ("start_time", "end_time", "request_id", "after", "limit", *FILTERS)
 
-Status = Literal["completed", "cancelled", "error"]
+Status = Literal["completed", "cancelled", "error", "refused"]
 
 
 class RequestOut(msgspec.Struct, frozen=True):
@@ -53,10 +53,12 @@ class RequestOut(msgspec.Struct, frozen=True):
     adapter_version: int | None
     stream: bool
     status: Status
-    """The outcome. `cancelled` where the client went away, or where a batch ended before its line had a result."""
+    """The outcome. `cancelled` where the client went away, or where a batch ended before its line had a result;
+    `refused` where the engine or server cannot serve what the request asks for, such as its grammar or its adapter."""
     finish_reason: str
-    """The end of the last attempt. `superseded` where the attempt was given up, for another one or with its batch:
-    nobody is billed, sums do not count the request, and no filter finds it."""
+    """The end of the last attempt: `stop`, `length`, `abort`, `error`, `refused`, or `superseded` where the attempt was
+    given up, for another one or with its batch: nobody is billed, sums do not count the request, and no filter finds
+    it."""
     input_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -308,6 +310,8 @@ def status_of(finish_reason: str) -> Status:
     match finish_reason:
         case "error":
             return "error"
+        case "refused":
+            return "refused"
         case "abort" | "superseded":
             return "cancelled"
     return "completed"

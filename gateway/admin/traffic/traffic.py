@@ -61,6 +61,9 @@ class TrafficNumbers(msgspec.Struct, frozen=True, kw_only=True):
     num_requests: int
     num_errors: int | None
     """Failed requests; null where traffic is grouped by key."""
+    num_refused: int | None
+    """Requests that an engine or a server refused, since it cannot serve what they ask for; null where traffic is
+    grouped by key."""
     num_cancelled: int | None
     """Requests that the client ended; null where traffic is grouped by key."""
     input_tokens: int
@@ -273,10 +276,12 @@ async def _buckets(
 
 
 def _numbers(each: TrafficSum, currency: str) -> dict[str, Any]:
-    ends = {"stop": each.num_stop, "length": each.num_length, "abort": each.num_cancelled, "error": each.num_errors}
+    ends = {"stop": each.num_stop, "length": each.num_length, "abort": each.num_cancelled}
+    ends |= {"error": each.num_errors, "refused": each.num_refused}
     return {
         "num_requests": each.num_requests,
         "num_errors": each.num_errors,
+        "num_refused": each.num_refused,
         "num_cancelled": each.num_cancelled,
         "input_tokens": each.prompt_tokens,
         "cached_tokens": each.cached_tokens,

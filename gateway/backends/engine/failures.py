@@ -7,6 +7,9 @@ from gateway.domain.errors import ENGINE_UNAVAILABLE, BackendFailed, GatewayErro
 
 RETRY_AFTER_S = 1.0
 
+REFUSALS = frozenset({"invalid_request", "adapter_rejected"})
+"""Codes of an engine that cannot serve what a request asks for, such as its grammar or its adapter."""
+
 
 def not_ready(reason: str, code: str = ENGINE_UNAVAILABLE) -> Overloaded:
     """Return the error of a request that came while no engine takes any."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from engine.protocol import Final, UsageRecord
 from gateway.backends.base import Unanswered
-from gateway.backends.engine.failures import failure
+from gateway.backends.engine.failures import REFUSALS, failure
 from gateway.backends.engine.stream import EngineStream
 from gateway.backends.usage import Acknowledged, UsageSink
 
@@ -48,6 +48,7 @@ class UsageRecorder:
             source=None if stream.lost else self._source,
             ttft_ms=stream.elapsed_ms(stream.first_token_s),
             latency_ms=stream.elapsed_ms(stream.final_s),
+            refused=final.error is not None and final.error.code in REFUSALS,
         )
         return final
 

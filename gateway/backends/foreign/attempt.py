@@ -20,12 +20,13 @@ from gateway.domain.routing.foreign_usage import Evidence, Settled, own_completi
 
 log = structlog.get_logger(__name__)
 
-Outcome = Literal["whole", "left", "failed"]
+Outcome = Literal["whole", "left", "failed", "refused"]
 """The ways in which an attempt ends.
 
 whole: the reply came to its end.
 left: the client left, or this gateway stopped, before the end.
-failed: the server refused the request, or failed at it, also after a part of the reply had come.
+failed: the server failed at the request, also after a part of the reply had come, or had no room for it.
+refused: the server will not run the request, however often it is sent.
 """
 
 
@@ -193,6 +194,7 @@ class Attempt:
             source=self._source,
             ttft_ms=None if self._first_s is None else (self._first_s - self.began_s) * 1e3,
             latency_ms=(now_s - self.began_s) * 1e3,
+            refused=outcome == "refused",
         )
 
     def supersede(self) -> None:
@@ -203,7 +205,7 @@ class Attempt:
 
     def _record_of(self, usage: Usage, outcome: Outcome) -> UsageRecord:
         request = self.request
-        reason: FinishReason = "error" if outcome == "failed" else "abort"
+        reason: FinishReason = "abort" if outcome == "left" else "error"
         if outcome == "whole":
             reasons = [self.finished.get(index, "stop") for index in range(request.n) if index not in self.stopped_at]
             reason = "length" if "length" in reasons else "stop"

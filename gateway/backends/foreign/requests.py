@@ -285,7 +285,7 @@ class ForeignRequests:
         if is_the_clients(refused) and not attempt.has_begun:
             self._log("request_refused", stream, str(refused), text)
             self._condition.succeeded(admitted, is_false=False)
-            return _unanswered(attempt, error, "failed")
+            return _unanswered(attempt, error, "failed", "refused")
         if stream.adapter and refused.status == 404:  # it was unloaded there, and could not be loaded again
             self._log("adapter_not_there", stream, str(refused), text)
             self._condition.breaker.gave_up(admitted)
@@ -310,13 +310,18 @@ class ForeignRequests:
         log.warning(event, **self._name.fields, request_id=stream.attempt.request.request_id, why=why, **words)
 
 
-def _unanswered(attempt: Attempt, error: GatewayError, kind: Literal["full", "died", "failed"] = "died") -> Unanswered:
+def _unanswered(
+    attempt: Attempt,
+    error: GatewayError,
+    kind: Literal["full", "died", "failed"] = "died",
+    outcome: Literal["failed", "refused"] = "failed",
+) -> Unanswered:
     """Return the exception for a reader where another server or model may be asked.
 
-    The reader's call of `settle` or `supersede` decides how the attempt is recorded.
+    The reader's call of `settle` or `supersede` decides how the attempt is recorded. outcome: for `settle`.
     """
 
     def record() -> None:
-        attempt.record("failed")
+        attempt.record(outcome)
 
     return Unanswered(error, kind, was_sent=True, settle=record, supersede=attempt.supersede)

@@ -247,7 +247,7 @@ BEGIN
     INSERT INTO rollup_queue (
         minute, period, corrects_period, kind, organization_id, project_id, api_key_id, endpoint, model, adapter_id,
         adapter_version, adapter_class, service_tier, price_version, num_requests, num_stop, num_length, num_cancelled,
-        num_errors, prompt_tokens, cached_tokens, completion_tokens, input_cost_nanos, cached_cost_nanos,
+        num_errors, num_refused, prompt_tokens, cached_tokens, completion_tokens, input_cost_nanos, cached_cost_nanos,
         output_cost_nanos, cost_nanos, list_cost_nanos, ttft_buckets, tpot_buckets)
     SELECT date_trunc('minute', n.created_at, 'UTC'), n.period, n.corrects_period, n.kind, n.organization_id,
            n.project_id, n.api_key_id, n.endpoint, n.model, n.adapter_id, n.adapter_version, n.adapter_class,
@@ -256,6 +256,7 @@ BEGIN
            -count(*) FILTER (WHERE r.finish_reason = 'length'),
            -count(*) FILTER (WHERE r.finish_reason = 'abort'),
            -count(*) FILTER (WHERE r.finish_reason = 'error'),
+           -count(*) FILTER (WHERE r.finish_reason = 'refused'),
            0, 0, 0, 0, 0, 0, 0, 0, '{}', '{}'
     FROM unnest(superseding) n JOIN ledger r
         ON (r.request_id, r.attempt, r.revision, r.created_at) = (n.request_id, n.attempt, n.revision - 1, n.created_at)
@@ -275,7 +276,7 @@ BEGIN
     INSERT INTO rollup_queue (
         minute, period, corrects_period, kind, organization_id, project_id, api_key_id, endpoint, model, adapter_id,
         adapter_version, adapter_class, service_tier, price_version, num_requests, num_stop, num_length, num_cancelled,
-        num_errors, prompt_tokens, cached_tokens, completion_tokens, input_cost_nanos, cached_cost_nanos,
+        num_errors, num_refused, prompt_tokens, cached_tokens, completion_tokens, input_cost_nanos, cached_cost_nanos,
         output_cost_nanos, cost_nanos, list_cost_nanos, ttft_buckets, tpot_buckets)
     SELECT date_trunc('minute', n.created_at, 'UTC'), n.period, n.corrects_period, n.kind, n.organization_id,
            n.project_id, n.api_key_id, n.endpoint, n.model, n.adapter_id, n.adapter_version, n.adapter_class,
@@ -286,6 +287,7 @@ BEGIN
            count(*) FILTER (WHERE h.ended AND n.finish_reason = 'abort'),
            count(*) FILTER (WHERE h.is_first AND n.finish_reason = 'error')
                - count(*) FILTER (WHERE h.ended AND NOT h.is_first AND n.finish_reason NOT IN ('error', 'superseded')),
+           count(*) FILTER (WHERE h.ended AND n.finish_reason = 'refused'),
            sum(n.prompt_tokens), sum(n.cached_tokens), sum(n.completion_tokens), sum(n.input_cost_nanos),
            sum(n.cached_cost_nanos), sum(n.output_cost_nanos), sum(n.cost_nanos), sum(n.list_cost_nanos),
            coalesce(array_agg(time_bucket(n.ttft_ms, 1.0))

@@ -42,5 +42,6 @@ CREATE OR REPLACE FUNCTION num_ended(sums traffic_rollups, finish_reasons text[]
                      + CASE WHEN 'length' = ANY (finish_reasons) THEN sums.num_length ELSE 0 END
                      + CASE WHEN 'abort' = ANY (finish_reasons) THEN sums.num_cancelled ELSE 0 END
                      + CASE WHEN 'error' = ANY (finish_reasons) THEN sums.num_errors ELSE 0 END
+                     + CASE WHEN 'refused' = ANY (finish_reasons) THEN sums.num_refused ELSE 0 END
            END
 $$;

@@ -75,7 +75,7 @@ _ROLL_UP = """
         SELECT minute, organization_id, project_id, model, coalesce(adapter_id, '') AS adapter_id,
                coalesce(adapter_version, 0) AS adapter_version,
                sum(num_requests) AS num_requests, sum(num_stop) AS num_stop, sum(num_length) AS num_length,
-               sum(num_cancelled) AS num_cancelled, sum(num_errors) AS num_errors,
+               sum(num_cancelled) AS num_cancelled, sum(num_errors) AS num_errors, sum(num_refused) AS num_refused,
                sum(prompt_tokens) AS prompt_tokens, sum(cached_tokens) AS cached_tokens,
                sum(completion_tokens) AS completion_tokens, sum(cost_nanos) AS cost_nanos,
                all_of(ttft_buckets) AS ttft_buckets, all_of(tpot_buckets) AS tpot_buckets
@@ -88,6 +88,7 @@ _ROLL_UP = """
                CASE WHEN l.by_model THEN t.adapter_version ELSE 0 END AS adapter_version,
                sum(t.num_requests) AS num_requests, sum(t.num_stop) AS num_stop, sum(t.num_length) AS num_length,
                sum(t.num_cancelled) AS num_cancelled, sum(t.num_errors) AS num_errors,
+               sum(t.num_refused) AS num_refused,
                sum(t.prompt_tokens) AS prompt_tokens, sum(t.cached_tokens) AS cached_tokens,
                sum(t.completion_tokens) AS completion_tokens, sum(t.cost_nanos) AS cost_nanos,
                all_of(t.ttft_buckets) AS ttft_buckets, all_of(t.tpot_buckets) AS tpot_buckets
@@ -98,11 +99,11 @@ _ROLL_UP = """
     ), added AS (
         INSERT INTO traffic_rollups AS r (
             organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version,
-            num_requests, num_stop, num_length, num_cancelled, num_errors, prompt_tokens, cached_tokens,
-            completion_tokens, cost_nanos)
+            num_requests, num_stop, num_length, num_cancelled, num_errors, num_refused, prompt_tokens,
+            cached_tokens, completion_tokens, cost_nanos)
         SELECT organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version,
-               num_requests, num_stop, num_length, num_cancelled, num_errors, prompt_tokens, cached_tokens,
-               completion_tokens, cost_nanos
+               num_requests, num_stop, num_length, num_cancelled, num_errors, num_refused, prompt_tokens,
+               cached_tokens, completion_tokens, cost_nanos
         FROM sums
         ON CONFLICT (organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version)
         DO UPDATE SET
@@ -111,6 +112,7 @@ _ROLL_UP = """
             num_length = r.num_length + excluded.num_length,
             num_cancelled = r.num_cancelled + excluded.num_cancelled,
             num_errors = r.num_errors + excluded.num_errors,
+            num_refused = r.num_refused + excluded.num_refused,
             prompt_tokens = r.prompt_tokens + excluded.prompt_tokens,
             cached_tokens = r.cached_tokens + excluded.cached_tokens,
             completion_tokens = r.completion_tokens + excluded.completion_tokens,

@@ -89,6 +89,7 @@ class TrafficSum(msgspec.Struct, frozen=True, gc=False):
     num_length: int | None
     num_cancelled: int | None
     num_errors: int | None
+    num_refused: int | None
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
@@ -108,8 +109,9 @@ _SUMS = """
            CASE WHEN 'adapter_version' = ANY ($8) THEN nullif(r.adapter_version, 0) END AS adapter_version,
            NULL AS api_key_id,
            sum(r.num_requests)::bigint, sum(r.num_stop)::bigint, sum(r.num_length)::bigint,
-           sum(r.num_cancelled)::bigint, sum(r.num_errors)::bigint, sum(r.prompt_tokens)::bigint,
-           sum(r.cached_tokens)::bigint, sum(r.completion_tokens)::bigint, sum(r.cost_nanos),
+           sum(r.num_cancelled)::bigint, sum(r.num_errors)::bigint, sum(r.num_refused)::bigint,
+           sum(r.prompt_tokens)::bigint, sum(r.cached_tokens)::bigint, sum(r.completion_tokens)::bigint,
+           sum(r.cost_nanos),
            string_agg(array_send(t.ttft_counts), ''), string_agg(array_send(t.tpot_counts), '')
     FROM traffic_rollups r LEFT JOIN LATERAL (
         SELECT c.ttft_counts, c.tpot_counts FROM traffic_times c
@@ -136,6 +138,7 @@ _SUMS_BY_KEY = """
            NULL::integer AS adapter_version,
            CASE WHEN 'api_key_id' = ANY ($7) THEN r.api_key_id END AS api_key_id,
            sum(r.num_requests)::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint,
+           NULL::bigint,
            sum(r.prompt_tokens)::bigint, sum(r.cached_tokens)::bigint, sum(r.completion_tokens)::bigint,
            sum(r.input_cost_nanos + r.cached_cost_nanos + r.output_cost_nanos), NULL::bytea, NULL::bytea
     FROM usage_rollups r

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 SUPERSEDED = "superseded"
 """The finish reason of an attempt whose place another one took; nobody pays for it."""
 
+REFUSED = "refused"
+"""The finish reason of an attempt that its engine or server refused: the request asks for what cannot be served."""
+
 
 class UsageEvent(msgspec.Struct, frozen=True):
     """One attempt as a gateway reports it. Times are in ms. experiment_*, own_key, trace_id: as in the meter tag."""

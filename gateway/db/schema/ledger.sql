@@ -107,7 +107,8 @@ CREATE TABLE rollup_queue (
     list_cost_nanos    numeric NOT NULL,
     -- The bucket (see time_bucket) of each request whose time is known.
     ttft_buckets       smallint[] NOT NULL,
-    tpot_buckets       smallint[] NOT NULL
+    tpot_buckets       smallint[] NOT NULL,
+    num_refused        bigint NOT NULL DEFAULT 0
 );
 
 -- Sums by the time of usage. adapter_id '': no adapter. The part of cost_nanos beyond the three kinds is adjustments.

@@ -23,6 +23,7 @@ CREATE TABLE traffic_rollups (
     cached_tokens      bigint NOT NULL,
     completion_tokens  bigint NOT NULL,
     cost_nanos         numeric NOT NULL,
+    num_refused        bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (organization_id, level, width, project_id, bucket, model, adapter_id, adapter_version)
 ) PARTITION BY LIST (level);
 

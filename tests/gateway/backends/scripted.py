@@ -67,13 +67,14 @@ class ScriptedEngine:
 class ListSink:
     """A sink that stores what a backend records.
 
-    engine_ids: the engine of each record.
+    engine_ids: the engine of each record. refused_ids: the requests that were refused.
     """
 
     def __init__(self) -> None:
         self.records: list[UsageRecord] = []
         self.sources: list[Acknowledged | None] = []
         self.engine_ids: list[str] = []
+        self.refused_ids: list[str] = []
         self.superseded_records: list[UsageRecord] = []
         self.superseded_sources: list[Acknowledged | None] = []
         self.given_up_ids: list[str] = []
@@ -95,7 +96,9 @@ class ListSink:
         source: Acknowledged | None,
         ttft_ms: float | None,
         latency_ms: float | None,
+        refused: bool = False,
     ) -> None:
+        self.refused_ids += [usage.request_id] * refused
         self.records.append(usage)
         self.sources.append(source)
         self.engine_ids.append(engine_id)

@@ -328,7 +328,7 @@ async def test_what_came_since_the_last_look_is_read_at_once(engine, backend):
     ],
 )
 async def test_engine_errors_become_the_gateways(
-    engine, backend, code: str, raised: type[GatewayError], param: str | None, told: str | None
+    engine, backend, sink, code: str, raised: type[GatewayError], param: str | None, told: str | None
 ):
     await ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
@@ -338,6 +338,7 @@ async def test_engine_errors_become_the_gateways(
         await reading
     assert (caught.value.param, caught.value.code) == (param, told)
     assert caught.value.retry_after_s == (3.0 if raised is Overloaded else None)
+    assert sink.refused_ids == (["req_1"] if raised is InvalidRequest else [])
 
 
 async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, backend, endpoint, sink):

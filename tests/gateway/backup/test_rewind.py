@@ -34,6 +34,8 @@ UNDO = """
     ALTER TABLE logins DROP COLUMN by_passkey;
     DROP TABLE passkeys, passkey_challenges, batch_turns;
     ALTER TABLE batches DROP COLUMN open_lines;
+    ALTER TABLE rollup_queue DROP COLUMN num_refused;
+    ALTER TABLE traffic_rollups DROP COLUMN num_refused CASCADE;
     DELETE FROM schema_migrations WHERE name >= '0067' AND name <> 'functions';
 """
 """Statements that make of this schema the one before migration 0067."""

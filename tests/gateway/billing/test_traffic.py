@@ -31,7 +31,7 @@ _ROLLUPS = """
 """
 _LEVELS = """
     SELECT level, width, sum(num_requests), sum(num_stop), sum(num_length), sum(num_cancelled), sum(num_errors),
-           sum(prompt_tokens), sum(cost_nanos), sum((SELECT sum(c) FROM unnest(ttft_counts) c)),
+           sum(num_refused), sum(prompt_tokens), sum(cost_nanos), sum((SELECT sum(c) FROM unnest(ttft_counts) c)),
            sum((SELECT sum(c) FROM unnest(tpot_counts) c))
     FROM traffic_rollups LEFT JOIN traffic_times
         USING (organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version)
@@ -57,7 +57,7 @@ async def fill(books: Books, rng: random.Random, num: int) -> dict[str, list[flo
                 model=model,
                 adapter_id="adpt_x" if model == "tiny:pirate" else None,
                 adapter_version=rng.randint(1, 2) if model == "tiny:pirate" else None,
-                finish_reason=rng.choice(("stop", "stop", "length", "abort", "error")),
+                finish_reason=rng.choice(("stop", "stop", "length", "abort", "error", "refused")),
                 completion_tokens=tokens,
                 ttft_ms=ttft,
                 latency_ms=ttft + 20.0 * (tokens - 1),
@@ -93,7 +93,8 @@ async def test_roll_ups_are_the_ledgers_and_percentiles_within_a_tenth(books: Bo
     levels = await books.fetch(_LEVELS)
     assert len(levels) == 12 and len({sums[2:] for sums in levels}) == 1, "every level and width has the same sums"
     ends = dict(await books.fetch(_ENDS))
-    assert levels[0][2:7] == (1200, ends["stop"], ends["length"], ends["abort"], ends["error"])
+    names = ("stop", "length", "abort", "error", "refused")
+    assert levels[0][2:8] == (1200, *(ends[name] for name in names))
 
     whole: dict[str, Any] = {
         "organization_id": books.organization_id,
@@ -113,7 +114,11 @@ async def test_roll_ups_are_the_ledgers_and_percentiles_within_a_tenth(books: Bo
         assert sums.tpot_ms.p50 == pytest.approx(20.0, rel=0.1)
 
 
-@pytest.mark.parametrize("reasons", [("error",), ("stop",), ("length",), ("abort",), ("error", "stop")], ids="-".join)
+@pytest.mark.parametrize(
+    "reasons",
+    [("error",), ("stop",), ("length",), ("abort",), ("refused",), ("error", "stop"), ("error", "refused")],
+    ids="-".join,
+)
 async def test_an_attempt_that_is_superseded_late_has_ended_in_no_way(books: Books, reasons: tuple[str, ...]) -> None:
     for reason in (*reasons, "superseded"):
         await books.write(books.event("req_1", created_at=START, finish_reason=reason))
@@ -121,7 +126,7 @@ async def test_an_attempt_that_is_superseded_late_has_ended_in_no_way(books: Boo
     await books.write(books.event("req_1", attempt=1, created_at=START, finish_reason="length"))
     await books.roll_up()
     levels = await books.fetch(_LEVELS)
-    assert {sums[2:7] for sums in levels} == {(1, 0, 1, 0, 0)}, "the attempt that took its place is all that counts"
+    assert {sums[2:8] for sums in levels} == {(1, 0, 1, 0, 0, 0)}, "the attempt that took its place is all that counts"
 
 
 async def test_the_buckets_of_the_schema_are_those_that_percentiles_read(books: Books) -> None:

@@ -67,6 +67,17 @@ async def test_a_units_requests_are_in_the_sums_once_its_window_has_ended(databa
     await check(database, made, 3)
 
 
+async def test_what_an_engine_refused_is_a_refusal_and_no_error(database: Database) -> None:
+    async with database.acquire() as conn:
+        made = await make_experiment(conn)
+        refused = Sent(unit(1), at=LONG_AGO, finish_reason="refused", tokens=0)
+        await send(conn, made, [refused, Sent(unit(2), at=LONG_AGO)])
+    await keep_books(database)
+    assert await sums(database, made, "error_rate") == sums_of([Unit(0), Unit(0)])
+    assert await sums(database, made, "refusal_rate") == sums_of([Unit(1), Unit(0)])
+    await check(database, made, 2)
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_any_order_of_events_comes_to_the_same(database: Database, seed: int) -> None:
     rng = random.Random(seed)

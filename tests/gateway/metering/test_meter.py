@@ -232,6 +232,27 @@ async def test_no_row_says_less_than_a_client_has_seen(gateway: Gateway, databas
     assert (row.finish_reason, row.completion_tokens) == ("abort", 6)
 
 
+@pytest.mark.parametrize("order", ["the gateway's first", "the engine's first"])
+async def test_what_an_engine_refused_is_no_error_whoever_tells_first(
+    gateway: Gateway, database: Database, order: str
+) -> None:
+    nothing = record("req_1", "error", prompt_tokens=0, completion_tokens=0)
+
+    def told_by_engine() -> None:  # to another gateway, which does not know why
+        gateway.record(nothing, Source())
+
+    def told_by_gateway() -> None:
+        gateway.meter.record(nothing, engine_id="", source=None, ttft_ms=None, latency_ms=None, refused=True)
+
+    both = [told_by_gateway, told_by_engine]
+    for tell in both if order == "the gateway's first" else reversed(both):
+        tell()
+        await rows(database, 1)
+        await until_copied(gateway)
+    (row,) = (await rows(database, 1)).values()
+    assert (row.finish_reason, row.prompt_tokens, row.completion_tokens) == ("refused", 0, 0)
+
+
 async def test_an_attempt_that_never_ran_is_a_row_without_tokens(gateway: Gateway, database: Database) -> None:
     gateway.record(record("req_1", "error", prompt_tokens=0, completion_tokens=0), Source())
     (row,) = (await rows(database, 1)).values()

@@ -5,7 +5,7 @@ import { Chart } from "../../../components/charts/chart.js";
 import { Empty, ErrorBox, Skeleton } from "../../../components/feedback.js";
 import { Money, Num } from "../../../components/numbers.js";
 import { Stat, Stats } from "../../../components/charts/stat.js";
-import { column, summed, sumOf, useBuckets } from "../../../lib/buckets.js";
+import { column, numCompleted, summed, sumOf, useBuckets } from "../../../lib/buckets.js";
 import { html, useMemo } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
 import { useRange } from "../../../lib/format/time.js";
@@ -31,7 +31,7 @@ export function Traffic({ id, spend }) {
   const latest = [...rows].reverse().find(({ ttft_ms: ttft }) => ttft);
   const times = rows.map(({ at }) => at);
   const of = (page, more = "") => `/admin/${page}?project=${id}${more}`;
-  const done = rows.map((row) => (row.num_requests ?? 0) - (row.num_errors ?? 0) - (row.num_cancelled ?? 0));
+  const done = rows.map(numCompleted);
   const series = (key, label, color, values) => ({ key, label, color, values });
   return html`
     ${failed}
@@ -81,6 +81,7 @@ export function Traffic({ id, spend }) {
         series=${[
           series("good", "Completed", "var(--series-1)", done),
           series("cancelled", "Cancelled", "var(--series-8)", column(rows, "num_cancelled")),
+          series("refused", "Refused by the engine", "var(--series-7)", column(rows, "num_refused")),
           series("errors", "Failed", "var(--bad-mark)", column(rows, "num_errors")),
         ]}
       />

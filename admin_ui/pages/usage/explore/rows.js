@@ -8,6 +8,8 @@ import { setQuery } from "../../../lib/router.js";
 import { requestsHref } from "../../requests/query.js";
 import { groupOf } from "./data.js";
 
+const ENDS = ["num_errors", "num_refused", "num_cancelled"];
+
 /** hasEnds: whether it is known how requests ended, which it is not by key. */
 export function Rows({ rows, group, filters, range, hasEnds }) {
   const [, title, filter] = groupOf(group);
@@ -58,12 +60,13 @@ export function Rows({ rows, group, filters, range, hasEnds }) {
     },
     number("num_requests", "Requests", "count"),
     number("num_errors", "Failed", "count", (row) => row.num_errors, "error"),
+    number("num_refused", "Refused", "count", (row) => row.num_refused, "refused"),
     number("num_cancelled", "Cancelled", "count", (row) => row.num_cancelled, "cancelled"),
     number("input_tokens", "Input", "tokens"),
     number("cached_tokens", "of which cached", "tokens"),
     number("output_tokens", "Output", "tokens"),
     number("cost_nanos", "Cost", "money"),
-  ].filter(({ key }) => hasEnds || (key !== "num_errors" && key !== "num_cancelled"));
+  ].filter(({ key }) => hasEnds || !ENDS.includes(key));
   return html`
     <${Table}
       name="usage"

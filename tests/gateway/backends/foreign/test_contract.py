@@ -210,6 +210,7 @@ async def test_an_error_is_ours_and_bills_nothing(
         assert len(word) < 3 or word not in caught.value.error.message
     (record,) = sink.records
     assert (record.usage.prompt_tokens, record.usage.completion_tokens, record.finish_reason) == (0, 0, "error")
+    assert sink.refused_ids == ([record.request_id] if error is InvalidRequest else [])
     assert len(server.received) == 1
 
 
