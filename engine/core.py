@@ -3,21 +3,28 @@
 If the runner can, it works one step ahead: while the device computes a step the next one is planned and launched behind
 it, and only then is the first one's result waited for, so that the device does not wait for what the host does in
 between. The next step is not planned before the device is halfway through: who arrives by then is part of it.
+
+A step of batch work alone pauses for whoever arrives, if the runner can: others are computed, beside which it goes on
+for a small part of their time, and when there are no more it goes on alone.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Sequence as Many
 from typing import NamedTuple
 
+import msgspec
+
 from engine.compilations import Compilations
-from engine.device import Runner, Step
+from engine.device import PausableStep, Runner, Step
 from engine.faults import is_device_lost
 from engine.lora.pool import AdapterPool, Arrival
 from engine.mailbox import Drain, Drained, Mailbox, ServedElsewhere, Wake
+from engine.pause import Pause
 from engine.probes import Probes
 from engine.protocol import (
     Abort,
@@ -50,6 +57,31 @@ class _Flight(NamedTuple):
     """The time at which the step's plan was begun."""
 
 
+class _Pausing(msgspec.Struct):
+    """A step of batch work alone, computed in parts."""
+
+    plan: Plan
+    step: PausableStep
+    seconds: float = 0.0
+    """The time that its parts have taken."""
+    credit_s: float = 0.0
+    """The time that it may take beside other steps."""
+
+    @property
+    def has_lost_any(self) -> bool:
+        """True once a sequence has ended: its blocks are free, and the rest of the step still writes to them."""
+        return not all(chunk.sequence.is_alive for chunk in self.plan.chunks)
+
+    def go_on(self, pause: Pause | None, seconds: float) -> bool:
+        """Compute a part as `PausableStep.go_on` does, and count its time."""
+        start_s = time.perf_counter()
+        is_done = self.step.go_on(pause, seconds)
+        used_s = time.perf_counter() - start_s
+        self.seconds += used_s
+        self.credit_s -= used_s
+        return is_done
+
+
 class EngineCore:
     """Owns the loop. All its parts belong to its thread from `run` on."""
 
@@ -72,6 +104,7 @@ class EngineCore:
         self._probes = probes
         self._draining = False
         self._flight: _Flight | None = None
+        self._pausing: _Pausing | None = None
         self._landed_s = 0.0  # when the last results were taken
         self._moved = True  # the last turn launched a step or took its results
         self._wanted: set[str] = set()  # adapters whose LoadAdapter awaits an answer
@@ -93,10 +126,13 @@ class EngineCore:
         If the last turn neither launched a step nor took results, first wait until a command comes.
         """
         flight = self._take_flight()
+        self._mailbox.pause.forget()  # before commands are taken, so that none is overlooked that comes from now on
         self._attend(0.0 if self._moved else IDLE_WAIT_S)
+        if self._pausing is not None and self._pausing.has_lost_any:
+            self._go_on(self._pausing)  # before anybody gets its blocks
         start_s = time.perf_counter()
-        plan = self._scheduler.schedule() if flight is None or self._runner.runs_ahead else NOTHING
-        self._moved = bool(plan) or flight is not None
+        plan = self._plan() if flight is None or self._runner.runs_ahead else NOTHING
+        self._moved = bool(plan) or flight is not None or self._pausing is not None
         if flight is not None and not (plan and self._runner.launches_fast(plan)):
             self._land(flight)  # now, rather than when a long launch is done
             flight, plan = None, plan.alive
@@ -105,6 +141,8 @@ class EngineCore:
             self._land(flight)
         if fault is not None:
             self._give_up(plan, fault)
+        if self._pausing is not None:
+            self._go_on_beside(self._pausing, is_alone=flight is None and self._flight is None)
         self._post_stats(idle=not self._moved)
 
     def close(self) -> None:
@@ -239,6 +277,34 @@ class EngineCore:
         for request in self._probes.loaded(arrival.key):
             self._add(request)
 
+    def _plan(self) -> Plan:
+        return self._scheduler.schedule(None if self._pausing is None else self._pausing.plan)
+
+    def _go_on_beside(self, pausing: _Pausing, *, is_alone: bool) -> None:
+        """Go on with a step that pauses: until others come, or beside others for the time that it may take.
+
+        is_alone: True: no other step is under way.
+        """
+        if is_alone:
+            self._go_on(pausing, self._mailbox.pause)
+        elif self._scheduler.batch_is_in_the_way:
+            self._go_on(pausing)
+        elif pausing.credit_s > 0:
+            self._go_on(pausing, seconds=pausing.credit_s)
+
+    def _go_on(self, pausing: _Pausing, pause: Pause | None = None, seconds: float = math.inf) -> None:
+        """Go on with a step that pauses, and take its results if it is done."""
+        try:
+            results = pausing.step.wait() if pausing.go_on(pause, seconds) else None
+        except Exception as error:
+            self._pausing = None
+            self._give_up(pausing.plan, error)
+            return
+        if results is not None:
+            self._pausing = None
+            self._post(self._scheduler.commit(pausing.plan, results))
+            self._note_step(pausing.plan, pausing.seconds)
+
     def _take_flight(self) -> _Flight | None:
         """Return the step launched in the last turn, once the device is halfway through it; None if there is none."""
         flight, self._flight = self._flight, None
@@ -256,11 +322,15 @@ class EngineCore:
         After a fault the plan's requests have to be given up, once the step before has landed.
         """
         try:
-            step = self._runner.launch(plan)
+            pausable = self._runner.begin(plan) if self._pausing is None and plan.is_batch else None
+            step = self._runner.launch(plan) if pausable is None else None
         except Exception as error:
             return error
         self._scheduler.launched(plan)
-        self._flight = _Flight(plan, step, start_s)
+        if pausable is not None:
+            self._pausing = _Pausing(plan, pausable, time.perf_counter() - start_s)
+        elif step is not None:
+            self._flight = _Flight(plan, step, start_s)
         return None
 
     def _land(self, flight: _Flight) -> None:
@@ -269,13 +339,17 @@ class EngineCore:
         except Exception as error:
             self._give_up(flight.plan, error)
             return
-        outputs = self._scheduler.commit(flight.plan, results)
+        self._post(self._scheduler.commit(flight.plan, results))
         now_s = time.perf_counter()
         seconds = now_s - max(flight.start_s, self._landed_s)
-        self._statistics.count_step(seconds)
-        self._scheduler.note_step(flight.plan, seconds)
         self._landed_s = now_s
-        self._post(outputs)
+        self._note_step(flight.plan, seconds)
+        if self._pausing is not None:
+            self._pausing.credit_s += self._scheduler.paused_share * seconds
+
+    def _note_step(self, plan: Plan, seconds: float) -> None:
+        self._statistics.count_step(seconds)
+        self._scheduler.note_step(plan, seconds)
 
     def _give_up(self, plan: Plan, error: Exception) -> None:
         """End the requests of a step that failed.

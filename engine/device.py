@@ -17,12 +17,27 @@ from engine.config import EngineConfig, ModelConfig
 from engine.config.cache_layout import CacheLayout, layout_of
 from engine.hardware import SetupError
 from engine.lora.layer import AdapterLayout, LoadedAdapter
+from engine.pause import Pause
 from engine.sampling.logits_processors import Adjust, adjust_
 from engine.sampling.sampler import Choose
 from engine.sequence import ChunkResult, Plan, Sequence
 from engine.transfers import Event, Transfers
 
 AdapterIn = Callable[[int], LoadedAdapter]
+
+
+class PausableForward(Protocol):
+    """Hidden states that are computed in one or more parts, while other plans may be computed in between."""
+
+    @property
+    def hidden(self) -> Tensor:
+        """The hidden states, as `DevicePath.forward` returns them, once all is computed."""
+
+    def go_on(self, pause: Pause | None, seconds: float) -> bool:
+        """Compute on, until the pause is asked for or so many seconds are over; return True once all is computed.
+
+        Some part is computed in any case.
+        """
 
 
 class DevicePath(Protocol):
@@ -47,6 +62,12 @@ class DevicePath(Protocol):
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
         """Return the hidden states [W, hidden] of these rows of the plan, valid until the next call."""
 
+    def begin(self, plan: Plan, output_rows: Many[int]) -> PausableForward | None:
+        """Begin what `forward` does, so that it can pause; return None on a device whose steps cannot.
+
+        No sequence of the plan may be in another one until all is computed.
+        """
+
     def replays(self, plan: Plan, num_outputs: int) -> bool:
         """Tell whether `forward`, with so many output rows, is one launch instead of hundreds."""
 
@@ -70,6 +91,16 @@ class Step(Protocol):
         """Wait for the step, and return one result for each chunk of the plan."""
 
 
+class PausableStep(Protocol):
+    """A plan that is computed in one or more parts, while other plans may be computed in between."""
+
+    def go_on(self, pause: Pause | None, seconds: float) -> bool:
+        """Compute on, until the pause is asked for or so many seconds are over; return True once the step is done."""
+
+    def wait(self) -> Many[ChunkResult]:
+        """Return one result for each chunk of the plan, once the step is done."""
+
+
 class Runner(Protocol):
     """Computes plans: `ModelRunner`, the runner of encoders, or a test's stand-in.
 
@@ -86,6 +117,12 @@ class Runner(Protocol):
 
     def launch(self, plan: Plan) -> Step:
         """Launch a plan, and return its step."""
+
+    def begin(self, plan: Plan) -> PausableStep | None:
+        """Begin a plan whose step can pause; return None where steps cannot.
+
+        No sequence of the plan may be in another one until the step is done.
+        """
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -116,6 +153,8 @@ class Device(msgspec.Struct, frozen=True):
     """Called with the number of a slot when its adapter leaves."""
     make_runner: Callable[[AdapterIn], Runner] | None = None
     """Makes the runner of plans of a model that makes no tokens; None: plans are run by `engine.model_runner`."""
+    pauses: bool = False
+    """True if the path's steps can pause."""
     num_state_slots: int = 0
     """The number of slots for states; 0 for a model without any."""
     layout: CacheLayout = CacheLayout()

@@ -1,7 +1,8 @@
 """The two queues between the thread that talks to gateways and the thread that steps.
 
 Commands go in as the protocol's own structs; events come out. Posting an event wakes the other thread through a socket
-pair, so that the talking thread can sleep in one poll. Nothing here knows ZeroMQ or tensors.
+pair, so that the talking thread can sleep in one poll. A command that should not wait for a step of batch work asks
+that step to pause. Nothing here knows ZeroMQ or tensors.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 
 import msgspec
 
+from engine.pause import Pause
 from engine.protocol import (
     Abort,
     AdapterStatus,
@@ -50,6 +52,8 @@ class Mailbox:
     """The two queues. They have no bound: the server bounds the commands, a step bounds the events."""
 
     def __init__(self) -> None:
+        self.pause = Pause()
+        """Asked for by each command that should not wait for a step of batch work."""
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -64,6 +68,8 @@ class Mailbox:
     def command(self, command: Command) -> None:
         """Put a command into the stepping thread's queue."""
         self._inbox.put(command)
+        if _is_urgent(command):
+            self.pause.ask()
 
     def take_commands(self, timeout_s: float) -> list[Command]:
         """Return all waiting commands; with none, wait up to timeout_s for the first (0: do not wait)."""
@@ -98,3 +104,10 @@ class Mailbox:
         """Close the sockets by which the talking thread is woken."""
         self._wake_reader.close()
         self._wake_writer.close()
+
+
+def _is_urgent(command: Command) -> bool:
+    """Tell whether an interactive request may wait for a command to be obeyed."""
+    if isinstance(command, GenerateRequest):
+        return command.batch is None
+    return not isinstance(command, ServedElsewhere)

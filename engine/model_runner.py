@@ -9,7 +9,9 @@ enough. If the device feeds tokens from step to step, the next plan may be launc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 
@@ -19,7 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.device import DevicePath
+from engine.device import DevicePath, PausableForward
+from engine.pause import Pause
 from engine.sampling.logprobs import PendingLogprobs, start_logprobs
 from engine.sampling.outputs import ChunkRows, rows_of
 from engine.sampling.sampler import PendingTokens, Sampler
@@ -64,12 +67,23 @@ class ModelRunner:
         if not plan.prefills:  # a decode wants each of its rows, so nothing has to be computed before the device begins
             hidden = self._path.forward(plan, range(plan.num_tokens))
         wanted = rows_of(plan.chunks)
-        sampling = [row for w in wanted for row in w.sampled]
-        scoring = [row for w in wanted for row in w.scored]
-        pooling = [row for w in wanted for row in w.pooled]
         if plan.prefills:
-            hidden = self._path.forward(plan, sampling + scoring + pooling)
-        to_sample, to_score, to_pool = torch.split(hidden, [len(sampling), len(scoring), len(pooling)])
+            hidden = self._path.forward(plan, _output_rows(wanted))
+        return self._finish(order, wanted, hidden)
+
+    def begin(self, plan: Plan) -> PausableStep | None:
+        """Begin a plan whose step can pause; return None where the path's cannot."""
+        order = self._path.order(plan)
+        plan = Plan([plan.decodes[place] for place in order], plan.prefills)
+        wanted = rows_of(plan.chunks)
+        forward = self._path.begin(plan, _output_rows(wanted))
+        return None if forward is None else PausableStep(forward, partial(self._finish, order, wanted))
+
+    @torch.inference_mode()
+    def _finish(self, order: Many[int], wanted: list[ChunkRows], hidden: Tensor) -> LaunchedStep:
+        """Launch what follows the hidden states of `_output_rows`, [W, hidden]."""
+        counts = [sum(len(rows) for rows in kind) for kind in _kinds(wanted)]
+        to_sample, to_score, to_pool = torch.split(hidden, counts)
         rows = [row for w in wanted for row in w.sampling_rows]
         tokens = self._sampler.start(self._path.logits(to_sample), rows) if rows else None
         scores = self._score_prompts(to_score, wanted)
@@ -103,6 +117,37 @@ class ModelRunner:
                 for place, score in zip(few, scores, strict=True):
                     pooled[place] = score
         return [None if vector is None else self._transfers.fetch(vector) for vector in pooled]
+
+
+def _kinds(wanted: Many[ChunkRows]) -> tuple[list[Many[int]], list[Many[int]], list[Many[int]]]:
+    """Return the rows of each chunk from which tokens are drawn, those that are scored, and those that are pooled."""
+    return [w.sampled for w in wanted], [w.scored for w in wanted], [w.pooled for w in wanted]
+
+
+def _output_rows(wanted: Many[ChunkRows]) -> list[int]:
+    """Return the rows whose hidden states are wanted: kind by kind, in each kind by chunk."""
+    return [row for kind in _kinds(wanted) for rows in kind for row in rows]
+
+
+class PausableStep:
+    """A step whose hidden states are computed in one or more parts (`engine.device.PausableStep`)."""
+
+    def __init__(self, forward: PausableForward, finish: Callable[[Tensor], LaunchedStep]) -> None:
+        self._forward = forward
+        self._finish = finish
+        self._launched: LaunchedStep | None = None
+
+    def go_on(self, pause: Pause | None, seconds: float) -> bool:
+        """Compute on, until the pause is asked for or so many seconds are over; return True once the step is done."""
+        if not self._forward.go_on(pause, seconds):
+            return False
+        self._launched = self._finish(self._forward.hidden)
+        return True
+
+    def wait(self) -> list[ChunkResult]:
+        """Return the results of the step, which is done, in the order of the plan."""
+        assert self._launched is not None
+        return self._launched.wait()
 
 
 class LaunchedStep(msgspec.Struct, frozen=True):

@@ -297,6 +297,11 @@ class Plan(msgspec.Struct, frozen=True):
         return bool(self.decodes or self.prefills)
 
     @property
+    def is_batch(self) -> bool:
+        """True if all of it is batch work."""
+        return all(chunk.sequence.is_batch for chunk in self.chunks)
+
+    @property
     def alive(self) -> Plan:
         """The plan without the sequences that have ended since it was made."""
         decodes, prefills = ([c for c in chunks if c.sequence.is_alive] for chunks in (self.decodes, self.prefills))

@@ -41,7 +41,7 @@ from kernels.cpu.library import installed
 
 log = logging.getLogger(__name__)
 
-GPU_BATCH_STEP_MS, CPU_BATCH_STEP_MS = 30.0, 50.0
+GPU_BATCH_STEP_MS, CPU_BATCH_STEP_MS, PAUSING_BATCH_STEP_MS = 30.0, 50.0, 120.0
 CPU_EFFICIENCY, CPU_ONE_ROW_STEPS = 0.95, 2.0
 """A CPU reads all weights in each step, which takes a large model longer than 50 ms."""
 
@@ -227,14 +227,15 @@ def scheduler_limits(config: EngineConfig, model: ModelConfig, device: Device, w
         caches_prefixes=not model.is_encoder,
         length_switch=model.length_switch,
         num_draft_tokens=config.num_draft_tokens if model.recurrence is None else 0,  # a state takes no token back
-        batch=batch_limits(config, where),
+        batch=batch_limits(config, where, pauses=device.pauses),
     )
 
 
-def batch_limits(config: EngineConfig, where: torch.device) -> BatchLimits:
-    """Return the limits of the batch band of an engine on this device."""
+def batch_limits(config: EngineConfig, where: torch.device, *, pauses: bool) -> BatchLimits:
+    """Return the limits of the batch band of an engine on this device. pauses: True if its steps can pause."""
     is_free = not config.batch_step_ms and where.type != "cuda"
-    step_ms = config.batch_step_ms or (CPU_BATCH_STEP_MS if is_free else GPU_BATCH_STEP_MS)
+    own_ms = GPU_BATCH_STEP_MS if not is_free else PAUSING_BATCH_STEP_MS if pauses else CPU_BATCH_STEP_MS
+    step_ms = config.batch_step_ms or own_ms
     return BatchLimits(
         lengthening=config.batch_lengthening,
         step_s=step_ms / 1e3,

@@ -113,9 +113,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     batch_step_ms: Annotated[
         Count,
         Meta(
-            description="Longest predicted step, in milliseconds, that computes requests of batches alone: an "
-            "interactive request that arrives waits for at most one such step (0: 30 on a GPU; on a CPU 50, or what "
-            "its best throughput takes, up to two steps of one sequence)."
+            description="Longest predicted step, in milliseconds, that computes requests of batches alone. An "
+            "interactive request that arrives waits for at most one such step; where the native kernels compute, the "
+            "step pauses for it (0: 30 on a GPU; 120 where steps pause; else 50 on a CPU, or what its best throughput "
+            "takes, up to two steps of one sequence)."
         ),
     ] = 0
     batch_share: Annotated[

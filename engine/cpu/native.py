@@ -1,11 +1,13 @@
 """A plan to hidden states by the native kernels, a step in one call (`engine.model_runner.DevicePath`).
 
-Adapters are multiplied where they lie: nothing of them is copied, and rows need no order.
+Adapters are multiplied where they lie: nothing of them is copied, and rows need no order. A step can pause between two
+jobs of the kernels: it has memory of its own, and others are computed meanwhile.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from weakref import WeakKeyDictionary
@@ -22,6 +24,7 @@ from engine.lora.layer import GROUPS, LoadedAdapter
 from engine.models.decoder import bounded_
 from engine.models.rope import cos_and_sin, query_factors
 from engine.models.weights import LayerWeights, ModelWeights, Norm, Product
+from engine.pause import Pause
 from engine.sequence import Plan, Sequence
 from engine.transfers import Event, PastEvent
 from kernels.cpu.decoder import (
@@ -32,6 +35,7 @@ from kernels.cpu.decoder import (
     DecoderShape,
     LayerTensors,
     NativeDecoder,
+    NativeStep,
     dtype_number,
 )
 from kernels.cpu.library import NativeLibrary
@@ -40,6 +44,9 @@ from kernels.norm import RmsNorm
 from kernels.workspace import Workspace
 
 _PROJECTIONS = [name for group in GROUPS for name in group]
+_Factors = NDArray[np.void]
+_InUse = list[tuple[LoadedAdapter, _Factors]]
+"""Adapters, each with the addresses of its matrices, that stay as they are while a step reads them."""
 
 
 class NativePath:
@@ -61,10 +68,13 @@ class NativePath:
         self._lm_head = _quantized(lm_head)
         self._adapter_in = adapter_in
         self._threads = threads
-        self._factors: WeakKeyDictionary[LoadedAdapter, NDArray[np.void]] = WeakKeyDictionary()
-        self._in_use: list[tuple[LoadedAdapter, NDArray[np.void]]] = []
+        self._factors: WeakKeyDictionary[LoadedAdapter, _Factors] = WeakKeyDictionary()
+        self._in_use: _InUse = []
+        self._paused_in_use: _InUse = []
+        self._pausing: NativeDecoder | None = None
         cpu = torch.device("cpu")
         self._hidden, self._logits = Workspace(torch.float32, cpu), Workspace(torch.float32, cpu)
+        self._paused_hidden = Workspace(torch.float32, cpu)
 
     @property
     def feeds(self) -> bool:
@@ -90,14 +100,32 @@ class NativePath:
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
         """Return the hidden states [W, hidden] of these rows of a plan, valid until the next call."""
+        hidden = self._hidden.take(len(output_rows), self._config.hidden_size)
+        step, in_use = self._begin(self._decoder, plan, output_rows, hidden)
+        step.go_on()
+        self._in_use = in_use  # the buffers of the step before are let go of when this step is over
+        return hidden
+
+    def begin(self, plan: Plan, output_rows: Many[int]) -> NativeForward:
+        """Begin what `forward` does, so that it can pause, in place of what was begun before."""
+        if self._pausing is None:
+            self._pausing = self._decoder.twin()
+        hidden = self._paused_hidden.take(len(output_rows), self._config.hidden_size)
+        # The buffers of the one before are let go of, which is over, when this one's rows are taken.
+        step, self._paused_in_use = self._begin(self._pausing, plan, output_rows, hidden)
+        return NativeForward(step, hidden, self._threads)
+
+    def _begin(
+        self, decoder: NativeDecoder, plan: Plan, output_rows: Many[int], hidden: Tensor
+    ) -> tuple[NativeStep, _InUse]:
+        """Begin a plan's step on a decoder; return it with the adapters that it reads."""
         if self._threads is not None:
             self._threads.adapt()
         tokens: list[int] = []
         fields: list[tuple[int, ...]] = []
         tables: list[list[int]] = []
         num_blocks = 0
-        num_tables = self._decoder.num_tables
-        in_use: list[tuple[LoadedAdapter, NDArray[np.void]]] = []
+        in_use: _InUse = []
         for chunk in plan.chunks:
             length = -(-(chunk.first + chunk.num_tokens) // CACHE_BLOCK)
             address = 0
@@ -108,17 +136,15 @@ class NativePath:
             fields.append((len(tokens), chunk.num_tokens, chunk.first, angle, num_blocks, length, address))
             tokens += chunk.token_ids
             tables += [table[:length] for table in chunk.sequence.block_tables]
-            num_blocks += num_tables * length
-        hidden = self._hidden.take(len(output_rows), self._config.hidden_size)
-        self._decoder.forward(
+            num_blocks += decoder.num_tables * length
+        step = decoder.begin(
             np.array(tokens, dtype=np.int64),
             np.array(fields, dtype=np.int64).reshape(-1, CHUNK_FIELDS),
             np.fromiter(itertools.chain.from_iterable(tables), dtype=np.int32, count=num_blocks),
             np.array(output_rows, dtype=np.int64),
             hidden,
         )
-        self._in_use = in_use  # the buffers of the step before are let go of when this step is over
-        return hidden
+        return step, in_use
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of rows of `forward`: [W, hidden] -> [W, V] fp32, valid until the next call."""
@@ -126,7 +152,7 @@ class NativePath:
         divided = logits if self._config.logits_divisor == 1.0 else logits.div_(self._config.logits_divisor)
         return bounded_(divided, self._config.logits_softcap)
 
-    def _adapter(self, slot: int) -> tuple[LoadedAdapter, NDArray[np.void]]:
+    def _adapter(self, slot: int) -> tuple[LoadedAdapter, _Factors]:
         """Return the adapter of a slot, and the addresses of its matrices."""
         adapter = self._adapter_in(slot)
         factors = self._factors.get(adapter)
@@ -135,7 +161,22 @@ class NativePath:
         return adapter, factors
 
 
-def factors_of(adapter: LoadedAdapter, num_layers: int) -> NDArray[np.void]:
+class NativeForward:
+    """Hidden states that the native kernels compute in one or more parts (`engine.device.PausableForward`)."""
+
+    def __init__(self, step: NativeStep, hidden: Tensor, threads: AdaptedThreads | None) -> None:
+        self.hidden = hidden
+        self._step = step
+        self._threads = threads
+
+    def go_on(self, pause: Pause | None = None, seconds: float = math.inf) -> bool:
+        """Compute on, until the pause is asked for or so many seconds are over; return True once all is computed."""
+        if self._threads is not None:
+            self._threads.adapt()
+        return self._step.go_on(None if pause is None else pause.address, seconds)
+
+
+def factors_of(adapter: LoadedAdapter, num_layers: int) -> _Factors:
     """Return the addresses of an adapter's matrices, [num_layers * NUM_PROJECTIONS] of FACTORS."""
     factors = np.zeros(num_layers * NUM_PROJECTIONS, dtype=FACTORS)
     dtype = dtype_number(adapter.weights.dtype)

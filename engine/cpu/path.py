@@ -13,6 +13,7 @@ from engine.cpu.batch import BatchBuilder
 from engine.cpu.lora import BatchedLora, Segment
 from engine.cpu.tables import AdapterTables
 from engine.cpu.threads import AdaptedThreads
+from engine.device import PausableForward
 from engine.lora.layer import LoadedAdapter
 from engine.models.decoder import Batch, Decoder
 from engine.models.states import StateRows, StateTable, TableStates
@@ -47,6 +48,10 @@ class AdapterPath:
     def halfway(self) -> Event:
         """Return an event that has happened already, since a step is done when it is launched."""
         return PastEvent()
+
+    def begin(self, plan: Plan, output_rows: Many[int]) -> PausableForward | None:
+        """Return None: a step cannot pause."""
+        return None
 
     def replays(self, plan: Plan, num_outputs: int) -> bool:
         """Return False: a step is launched operation by operation."""

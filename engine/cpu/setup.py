@@ -98,6 +98,7 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
         expect=_nothing if tables is None else tables.expect,
         # Tables have adapters in float32; matrices of experts are multiplied where they lie.
         keeps_bfloat16=is_native or (model.experts is not None and installed() is not None and dtype == torch.float32),
+        pauses=is_native,
         num_state_slots=num_state_slots,
         layout=layout,
     )

@@ -22,7 +22,7 @@ from engine.cuda.graphs import Captured, StepGraphs, StepLimits, extents_for
 from engine.cuda.lora import LayerWaits, SlotLora, lora_workspace
 from engine.cuda.metadata import Staged, StepBuffers, StepFields, StepShape, num_bytes_of
 from engine.cuda.transfers import PinnedTransfers
-from engine.device import AdapterIn
+from engine.device import AdapterIn, PausableForward
 from engine.models.decoder import Batch
 from engine.models.states import StateRows, StateTable, TableStates
 from engine.sequence import Plan, Sequence
@@ -143,6 +143,10 @@ class CudaPath:
         if graph is not None:
             return self._replay(graph, plan, output_rows, waits)
         return self._launch(plan, extent, output_rows, waits)
+
+    def begin(self, plan: Plan, output_rows: Many[int]) -> PausableForward | None:
+        """Return None: a step cannot pause."""
+        return None
 
     def replays(self, plan: Plan, num_outputs: int) -> bool:
         """Tell whether a graph fits the plan, so that `forward` is one launch."""

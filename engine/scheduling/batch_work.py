@@ -14,6 +14,8 @@ step pauses: it keeps its blocks, and goes on in any later step.
   their blocks, a SMALL-th of all, while interactive requests run.
 - Order. The tenants' counters in the band decide which request goes first and is admitted; within a tenant the
   deadlines do.
+- Pauses. Where steps of batch work can pause, one may be computed in parts over several others. Meanwhile its sequences
+  keep all they have, and no more batch work is planned.
 """
 
 from __future__ import annotations
@@ -81,6 +83,7 @@ class BatchWork:
         self._share = GuaranteedShare(limits.batch.share)
         self._small_room = blocks.num_blocks // SMALL * blocks.block_size  # as in `BlockManager.max_room`
         self._planned: dict[int, Chunk] = {}  # by the id of the sequence
+        self._paused: frozenset[int] = frozenset()  # the ids of sequences whose step pauses
         self._has_given_up = False
         self._must_wait = False
         self._may_grow = True
@@ -108,9 +111,18 @@ class BatchWork:
         """Note that a minute has passed."""
         self._peaks_before, self._peaks = self._peaks, _Peaks()
 
-    def begin_step(self) -> None:
-        """Begin the plan of a step: leave slots of adapters that interactive requests wait for."""
+    @property
+    def is_in_the_way(self) -> bool:
+        """Tell whether interactive requests lack what sequences hold whose step has not ended."""
+        return self._must_wait
+
+    def begin_step(self, paused: Plan | None = None) -> None:
+        """Begin the plan of a step: leave slots of adapters that interactive requests wait for.
+
+        paused: the batch work whose step pauses. Then `take_owed` and `fill` are left out.
+        """
         self._planned = {}
+        self._paused = frozenset() if paused is None else frozenset(id(chunk.sequence) for chunk in paused.chunks)
         self._has_given_up = self._must_wait = False
         self._may_grow = True
         self.num_held_places = self.num_held_blocks = 0
@@ -121,7 +133,11 @@ class BatchWork:
         self._peaks.num_blocks = max(self._peaks.num_blocks, num_used)
         for sequence in list(self._band.running):
             slot = sequence.adapter_slot
-            if slot is not None and not sequence.num_pending and self._adapters.is_reclaimed(slot):
+            if slot is None or not self._adapters.is_reclaimed(slot):
+                continue
+            if id(sequence) in self._paused:
+                self._must_wait = True
+            elif not sequence.num_pending:
                 self._give_up(sequence)
 
     def reclaim(self, num_blocks: int, starting: Sequence | None = None) -> None:
@@ -136,7 +152,8 @@ class BatchWork:
         num_within_reach = self._blocks.num_free + sum(sequence.num_blocks for sequence in victims)
         if num_within_reach < num_blocks or (not victims and self._lacks_slot(starting)):
             # A sequence whose tokens are pending can give up once the tokens are known: until then it gets no more.
-            self._must_wait |= any(sequence.num_pending for sequence in self._band.running)
+            running = self._band.running
+            self._must_wait |= any(sequence.num_pending or id(sequence) in self._paused for sequence in running)
             return
         for sequence in victims:
             if not (self._lacks(num_blocks) or self._lacks_slot(starting)):
@@ -358,8 +375,8 @@ class BatchWork:
     def _victims(self, after: Sequence | None = None) -> list[Sequence]:
         """Return the sequences that may give up their blocks, the newest first.
 
-        Left out are those whose steps are under way or planned, and the oldest ones that the guaranteed share covers
-        while interactive requests run.
+        Left out are those whose steps are under way, pause or are planned, and the oldest ones that the guaranteed
+        share covers while interactive requests run.
         after: only sequences newer than this one; None: all.
         """
         running = list(self._band.running)
@@ -372,7 +389,7 @@ class BatchWork:
             num_covered += 1
         first = max(num_covered, 0 if after is None else running.index(after) + 1)
         newest = reversed(running[first:])
-        return [s for s in newest if not s.num_pending and id(s) not in self._planned]
+        return [s for s in newest if not s.num_pending and id(s) not in self._planned and id(s) not in self._paused]
 
     def _give_up(self, sequence: Sequence) -> None:
         """Take away the blocks and the slot of a sequence, which waits to be computed again."""

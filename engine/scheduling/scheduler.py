@@ -14,6 +14,9 @@ or gives way itself while others go on, since one sequence alone always fits. Em
 preemptions is endless; and as those that go on are charged and who gave way is not, it does not stay the one with the
 highest counter.
 
+Pauses. A step of batch work may pause while other steps are planned and computed. Its sequences stay as they are
+meanwhile, and no more batch work is planned.
+
 One step ahead. A step may be planned while the one before it is computed: whether a sequence goes on is then known, or
 guessed (a token may end it), but not by which token. A sequence that ends after all has computed a row in vain. Nobody
 is preempted on a guess, and a sequence whose next token depends on the text of the last one makes all wait.
@@ -124,6 +127,16 @@ class Scheduler:
         return min(wanted, self._limits.max_num_seqs + self._limits.max_batch_waiting)
 
     @property
+    def batch_is_in_the_way(self) -> bool:
+        """Tell whether interactive requests lack memory or a slot that sequences of a paused step hold."""
+        return self._batch.is_in_the_way
+
+    @property
+    def paused_share(self) -> float:
+        """The part of the time of other steps in which a paused step of batch work goes on beside them."""
+        return max(self._limits.batch.lengthening, self._limits.batch.share)
+
+    @property
     def num_adapter_users(self) -> int:
         """The number of running sequences that hold an adapter slot."""
         running = [*self._interactive.running, *self._batch_band.running]
@@ -232,17 +245,18 @@ class Scheduler:
 
     # steps
 
-    def schedule(self) -> Plan:
+    def schedule(self, paused: Plan | None = None) -> Plan:
         """Return the next step, whose blocks are already handed out.
 
-        It is also empty while pending tokens must be known first.
+        It is also empty while pending tokens must be known first. paused: a launched plan, all of batch work, whose
+        step pauses: then only interactive requests are planned.
         """
         self._age()
-        if self._awaits_tokens():
+        if self._awaits_tokens(paused):
             return Plan([], [])
         if self._limits.length_switch:
-            self._begin_long_ones_again()
-        self._batch.begin_step()
+            self._begin_long_ones_again(paused)
+        self._batch.begin_step(paused)
         num_preemptions = self.totals.preemptions
         decoding, prefilling = self._continue_running()
         decoding = self._matcher_time.start_step(decoding)
@@ -254,7 +268,7 @@ class Scheduler:
             decodes.append(Chunk.of(sequence, sequence.num_computed, 1 + len(drafts), drafts))
             left -= len(drafts)
             for_drafts -= len(drafts)
-        if self._batch_band.num_alive:
+        if self._batch_band.num_alive and paused is None:
             left -= sum(chunk.num_tokens for chunk in self._batch.take_owed(self._num_free_places(), left))
         prefills: list[Chunk] = []
         for sequence in prefilling:
@@ -264,8 +278,9 @@ class Scheduler:
             left, has_memory = self._admit(left, prefills)
         if not self._batch_band.num_alive:
             return Plan(decodes, prefills)
-        num_places = self._num_free_places() - self._batch.num_held_places
-        self._batch.fill(decodes, prefills, num_places, left, may_grow=has_memory)
+        if paused is None:
+            num_places = self._num_free_places() - self._batch.num_held_places
+            self._batch.fill(decodes, prefills, num_places, left, may_grow=has_memory)
         batch = self._batch.end_step(decodes, prefills)
         decodes = sorted([*decodes, *batch.decodes], key=lambda chunk: _slot_order(chunk.sequence))
         return Plan(decodes, prefills + batch.prefills)
@@ -309,17 +324,19 @@ class Scheduler:
         num_taken = sum(not sequence.needs_no_step for sequence in self._interactive.running)
         return self._limits.max_num_seqs - num_taken
 
-    def _awaits_tokens(self) -> bool:
+    def _awaits_tokens(self, paused: Plan | None) -> bool:
         """Tell whether a next token depends on pending ones, or a sequence would give way to one that may not be.
 
-        Batch work whose next token so depends sits out beside interactive requests, for which nobody has to wait.
+        Batch work whose next token so depends sits out beside interactive requests, for which nobody has to wait, and
+        so does all of it while a step of it pauses.
         """
         interactive = [sequence for sequence in self._interactive.running if not sequence.needs_no_step]
         if any(s.num_pending and (s.is_chosen_by_text or self._limits.num_draft_tokens) for s in interactive):
             return True
-        if not interactive and any(s.num_pending and s.is_chosen_by_text for s in self._batch_band.running):
+        batch = [] if paused is not None else list(self._batch_band.running)
+        if not interactive and any(s.num_pending and s.is_chosen_by_text for s in batch):
             return True
-        everyone = [*self._interactive.running, *self._batch_band.running]
+        everyone = [*self._interactive.running, *batch]
         if any(sequence.num_pending and self._becomes_long(sequence) for sequence in everyone):
             return True
         is_ahead = any(sequence.num_pending for sequence in everyone)
@@ -330,9 +347,9 @@ class Scheduler:
         switch = self._limits.length_switch
         return bool(switch) and not sequence.is_long and sequence.length > switch and not sequence.needs_no_step
 
-    def _begin_long_ones_again(self) -> None:
+    def _begin_long_ones_again(self, paused: Plan | None) -> None:
         """Have sequences that become long wait to be computed again: what is cached was rotated by other angles."""
-        for band in (self._interactive, self._batch_band):
+        for band in (self._interactive, self._batch_band) if paused is None else (self._interactive,):
             for sequence in [each for each in band.running if self._becomes_long(each)]:
                 band.running.leave(sequence)
                 sequence.status = Status.WAITING

@@ -9,8 +9,10 @@ The structs of this module are those of `native/step/model.h`.
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from collections.abc import Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -130,9 +132,9 @@ class NativeDecoder:
         numbers = np.float32 if shape.cache_dtype == torch.float32 else np.uint16
         num_caches = 1 + max(layer.cache for layer in layers)
         caches = [np.zeros(shape.num_blocks * block_size, dtype=numbers) for _ in range(num_caches)]
-        structs = (_Layer * len(layers))(*(_layer(layer, caches[layer.cache].ctypes.data) for layer in layers))
+        self._layers = (_Layer * len(layers))(*(_layer(layer, caches[layer.cache].ctypes.data) for layer in layers))
         self.num_tables = 1 + max(layer.table for layer in layers)
-        model = _Model(
+        self._model = _Model(
             len(layers),
             self.num_tables,
             self._hidden_size,
@@ -153,12 +155,22 @@ class NativeDecoder:
             shape.residual_multiplier,
             shape.softcap,
         )
-        index = -1 if path is None else library.paths.index(path)
-        self._decoder = self._functions.lorikeet_decoder_new(ctypes.byref(model), structs, index)
-        if self._decoder is None:
+        self._path = -1 if path is None else library.paths.index(path)
+        self._tensors = (embed, list(layers), norm, caches, query_factors)
+        if not self._take_decoder():
             raise ValueError(f"the native kernels do not compute a model of {shape}")
-        tensors = (embed, list(layers), norm, caches, query_factors)
-        weakref.finalize(self, _free, self._functions, self._decoder, tensors)
+
+    def twin(self) -> NativeDecoder:
+        """Return a decoder of the same weights and the same cache, with memory of its own for a step.
+
+        A step of one may pause while steps of the other are computed, as long as no sequence is in both.
+
+        Raises MemoryError: when there is no memory for it.
+        """
+        twin = copy(self)
+        if not twin._take_decoder():
+            raise MemoryError("no memory for a second decoder")
+        return twin
 
     def forward(
         self,
@@ -176,7 +188,49 @@ class NativeDecoder:
 
         Raises MemoryError: when there is no memory for the step.
         """
-        step = _Step(
+        self.begin(token_ids, chunks, blocks, output_rows, hidden).go_on()
+
+    def begin(
+        self,
+        token_ids: NDArray[np.int64],
+        chunks: NDArray[np.int64],
+        blocks: NDArray[np.int32],
+        output_rows: NDArray[np.int64],
+        hidden: Tensor,
+    ) -> NativeStep:
+        """Begin a step as `forward` describes it, and return it. It replaces a step of this decoder that pauses.
+
+        Raises MemoryError: when there is no memory for the step.
+        """
+        step = NativeStep(self._functions, self._decoder, (token_ids, chunks, blocks, output_rows, hidden))
+        if self._functions.lorikeet_decoder_begin(self._decoder, step.address):
+            raise MemoryError(f"no memory for a step of {len(token_ids)} rows")
+        return step
+
+    def _take_decoder(self) -> bool:
+        """Make the native decoder, which is freed with this object; return False if that was refused."""
+        decoder = self._functions.lorikeet_decoder_new(ctypes.byref(self._model), self._layers, self._path)
+        if decoder is None:
+            return False
+        self._decoder = decoder
+        weakref.finalize(self, _free, self._functions, decoder, self._tensors)
+        return True
+
+
+class NativeStep:
+    """A step that a decoder computes in one or more parts. It holds the arrays that the decoder reads meanwhile."""
+
+    def __init__(
+        self,
+        functions: ctypes.CDLL,
+        decoder: int,
+        arrays: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], Tensor],
+    ) -> None:
+        self._functions = functions
+        self._decoder = decoder
+        self._arrays = arrays
+        token_ids, chunks, blocks, output_rows, hidden = arrays
+        self._step = _Step(
             token_ids.ctypes.data,
             chunks.ctypes.data,
             blocks.ctypes.data,
@@ -187,12 +241,23 @@ class NativeDecoder:
             len(blocks),
             len(output_rows),
         )
-        if self._functions.lorikeet_decoder_forward(self._decoder, ctypes.byref(step), torch.get_num_threads()):
-            raise MemoryError(f"no memory for a step of {len(token_ids)} rows")
+
+    @property
+    def address(self) -> int:
+        """The address of the native struct."""
+        return ctypes.addressof(self._step)
+
+    def go_on(self, pause: int | None = None, seconds: float = math.inf) -> bool:
+        """Compute the step, or a part of it; return True once it is done, False where it pauses.
+
+        It pauses after the job under way where `seconds` are over, or the int32 at the address `pause` is not 0.
+        """
+        threads = torch.get_num_threads()
+        return bool(self._functions.lorikeet_decoder_go_on(self._decoder, self.address, threads, pause, seconds))
 
 
 def _free(functions: ctypes.CDLL, decoder: int, tensors: object) -> None:
-    """Free a decoder. kept: the tensors that the decoder's threads may read until then."""
+    """Free a decoder. tensors: what the decoder's threads may read until then."""
     functions.lorikeet_decoder_free(decoder)
 
 

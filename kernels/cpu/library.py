@@ -11,7 +11,8 @@ from kernels.cpu.build import LIBRARY
 
 log = logging.getLogger(__name__)
 
-_POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+_POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_FLOAT, _DOUBLE = ctypes.c_float, ctypes.c_double
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "lorikeet_digest": (ctypes.c_char_p, []),
     "lorikeet_num_paths": (_INT32, []),
@@ -34,7 +35,8 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "lorikeet_wait_for_helpers": (None, []),
     "lorikeet_decoder_new": (_POINTER, [_POINTER, _POINTER, _INT32]),
     "lorikeet_decoder_free": (None, [_POINTER]),
-    "lorikeet_decoder_forward": (_INT32, [_POINTER, _POINTER, _INT32]),
+    "lorikeet_decoder_begin": (_INT32, [_POINTER, _POINTER]),
+    "lorikeet_decoder_go_on": (_INT32, [_POINTER, _POINTER, _INT32, _POINTER, _DOUBLE]),
     "lorikeet_cache_block_size": (_INT64, [_INT64, _INT64]),
     "lorikeet_norm": (None, [_INT32, _POINTER, _POINTER, _FLOAT, _INT64, _POINTER]),
     "lorikeet_rotate": (None, [_INT32, _POINTER, _POINTER, _POINTER, _INT64]),

@@ -10,7 +10,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.device import BuildDevice, Step
+from engine.device import BuildDevice, PausableStep, Step
 from engine.mailbox import Drain, Event, Mailbox
 from engine.protocol import Final, GenerateRequest, SamplingParams, StepOutputs, TokenLogprobs
 from engine.sequence import Plan
@@ -55,12 +55,19 @@ class _ArrivalsByStep:
         return self._runner.launches_fast(plan)
 
     def launch(self, plan: Plan) -> Step:
+        self._note(plan)
+        return self._runner.launch(plan)
+
+    def begin(self, plan: Plan) -> PausableStep | None:
+        self._note(plan)
+        return self._runner.begin(plan)
+
+    def _note(self, plan: Plan) -> None:
         self._step += 1
         for due in [step for step in self._later if step <= self._step]:
             for request in self._later.pop(due):
                 self._mailbox.command(request)
         self._on_plan(plan)
-        return self._runner.launch(plan)
 
 
 def run_engine(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from engine.lora.layer import LoadedAdapter
 from engine.lora.loader import HostTier
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Drain, Event, Mailbox, Wake
+from engine.pause import Pause
 from engine.probes import Probes
 from engine.protocol import (
     Delta,
@@ -29,7 +31,7 @@ from engine.protocol import (
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.limits import Limits
 from engine.scheduling.scheduler import Scheduler
-from engine.sequence import Matcher, Plan
+from engine.sequence import ChunkResult, Matcher, Plan
 from engine.statistics import Statistics
 from tests.engine.harness import collect
 from tests.engine.lora.loading import LoadsAtOnce
@@ -87,8 +89,40 @@ class SlowCompiler:
         self.closed = True
 
 
+NUM_PARTS = 5
+"""The parts of a step that can pause."""
+
+
+class InParts:
+    """A step in NUM_PARTS parts, which is computed when its last part is.
+
+    before: called with the number of each part of all steps before it is computed.
+    """
+
+    def __init__(self, run: Callable[[], list[ChunkResult]], before: Callable[[], None]) -> None:
+        self._run = run
+        self._before = before
+        self._left = NUM_PARTS
+        self._results: list[ChunkResult] = []
+
+    def go_on(self, pause: Pause | None, seconds: float) -> bool:
+        while self._left:
+            self._before()
+            self._left -= 1
+            if not self._left:
+                self._results = self._run()
+            elif seconds < math.inf or (pause is not None and pause.is_asked):
+                return False
+        return True
+
+    def wait(self) -> list[ChunkResult]:
+        return self._results
+
+
 class CommandsByStep:
     """A runner that also sends the commands due at step k when step k is launched.
+
+    by_part: commands by the number of a part of the steps that can pause; None: none can.
 
     faults: errors by step, raised when the step is launched, or when its "half" or its "results" are waited for; such a
     step leaves wrong entries in the cache.
@@ -105,6 +139,7 @@ class CommandsByStep:
         ahead: bool,
         slow: bool,
         faults: Mapping[tuple[str, int], Exception],
+        by_part: Mapping[int, list[object]] | None = None,
     ) -> None:
         self.runs_ahead = ahead
         self._slow = slow
@@ -112,18 +147,35 @@ class CommandsByStep:
         self._mailbox = mailbox
         self._later = later
         self._faults = faults
-        self._step = 0
+        self._step = self._part = 0
+        self._by_part = by_part
         self.plans: list[Plan] = []
         self.journal: list[str] = []
 
     def launches_fast(self, plan: Plan) -> bool:
         return not self._slow
 
-    def launch(self, plan: Plan) -> Computed:
+    def begin(self, plan: Plan) -> InParts | None:
+        if self._by_part is None:
+            return None
+        self._note(plan)
+        self._tell("begin", self._step)
+        return InParts(partial(self._runner.run, plan), self._compute_part)
+
+    def _compute_part(self) -> None:
+        self._part += 1
+        for command in (self._by_part or {}).get(self._part, []):
+            self._mailbox.command(command)  # type: ignore[arg-type]
+        self._tell("part", self._part)
+
+    def _note(self, plan: Plan) -> None:
         self._step += 1
         self.plans.append(plan)
         for command in self._later.get(self._step, []):
             self._mailbox.command(command)  # type: ignore[arg-type]
+
+    def launch(self, plan: Plan) -> Computed:
+        self._note(plan)
         self._tell("launch", self._step)
         results = self._runner.run(plan)
         if any(step == self._step for _, step in self._faults):
@@ -157,10 +209,12 @@ def run_core(
     slow: bool = False,
     faults: Mapping[tuple[str, int], Exception] = MappingProxyType({}),
     journal: list[str] | None = None,
+    by_part: Mapping[int, list[object]] | None = None,
     **limits: int,
 ) -> tuple[list[Event], list[Plan]]:
     """Run the commands; return everything the engine sends, and every step.
 
+    by_part: as for `CommandsByStep`.
     journal: a list that the runner's journal is appended to.
     """
     with contextlib.closing(Mailbox()) as mailbox:
@@ -169,7 +223,7 @@ def run_core(
         blocks = BlockManager(num_blocks, 4)
         clock = iter(range(1, 1_000_000)).__next__
         scheduler = Scheduler(blocks, pool, msgspec.structs.replace(LIMITS, **limits), lambda: float(clock()))
-        runner = CommandsByStep(mailbox, pool, later or {}, ahead=ahead, slow=slow, faults=faults)
+        runner = CommandsByStep(mailbox, pool, later or {}, ahead=ahead, slow=slow, faults=faults, by_part=by_part)
         compilations = Compilations(scheduler, compiler)
         statistics = Statistics(scheduler, blocks, pool, host, compilations)
         probes = Probes(pool, VOCAB, LIMITS.max_model_len)

@@ -68,6 +68,9 @@ class EncoderRunner:
         """Compute a plan, and return its results as a step."""
         return EncodedStep(self.run(plan))
 
+    def begin(self, plan: Plan) -> None:
+        """Return None: a step cannot pause."""
+
     @torch.inference_mode()
     def run(self, plan: Plan) -> list[ChunkResult]:
         """Compute a plan, and return one result for each of its chunks."""

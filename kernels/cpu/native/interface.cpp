@@ -94,8 +94,11 @@ EXPORT Decoder* lorikeet_decoder_new(const Model* model, const Layer* layers, in
 
 EXPORT void lorikeet_decoder_free(Decoder* decoder) { free_decoder(decoder); }
 
-EXPORT int32_t lorikeet_decoder_forward(Decoder* decoder, const Step* step, int32_t num_threads) {
-  return forward(*decoder, *step, num_threads < 1 ? 1 : num_threads) ? 0 : 1;
+EXPORT int32_t lorikeet_decoder_begin(Decoder* decoder, const Step* step) { return begin(*decoder, *step) ? 0 : 1; }
+
+EXPORT int32_t lorikeet_decoder_go_on(Decoder* decoder, const Step* step, int32_t num_threads, const int32_t* pause,
+                                      double seconds) {
+  return go_on(*decoder, *step, num_threads < 1 ? 1 : num_threads, pause, seconds) ? 1 : 0;
 }
 
 EXPORT int64_t lorikeet_cache_block_size(int64_t num_heads, int64_t head_dim) {

@@ -50,7 +50,11 @@ EXPORT void lorikeet_wait_for_helpers();
 // Returns null if there is no memory, or the kernels do not compute this model.
 EXPORT lorikeet::Decoder* lorikeet_decoder_new(const lorikeet::Model* model, const lorikeet::Layer* layers, int32_t path);
 EXPORT void lorikeet_decoder_free(lorikeet::Decoder* decoder);
-EXPORT int32_t lorikeet_decoder_forward(lorikeet::Decoder* decoder, const lorikeet::Step* step, int32_t num_threads);
+// Returns 1 if there is no memory.
+EXPORT int32_t lorikeet_decoder_begin(lorikeet::Decoder* decoder, const lorikeet::Step* step);
+// Returns 1 once the step that was begun is done, 0 where it pauses.
+EXPORT int32_t lorikeet_decoder_go_on(lorikeet::Decoder* decoder, const lorikeet::Step* step, int32_t num_threads,
+                                      const int32_t* pause, double seconds);
 // The numbers that one block of a layer's cache takes.
 EXPORT int64_t lorikeet_cache_block_size(int64_t num_heads, int64_t head_dim);
 

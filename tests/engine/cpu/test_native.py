@@ -25,6 +25,7 @@ from engine.lora.layer import AdapterLayout, LoadedAdapter
 from engine.models.checkpoint import load_weights
 from engine.models.decoder import Decoder
 from engine.models.weights import ModelWeights
+from engine.pause import Pause
 from engine.sequence import Chunk, Plan
 from engine.sequence import Sequence as Text
 from kernels.cpu.library import installed
@@ -221,6 +222,50 @@ def test_a_sequence_has_the_same_bits_whatever_is_beside_it(
                 first += count
             assert torch.equal(torch.cat(rows), expected[0][starts[number] : starts[number + 1]])
             assert torch.equal(step(alone, lasts([text])), expected[1][number : number + 1])
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_a_step_that_pauses_between_its_jobs_has_the_bits_of_one_that_does_not(family: str, tmp_path: Path) -> None:
+    """Each pause lasts for a step of other sequences, which is not changed by it either."""
+    model = Model(family, tmp_path)
+    paused, others = texts((34, 0), (71, None)), texts((40, 1), (17, 2))
+    alone, path = model.native(), model.native()
+    for text in others:  # blocks of their own
+        text.block_tables = [[block + 1 for block in text.block_tables[0][:3]]]
+    expected = [step(alone, [], prompts(paused)), step(alone, lasts(paused))]
+    among = [step(alone, [], prompts(others)), step(alone, lasts(others))]
+    for text in others:
+        text.block_tables = [[NUM_BLOCKS - 1 - block for block in text.block_tables[0]]]
+    blocks = [block for text in (*paused, *others) for block in text.block_tables[0]]
+    assert len(set(blocks)) == len(blocks)
+    pause = Pause()
+    pause.ask()
+    step(path, [], prompts(others))
+    for number, chunks in enumerate((prompts(paused), lasts(paused))):
+        with torch.inference_mode():
+            plan = Plan([], chunks)
+            forward = path.begin(plan, range(plan.num_tokens))
+            num_pauses = 0
+            while not forward.go_on(pause):
+                num_pauses += 1
+                assert torch.equal(step(path, lasts(others)), among[1])
+            assert num_pauses == 10 * model.config.num_layers - 1
+            assert torch.equal(path.logits(forward.hidden), expected[number])
+
+
+def test_a_step_pauses_once_its_time_is_over_or_a_pause_is_asked_for(tmp_path: Path) -> None:
+    model = Model("llama", tmp_path)
+    path, pause = model.native(), Pause()
+    plan = Plan([], prompts(texts((34, 0))))
+    assert path.begin(plan, [32]).go_on(pause)
+    forward = path.begin(plan, [32])
+    assert not forward.go_on(pause, seconds=0.0)
+    assert forward.go_on(pause, seconds=60.0)
+    pause.ask()
+    forward = path.begin(plan, [32])
+    assert not forward.go_on(pause)
+    pause.forget()
+    assert forward.go_on(pause)
 
 
 def test_an_adapter_in_bfloat16_gives_the_bits_of_the_same_numbers_in_float32(tmp_path: Path) -> None:

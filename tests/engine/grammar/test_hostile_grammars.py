@@ -72,6 +72,9 @@ class HeadAlone:
     def launches_fast(self, plan: Plan) -> bool:
         return True
 
+    def begin(self, plan: Plan) -> None:
+        """Return None: a step cannot pause."""
+
     def launch(self, plan: Plan) -> Computed:
         wanted = rows_of(plan.chunks)
         rows = [row for each in wanted for row in each.sampling_rows]

@@ -125,6 +125,7 @@ prompts = st.builds(
 class SchedulerMachine(RuleBasedStateMachine):
     num_followed = 0  # rows of steps that were launched ahead, over all examples
     num_snapshots = 0  # chunks that began with a snapshot
+    num_beside = 0  # steps beside one that pauses
     num_batch = num_given_up = 0  # rows of the batch band; above zero if any of these gave its blocks up
 
     make_runner = HashingRunner
@@ -191,6 +192,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.runner = self.make_runner(num_blocks, BLOCK_SIZE, self.slots.adapter, windows)
         self.flight: tuple[Plan, list[ChunkResult]] | None = None
+        self.paused: Plan | None = None
 
     def texts(self) -> list[list[int]]:
         return [[*live.request.prompt_token_ids, *e.produced] for live in self.live.values() for e in live.expected]
@@ -268,24 +270,31 @@ class SchedulerMachine(RuleBasedStateMachine):
         if group is not None:
             self.scheduler.set_matchers(group, CountingMatcher)
 
-    @rule(times=st.integers(1, 4), ahead=st.booleans(), slow=st.booleans())
-    def steps(self, times: int, ahead: bool, slow: bool) -> None:
+    @rule(times=st.integers(1, 4), ahead=st.booleans(), slow=st.booleans(), pauses=st.booleans())
+    def steps(self, times: int, ahead: bool, slow: bool, pauses: bool) -> None:
         for _ in range(times):
-            self.step(ahead, slow)
+            self.step(ahead, slow, pauses)
 
-    def step(self, ahead: bool, slow: bool = False) -> None:
+    def step(self, ahead: bool, slow: bool = False, pauses: bool = False) -> None:
         """Launch the next step.
 
         ahead: plan before the results of the last step are taken, and launch before that as well, unless `slow`.
+        pauses: a step of batch work alone pauses, and one that does so goes on pausing.
         """
+        ahead = ahead and not pauses and self.paused is None  # a device works ahead, or its steps pause
         if not ahead:
             self.land(self.flight)
             self.flight = None
+        if self.paused is not None and not (pauses and all(chunk.sequence.is_alive for chunk in self.paused.chunks)):
+            self.end_pause()
         self.now_s += 0.1
         for arrival in self.slots.arrivals():
             if not self.scheduler.waiting_for(arrival.key):
                 self.slots.withdraw(arrival.key)
-        plan = self.scheduler.schedule()
+        plan = self.scheduler.schedule(self.paused)
+        if self.paused is not None:
+            type(self).num_beside += bool(plan)
+            assert not any(chunk.sequence.is_batch for chunk in plan.chunks)
         assert plan.num_tokens <= self.batched
         assert len(plan.chunks) <= LIMITS.max_num_seqs
         assert all(chunk.num_tokens == 1 + len(chunk.drafts) <= 1 + 3 for chunk in plan.decodes)
@@ -302,9 +311,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.land(self.flight)
             self.flight, plan = None, plan.alive
         before, self.flight = self.flight, None
-        if plan:
+        if plan and pauses and plan.is_batch:
+            self.paused = plan
+            self.scheduler.launched(plan)
+        elif plan:
             self.flight = plan, self.runner.run(plan)
             self.scheduler.launched(plan)
+        elif self.paused is not None:
+            self.end_pause()
         self.scheduler.note_step(plan, 0.004 + 0.002 * plan.num_tokens)
         type(self).num_batch += sum(chunk.sequence.is_batch for chunk in plan.chunks)
         type(self).num_given_up += self.scheduler.totals.batch_preemptions
@@ -313,6 +327,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         type(self).num_followed += sum(chunk.follows for chunk in plan.chunks)
         self.land(before)
+        if self.paused is not None and self.scheduler.batch_is_in_the_way:
+            self.land(self.flight)
+            self.flight = None
+            self.end_pause()
+
+    def end_pause(self) -> None:
+        """Compute the step that pauses, after those that were launched since, and take its results."""
+        assert self.paused is not None and self.flight is None
+        plan, self.paused = self.paused, None
+        self.land((plan, self.runner.run(plan)))
 
     def land(self, flight: tuple[Plan, list[ChunkResult]] | None) -> None:
         if flight is not None:
@@ -419,6 +443,7 @@ def test_whatever_happens_each_request_gets_exactly_its_own_tokens(full: bool) -
         machine = type("Slice", (SchedulerMachine,), {})
         run_slice(seed(number)(machine))
         assert min(machine.num_followed, machine.num_batch, machine.num_given_up, machine.num_snapshots) > 0
+        assert machine.num_beside > 0
 
 
 def run_slice(machine: type[SchedulerMachine], phases: Iterable[Phase] = tuple(Phase)) -> None:

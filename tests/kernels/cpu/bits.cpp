@@ -167,7 +167,8 @@ void decode(Dtype cache_dtype) {
       std::vector<float> hidden(rows.size() * kHidden, NAN);
       const Step one = {tokens.data(), chunks.data(), blocks, rows.data(), hidden.data(), int64_t(tokens.size()),
                         int64_t(chunks.size()), 5, int64_t(rows.size())};
-      lorikeet_decoder_forward(decoder, &one, path % 2 + 1);
+      lorikeet_decoder_begin(decoder, &one);
+      lorikeet_decoder_go_on(decoder, &one, path % 2 + 1, nullptr, INFINITY);
       results[number].add(name, path, hidden);
     };
     step("first piece", 0, {{0, 20, 0, 0, 0, 2, factors}});

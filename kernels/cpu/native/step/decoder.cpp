@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "../matrix.h"
 #include "../memory.h"
@@ -133,6 +134,35 @@ bool take_blocks(Decoder& d, const Step& step) {
   return true;
 }
 
+constexpr int64_t kStages = 10;  // of a layer, each of about one job
+
+void compute_stage(const Decoder& d, int64_t l, int64_t stage) {
+  const Layer& layer = d.layers[l];
+  switch (stage) {
+    case 0: return prepare_inputs(d, l, kQkv, layer.input_norm);
+    case 1: return multiply_rows(d, l, kQkv, false);
+    case 2: return rotate_rows(d, l);
+    case 3: return attend_rows(d, l);
+    case 4: return prepare_inputs(d, l, kOut, nullptr);
+    case 5:
+      multiply_rows(d, l, kOut, !layer.attention_norm);
+      if (layer.attention_norm) add_normed_rows(d, layer.attention_norm);
+      return;
+    case 6: return prepare_inputs(d, l, kGateUp, layer.post_norm);
+    case 7: return multiply_rows(d, l, kGateUp, false);
+    case 8: return prepare_inputs(d, l, kDown, nullptr);
+    default:
+      multiply_rows(d, l, kDown, !layer.feed_forward_norm);
+      if (layer.feed_forward_norm) add_normed_rows(d, layer.feed_forward_norm);
+  }
+}
+
+double now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+}
+
 void embed(const Decoder& d, const int64_t* tokens) {
   const int64_t hidden = d.model.hidden;
   const float factor = float(d.model.embedding_multiplier);
@@ -169,25 +199,23 @@ void free_decoder(Decoder* d) {
   free(d);
 }
 
-bool forward(Decoder& d, const Step& step, int num_threads) {
+bool begin(Decoder& d, const Step& step) {
+  d.next_stage = 0;
   if (!has_same_rows(d, step) && !take_rows(d, step)) return false;
   if (!take_blocks(d, step)) return false;
-  d.num_threads = num_threads;
   embed(d, step.tokens);
-  for (int64_t l = 0; l < d.model.num_layers; l++) {
-    const Layer& layer = d.layers[l];
-    prepare_inputs(d, l, kQkv, layer.input_norm);
-    multiply_rows(d, l, kQkv, false);
-    rotate_rows(d, l);
-    attend_rows(d, l);
-    prepare_inputs(d, l, kOut, nullptr);
-    multiply_rows(d, l, kOut, !layer.attention_norm);
-    if (layer.attention_norm) add_normed_rows(d, layer.attention_norm);
-    prepare_inputs(d, l, kGateUp, layer.post_norm);
-    multiply_rows(d, l, kGateUp, false);
-    prepare_inputs(d, l, kDown, nullptr);
-    multiply_rows(d, l, kDown, !layer.feed_forward_norm);
-    if (layer.feed_forward_norm) add_normed_rows(d, layer.feed_forward_norm);
+  return true;
+}
+
+bool go_on(Decoder& d, const Step& step, int num_threads, const int32_t* pause, double seconds) {
+  const double end = seconds < INFINITY ? now() + seconds : INFINITY;
+  d.num_threads = num_threads;
+  while (d.next_stage < d.model.num_layers * kStages) {
+    compute_stage(d, d.next_stage / kStages, d.next_stage % kStages);
+    d.next_stage++;
+    if ((pause && __atomic_load_n(pause, __ATOMIC_RELAXED)) || (end < INFINITY && now() >= end)) {
+      if (d.next_stage < d.model.num_layers * kStages) return false;
+    }
   }
   norm_outputs(d, step);
   return true;

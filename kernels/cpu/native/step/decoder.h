@@ -24,6 +24,7 @@ struct Decoder {
   Path path;
   CacheShape cache;
   int64_t num_threads;
+  int64_t next_stage;  // of the step that was begun; 0: nothing of it is computed
 
   // The rows of the step.
   int64_t num_rows, num_chunks, num_tiles, num_adapted, num_block_ids;
@@ -53,8 +54,13 @@ Decoder* new_decoder(const Model& model, const Layer* layers, const Path& path);
 
 void free_decoder(Decoder* decoder);
 
-// Compute a step with at most num_threads threads. Returns false if there is no memory.
-bool forward(Decoder& decoder, const Step& step, int num_threads);
+// Begin a step: take its rows, of which nothing is computed yet. Returns false if there is no memory.
+bool begin(Decoder& decoder, const Step& step);
+
+// Go on with the step that was begun, with at most num_threads threads, stage by stage. Returns true once the step is
+// done, and false where it pauses: after any stage, if `pause` is not null and not 0, or so many seconds are over. Steps
+// of other decoders over the same cache may be computed in between.
+bool go_on(Decoder& decoder, const Step& step, int num_threads, const int32_t* pause, double seconds);
 
 // Jobs of one step, each for all its rows.
 

@@ -1,0 +1,82 @@
+"""A step of batch work alone pauses for interactive requests, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.protocol import Abort, BatchTerms, GenerateRequest
+from tests.engine.scheduling.scheduler_model import expected_choice
+from tests.engine.scripted_core import NUM_PARTS, deltas, final, request, run_core, text
+
+
+def line(name: str = "line", **changes: object) -> GenerateRequest:
+    return request(name, batch=BatchTerms(), **changes)
+
+
+def test_who_arrives_is_computed_before_the_step_goes_on() -> None:
+    journal: list[str] = []
+    asked = request("asked", max_tokens=1)
+    events, plans = run_core(line(max_tokens=3), ahead=False, by_part={NUM_PARTS + 2: [asked]}, journal=journal)
+    begun, arrived = journal.index("begin 2"), journal.index("launch 3")
+    assert journal[begun:arrived] == ["begin 2", f"part {NUM_PARTS + 1}", f"part {NUM_PARTS + 2}"]
+    assert [chunk.sequence.request_id for chunk in plans[2].chunks] == ["asked"]
+    assert text(events, "asked") == expected_choice(asked, seed=5).shown
+    assert text(events, "line") == expected_choice(line(max_tokens=3), seed=5).shown
+
+
+def test_beside_others_it_goes_on_for_its_share_of_their_time() -> None:
+    """Each part takes more than the share of a step, so that most steps of the other request have none beside them."""
+    journal: list[str] = []
+    asked = request("asked", max_tokens=30)
+    events, _ = run_core(line(max_tokens=2), ahead=False, by_part={2: [asked]}, journal=journal)
+    assert text(events, "asked") == expected_choice(asked, seed=5).shown
+    assert text(events, "line") == expected_choice(line(max_tokens=2), seed=5).shown
+    first = journal.index("launch 2")
+    assert journal[:first] == ["begin 1", "part 1", "part 2"]
+    assert "part 3" in journal[first : journal.index(f"launch {2 + 30}")]
+
+
+def test_a_line_that_is_aborted_ends_the_pause_before_others_get_its_memory() -> None:
+    journal: list[str] = []
+    asked = request("asked", max_tokens=4)
+    events, _ = run_core(
+        line("gone", max_tokens=3),
+        line("stays", max_tokens=3),
+        ahead=False,
+        by_part={2: [asked, Abort("gone")]},
+        journal=journal,
+        num_blocks=16,
+    )
+    assert journal[: journal.index("launch 2")] == [
+        "begin 1",
+        *(f"part {number}" for number in range(1, NUM_PARTS + 1)),
+    ]
+    assert final(events, "gone").finish_reason == "abort"
+    assert not deltas(events, "gone")
+    assert text(events, "stays") == expected_choice(line(max_tokens=3), seed=5).shown
+    assert text(events, "asked") == expected_choice(asked, seed=5).shown
+
+
+def test_a_request_that_lacks_the_memory_of_a_step_that_pauses_gets_it() -> None:
+    asked = request("asked", max_tokens=8)
+    lines = [line(str(number), max_tokens=4, prompt_token_ids=[number, *range(10, 25)]) for number in range(3)]
+    events, _ = run_core(*lines, ahead=False, by_part={2: [asked]}, num_blocks=16)
+    assert text(events, "asked") == expected_choice(asked, seed=5).shown
+    for each in lines:
+        assert text(events, each.request_id) == expected_choice(each, seed=5).shown
+
+
+@pytest.mark.parametrize("part", [1, 3])
+def test_a_fault_in_any_part_ends_the_requests_of_that_step_alone(part: int) -> None:
+    asked = request("asked", max_tokens=3)
+    faults = {("part", part): RuntimeError("a wrong shape")}
+    events, _ = run_core(line(), ahead=False, by_part={2: [asked]} if part > 2 else {1: [asked]}, faults=faults)
+    assert final(events, "line").error is not None
+    assert text(events, "asked") == expected_choice(asked, seed=5).shown
+
+
+def test_more_batch_work_does_not_interrupt_it() -> None:
+    journal: list[str] = []
+    events, _ = run_core(line(max_tokens=1), ahead=False, by_part={2: [line("more", max_tokens=1)]}, journal=journal)
+    assert journal[: NUM_PARTS + 1] == ["begin 1", *(f"part {number}" for number in range(1, NUM_PARTS + 1))]
+    assert text(events, "more") == expected_choice(line(max_tokens=1), seed=5).shown
