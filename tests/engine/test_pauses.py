@@ -9,6 +9,9 @@ from tests.engine.scheduling.scheduler_model import expected_choice
 from tests.engine.scripted_core import NUM_PARTS, deltas, final, request, run_core, text
 
 
+WITHOUT_PAUSE = ["begin 1", *(f"part {number}" for number in range(1, NUM_PARTS + 1))]
+
+
 def line(name: str = "line", **changes: object) -> GenerateRequest:
     return request(name, batch=BatchTerms(), **changes)
 
@@ -47,10 +50,7 @@ def test_a_line_that_is_aborted_ends_the_pause_before_others_get_its_memory() ->
         journal=journal,
         num_blocks=16,
     )
-    assert journal[: journal.index("launch 2")] == [
-        "begin 1",
-        *(f"part {number}" for number in range(1, NUM_PARTS + 1)),
-    ]
+    assert journal[: journal.index("launch 2")] == WITHOUT_PAUSE
     assert final(events, "gone").finish_reason == "abort"
     assert not deltas(events, "gone")
     assert text(events, "stays") == expected_choice(line(max_tokens=3), seed=5).shown
@@ -78,5 +78,5 @@ def test_a_fault_in_any_part_ends_the_requests_of_that_step_alone(part: int) -> 
 def test_more_batch_work_does_not_interrupt_it() -> None:
     journal: list[str] = []
     events, _ = run_core(line(max_tokens=1), ahead=False, by_part={2: [line("more", max_tokens=1)]}, journal=journal)
-    assert journal[: NUM_PARTS + 1] == ["begin 1", *(f"part {number}" for number in range(1, NUM_PARTS + 1))]
+    assert journal[: len(WITHOUT_PAUSE)] == WITHOUT_PAUSE
     assert text(events, "more") == expected_choice(line(max_tokens=1), seed=5).shown
