@@ -76,9 +76,7 @@ class _Pausing(msgspec.Struct):
         """Compute a part as `PausableStep.go_on` does, and count its time."""
         start_s = time.perf_counter()
         is_done = self.step.go_on(pause, seconds)
-        used_s = time.perf_counter() - start_s
-        self.seconds += used_s
-        self.credit_s -= used_s
+        self.seconds += time.perf_counter() - start_s
         return is_done
 
 
@@ -141,8 +139,8 @@ class EngineCore:
             self._land(flight)
         if fault is not None:
             self._give_up(plan, fault)
-        if self._pausing is not None:
-            self._go_on_beside(self._pausing, is_alone=flight is None and self._flight is None)
+        if self._pausing is not None and self._flight is None:
+            self._go_on_beside(self._pausing, is_alone=flight is None)
         self._post_stats(idle=not self._moved)
 
     def close(self) -> None:
@@ -283,14 +281,16 @@ class EngineCore:
     def _go_on_beside(self, pausing: _Pausing, *, is_alone: bool) -> None:
         """Go on with a step that pauses: until others come, or beside others for the time that it may take.
 
-        is_alone: True: no other step is under way.
+        is_alone: True: this turn has computed no other step.
         """
         if is_alone:
             self._go_on(pausing, self._mailbox.pause)
         elif self._scheduler.batch_is_in_the_way:
             self._go_on(pausing)
         elif pausing.credit_s > 0:
+            before_s = pausing.seconds
             self._go_on(pausing, seconds=pausing.credit_s)
+            pausing.credit_s -= pausing.seconds - before_s
 
     def _go_on(self, pausing: _Pausing, pause: Pause | None = None, seconds: float = math.inf) -> None:
         """Go on with a step that pauses, and take its results if it is done."""

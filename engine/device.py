@@ -119,7 +119,7 @@ class Runner(Protocol):
         """Launch a plan, and return its step."""
 
     def begin(self, plan: Plan) -> PausableStep | None:
-        """Begin a plan whose step can pause; return None where steps cannot.
+        """Begin a plan whose step can pause; return None where steps cannot, as those of a runner that runs ahead.
 
         No sequence of the plan may be in another one until the step is done.
         """

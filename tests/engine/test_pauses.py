@@ -8,7 +8,6 @@ from engine.protocol import Abort, BatchTerms, GenerateRequest
 from tests.engine.scheduling.scheduler_model import expected_choice
 from tests.engine.scripted_core import NUM_PARTS, deltas, final, request, run_core, text
 
-
 WITHOUT_PAUSE = ["begin 1", *(f"part {number}" for number in range(1, NUM_PARTS + 1))]
 
 
