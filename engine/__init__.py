@@ -4,6 +4,7 @@ Knows nothing about HTTP, text, money or SQL, and of a tenant only an opaque id 
 
     protocol        the messages between gateways and engines
     server          the thread that talks to gateways; mailbox: the way to the stepping thread; usage_book: usage
+    pause           the wish that a step of batch work pauses
     core            the thread that steps; compilations: requests that wait for a grammar; statistics: counts of steps
     sequence        the data between scheduler and runner
     scheduling      the tokens that the next step computes
@@ -32,6 +33,9 @@ Knows nothing about HTTP, text, money or SQL, and of a tenant only an opaque id 
   plans, so that requests that arrive in that half join the next step. A step that is launched operation by operation
   is launched after the results of the one before it are sent. A failed step shares nothing through the prefix cache:
   blocks are registered with their results.
+- Pauses. If the device's steps can pause (`DevicePath.begin`: the native kernels), one of batch work alone is computed
+  in parts: for a command that interactive requests may wait for, the mailbox asks it to pause, those are computed by
+  steps of their own, and it goes on between these. It has memory of its own on the device; its sequences keep theirs.
 - Devices. `setup` decides once. A decoder knows no device: how rows attend and what adapters add come with its batch
   (`StepAttention`, `StepLora`), norms and the activation with its weights.
 - Threads. Steps run in the main thread, which also loaded the model; the server has a thread of its own, the loader
