@@ -178,7 +178,7 @@ class CommandsByStep:
         self._note(plan)
         self._tell("launch", self._step)
         results = self._runner.run(plan)
-        if any(step == self._step for _, step in self._faults):
+        if any(what != "part" and step == self._step for what, step in self._faults):
             self._runner.corrupt_cache(plan)
         return Computed(results, partial(self._tell, step=self._step))
 

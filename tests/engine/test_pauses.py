@@ -65,11 +65,11 @@ def test_a_request_that_lacks_the_memory_of_a_step_that_pauses_gets_it() -> None
         assert text(events, each.request_id) == expected_choice(each, seed=5).shown
 
 
-@pytest.mark.parametrize("part", [1, 3])
+@pytest.mark.parametrize("part", [3, NUM_PARTS + 1])
 def test_a_fault_in_any_part_ends_the_requests_of_that_step_alone(part: int) -> None:
     asked = request("asked", max_tokens=3)
     faults = {("part", part): RuntimeError("a wrong shape")}
-    events, _ = run_core(line(), ahead=False, by_part={2: [asked]} if part > 2 else {1: [asked]}, faults=faults)
+    events, _ = run_core(line(), ahead=False, by_part={2: [asked]}, faults=faults)
     assert final(events, "line").error is not None
     assert text(events, "asked") == expected_choice(asked, seed=5).shown
 

@@ -270,10 +270,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         if group is not None:
             self.scheduler.set_matchers(group, CountingMatcher)
 
-    @rule(times=st.integers(1, 4), ahead=st.booleans(), slow=st.booleans(), pauses=st.booleans())
+    @rule(
+        times=st.integers(1, 4),
+        ahead=st.booleans(),
+        slow=st.booleans(),
+        pauses=st.sampled_from((False, True, True, True)),
+    )
     def steps(self, times: int, ahead: bool, slow: bool, pauses: bool) -> None:
         for _ in range(times):
             self.step(ahead, slow, pauses)
+
+    @precondition(lambda self: {live.request.batch is not None for live in self.live.values()} == {True})
+    @rule(prompt=prompts, tenant=st.sampled_from("abc"), adapter=st.sampled_from((None, 0)), times=st.integers(1, 4))
+    def interrupt(self, prompt: list[int], tenant: str, adapter: int | None, times: int) -> None:
+        """Have batch work that is alone pause for an interactive request."""
+        self.step(ahead=False, pauses=True)
+        self.arrive(prompt, 6, 0.5, (3, 11), False, adapter, tenant, 1, "", None)
+        self.steps(times, ahead=False, slow=False, pauses=True)
 
     def step(self, ahead: bool, slow: bool = False, pauses: bool = False) -> None:
         """Launch the next step.
@@ -335,7 +348,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def end_pause(self) -> None:
         """Compute the step that pauses, after those that were launched since, and take its results."""
         assert self.paused is not None and self.flight is None
-        plan, self.paused = self.paused, None
+        plan, self.paused = self.paused.alive, None
         self.land((plan, self.runner.run(plan)))
 
     def land(self, flight: tuple[Plan, list[ChunkResult]] | None) -> None:
