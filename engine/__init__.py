@@ -4,7 +4,6 @@ Knows nothing about HTTP, text, money or SQL, and of a tenant only an opaque id 
 
     protocol        the messages between gateways and engines
     server          the thread that talks to gateways; mailbox: the way to the stepping thread; usage_book: usage
-    pause           the wish that a step of batch work pauses
     core            the thread that steps; compilations: requests that wait for a grammar; statistics: counts of steps
     sequence        the data between scheduler and runner
     scheduling      the tokens that the next step computes

@@ -20,11 +20,10 @@ from typing import NamedTuple
 import msgspec
 
 from engine.compilations import Compilations
-from engine.device import PausableStep, Runner, Step
+from engine.device import PausableStep, Pause, Runner, Step
 from engine.faults import is_device_lost
 from engine.lora.pool import AdapterPool, Arrival
 from engine.mailbox import Drain, Drained, Mailbox, ServedElsewhere, Wake
-from engine.pause import Pause
 from engine.probes import Probes
 from engine.protocol import (
     Abort,

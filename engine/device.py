@@ -17,13 +17,24 @@ from engine.config import EngineConfig, ModelConfig
 from engine.config.cache_layout import CacheLayout, layout_of
 from engine.hardware import SetupError
 from engine.lora.layer import AdapterLayout, LoadedAdapter
-from engine.pause import Pause
 from engine.sampling.logits_processors import Adjust, adjust_
 from engine.sampling.sampler import Choose
 from engine.sequence import ChunkResult, Plan, Sequence
 from engine.transfers import Event, Transfers
 
 AdapterIn = Callable[[int], LoadedAdapter]
+
+
+class Pause(Protocol):
+    """The wish that a step pauses, which may come while the step is computed."""
+
+    @property
+    def address(self) -> int:
+        """The address of an int32 that is not 0 while the pause is asked for."""
+
+    @property
+    def is_asked(self) -> bool:
+        """True while the pause is asked for."""
 
 
 class PausableForward(Protocol):

@@ -8,12 +8,12 @@ that step to pause. Nothing here knows ZeroMQ or tensors.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import queue
 import socket
 
 import msgspec
 
-from engine.pause import Pause
 from engine.protocol import (
     Abort,
     AdapterStatus,
@@ -48,11 +48,36 @@ Command = GenerateRequest | Abort | LoadAdapter | UnloadAdapter | ServedElsewher
 Event = StepOutputs | AdapterStatus | EngineStats | Drained
 
 
+class PauseFlag:
+    """The wish that a step pauses, from any thread (`engine.device.Pause`): a flag that native code reads."""
+
+    def __init__(self) -> None:
+        self._flag = ctypes.c_int32()
+
+    @property
+    def address(self) -> int:
+        """The address of the flag, an int32 that is not 0 while the pause is asked for."""
+        return ctypes.addressof(self._flag)
+
+    @property
+    def is_asked(self) -> bool:
+        """True from `ask` until `forget`."""
+        return bool(self._flag.value)
+
+    def ask(self) -> None:
+        """Ask the step under way, or the next one that can pause, to pause."""
+        self._flag.value = 1
+
+    def forget(self) -> None:
+        """Take back what was asked."""
+        self._flag.value = 0
+
+
 class Mailbox:
     """The two queues. They have no bound: the server bounds the commands, a step bounds the events."""
 
     def __init__(self) -> None:
-        self.pause = Pause()
+        self.pause = PauseFlag()
         """Asked for by each command that should not wait for a step of batch work."""
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Event] = queue.SimpleQueue()

@@ -21,8 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.device import DevicePath, PausableForward
-from engine.pause import Pause
+from engine.device import DevicePath, PausableForward, Pause
 from engine.sampling.logprobs import PendingLogprobs, start_logprobs
 from engine.sampling.outputs import ChunkRows, rows_of
 from engine.sampling.sampler import PendingTokens, Sampler

@@ -20,11 +20,11 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.config.cache_layout import CacheLayout, Place, one_table
 from engine.cpu.threads import AdaptedThreads
+from engine.device import Pause
 from engine.lora.layer import GROUPS, LoadedAdapter
 from engine.models.decoder import bounded_
 from engine.models.rope import cos_and_sin, query_factors
 from engine.models.weights import LayerWeights, ModelWeights, Norm, Product
-from engine.pause import Pause
 from engine.sequence import Plan, Sequence
 from engine.transfers import Event, PastEvent
 from kernels.cpu.decoder import (

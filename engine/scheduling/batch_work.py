@@ -14,7 +14,7 @@ step pauses: it keeps its blocks, and goes on in any later step.
   their blocks, a SMALL-th of all, while interactive requests run.
 - Order. The tenants' counters in the band decide which request goes first and is admitted; within a tenant the
   deadlines do.
-- Pauses. Where steps of batch work can pause, one may be computed in parts over several others. Meanwhile its sequences
+- Pauses. If steps of batch work can pause, one may be computed in parts over several others. Meanwhile its sequences
   keep all they have, and no more batch work is planned.
 """
 

@@ -12,11 +12,11 @@ import msgspec
 
 from engine.compilations import Compilations
 from engine.core import EngineCore
+from engine.device import Pause
 from engine.lora.layer import LoadedAdapter
 from engine.lora.loader import HostTier
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Drain, Event, Mailbox, Wake
-from engine.pause import Pause
 from engine.probes import Probes
 from engine.protocol import (
     Delta,

@@ -22,10 +22,10 @@ from engine.cpu.quantization import Format, makers
 from engine.cpu.tables import AdapterTables
 from engine.device import DevicePath
 from engine.lora.layer import AdapterLayout, LoadedAdapter
+from engine.mailbox import PauseFlag
 from engine.models.checkpoint import load_weights
 from engine.models.decoder import Decoder
 from engine.models.weights import ModelWeights
-from engine.pause import Pause
 from engine.sequence import Chunk, Plan
 from engine.sequence import Sequence as Text
 from kernels.cpu.library import installed
@@ -238,7 +238,7 @@ def test_a_step_that_pauses_between_its_jobs_has_the_bits_of_one_that_does_not(f
         text.block_tables = [[NUM_BLOCKS - 1 - block for block in text.block_tables[0]]]
     blocks = [block for text in (*paused, *others) for block in text.block_tables[0]]
     assert len(set(blocks)) == len(blocks)
-    pause = Pause()
+    pause = PauseFlag()
     pause.ask()
     step(path, [], prompts(others))
     for number, chunks in enumerate((prompts(paused), lasts(paused))):
@@ -255,7 +255,7 @@ def test_a_step_that_pauses_between_its_jobs_has_the_bits_of_one_that_does_not(f
 
 def test_a_step_pauses_once_its_time_is_over_or_a_pause_is_asked_for(tmp_path: Path) -> None:
     model = Model("llama", tmp_path)
-    path, pause = model.native(), Pause()
+    path, pause = model.native(), PauseFlag()
     plan = Plan([], prompts(texts((34, 0))))
     assert path.begin(plan, [32]).go_on(pause)
     forward = path.begin(plan, [32])
