@@ -74,7 +74,7 @@ class DevicePath(Protocol):
         """Return the hidden states [W, hidden] of these rows of the plan, valid until the next call."""
 
     def begin(self, plan: Plan, output_rows: Many[int]) -> PausableForward | None:
-        """Begin what `forward` does, so that it can pause; return None on a device whose steps cannot.
+        """Begin a plan's hidden states, as `forward` returns them, in parts; return None where steps cannot pause.
 
         No sequence of the plan may be in another one until all is computed.
         """

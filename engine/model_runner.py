@@ -80,7 +80,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _finish(self, order: Many[int], wanted: list[ChunkRows], hidden: Tensor) -> LaunchedStep:
-        """Launch what follows the hidden states of `_output_rows`, [W, hidden]."""
+        """Launch the choice of tokens, the scores and the embeddings, from the hidden states [W, hidden] of `_output_rows`."""
         counts = [sum(len(rows) for rows in kind) for kind in _kinds(wanted)]
         to_sample, to_score, to_pool = torch.split(hidden, counts)
         rows = [row for w in wanted for row in w.sampling_rows]
