@@ -62,9 +62,9 @@ class _Pausing(msgspec.Struct):
     plan: Plan
     step: PausableStep
     seconds: float = 0.0
-    """The time that its parts have taken."""
+    """Seconds of all parts so far."""
     credit_s: float = 0.0
-    """The time that it may take beside other steps."""
+    """Seconds that the next parts may take beside other steps."""
 
     @property
     def has_lost_any(self) -> bool:

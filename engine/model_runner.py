@@ -80,7 +80,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _finish(self, order: Many[int], wanted: list[ChunkRows], hidden: Tensor) -> LaunchedStep:
-        """Launch the choice of tokens, the scores and the embeddings, from the hidden states [W, hidden] of `_output_rows`."""
+        """Launch the choice of tokens, the scores and the embeddings from the hidden states of `_output_rows`.
+
+        hidden: [W, hidden].
+        """
         counts = [sum(len(rows) for rows in kind) for kind in _kinds(wanted)]
         to_sample, to_score, to_pool = torch.split(hidden, counts)
         rows = [row for w in wanted for row in w.sampling_rows]

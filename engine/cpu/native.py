@@ -107,7 +107,7 @@ class NativePath:
         return hidden
 
     def begin(self, plan: Plan, output_rows: Many[int]) -> NativeForward:
-        """Begin a plan's hidden states, as `forward` returns them, in parts; a plan that was begun before is given up."""
+        """Begin a plan's hidden states, as `forward` returns them, in parts; give up the plan that was begun before."""
         if self._pausing is None:
             self._pausing = self._decoder.twin()
         hidden = self._paused_hidden.take(len(output_rows), self._config.hidden_size)
