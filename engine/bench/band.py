@@ -39,9 +39,9 @@ class Options(msgspec.Struct, frozen=True):
 
     streams: Annotated[int, about("interactive requests under way beside the batch")] = 4
     max_num_seqs: Annotated[int, about("choices that the engine runs at once")] = 32
-    seconds: Annotated[float, about("seconds of each run")] = 8.0
+    seconds: Annotated[float, about("seconds of each run")] = 20.0
     margin: Annotated[float, about("seconds at the start of a run in which nothing is counted")] = 1.5
-    repeat: Annotated[int, about("turns of all runs")] = 5
+    repeat: Annotated[int, about("turns of all runs")] = 3
     prompt_tokens: Annotated[int, about("tokens of each prompt")] = 64
     new_tokens: Annotated[
         int, about("tokens of each completion on average; each has half to one and a half of them")
