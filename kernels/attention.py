@@ -22,8 +22,8 @@ def attention_reference(
 ) -> Tensor:
     """Return the attention [H, D] of one query, by the definition, in fp32.
 
-    q [H, D]; cache [2, KVH, S, D]; slots [>= position + 1] int64. softcap: the bound that scores are bent to by tanh;
-    0: none.
+    q [H, D]; cache [2, KVH, S, D]; slots [>= position + 1] int64. softcap: the bound c of scores s, which become c *
+    tanh(s / c); 0: none.
     """
     first = 0 if window is None else max(0, position - window + 1)
     seen = slots[first : position + 1]
@@ -39,8 +39,9 @@ def attention_reference(
 def decode_attention(q: Tensor, cache: Tensor, blocks: Tensor, hidden: Tensor, scratch: Workspace) -> Tensor:
     """Return the attention [N, H * D] of one query for each of N sequences.
 
-    q [N, H, D]; cache [2, KVH, S, D]; blocks [N, B] int64: each sequence's blocks, padded with any; hidden [N, 1, L]
-    bool, L = B * block_size: True where a query may not look; scratch of q's dtype.
+    q [N, H, D]; cache [2, KVH, S, D]; blocks [N, B] int64: each sequence's block numbers, padded with any valid ones;
+    hidden [N, 1, L] bool, L = B * block_size: True at positions that the query does not attend to; scratch of q's
+    dtype.
     """
     num_seqs, num_heads, head_dim = q.shape
     num_kv_heads = cache.shape[1]
@@ -58,7 +59,8 @@ def decode_attention(q: Tensor, cache: Tensor, blocks: Tensor, hidden: Tensor, s
 def prefill_attention(q: Tensor, cache: Tensor, slots: Tensor, visible: Tensor) -> Tensor:
     """Return the attention [T, H * D] of the T newest positions of one sequence over its C >= T cached ones.
 
-    q [T, H, D]; cache [2, KVH, S, D]; slots [C] int64; visible [T, C] bool.
+    q [T, H, D]; cache [2, KVH, S, D]; slots [C] int64; visible [T, C] bool: True at cached positions that a query
+    attends to.
     """
     num_tokens, num_heads, head_dim = q.shape
     keys, values = cache.index_select(2, slots)

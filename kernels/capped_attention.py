@@ -41,8 +41,8 @@ def capped_decode_attention(
 ) -> Tensor:
     """Return the attention [N, H * D] of one query for each of N sequences.
 
-    q [N, H, D]; cache [2, KVH, S, D]; blocks [N, B] int64: each sequence's blocks, padded with any; hidden [N, 1, L]
-    bool, L = B * block_size: True where a query may not look; sinks [H].
+    q [N, H, D]; cache [2, KVH, S, D]; blocks [N, B] int64: each sequence's block numbers, padded with any valid ones;
+    hidden [N, 1, L] bool, L = B * block_size: True at positions that the query does not attend to; sinks [H].
     """
     num_seqs, num_heads, head_dim = q.shape
     num_kv_heads = cache.shape[1]

@@ -72,7 +72,7 @@ class ExpertFactors(NamedTuple):
     a: Tensor
     """[E, sum(r_p), in]: the A's of the projections below each other."""
     bs: tuple[Tensor, ...]
-    """[E, r_p, out_p] of each."""
+    """The B's of these projections: [E, r_p, out_p] of each."""
     scalings: tuple[float, ...]
 
 

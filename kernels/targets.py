@@ -60,7 +60,7 @@ class Target(NamedTuple):
 
     @property
     def expert_groups(self) -> dict[str, tuple[int, tuple[int, ...]]]:
-        """The groups of an expert's projections, as `groups`."""
+        """The groups of an expert's projections that share an input, by name: (in, (out of each projection))."""
         return {name: self.groups[name] for name in ("gate, up", "down")}
 
     @property
@@ -110,7 +110,10 @@ def empty(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def launches(target: Target) -> Iterator[tuple[str, Launch]]:
-    """Yield every kernel of a decode step and of a prefill step, with its name; of a mixture those of experts alone."""
+    """Yield every kernel of a decode step and of a prefill step, with its name.
+
+    For a mixture of experts, yield only the kernels of experts.
+    """
     if target.num_experts:
         yield from _experts(target)
         return

@@ -39,7 +39,7 @@ def streams(source: Tensor, target: Tensor) -> list[Stream]:
 
 
 class Clock(Protocol):
-    """Tells how long work takes on a device."""
+    """A clock that measures how long work takes on a device."""
 
     def seconds(self, run: Callable[[], object]) -> float | None:
         """Return the median seconds of one run; None where nothing is timed, though the run takes place."""
@@ -92,7 +92,7 @@ class NoClock:
     """A clock that runs without timing."""
 
     def seconds(self, run: Callable[[], object]) -> None:
-        """Let the run take place, and return None."""
+        """Run once without timing, and return None."""
         run()
 
     def rates(self) -> None:

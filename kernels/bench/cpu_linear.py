@@ -86,7 +86,7 @@ def _ways() -> dict[str, list[tuple[int, Product]]]:
 
 
 def _check(linear: NativeLinear, weight: Tensor, kind: Format) -> None:
-    """End the program when the products are wrong: then there are no figures."""
+    """Compare the product with its reference, and end the program when its relative error is above LARGEST_ERROR."""
     import torch
 
     x = torch.randn(9, weight.shape[1])
@@ -116,7 +116,7 @@ def _times(
 
 
 def product_times(num_rows: Sequence[int], rounds: int) -> dict[int, list[float]]:
-    """Return the milliseconds of all products by the native kernels' path in use, by the number of rows."""
+    """Return the milliseconds of all products of a step on the native kernels' path in use, by number of rows."""
     import torch
 
     library = installed()

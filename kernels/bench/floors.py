@@ -17,7 +17,7 @@ class Work(NamedTuple):
     num_operations: int
 
     def times(self, number: int) -> Work:
-        """Return the work of so many of the same operations."""
+        """Return the work of computing these operations `number` times."""
         return Work(self.num_bytes * number, self.num_operations * number)
 
 
@@ -45,9 +45,9 @@ def floor(work: Work, rates: Rates) -> Floor:
 
 
 def lora_work(adapters: Sequence[tuple[int, int]], in_features: int, sizes: Sequence[int], width: int) -> Work:
-    """Return the work of adapters: their weights and x read once, out read and written.
+    """Return the work of adapters on projections with one input: weights and x are read once, out is read and written.
 
-    adapters: (rows, rank) of each distinct one; width: bytes of an element.
+    adapters: (rows, rank) of each distinct one; sizes: the outputs of each projection; width: bytes of an element.
     """
     of_a_rank = len(sizes) * in_features + sum(sizes)
     weights = sum(rank for _, rank in adapters) * of_a_rank

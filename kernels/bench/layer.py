@@ -1,6 +1,6 @@
-"""All other operations of a layer, and sampling.
+"""Benchmark cases of a layer's other operations (attention, norm, rotation, activation), and of sampling.
 
-A run goes through several copies of its memory, so that no cache holds it from one to the next.
+A run goes through several copies of its memory, so that no cache holds this memory from one run to the next.
 """
 
 from __future__ import annotations

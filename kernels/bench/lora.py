@@ -1,6 +1,7 @@
-"""Adapters: all groups of projections of all layers as one run, so that weights come from memory, not from a cache.
+"""Benchmark cases of LoRA adapters: one run computes all groups of projections of all layers.
 
-As in the engine, gate's and up's expand does the activation too.
+So weights come from memory and not from a cache. As in the engine, the expand of gate and up computes the activation
+too.
 """
 
 from __future__ import annotations
@@ -114,9 +115,10 @@ class LoraBatch:
         shrink_blocks: ShrinkBlocks | None = None,
         expand_blocks: ExpandBlocks | None = None,
     ) -> tuple[Launch, Launch]:
-        """Return shrink, and expand, which adds to outs[group], or for gate and up writes the activation to activated.
+        """Return the launches of shrink and of expand.
 
-        sums, shrink_blocks, expand_blocks: sizes of blocks other than the device's.
+        Expand adds to outs[group], or for gate and up writes the activation to activated. sums, shrink_blocks,
+        expand_blocks: sizes of blocks other than the device's.
         """
         shrink = self.shrink(layer, group, sums)
         if group == GATE_UP:
@@ -158,7 +160,7 @@ class LoraBatch:
         return torch.zeros_like(self.outs[group])
 
     def needed(self) -> Work:
-        """Return the bytes and operations of `run`."""
+        """Return the bytes and operations that `run` needs."""
         shape = self.adapters.shape
         rows_of = Counter(slot for slot in self.slots.tolist() if slot >= 0)
         adapters = [(count, self.adapters.ranks[slot]) for slot, count in rows_of.items()]

@@ -1,4 +1,4 @@
-"""Sequences in paged caches, whose blocks lie in any order."""
+"""The batch of sequences in paged caches on which attention is measured; the sequences' blocks lie in any order."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PagedBatch:
             paged_attention_(self.out, self.q, cache, self.contexts, self.workspace)
 
     def error(self) -> float:
-        """Return the kernel's error in the first cache relative to the reference's; of decodes, that of eight rows."""
+        """Return the relative error of the kernel's result in the first cache; for decodes, the error of eight rows."""
         paged_attention_(self.out, self.q, self.caches[0], self.contexts, self.workspace)
         ours = self.out.flatten(1)
         if self.contexts.tiles is not None:

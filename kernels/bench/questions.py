@@ -35,7 +35,7 @@ Sizes = Mapping[str, int]
 
 
 class Question(NamedTuple):
-    """The question which sizes of blocks are the fastest."""
+    """A question to the clock: which sizes of blocks are the fastest for one kernel and shape."""
 
     key: str
     """The key in the table of `kernels.gpu.tuning`."""

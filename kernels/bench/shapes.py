@@ -50,5 +50,5 @@ def llama_8b(device: torch.device) -> Shape:
 
 
 def tiny(device: torch.device) -> Shape:
-    """Return tiny shapes for a dry run in Triton's interpreter, which multiplies fp32 right."""
+    """Return tiny shapes for a dry run, in fp32, in which Triton's interpreter multiplies correctly."""
     return Shape(64, 96, 4, 2, 16, 300, 1, 1, 2, (4,), (1, 4), 2, 20, 6, torch.float32, device)

@@ -66,7 +66,7 @@ class LayerTensors(NamedTuple):
     q_norm: Tensor | None
     k_norm: Tensor | None
     attention_norm: Tensor | None
-    """The norm of attention's output, before that is added."""
+    """The weights of the norm of attention's output, computed before the output is added to the residual."""
     post_norm: Tensor | None
     feed_forward_norm: Tensor | None
     angles: tuple[Tensor, Tensor] | None
@@ -74,9 +74,9 @@ class LayerTensors(NamedTuple):
     window: int | None
     """Positions that each position sees, its own included; None: all before it."""
     table: int
-    """The number of the table, of those of each chunk, that has the layer's blocks."""
+    """The index of the block table, among the tables of each chunk, that has the layer's blocks."""
     cache: int
-    """The number of the layer's cache, which layers of other tables share."""
+    """The index of the layer's cache, which may be shared with layers of other block tables."""
 
 
 class DecoderShape(NamedTuple):
@@ -99,7 +99,7 @@ class DecoderShape(NamedTuple):
     softcap: float = 0.0
     """The bound of scores; 0: none."""
     has_whole_norms: bool = False
-    """True: queries are normed with all heads together, and keys."""
+    """True where queries and keys are normalized over all heads together; False: head by head."""
 
 
 class NativeDecoder:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.library import NativeLibrary
-from kernels.cpu.matrix import LEAST, Format, NativeMatrix, dequantized_weight, groups_of, whole
+from kernels.cpu.matrix import LEAST, Format, NativeMatrix, dequantized_weight, groups_of, ungrouped
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 
@@ -104,9 +104,9 @@ class NativeEmbedding:
 
 
 def linear_reference(x: Tensor, weight: Tensor, bias: Tensor | None = None, kind: Format = "int8") -> Tensor:
-    """Return the product [N, out] float32 of x [N, in], by factors that were quantized.
+    """Return the product [N, out] float32 of x [N, in] and weight [out, in], each quantized and dequantized before.
 
-    weight [out, in]; bias [out] or None.
+    bias [out] or None.
     """
     out = dequantized_rows(x.float()) @ dequantized_weight(weight.float(), kind).T
     return out if bias is None else out + bias.float()
@@ -118,7 +118,7 @@ def dequantized_rows(x: Tensor) -> Tensor:
     bound = groups.abs().amax(-1, keepdim=True)
     scale = bound * torch.tensor(1 / 32767, dtype=torch.float32)
     quantized = (groups * (32767.0 / bound)).round()
-    return whole(torch.where(bound < LEAST, 0.0, quantized * scale), x)
+    return ungrouped(torch.where(bound < LEAST, 0.0, quantized * scale), x)
 
 
 def _with_dense_rows(x: Tensor) -> Tensor:

@@ -64,9 +64,10 @@ class NativeMatrix:
     """A matrix [out, in] in the memory of the native kernels. address: the address of the native struct."""
 
     def __init__(self, library: NativeLibrary, address: int | None, shape: tuple[int, int]) -> None:
-        """Own a native matrix.
+        """Take over the native matrix at an address.
 
-        Raises ValueError: when there is none: it was too large, or held a number that is not finite.
+        Raises ValueError: when the address is None, because the matrix was too large or held a number that is not
+        finite.
         """
         if address is None:
             raise ValueError(f"a matrix of {list(shape)} has numbers that are not finite, or is too large")
@@ -181,7 +182,7 @@ def _eight_bits(weight: Tensor) -> Tensor:
         lost = (rounded - groups).double().square().sum(-1, keepdim=True)
         best = torch.where(lost < least, rounded, best)
         least = torch.minimum(lost, least)
-    return whole(torch.where(bound < LEAST, 0.0, best), weight)
+    return ungrouped(torch.where(bound < LEAST, 0.0, best), weight)
 
 
 def _four_bits(weight: Tensor, importance: Tensor | None) -> Tensor:
@@ -202,7 +203,7 @@ def _four_bits(weight: Tensor, importance: Tensor | None) -> Tensor:
             lost = lost[..., : lost.shape[-1] // 2] + lost[..., lost.shape[-1] // 2 :]
         best = torch.where(lost < least, rounded, best)
         least = torch.minimum(lost, least)
-    return whole(best, weight)
+    return ungrouped(best, weight)
 
 
 def groups_of(x: Tensor) -> Tensor:
@@ -210,6 +211,6 @@ def groups_of(x: Tensor) -> Tensor:
     return torch.nn.functional.pad(x, (0, -x.shape[1] % GROUP)).view(x.shape[0], -1, GROUP)
 
 
-def whole(groups: Tensor, x: Tensor) -> Tensor:
-    """Return the numbers of groups in the shape of x, which they were made of."""
+def ungrouped(groups: Tensor, x: Tensor) -> Tensor:
+    """Return the numbers of groups [rows, groups, GROUP] in the shape of x, without the zeros of `groups_of`."""
     return groups.flatten(1)[:, : x.shape[1]]

@@ -90,7 +90,7 @@ def grouped_launch(
 
 
 def num_expert_chunks(num_rows: int, num_experts: int) -> int:
-    """Return the most chunks of num_rows rows."""
+    """Return the most chunks that num_rows rows of num_experts experts can make."""
     return max_chunks(num_rows, num_experts, expert_block_m(num_rows, num_experts))
 
 

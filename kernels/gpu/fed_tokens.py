@@ -31,7 +31,7 @@ def _fed_tokens_kernel(out, token_ids, chosen, num_rows, BLOCK: tl.constexpr):
 
 
 def fed_tokens_launch(out: Tensor, token_ids: Tensor, chosen: Tensor) -> Launch:
-    """Return the launch that writes a step's tokens to out [N], those of the step before from chosen."""
+    """Return the launch that writes a step's tokens to out [N]; those of the step before come from chosen."""
     num_rows = len(token_ids)
     arguments: Arguments = {
         "out": out,
@@ -46,7 +46,7 @@ def fed_tokens_launch(out: Tensor, token_ids: Tensor, chosen: Tensor) -> Launch:
 def fed_tokens(token_ids: Tensor, chosen: Tensor) -> Tensor:
     """Return the tokens [N] int64, none negative, of token_ids [N] and chosen [M], both int64.
 
-    A negative one in token_ids is -1 minus a place in chosen.
+    A negative number in token_ids is -1 minus an index into chosen.
     """
     out = torch.empty_like(token_ids)
     fed_tokens_launch(out, token_ids, chosen).run()

@@ -18,7 +18,7 @@ Arguments = dict[str, Tensor | int | float | str | bool | None]  # by parameter 
 
 
 class Launch(NamedTuple):
-    """A kernel of @triton.jit with its arguments and its grid: the programs along up to three axes."""
+    """The launch of a kernel of @triton.jit: its arguments, and its grid of programs along up to three axes."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -58,7 +58,7 @@ def power_of_two(value: int) -> int:
 
 
 def blocks_of(value: int, size: int) -> int:
-    """Return how many blocks of `size` hold `value`."""
+    """Return the number of blocks of `size` that hold `value` elements."""
     return -(-value // size)
 
 

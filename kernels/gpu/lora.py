@@ -60,7 +60,7 @@ class SlotTable(NamedTuple):
 
     @classmethod
     def empty(cls, num_layers: int, num_projections: int, num_slots: int, device: torch.device) -> SlotTable:
-        """Return a table of slots that adapt nothing."""
+        """Return a table of adapters in which no slot has one."""
         shape = (num_layers, num_projections, num_slots)
         return cls(*(torch.zeros(shape, dtype=dtype, device=device) for dtype in TABLE_DTYPES))
 
@@ -82,7 +82,7 @@ class ChunkTable(NamedTuple):
 
     @classmethod
     def empty(cls, num_layers: int, num_projections: int, num_chunks: int, device: torch.device) -> ChunkTable:
-        """Return a table with any contents."""
+        """Return a table whose memory is allocated and not initialized."""
         shape = (num_layers, num_projections, num_chunks)
         return cls(*(torch.empty(shape, dtype=dtype, device=device) for dtype in TABLE_DTYPES))
 

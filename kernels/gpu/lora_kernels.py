@@ -108,9 +108,9 @@ def shrink_kernel(
 
 @triton.jit
 def projection_of(stretch, SIZE_0: tl.constexpr, SIZE_1: tl.constexpr, SIZE_2: tl.constexpr, WIDTH: tl.constexpr):
-    """Return which projection of a group a stretch of WIDTH columns belongs to.
+    """Return the projection of a group that a stretch of WIDTH columns belongs to.
 
-    Returns (the projection, its size, where it begins in out, the stretch's number within it).
+    Returns (the projection, its size, its first column in out, the stretch's number within it).
     """
     stretches_0: tl.constexpr = tl.cdiv(SIZE_0, WIDTH)
     stretches_1: tl.constexpr = tl.cdiv(SIZE_1, WIDTH)

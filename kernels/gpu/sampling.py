@@ -50,7 +50,7 @@ STAGES = 3  # blocks on their way from memory
 
 @triton.jit
 def _key(logit):
-    """Return an int32 in the order of fp32 values."""
+    """Return an int32 for an fp32 logit; the integers are ordered as the logits are."""
     bits = logit.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
@@ -276,7 +276,7 @@ def _sample_kernel(
 
 @triton.jit
 def _logit(key):
-    """Return the logit of a key."""
+    """Return the fp32 logit of which `_key` made this key."""
     bits = key.to(tl.int32)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 

@@ -92,7 +92,7 @@ def device_name(device: torch.device) -> str:
 
 
 def shrink_sums_key(in_features: int, dtype: torch.dtype) -> str:
-    """Return the table's key for `ShrinkSums`; the functions below return those of the blocks they are called after."""
+    """Return the key of `shrink_sums` in the table of what was measured."""
     return f"shrink in={in_features} {_name(dtype)}"
 
 

@@ -46,7 +46,10 @@ class Float8Weight(NamedTuple):
 
 
 class Float8Rows(NamedTuple):
-    """Rows of inputs. numbers [N, K] float8_e4m3fn with scales [N, G] fp32, or as they are; rows of any stride."""
+    """Rows of inputs: numbers [N, K] in float8_e4m3fn with scales [N, G], or in a wider dtype without scales.
+
+    Rows have any stride.
+    """
 
     numbers: Tensor
     scales: Tensor | None
@@ -227,9 +230,9 @@ def float8_blocks(num_rows: int, stretch: int, itemsize: int) -> Float8Blocks:
 def float8_launches(
     out: Tensor, rows: Float8Rows, weight: Float8Weight, bias: Tensor | None = None, *, add: bool = False
 ) -> list[Launch]:
-    """Return the launches of a product: out [N, O], whose rows have any stride, of rows.
+    """Return the launches that compute the product of rows into out [N, O], whose rows have any stride.
 
-    add: True adds it to out, which is read.
+    add: True adds the product to out instead of overwriting it.
     """
     num_outputs, num_inputs = weight.shape
     num_rows = len(rows.numbers)

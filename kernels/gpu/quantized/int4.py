@@ -171,9 +171,9 @@ def int4_blocks(num_rows: int, dtype: torch.dtype) -> Int4Blocks:
 def int4_launches(
     out: Tensor, x: Tensor, weight: Int4Weight, bias: Tensor | None = None, *, add: bool = False
 ) -> list[Launch]:
-    """Return the launches of a product: out [N, O] of x [N, K], both with rows of any stride.
+    """Return the launches that compute the product of x [N, K] into out [N, O], both with rows of any stride.
 
-    add: True adds it to out, which is read.
+    add: True adds the product to out instead of overwriting it.
     """
     num_outputs, num_inputs = weight.shape
     num_rows = len(x)

@@ -40,9 +40,9 @@ def finish(
     ADD: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Store the sums [o, rows] of a tile: as the result, or as those of a split.
+    """Store the sums [o, rows] of a tile: to out where inputs are not split, else to the split's part of partials.
 
-    partials [SPLITS, num_rows, num_outputs] fp32, where there are several.
+    partials [SPLITS, num_rows, num_outputs] fp32.
     """
     inside = (o < num_outputs)[:, None] & (row < num_rows)
     wide = row.to(tl.int64)
@@ -86,7 +86,7 @@ def _sum_kernel(
 
 
 def num_splits(num_rows: int, num_outputs: int, num_steps: int, block_outputs: int) -> int:
-    """Return into how many parts the steps of a product's inputs are split."""
+    """Return the number of parts that the steps of a product's inputs are split into."""
     if num_rows > MOST_SPLIT_ROWS:
         return 1
     programs = blocks_of(num_outputs, block_outputs)
