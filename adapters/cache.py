@@ -39,7 +39,7 @@ class Cache:
         return lock
 
     def put(self, folder: Path, digest: str) -> int:
-        """Take in a folder as `AdapterStore.keep` does, and return its lock as `lock` does.
+        """Move a folder into the cache as `AdapterStore.keep` does, and return its lock as `lock` does.
 
         Raises AdapterMissing: when the adapter is evicted before it is locked.
         """

@@ -28,7 +28,7 @@ def _printable(text: str) -> str:
 
 
 class AdapterDamaged(AdapterRejected):
-    """The content in the store has changed since it was added: the store's fault, not that of the adapter's maker."""
+    """The error for stored content that has changed since it was added: the fault of the store."""
 
     def __init__(self, digest: str, why: str) -> None:
         super().__init__([f"the stored adapter {digest} {why}"])

@@ -15,7 +15,7 @@ NUM_REASONS = 2
 """The most reasons of one adapter that are given; the others are only counted."""
 
 
-def why_unfit(store: AdapterStore, digest: str, base: BaseShape, max_rank: int) -> str:
+def fit_error(store: AdapterStore, digest: str, base: BaseShape, max_rank: int) -> str:
     """Return why the content with this digest cannot be served on a base model; "" where it can."""
     reasons: list[str] = []
     try:

@@ -46,7 +46,7 @@ class NotConvertible(Exception):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A file that was written."""
+    """The result of `write_gguf`: the file, and what it holds."""
 
     path: Path
     num_modules: int

@@ -94,7 +94,7 @@ def _open_all(path: Path, into: Path, base: BaseShape, bounds: Bounds, files: Ex
 
 
 def _open_folder(path: Path, files: ExitStack) -> tuple[list[int], list[str]]:
-    """Open the two files of a folder; return their descriptors, and the other files as `Members.ignored` names them.
+    """Open the two files of a folder; return their descriptors, and the names of other files, as `Members.ignored`.
 
     One descriptor of the folder serves for both, so that both files are of the same one. Other files in it are never
     opened.

@@ -26,7 +26,7 @@ from adapters.values import sum_of_squares
 
 
 def work(argument: bytes) -> bytes:
-    """Turn a Job in JSON into a Verdict in MessagePack."""
+    """Inspect the files of a Job, given in JSON, and return the Verdict in MessagePack."""
     job = msgspec.json.decode(argument, type=Job)
     verdict: Verdict
     try:
@@ -63,8 +63,7 @@ def judge(config: BinaryIO, weights: BinaryIO, base: BaseShape, bounds: Bounds) 
     """Return the report of an adapter.
 
     Raises AdapterRejected: when the adapter is refused; the error has all mismatches of the first stage that finds any:
-    the
-    Raises stages of `peft_format.read_adapter`, then the fit to the base model and the bounds, then the values.
+    the stages of `peft_format.read_adapter`, then the fit to the base model and the bounds, then the values.
     """
     adapter = describe(config, weights)
     _check_fit(adapter, base, bounds)

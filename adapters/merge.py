@@ -109,7 +109,7 @@ def _check_fit(paths: list[Path], modules: dict[ModuleKey, AdapterModule]) -> No
 
 
 class _Merging:
-    """An adapter's merge into the shards of its base.
+    """The merging of an adapter into the shards of its base.
 
     dtype: the dtype of all floating-point tensors of the result, in safetensors' words; None leaves each as it is.
     """

@@ -69,7 +69,7 @@ class AdapterFile(msgspec.Struct, frozen=True):
 
 @contextmanager
 def open_files(folder: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Give the configuration and weights of an adapter's folder, open for reading.
+    """Open the configuration and the weights of an adapter's folder for reading, within a context.
 
     Raises as `open_regular`.
     """
@@ -82,7 +82,7 @@ def read_adapter(folder: Path) -> AdapterFile:
     """Read and check both files of an adapter; whether the adapter fits a base model is for `check_fit` to say.
 
     Raises AdapterRejected: when something is wrong; the error has all mismatches of the first stage that finds any: the
-    Raises configuration, the tensors' header, their names and shapes, their values.
+    configuration, the tensors' header, their names and shapes, their values.
     """
     with open_files(folder) as (config, weights):
         adapter = describe(config, weights)

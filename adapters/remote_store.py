@@ -81,10 +81,10 @@ class RemoteStore(AdapterStore):
 
     @contextlib.contextmanager
     def reading(self, digest: str) -> Iterator[Path]:
-        """Give the folder of an adapter in the cache, where the adapter stays meanwhile.
+        """Yield the folder of an adapter in the cache, where the adapter stays until the context is left.
 
-        A reader that finds the adapter damaged says so by AdapterDamaged: the next reader gets it from the bucket
-        again.
+        A reader that finds the adapter damaged raises AdapterDamaged in the context: the next reader gets it from the
+        bucket again.
         """
         if not is_digest(digest):
             raise AdapterMissing(digest)

@@ -39,7 +39,7 @@ class ModuleReport(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The findings about an adapter that fits."""
+    """The findings about an adapter that fits its base model."""
 
     digest: str
     rank: int

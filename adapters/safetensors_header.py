@@ -50,8 +50,7 @@ def read_header(file: BinaryIO, name: str) -> dict[str, TensorInfo]:
     """Return every tensor of a file by name, in the order of its bytes. `name` is the file's.
 
     Raises AdapterRejected: when the header's length or JSON is wrong, a dtype is not one of adapters, a shape does not
-    match its
-    Raises bytes, or bytes are outside the file, overlap or belong to no tensor; the error has all that is wrong.
+    match its bytes, or bytes are outside the file, overlap or belong to no tensor; the error has all that is wrong.
     """
     file_bytes = os.fstat(file.fileno()).st_size
     file.seek(0)

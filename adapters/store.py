@@ -45,7 +45,7 @@ class AdapterStore:
         self.sweep()
 
     def add(self, folder: Path) -> str:
-        """Take in the adapter of a folder and return its digest; adding the same content again changes nothing.
+        """Copy the adapter of a folder into the store, and return its digest; the same content is stored once.
 
         The copy is what gets checked, so that nobody can change the files in between.
 
@@ -63,7 +63,7 @@ class AdapterStore:
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
-        """Give an empty folder that nobody else reads, on the store's own file system.
+        """Make an empty folder that nobody else reads, on the store's own file system, for the time of a context.
 
         The folder is gone afterwards with all that is left in it. It is locked meanwhile (flock(2)): `sweep` deletes
         the folders whose process died.
@@ -78,7 +78,7 @@ class AdapterStore:
             yield folder
 
     def keep(self, folder: Path, digest: str) -> None:
-        """Take in a folder inside a workspace, that holds exactly the two files of this digest.
+        """Move a folder inside a workspace, which holds exactly the two files of this digest, into the store.
 
         The files are made durable, and only then the folder appears under its digest, without a copy. Content that the
         store has already stays as it is, unless it is damaged.
@@ -107,7 +107,7 @@ class AdapterStore:
 
     @contextlib.contextmanager
     def reading(self, digest: str) -> Iterator[Path]:
-        """Give the folder of an adapter, to be read only, and only within the context.
+        """Yield the folder of an adapter, to be read only, and only within the context.
 
         Raises AdapterMissing: when the store does not hold the adapter.
         """
@@ -123,7 +123,7 @@ class AdapterStore:
         return self._root / digest
 
     def holds(self, digest: str) -> bool:
-        """Tell whether the adapter is in the store now; nothing is promised: the adapter may be removed at any time."""
+        """Tell whether the adapter is in the store now; another process may remove it at any time."""
         return is_digest(digest) and (self._root / digest).is_dir()
 
     def remove(self, digest: str) -> None:

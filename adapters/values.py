@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 
 def sum_of_squares(raw: bytes, dtype: str) -> float:
-    """Return the sum of the squares in fp64, where no square of a value of these dtypes overflows.
+    """Return the sum of the squares of a tensor's elements in fp64, which no square of these dtypes overflows.
 
-    The sum is NaN or infinity if, and only if, a value is that.
+    The sum is NaN or infinity if, and only if, an element is.
 
     raw: whole little-endian elements of dtype F32, F16 or BF16.
     """

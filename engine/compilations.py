@@ -19,7 +19,7 @@ from engine.sequence import Matcher, MatcherError
 
 
 class Compiled(Protocol):
-    """The end of a compilation: a maker of fresh matchers, one for each choice, or why there is none."""
+    """The result of a compilation: a function that makes matchers, one for each choice, or an error."""
 
     @property
     def request_id(self) -> str:
@@ -38,7 +38,7 @@ class Compiler(Protocol):
     """Compiles grammars beside running steps, and wakes the mailbox when one is ready."""
 
     def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None:
-        """Begin to compile a request's grammar. The end is told in the thread that steps."""
+        """Begin to compile a request's grammar. `ready` returns the result in the stepping thread."""
 
     def withdraw(self, request_id: str) -> None:
         """Withdraw a grammar that nobody waits for any more; `ready` may still return it."""
@@ -56,7 +56,7 @@ class _Waiting(msgspec.Struct, frozen=True):
 
 
 class Compilations:
-    """The requests whose grammar is compiled. compiler: None refuses every grammar."""
+    """The requests whose grammars are being compiled. compiler: None refuses every grammar."""
 
     def __init__(
         self, scheduler: Scheduler, compiler: Compiler | None, clock: Callable[[], float] = time.monotonic

@@ -80,7 +80,7 @@ class _Pausing(msgspec.Struct):
 
 
 class EngineCore:
-    """Owns the loop. All its parts belong to its thread from `run` on."""
+    """Runs the engine's loop on the stepping thread. All parts of the engine belong to that thread from `run` on."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class EngineCore:
         self._adapters.preload(key)
 
     def _attend(self, timeout_s: float = 0.0) -> None:
-        """Attend to commands, loaded adapters and compiled grammars.
+        """Process waiting commands, loaded adapters and compiled grammars; wait up to timeout_s for the first command.
 
         A step may be on its way: a request that ends gives its blocks back, and the sequence that gets them computes
         after that step.
@@ -316,9 +316,9 @@ class EngineCore:
         return flight
 
     def _launch(self, plan: Plan, start_s: float) -> Exception | None:
-        """Launch a plan, and return what went wrong, or None.
+        """Launch a plan; return None, or the error with which the launch failed.
 
-        After a fault the plan's requests have to be given up, once the step before has landed.
+        After an error the plan's requests have to be ended, once the results of the step before are taken.
         """
         try:
             pausable = self._runner.begin(plan) if self._pausing is None and plan.is_batch else None
@@ -353,7 +353,7 @@ class EngineCore:
     def _give_up(self, plan: Plan, error: Exception) -> None:
         """End the requests of a step that failed.
 
-        Raises the error: when it is of a lost device, which no other step survives.
+        Raises the step's error: when the device is lost, so that no other step could succeed.
         """
         if is_device_lost(error):
             raise error

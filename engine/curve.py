@@ -82,7 +82,7 @@ def connect_as(socket: zmq.Socket[bytes], peer: Peer) -> None:
 
 
 class Gate:
-    """The keys that may connect to an engine's socket, as the list in a folder has them now.
+    """The access control of an engine's socket: the keys that may connect, as the list in a folder has them now.
 
     A socket that it guards is bound after the gate was made. `socket` has something to read when somebody connects:
     then `answer` is due.
@@ -147,5 +147,5 @@ class Gate:
             self.socket.send_multipart((version, number, b"400", b"not allowed", b"", b""))
 
     def close(self) -> None:
-        """Stop to answer: from now on nobody is let in."""
+        """Stop answering: from now on no new connection is accepted."""
         self.socket.close(linger=0)

@@ -93,7 +93,7 @@ class DevicePath(Protocol):
 
 
 class Step(Protocol):
-    """A plan that is being computed."""
+    """A plan that was launched on the device."""
 
     def await_half(self) -> None:
         """Wait until the device is halfway through the step."""

@@ -102,7 +102,7 @@ def _rotation(adapter: str) -> int:
 
 
 def _label(grammar: Grammar) -> str:
-    """Return the label of the tool that is refused; "" where there is none."""
+    """Return the name of the grammar's tool that a fake engine refuses; "" where there is none."""
     if grammar.kind != "tool_calls":
         return ""
     tools = msgspec.json.decode(grammar.source, type=CallGrammar).tools
@@ -162,7 +162,7 @@ class FakeCore:
         self._draining = False
 
     def run(self) -> None:
-        """Obey commands and make steps until the engine is drained, then post `Drained`."""
+        """Process commands and make steps until the engine is drained, then post `Drained`."""
         self._mailbox.post(self._stats())  # how much batch work is wanted, before any has come
         while not (self._draining and not self._running):
             commands = self._mailbox.take_commands(0.0 if self._running else 0.5)

@@ -91,7 +91,7 @@ def free_host_bytes() -> int | None:
 
 
 def return_memory() -> None:
-    """Give memory that loading took, and nothing needs now, back to Linux: freed memory, and pages of code.
+    """Return memory to Linux that loading took and nothing needs now: freed memory, and pages of code.
 
     PyTorch's libraries run tens of megabytes of code while they are loaded that no step runs again. Code that steps do
     run comes back from the files, page by page.

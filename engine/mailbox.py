@@ -31,13 +31,13 @@ class Drain(msgspec.Struct, frozen=True):
 
 
 class ServedElsewhere(msgspec.Struct, frozen=True):
-    """A command to count the service that these tenants got on other replicas of the pool."""
+    """A command that tells the service which tenants got on other replicas of the pool."""
 
     services: dict[str, Service]
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """A command to look again: something outside the mailbox has changed."""
+    """A command without content, which tells that something outside the mailbox has changed, such as a load's end."""
 
 
 class Drained(msgspec.Struct, frozen=True):

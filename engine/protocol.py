@@ -124,7 +124,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
 
 class BatchTerms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Puts a request into the batch band, which is computed in what interactive requests leave of each step."""
+    """The terms of a request in the batch band, which is computed in what interactive requests leave of each step."""
 
     slack_s: float | None = None
     """Seconds that the work of which the request is a part can still rest and meet its deadline: the time to the
@@ -206,7 +206,7 @@ class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     request_id: str
     token_ids: list[int]
     num_completion_tokens: int
-    """The choice's cumulative count, with these tokens included."""
+    """The number of the choice's completion tokens so far, those of this delta included."""
     index: int = 0
     logprobs: list[TokenLogprobs] | None = None
     """The log-probabilities of each token id, if they were asked for."""
@@ -518,7 +518,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", omit_defaults=True
     """A sign of life, in both directions."""
 
     sequence: int
-    """Counts up from 0 in each direction."""
+    """The number of the heartbeat, counted from 0 in each direction."""
     stats: EngineStats | None = None
     """The engine's statistics; None from a gateway."""
     batch_credit: int = 0

@@ -94,8 +94,10 @@ class Sequence(msgspec.Struct, eq=False):
     state_slot: int | None = None
     """The slot of the sequence's states, in models that keep some (`engine.scheduling.cache.state_slots`)."""
     state_source: tuple[int, int, bytes] | None = None
-    """The number of tokens after which it began with a snapshot, and that one's slot and identity, until the results of
-    its first step are taken."""
+    """The snapshot with which it began: the number of tokens before it, its slot, and its identity.
+
+    None once the results of the sequence's first step are taken.
+    """
     snapshots: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """The numbers of tokens after which it takes snapshots that nobody else knows of yet, in order, and their slots."""
     adapter_slot: int | None = None
@@ -197,7 +199,7 @@ class Sequence(msgspec.Struct, eq=False):
         return sampling.grammar is not None or bool(has_penalties)
 
     def become_long(self) -> None:
-        """Note that all of it is to be computed by the rotation of long sequences."""
+        """Have all tokens computed again, with the rotation of long sequences."""
         self.is_long = True
         self.block_hashes = []
 
@@ -273,9 +275,12 @@ class ChunkResult(msgspec.Struct, frozen=True):
     """The results of a step for one chunk."""
 
     sampled: list[Sampled] = []
-    """Empty if the chunk does not sample or max_tokens is 0; else the token after the sequence's last one, then one
-    after each draft, given that this draft and those before it are right. A draft that differs from the token sampled
-    before it is wrong, and everything sampled after it is void."""
+    """The sampled tokens: the one after the sequence's last token, then one after each draft.
+
+    The one after a draft holds only if this draft and those before it are right: a draft that differs from the token
+    sampled before it is wrong, and everything sampled after it is void. Empty if the chunk does not sample or
+    max_tokens is 0.
+    """
     prompt_logprobs: list[TokenLogprobs] = []
     """The log probabilities of the prompt's tokens that the chunk's rows predict, if the request asks for them: at
     positions first + 1 to first + num_tokens, so that the chunks of a prompt give all of it but its first token. Only

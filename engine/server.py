@@ -74,9 +74,9 @@ class Session(msgspec.Struct):
     key: str = ""
     """The public key of the gateway's host; "" over a socket of this machine."""
     num_in_flight: int = 0
-    """Interactive requests. The scheduler bounds those of the batch band."""
+    """The number of interactive requests that run. The scheduler bounds those of the batch band."""
     submitted_batch_s: float = -math.inf
-    """When the gateway last submitted a request of the batch band."""
+    """The monotonic time, in seconds, of the gateway's last request in the batch band."""
     heartbeats_sent: int = 0
     outbox: deque[bytes] = msgspec.field(default_factory=deque)
     """Encoded messages that the session's socket would not take yet."""
@@ -96,9 +96,10 @@ class InFlight(msgspec.Struct, frozen=True):
 
 
 class EngineServer:
-    """Speaks for one engine on one endpoint. `run` blocks until the stepping thread posts `Drained`.
+    """A server that talks to gateways for one engine on one endpoint.
 
-    unattended_s: seconds without any session after which the engine drains by itself; 0: never.
+    `run` blocks until the stepping thread posts `Drained`. unattended_s: seconds without any session after which the
+    engine drains by itself; 0: never.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class EngineServer:
         self._socket.bind(endpoint)
 
     def run(self) -> None:
-        """Speak with gateways until the engine is drained and its usage is handed over, if anybody comes for it."""
+        """Serve gateways until the engine is drained and its usage is handed over, if any gateway comes for it."""
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._mailbox.wake_fd, zmq.POLLIN)
@@ -229,7 +230,9 @@ class EngineServer:
         return self._send(gateway, StepOutputs(finals=[Final(request_id, "error", usage, error)]))
 
     def _take(self) -> tuple[bytes, bytes, str]:
-        """Return the next message: its gateway, its frame, and the public key of the gateway's host, "" but over TCP.
+        """Return the next message: its gateway, its frame, and the public key of the gateway's host.
+
+        The key is "" for connections that are not over TCP.
 
         Raises zmq.ZMQError: when the socket fails.
         """

@@ -26,7 +26,7 @@ _KINDS = {
 
 
 class Plain:
-    """The bytes of a tar file, none of them after byte `until`.
+    """A reader of a tar file's bytes that refuses to read beyond byte `until`.
 
     An extended header may have any length and is read into memory as a whole, so `until` is set before each is read.
     """
@@ -49,7 +49,7 @@ class Plain:
 
 
 class Inflated(Plain):
-    """The bytes of a tar file in a gzip file (RFC 1952), inflated as far as they are read.
+    """A reader of the tar file in a gzip file (RFC 1952), which inflates as far as it is read.
 
     max_bytes: the most bytes of the files in the archive together.
     """

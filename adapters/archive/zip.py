@@ -22,9 +22,9 @@ codecs.lookup("cp437")  # of names that are not UTF-8: once confined, no process
 
 
 class _Bounded:
-    """A file of which nobody reads more than MAX_HEADERS_BYTES at once.
+    """A file that refuses to read more than MAX_HEADERS_BYTES at once.
 
-    A zip's directory is read into memory as a whole.
+    The zip library reads an archive's directory into memory as a whole.
     """
 
     def __init__(self, file: BinaryIO) -> None:

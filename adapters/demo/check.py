@@ -1,7 +1,8 @@
-"""Asks each demo adapter questions it never saw: does it keep its style? `python -m adapters.demo.check --model DIR`.
+"""Check that each demo adapter keeps its style in answers to questions that it never saw.
 
-An entry point of its own (it needs the `train` extra): greedy decoding in fp32 with transformers and peft, the
-reference for what the engine must answer. Exits with 1 if any answer loses the style.
+`python -m adapters.demo.check --model DIR` is an entry point of its own (it needs the `train` extra): greedy decoding
+in fp32 with transformers and peft, the reference for what the engine must answer. Exits with 1 if any answer loses the
+style.
 """
 
 from __future__ import annotations

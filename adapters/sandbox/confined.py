@@ -40,29 +40,29 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The result of the work."""
+    """The result of the work, when it succeeded."""
 
     content: bytes
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, tag=True):
-    """The error for work that would have taken more memory than it may."""
+    """The reply when the work needed more memory than its limit."""
 
 
 class DiskFull(msgspec.Struct, frozen=True, tag=True):
-    """A file that the work writes has no room."""
+    """The reply when a file that the work writes has no room."""
 
     number: int
     """The number of the error, as in `errno`."""
 
 
-class Broken(msgspec.Struct, frozen=True, tag=True):
-    """A fault of this program or machine, not of the file: the sandbox is not to be had, or the work has a bug."""
+class SandboxFault(msgspec.Struct, frozen=True, tag=True):
+    """The reply to a fault of this program or machine, not of the file: there is no sandbox, or the work has a bug."""
 
     error: str
 
 
-Reply = Answer | OutOfMemory | DiskFull | Broken
+Reply = Answer | OutOfMemory | DiskFull | SandboxFault
 
 
 def main() -> None:
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def stand_back(niceness: int) -> None:
-    """Let others come first: lower the priority of this process, in a session of its own.
+    """Lower the priority of this process, and give it a session of its own, so that other work comes first.
 
     If Linux groups processes by session, each group gets an equal share of the processors and niceness counts within
     the group alone: in the gateway's session this process would come before the engine's (sched(7)).
@@ -101,7 +101,7 @@ def answer(work: Callable[[bytes], bytes], argument: bytes, limits: Limits) -> N
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             reply = DiskFull(error.errno)
         else:
-            reply = Broken(_describe(error))
+            reply = SandboxFault(_describe(error))
     with os.fdopen(1, "wb") as stdout:
         stdout.write(msgspec.msgpack.encode(reply))
 

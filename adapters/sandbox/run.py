@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from adapters.sandbox.confined import Answer, Broken, DiskFull, Limits, OutOfMemory, Reply
+from adapters.sandbox.confined import Answer, DiskFull, Limits, OutOfMemory, Reply, SandboxFault
 
 MAX_REPLY_BYTES = 1024 * 1024
 
@@ -42,7 +42,7 @@ class LimitExceeded(Exception):
 
 
 class SandboxBroken(RuntimeError):
-    """The machine has no sandbox, or is too busy for one, or the work has a bug."""
+    """The error when this machine has no sandbox, or is too busy for one, or the work has a bug."""
 
 
 async def run_confined(module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes:
@@ -110,5 +110,5 @@ def content_of(reply: bytes, status: int, limits: Limits) -> bytes:
             raise LimitExceeded(f"it takes more than {limits.memory_bytes >> 20} MiB of memory")
         case DiskFull(number):
             raise OSError(number, os.strerror(number))
-        case Broken(error):
+        case SandboxFault(error):
             raise SandboxBroken(error)

@@ -27,11 +27,11 @@ from engine.protocol import BatchTerms, GenerateRequest
 from engine.setup import settled
 
 AFTER_S = 0.2
-"""Seconds after a burst by which batch work is to have the whole engine."""
+"""Seconds from the end of a burst of interactive requests until batch work should have the whole engine again."""
 
 LONGEST_ALONE_S = 0.050
 ONE_ROW_STEPS = 2
-"""The longest step of batch work alone, in steps of one sequence, where that is more than LONGEST_ALONE_S."""
+"""The longest step of batch work alone, as a multiple of a step of one sequence, where that exceeds LONGEST_ALONE_S."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -118,9 +118,10 @@ def _steady(engine: BenchEngine, make: _Requests, options: Options, streams: int
 
 
 def _bursts(engine: BenchEngine, make: _Requests, options: Options) -> Turn:
-    """Keep the band fed; half of the time as many interactive requests run as the engine runs at once.
+    """Keep the batch band busy while bursts of interactive requests come and go, and return the turn's traces.
 
-    Each burst is followed by as long a time without interactive requests.
+    In a burst as many interactive requests run as the engine runs at once. Each burst is followed by as long a time
+    without interactive requests.
     """
     traces, start_s = [engine.send(make.line()) for _ in range(2 * options.max_num_seqs)], time.monotonic()
     burst: list[Trace] = []

@@ -111,7 +111,7 @@ class BenchEngine:
         return self._take_events()
 
     def answer(self, request: GenerateRequest) -> Trace:
-        """Send one request and wait for its end."""
+        """Send one request, wait for its end, and return its trace."""
         (trace,) = run_closed(self, [Source(iter([request]), 1)])
         return trace
 

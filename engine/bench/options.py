@@ -11,7 +11,7 @@ OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
 
 
 def about(text: str) -> msgspec.Meta:
-    """Return the help of an option, in the form for the option's annotation."""
+    """Return the help text of an option, as the metadata for the option's type annotation."""
     return msgspec.Meta(description=text)
 
 

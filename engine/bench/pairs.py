@@ -17,12 +17,12 @@ class Pair(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The first figure in parts of the second."""
+        """The first side's figure divided by the second side's."""
         return self.ours / self.other
 
 
 class Bound(NamedTuple):
-    """The largest value that passes, or the smallest one."""
+    """The bound of a figure: the largest value that passes, or the smallest one."""
 
     value: float
     is_least: bool = False
@@ -36,7 +36,7 @@ class Bound(NamedTuple):
 
 
 def rounds(measured: Callable[[], Pair], number: int) -> list[Pair]:
-    """Measure this many pairs, after one that warms up."""
+    """Measure this many pairs, after a first one that warms up and is not returned."""
     measured()
     return [measured() for _ in range(number)]
 

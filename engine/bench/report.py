@@ -21,7 +21,7 @@ COLUMN_WIDTH = 8
 
 
 class Report:
-    """A table starts anew, with a line of names, where the keys of the rows change."""
+    """Writes rows as a table or as JSON lines. In a table, a new line of names comes where the rows' keys change."""
 
     def __init__(self, scenario: str, out: TextIO, *, as_json: bool) -> None:
         self._scenario = scenario

@@ -14,7 +14,10 @@ ZIPF_EXPONENT = 1.1
 
 
 class Workload:
-    """Seeded: the same calls in the same order give the same prompts. Ids below FIRST_ID may mean something special."""
+    """Makes prompts and requests from a seed: the same calls in the same order give the same prompts.
+
+    Prompts have no id below FIRST_ID, since those may mean something special.
+    """
 
     FIRST_ID = 100
     LAST_ID = 10_000

@@ -18,11 +18,14 @@ from typing import NamedTuple
 import msgspec
 
 COST_OF_TABLE = 1 / 400
-"""The part of all room that one more table has to be worth: each step copies the tables of its sequences."""
+"""The part of the cache's room that one more table has to gain.
+
+Each step copies the tables of its sequences.
+"""
 
 
 class Place(NamedTuple):
-    """The keys and values of a layer."""
+    """The place of a layer's keys and values in the cache."""
 
     table: int = 0
     """The number of the layer's table."""
@@ -104,6 +107,9 @@ def layout_of(windows: Mapping[int, int | None], max_length: int) -> CacheLayout
 
 
 def _cost(numbers: list[int], depth: int) -> float:
-    """Return the part of all room that a depth costs. numbers: the layers of each window."""
+    """Return what blocks of `depth` layers cost, as a part of the cache's room: unused layers, and the tables.
+
+    numbers: the number of layers of each window.
+    """
     num_tables = sum(-(-number // depth) for number in numbers)
     return num_tables * depth / sum(numbers) - 1 + num_tables * COST_OF_TABLE

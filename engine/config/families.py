@@ -66,7 +66,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     examples: str
     """Models of this family, for people."""
     beside: str = ""
-    """The differences between the family and Llama in words, for people."""
+    """The differences between the family and Llama, in words for people."""
     defaults: Raw = {}
     """The values of keys that a config may leave out."""
     kinds: Callable[[Raw], list[str]] = _all_full

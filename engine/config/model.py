@@ -67,7 +67,7 @@ class Task(msgspec.Struct, frozen=True):
     default_prompt: str = ""
     """The name of the prompt that goes before texts where none is named; "" for none."""
     scored_by: Literal["", "classifier", "tokens"] = ""
-    """The way in which a model that ranks makes a score: by a classifier of its own, or by its logits of two tokens."""
+    """The way in which a reranker makes a score: by a classifier of its own, or by the logits of two tokens."""
     tokens: tuple[int, int | None] = (0, None)
     """The token whose logit counts for a document, and the one whose logit counts against it, if there is one."""
     begins_answer: bool = False
@@ -88,7 +88,10 @@ class NormNames(msgspec.Struct, frozen=True):
 
 
 class Scheme(msgspec.Struct, frozen=True):
-    """The numbers of a matrix [outputs, inputs] that a file holds in few bits, each of them times a scale."""
+    """A quantization format: the numbers of a matrix [outputs, inputs] in few bits, each to be multiplied by a scale.
+
+    A scale may be shared by several outputs and inputs.
+    """
 
     kind: Literal["float8", "int"]
     """float8: numbers of 8 bits in e4m3; int: integers, from which a zero point is taken first."""

@@ -25,7 +25,7 @@ WHOLE_FLAG = "--config"
 _BYTE_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 _KINDS = {"`bool`": "true or false", "`int`": "a whole number", "`float`": "a number", "`str`": "a text"}
-"""Words for the kinds of values, by msgspec's names of them."""
+"""Words for the kinds of values, by the names that msgspec gives the kinds in its errors."""
 
 
 class Field(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 
 class BatchBuilder:
-    """Knows the cache's block size and the views of the model's layers; holds nothing of a step.
+    """Makes the tensors of a step from its plan. Holds the cache's block size and the views of the model's layers.
 
     length_switch: the number of rows in the tables of angles before those of long sequences.
     """
@@ -30,7 +30,7 @@ class BatchBuilder:
         self._windows = {view.window for view in self._views}
 
     def build(self, plan: Plan) -> tuple[Tensor, dict[View, AttentionRows]]:
-        """Return the token ids [N] int64 of all rows, and what these look at in layers of each view."""
+        """Return the token ids [N] int64 of all rows, and for each view the positions that the rows attend to."""
         chunks = plan.chunks
         num_decodes = sum(chunk.num_tokens for chunk in plan.decodes)
         tokens = [token for chunk in chunks for token in chunk.token_ids]
@@ -96,7 +96,7 @@ class BatchBuilder:
 
 
 def _visible(chunk: Chunk, window: int | None) -> Tensor:
-    """Return which positions of its context each row of a prompt's chunk sees."""
+    """Return a mask of the cached positions that each row of a prompt's chunk sees, bool [rows, context]."""
     queries = np.arange(chunk.first, chunk.first + chunk.num_tokens)[:, None]
     keys = np.arange(chunk.first + chunk.num_tokens)[None]
     visible = keys <= queries

@@ -73,4 +73,4 @@ def _no_path(adapter_in: AdapterIn) -> DevicePath:
 
 
 def _nothing() -> None:
-    """Adapt nothing: the number of threads is fixed."""
+    """Do nothing before a step: the number of threads is fixed."""

@@ -80,7 +80,7 @@ def measure_importance(model_dir: str | Path, config: ModelConfig) -> Importance
 
 
 class _Observed:
-    """Makes plain products that add up the squares of their inputs."""
+    """Makes products in plain numbers that add up the squares of their inputs."""
 
     def __init__(self) -> None:
         self.totals: dict[str, Tensor] = {}
@@ -101,7 +101,7 @@ class _Observed:
 
 
 class _Unread:
-    """A product that nobody computes."""
+    """A product whose result nobody reads, in the place of the head's."""
 
     def __call__(self, x: Tensor) -> Tensor:
         raise AssertionError("no logits are made")

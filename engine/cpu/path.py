@@ -68,7 +68,7 @@ class AdapterPath:
         return self._tables.order([self._adapter_of(chunk.sequence) for chunk in plan.decodes])
 
     def adapt_threads(self) -> None:
-        """Take as many threads as other work leaves processors, where the number is not fixed."""
+        """Set the number of threads to the processors that other work leaves, unless the number is configured."""
         if self._threads is not None:
             self._threads.adapt()
 

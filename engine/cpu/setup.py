@@ -125,4 +125,4 @@ def wanted_bytes(config: EngineConfig, model: ModelConfig, token_bytes: int) -> 
 
 
 def _nothing(layout: AdapterLayout) -> None:
-    """Prepare nothing: adapters are multiplied where they lie."""
+    """Do nothing with the layout of an adapter to come: adapters are multiplied where they lie."""

@@ -40,7 +40,7 @@ class Graph(Protocol):
 
 
 class MemoryCounts(NamedTuple):
-    """Bytes of a device: those in use by anyone, and all."""
+    """Bytes of a device's memory: those in use by any process, and all."""
 
     used: int
     total: int

@@ -31,9 +31,11 @@ class InOrderStream:
 
 
 class Rerun:
-    """A graph that is computed anew. Its output is in the same place each time, as a captured one's is.
+    """A graph that is computed anew at each replay.
 
-    Nothing is computed before the first time.
+    Its output is in the same place each time, as a captured graph's is.
+
+    Nothing is computed before the first replay.
     """
 
     def __init__(self, run: Callable[[], Tensor]) -> None:

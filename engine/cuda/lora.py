@@ -111,7 +111,7 @@ class SlotDelta(NamedTuple):
 
     shrink: Shrink
     join: Callable[[], None]
-    """Called before the shrink's result is read."""
+    """Makes the computing stream wait for the shrink, before its result is read."""
 
     def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
         """Wait for the shrink on the device, and launch the expand that adds the delta to out [N, sum(sizes)]."""

@@ -59,7 +59,7 @@ def divide(
 
 @contextmanager
 def explained(doing: str, advice: str) -> Iterator[None]:
-    """Turn out of memory in the block into a SetupError that says what was being done, and what to change."""
+    """Turn an out-of-memory error in the block into a SetupError that says what was being done, and what to change."""
     try:
         yield
     except RuntimeError as error:

@@ -68,7 +68,10 @@ class CudaGraph:
 
 
 class CudaAccelerator:
-    """The graphs that it captures are never replayed at the same time, so they share their temporary memory."""
+    """An accelerator that is a CUDA device.
+
+    The graphs that it captures are never replayed at the same time, so they share their temporary memory.
+    """
 
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index

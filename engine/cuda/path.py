@@ -62,11 +62,12 @@ class _Used(NamedTuple):
     """The adapters that the last step used."""
 
     slots: list[int | None]
-    """The slots of the plan's chunks. The adapters are not kept here: one that lost its slot must not stay on the
-    device.
+    """The slots of the plan's chunks.
+
+    The adapters themselves are not held, since one that lost its slot must leave the device.
     """
     num_changes: int
-    """The number of changes of the table when their adapters were placed."""
+    """The value of `DeviceSlots.num_changes` when the adapters were placed."""
     awaited: list[Many[Event]]
     """Arrivals of adapters that may not have come."""
 
@@ -213,7 +214,7 @@ class CudaPath:
         self._halfway = self._accelerator.compute.record()
 
     def _at_cut(self, do: Callable[[], None]) -> Callable[[int], None]:
-        """Return a function that acts before the layer that is the first of the second half."""
+        """Return a function for `forward` that calls `do` ahead of the layer with which the second half begins."""
         layer = self._decoder.config.num_layers // CUT
         return lambda index: do() if index == layer else None
 

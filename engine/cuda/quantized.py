@@ -36,7 +36,7 @@ class PackedLinear:
     """Products with matrices of few bits, side by side, with the calls of `kernels.linear.Linear`."""
 
     def __init__(self, weights: Sequence[Weight], bias: Tensor | None, *, rounds_inputs: bool) -> None:
-        """Multiply by weights. bias [out]; rounds_inputs: to FP8, where a matrix is in it."""
+        """Set up the product with weights. bias [out]; rounds_inputs: True rounds inputs of FP8 matrices to FP8."""
         self._rounds_inputs = rounds_inputs
         self._parts: list[_Part] = []
         self._size = 0
@@ -154,7 +154,7 @@ def _joined(above: Weight, below: Weight) -> Weight | None:
 
 
 def _by_row(weight: Float8Weight) -> Float8Weight:
-    """Return a matrix with scales for each of its outputs."""
+    """Return a matrix with a row of scales for each of its outputs instead of for each block of outputs."""
     return weight._replace(scales=weight.scales.repeat_interleave(weight.rows, 0), rows=1)
 
 

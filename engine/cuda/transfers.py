@@ -13,7 +13,7 @@ from engine.transfers import Event, Fetched
 
 
 class Arriving:
-    """A tensor in pinned memory, whole when its event has come."""
+    """A tensor in pinned memory that is being copied from the device; it is complete when its event has come."""
 
     def __init__(self, tensor: Tensor, event: Event) -> None:
         self._tensor = tensor

@@ -115,7 +115,7 @@ def _why_as_stored(config: EngineConfig, model: ModelConfig, device: torch.devic
 
 
 def _of_files(model: ModelConfig | None) -> list[str]:
-    """Return a sentence about the model's files if they hold matrices in few bits; else nothing."""
+    """Return a sentence about the format of the model's files if they hold matrices in few bits; else an empty list."""
     if model is None or model.quantized is None:
         return []
     return [f"The model's files hold matrices in {model.quantized}."]

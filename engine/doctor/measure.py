@@ -19,7 +19,7 @@ from kernels.cpu.linear import NativeLinear
 LAYERS = 30
 LAYER = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 HEAD = (49152, 576)
-"""Outputs and inputs of each matrix of a layer, and of the last one."""
+"""The numbers of outputs and of inputs of the model's head, the matrix after the last layer."""
 
 READ_BYTES = 512 << 20
 """Bytes that are read: more than caches hold, so that memory is measured."""

@@ -127,7 +127,12 @@ def _escaped(text: str) -> str:
 
 
 def _regex(pattern: str, flags: str) -> str:
-    """Return an expression of rules."""
+    """Return an expression of Lark for a regular expression, in which characters are escaped as in JSON.
+
+    flags: "s" lets a dot stand for a line's end, too.
+
+    Raises Unenforceable: when the expression cannot be read, or has other flags.
+    """
     if flags not in ("", "s"):
         raise Unenforceable(
             f"the flags '{flags}' of /{pattern[:40]}/ are not supported in the grammar of a tool's input"

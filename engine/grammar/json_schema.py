@@ -113,7 +113,7 @@ def _visit(root: dict[str, Any]) -> None:
 
 
 def _simplify(schema: dict[str, Any]) -> None:
-    """Take out what asserts nothing, and say in simpler keywords what they can say."""
+    """Remove keywords of a schema that assert nothing, and replace keywords by simpler ones of the same meaning."""
     schema.pop("$dynamicAnchor", None)  # asserts nothing without the $dynamicRef that is refused
     schema.pop("additionalItems", None)  # gone from draft 2020-12
     if schema.get("uniqueItems") is False:

@@ -47,7 +47,7 @@ def _grammar(source: str) -> CallGrammar:
 
 
 def _start(wanted: CallGrammar) -> str:
-    """Return the rule that says where calls come.
+    """Return the start rule, which says where calls and other text may come.
 
     No text can be read as both, so that a reader of the text knows what it is.
     """
@@ -75,7 +75,7 @@ def _calls(wanted: CallGrammar) -> str:
 
 
 def _arguments(tool: CallableTool, rule: str, input_rule: str) -> str:
-    """Return the rule of a tool's arguments. input_rule: the name of another one that it may need."""
+    """Return the rule of a tool's arguments. input_rule: the name for a further rule that custom tools need."""
     if not tool.input_lark:
         return f"{rule}: %json {json.dumps(_arguments_schema(tool))}"
     try:

@@ -88,7 +88,7 @@ class HostTier:
         return adapter
 
     def put(self, adapter: LoadedAdapter) -> None:
-        """Keep an adapter, and drop the ones that were used longest ago until all fit; too large a one is not kept."""
+        """Add an adapter, unless it is larger than max_bytes, and drop the least recently used ones until all fit."""
         if adapter.key in self._kept or self._taken(adapter) > self._max_bytes:
             return
         self._kept[adapter.key] = adapter
@@ -175,7 +175,7 @@ class AdapterLoader:
         return adapter
 
     def _dtype_of(self, file: AdapterFile) -> torch.dtype:
-        """Return the dtype in which an adapter is kept: with fewer bits only where no number changes by that."""
+        """Return the dtype in which an adapter is stored in memory: bfloat16 only where that changes no number."""
         kinds = {_DTYPES[tensor.dtype] for module in file.modules for tensor in (module.a, module.b)}
         return torch.bfloat16 if self._keeps_bfloat16 and kinds == {torch.bfloat16} else self._dtype
 

@@ -262,7 +262,7 @@ class AdapterPool:
             slot.last_interactive_s = slot.last_used_s
 
     def _take(self, ended: _Ended) -> None:
-        """Take the result of one thing that the loading thread did."""
+        """Process one result of the loading thread: a load into the host tier, or a copy to the device."""
         adapter, max_bytes = ended.adapter, self.slots.max_bytes
         self.load_seconds += ended.seconds
         slot = self.slots.find(ended.key)
@@ -279,7 +279,7 @@ class AdapterPool:
             self._largest = max(self._largest, adapter.num_bytes)
 
     def _leave(self, slot: Slot, error: EngineError | None) -> None:
-        """Empty the slot of a load that gives no adapter to use, and record the error."""
+        """Empty the slot of a load that failed or is not wanted any more, and record the error."""
         self.slots.pinned.discard(slot.key)
         self.slots.empty(slot)
         self._arrived.append(Arrival(slot.key, 0, error))
@@ -295,7 +295,7 @@ class AdapterPool:
         self._arrived.append(Arrival(slot.key, adapter.num_bytes, None))
 
     def _go_on(self) -> None:
-        """Admit staged adapters, then reserve slots for those that wait, in order, as far as bytes and slots go."""
+        """Copy staged adapters to the device, then reserve slots for waiting ones, as far as bytes and slots go."""
         now_s = self._clock()
         for slot in self._staged():
             adapter = slot.staged

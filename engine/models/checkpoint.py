@@ -155,7 +155,7 @@ class _Checkpoint:
         return found
 
     def note(self, make: Callable[Concatenate[Stacked, Given], Made]) -> Callable[Concatenate[Stacked, Given], Made]:
-        """Return `make`, which may find the matrices elsewhere, with a note that they were asked for."""
+        """Return `make`, wrapped to record that its matrices were asked for, since `make` may read them elsewhere."""
 
         def made(matrices: Stacked, /, *given: Given.args, **named: Given.kwargs) -> Made:
             for name, shape in zip(matrices.names, matrices.shapes, strict=True):

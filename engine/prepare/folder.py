@@ -54,7 +54,7 @@ class SourceNote(msgspec.Struct, frozen=True):
     format: int
     kind: str
     identity: str
-    """Changes when the source does."""
+    """A text that changes when the source does, such as a digest."""
 
 
 def prepare(source: str, out: Path, *, converts: bool = False) -> Path:
@@ -150,7 +150,7 @@ def _read_note(folder: Path) -> SourceNote | None:
 
 
 def _sync(folder: Path) -> None:
-    """Put the files on disk: the rename that declares them whole must not get there first."""
+    """Write the files to disk: the rename that declares them whole must not get there first."""
     for path in (*folder.iterdir(), folder):
         descriptor = os.open(path, os.O_RDONLY)
         try:

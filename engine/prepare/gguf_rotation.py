@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from engine.config.gguf_file import LONG_FACTORS, ROTATION_FACTORS, SHORT_FACTORS, GgufFile, read_gguf
 
 TOLERANCE = 1e-3
-"""The largest error of a factor, relatively, that the numbers of a config may have."""
+"""The largest relative error of a factor that the numbers of a config may cause."""
 
 _HARMLESS = ("type", "original_context_length", "finetuned")
 """Keys of a scaling that do not change angles by themselves."""

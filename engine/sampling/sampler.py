@@ -37,7 +37,7 @@ class PendingTokens:
         self._logprobs = logprobs
 
     def wait(self) -> list[Sampled]:
-        """Return the token of each row, once it is on the host, with its log-probabilities where they are asked for."""
+        """Return the token of each row, once it is on the host, and log-probabilities where they are wanted."""
         chosen = self._token_ids.wait().tolist()
         sampled = [Sampled(token) if token >= 0 else Sampled(0, finite=False) for token in chosen]
         if self._logprobs is not None:

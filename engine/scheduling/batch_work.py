@@ -42,8 +42,10 @@ HALF = 2
 interactive requests. With less, busy minutes would leave it nothing: every prompt stays in the cache."""
 
 SMALL = 8
-"""The guaranteed share covers requests that need at most one SMALL-th of all blocks, and has at most one SMALL-th of
-the places of a step, or three times the share if that is more."""
+"""The divisor that bounds the guaranteed share: it covers requests of at most one SMALL-th of all blocks.
+
+It has at most one SMALL-th of the places of a step, or three times the share if that is more.
+"""
 
 OWED_TOKENS = 16
 """Prompts that are computed only because they are owed are computed in parts of so many tokens, not in single ones."""
@@ -52,7 +54,7 @@ AHEAD_BLOCKS = 4
 """Blocks that stay free for each sequence of the band that runs, as far as it has more to come."""
 
 WANTED_AHEAD = 8
-"""Choices that the engine wants beyond twice what it computes at once and what it ends in two seconds."""
+"""Choices that the engine wants beyond twice those computed at once and those ended in two seconds."""
 
 
 class BatchWork:
@@ -169,7 +171,7 @@ class BatchWork:
         return starting is not None and self._blocks.lacks_slot(starting, starting.may_reuse_prefix)
 
     def take_owed(self, num_places: int, left: int) -> list[Chunk]:
-        """Plan the batch work that is guaranteed in this step.
+        """Plan the batch work that is guaranteed in this step, and return its chunks.
 
         num_places: the places of running sequences. left: the tokens of the step's budget that interactive decodes
         left.
@@ -227,7 +229,7 @@ class BatchWork:
         return Plan(own, [chunk for chunk in planned if not chunk.sequence.is_decoding])
 
     def _pay(self, sequence: Sequence, num_places: int, left: int) -> int:
-        """Have a sequence get what is owed, if num_places are not all held already; return how many tokens that is.
+        """Compute tokens of a sequence that the band is owed, if one of num_places is free; return how many.
 
         Parts of prompts are not so small that a step is longer for next to nothing.
         """
@@ -244,7 +246,7 @@ class BatchWork:
         return chunk.num_tokens
 
     def _in_turn(self) -> Iterator[Sequence]:
-        """Yield the sequences that run and need a step, by the counters of their tenants.
+        """Yield the running sequences that need a step, in the order of their tenants' counters.
 
         Counters are taken in steps of a quantum, so that not each token changes who goes on. Among equals, decoding
         sequences come first, then the oldest.

@@ -63,7 +63,7 @@ def _gather_prompt(sequence: Sequence, result: ChunkResult) -> None:
 
 
 def _end_prompt(sequence: Sequence, progress: Progress) -> None:
-    """Record that a request for its prompt alone is complete."""
+    """Set the finish reason of a request that wants nothing but its prompt computed."""
     progress.finish_reason = "stop" if sequence.request.pooling is not None else "length"
     if sequence.request.pooling is None:
         progress.delta = _delta(sequence, 0, [], "length")

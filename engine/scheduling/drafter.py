@@ -92,7 +92,7 @@ class PredictedOutput:
         return tuple(self._prediction[self._next : self._next + max_tokens]) if self._agrees else ()
 
     def _follow(self, token_ids: list[int], end: int) -> None:
-        """Take the token before `end`."""
+        """Compare the token before `end` with the prediction, and update the place from which drafts come."""
         is_next = self._next < len(self._prediction) and token_ids[end - 1] == self._prediction[self._next]
         if self._agrees and is_next:
             self._next += 1

@@ -10,11 +10,13 @@ LEAST_PAYMENT = 16.0
 """The least service that a step may pay of a debt, in units of `engine.scheduling.fairness`."""
 
 PAYMENT_SHARES = 2.0
-"""The number of shares of the last step's service that a step pays at most."""
+"""The most that a step pays of a debt, as a multiple of the share of the last step's service."""
 
 MAX_PAYMENTS = 8.0
-"""The number of payments beyond which a debt is forgotten: the work could not be computed, for want of an adapter or
-memory."""
+"""The most that a debt grows to, in payments.
+
+More is forgotten: the work could not be computed, for want of an adapter or memory.
+"""
 
 
 class GuaranteedShare:
@@ -31,7 +33,9 @@ class GuaranteedShare:
         return min(self.owed, self._payment)
 
     def count(self, interactive: float, batch: float, *, has_work: bool) -> None:
-        """Add a step to the debt. interactive, batch: the work that the step did for each of both kinds.
+        """Add a step's service to the debt.
+
+        interactive, batch: the service that the step did for each kind of requests.
 
         has_work: False: no batch work is left, and the debt is forgotten.
         """

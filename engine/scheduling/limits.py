@@ -36,7 +36,7 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The largest part of an engine that the batch band may take, and the least that it gets."""
 
     lengthening: float = 0.15
-    """The largest part by which batch work may lengthen a step in which interactive requests are computed."""
+    """The factor, less 1, by which batch work may lengthen a step in which interactive requests are computed."""
     step_s: float = 0.030
     """The longest step of batch work alone, as predicted."""
     efficiency: float = 0.0

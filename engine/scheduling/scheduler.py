@@ -118,7 +118,7 @@ class Scheduler:
 
     @property
     def num_batch_wanted(self) -> int:
-        """The credit of heartbeats, in choices of the batch band.
+        """The number of choices of the batch band that heartbeats ask gateways for.
 
         It is twice the most rows of a step, what ends in two seconds, and a few.
         """
@@ -439,7 +439,7 @@ class Scheduler:
         return left, True
 
     def _note_start(self, sequence: Sequence) -> None:
-        """Record the start of a sequence, and what a request's first admission tells of the request."""
+        """Record a sequence's start, and at a request's first one its cached tokens and its wait for an adapter."""
         now_s = self._clock()
         group = self._requests.find(sequence.request_id)
         if group is not None and not group.is_started:
@@ -469,7 +469,7 @@ class Scheduler:
         return num_tokens
 
     def _account(self, sequence: Sequence, progress: Progress) -> Final | None:
-        """Account a chunk's progress to everyone else: cache, counters, siblings.
+        """Update the prefix cache, the counters of service and the request's other choices by a chunk's progress.
 
         Return the request's final if this is its end.
         """

@@ -70,7 +70,7 @@ class StepLoad(msgspec.Struct):
 
 
 class StepCosts(NamedTuple):
-    """The fit of a moment, in seconds."""
+    """The coefficients of the fit of step times at one moment, in seconds."""
 
     base_s: float
     row_s: float

@@ -178,7 +178,7 @@ class Models:
             estimate = msgspec.structs.replace(estimate, adapters=num_file_bytes(files))
         if revision.is_managed and not revision.allow_unfit_adapters:
             async with self._database.acquire() as conn:
-                unfit = await self._fits.unfit(conn, pool, revision.engine_settings, made.folder, made.base_digest)
+                unfit = await self._fits.misfits(conn, pool, revision.engine_settings, made.folder, made.base_digest)
         async with self._database.transaction() as conn:
             await clear_failure(conn, self._host_id, revision.pool_id, revision.revision)
             if revision.state == "prepared":

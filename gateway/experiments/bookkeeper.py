@@ -128,7 +128,7 @@ class ExperimentBookkeeper(Worker):
                 if isinstance(error, FAILURES) and not isinstance(error, UNFIT):
                     raise
                 log.exception("experiment_events_not_counted", num=most)
-                most = await self._without_the_unfit(most)
+                most = await self._without_uncountable(most)
                 continue
             if counted is not None and counted.new_units:
                 async with self._database.acquire() as conn:
@@ -140,8 +140,8 @@ class ExperimentBookkeeper(Worker):
             self._to_judge |= counted.experiment_ids
             await self._judge()
 
-    async def _without_the_unfit(self, most: int) -> int:
-        """Leave out the event that cannot be counted, once it is alone. Return how many to take next.
+    async def _without_uncountable(self, most: int) -> int:
+        """Skip the event that cannot be counted, once it is alone in its batch; return how many to take next.
 
         Other events, of other tenants, wait behind it.
         """

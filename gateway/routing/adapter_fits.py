@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapters.fit import why_unfit
+from adapters.fit import fit_error
 from adapters.report import BaseShape
 from adapters.store import AdapterStore
 from engine.config import load_model_config
@@ -39,7 +39,7 @@ class Fits:
         self._store: AdapterStore | None = None
         self._verdicts: dict[tuple[str, int], Verdicts] = {}  # by the digest of the base and the largest rank
 
-    async def unfit(
+    async def misfits(
         self, conn: Connection, pool: ServedPool, settings: Mapping[str, str], folder: Path, base_digest: str
     ) -> list[UnfitAdapter]:
         """Return the versions of adapters that would no longer answer if a pool took another revision.
@@ -95,4 +95,4 @@ class Fits:
         store = self._store = self._store or self._open_store()
         config = load_model_config(folder)
         base = BaseShape(config.adapter_targets(), config.num_layers, config.layers_of_targets())
-        return {digest: why_unfit(store, digest, base, max_rank) for digest in sorted(digests)}
+        return {digest: fit_error(store, digest, base, max_rank) for digest in sorted(digests)}

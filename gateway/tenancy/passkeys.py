@@ -72,8 +72,8 @@ class Assertion(msgspec.Struct, frozen=True):
     user_handle: bytes | None
 
 
-class Checked(msgspec.Struct, frozen=True):
-    """A new passkey that was found good."""
+class VerifiedPasskey(msgspec.Struct, frozen=True):
+    """A new passkey whose signature and origin were verified."""
 
     credential_id: bytes
     public_key: bytes
@@ -132,7 +132,7 @@ class Passkeys:
         """Return a new challenge. holder: the id of the login, or the token of the browser, that it is bound to."""
         return self._challenges.seal(int(self._clock()).to_bytes(8), f"{purpose} {holder}")
 
-    async def check_new(self, credential: NewCredential, holder: str) -> Checked:
+    async def check_new(self, credential: NewCredential, holder: str) -> VerifiedPasskey:
         """Check a new passkey. holder: the id of the login that asked for it.
 
         Raises InvalidRequest: when it is none, or does not answer a challenge that is still good.
@@ -199,7 +199,7 @@ def _challenge_of(client_data: bytes) -> bytes | None:
         return None
 
 
-def _check_new(credential: NewCredential, challenge: bytes, party: RelyingParty) -> Checked | None:
+def _check_new(credential: NewCredential, challenge: bytes, party: RelyingParty) -> VerifiedPasskey | None:
     """Check a new passkey by WebAuthn, section 7.1, and return what it proved; None if it is not good.
 
     The first call loads the library.
@@ -231,7 +231,7 @@ def _check_new(credential: NewCredential, challenge: bytes, party: RelyingParty)
     if found.credential_id != credential.id:
         log.info("a new passkey is refused: its statement is about another one")
         return None
-    return Checked(found.credential_id, found.credential_public_key, found.sign_count)
+    return VerifiedPasskey(found.credential_id, found.credential_public_key, found.sign_count)
 
 
 def _check_assertion(

@@ -21,9 +21,9 @@ class Memory(NamedTuple):
     """Resident bytes of one process."""
 
     started: int
-    """After the model was loaded."""
+    """Resident bytes once the model was loaded."""
     used: int
-    """Bytes after all requests."""
+    """Resident bytes once all requests were answered."""
 
 
 def measure_memory(config: EngineConfig, requests: int, prompt_tokens: int, new_tokens: int) -> Memory:

@@ -73,7 +73,7 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
 
 
 async def _tokens_per_s(client: httpx.AsyncClient, options: Options, prompts: list[list[int]]) -> float:
-    """Send all prompts at once. Returns tokens per second from then to the end of the last stream."""
+    """Send all prompts at once, and return the tokens per second from then to the end of the last stream."""
     started_s = time.perf_counter()
     counts = await asyncio.gather(*(_num_streamed(client, options, prompt) for prompt in prompts))
     return sum(counts) / (time.perf_counter() - started_s)

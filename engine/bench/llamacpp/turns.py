@@ -22,7 +22,10 @@ class Round(NamedTuple):
 
 
 class Turns:
-    """Prompts are new in each turn. streams are sent at once; each takes an adapter by turns, or none."""
+    """Measures the engine and llama.cpp by turns, with new prompts in each turn.
+
+    `streams` requests are sent at once; each takes one of the adapters by turns, or none.
+    """
 
     def __init__(self, engine: BenchEngine, workload: Workload, prompt_tokens: int, new_tokens: int) -> None:
         self._engine = engine
@@ -31,7 +34,7 @@ class Turns:
         self._new_tokens = new_tokens
 
     def ours(self, streams: int, adapters: list[str]) -> list[Trace]:
-        """Return the traces of so many streams of the engine."""
+        """Send `streams` requests to the engine at once, and return their traces."""
         return self._answer(self._prompts(streams, self._prompt_tokens), self._new_tokens, adapters)
 
     def decode(self, peer: Peer, streams: int, adapters: list[str]) -> Round:

@@ -57,7 +57,7 @@ def _logits(rig: Rig, sequences: list[Sequence]) -> list[list[Tensor]]:
 
 
 def _take(found: list[list[Tensor]], sequences: list[Sequence], logits: Tensor, order: list[Sequence]) -> None:
-    """Take logits, a row for each sequence of `order`; each sequence goes on with its most likely token."""
+    """Add each row of logits to `found`, and its likeliest token to the sequence that `order` has there."""
     for row, sequence in zip(logits, order, strict=True):
         found[next(i for i, each in enumerate(sequences) if each is sequence)].append(row.clone())
         sequence.num_computed = len(sequence.token_ids)

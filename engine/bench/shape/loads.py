@@ -86,7 +86,10 @@ def measure_loads(rig: Rig, engine: BenchEngine, sizes: Sizes, rates: Rates | No
 
 
 def _fill(pool: AdapterPool, names: list[str]) -> None:
-    """Fill all slots with these adapters, each held until the last one is there: it takes no other's place."""
+    """Fill all slots with these adapters.
+
+    Each is held until the last one is loaded, so that none takes another's slot.
+    """
     held = []
     for name in names:
         pool.preload(name)
@@ -99,7 +102,10 @@ def _fill(pool: AdapterPool, names: list[str]) -> None:
 def _run(
     engine: BenchEngine, streams: list[GenerateRequest], shorts: list[GenerateRequest], pace_s: float, case: Case
 ) -> None:
-    """Run streams that outlast the run, and the short requests from when all streams have begun until the last ends."""
+    """Run the streams, and beside them the short requests, and add the measured times to `case`.
+
+    The short requests are sent from the moment when all streams decode; the run ends with the last of them.
+    """
     running = [engine.send(request) for request in streams]
     while not all(stream.arrived_s for stream in running):
         engine.turn()

@@ -106,7 +106,7 @@ class Rig:
         return step
 
     def take(self, plan: Plan, step: Step) -> None:
-        """Wait for the step of a plan, and take its tokens."""
+        """Wait for the step of a plan, and append the chosen tokens to the sequences."""
         for chunk, result in zip(plan.chunks, step.wait(), strict=True):
             take_result(chunk, result, frozenset())
 

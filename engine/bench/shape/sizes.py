@@ -63,7 +63,7 @@ class Sizes(NamedTuple):
     streams: int = 64
     """Sequences that decode at once."""
     context: int = 1024
-    """Tokens of each sequence before."""
+    """Tokens that each sequence has before the measured step."""
     adapters: int = 32
     """The number of distinct adapters among the sequences."""
     rank: int = 16

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 class EncoderLayer(msgspec.Struct, frozen=True):
-    """The attention of one layer."""
+    """The parameters of one layer's attention."""
 
     scaling: float
     """The factor of the scores."""
@@ -29,7 +29,7 @@ class Texts:
         self._masks: dict[tuple[int, int], Tensor | None] = {}
 
     def attend(self, layer: EncoderLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend: q [1, heads, N, D], k [1, kv_heads, N, D], v [1, kv_heads, N, E] -> [1, N, heads, E]."""
+        """Compute attention: q [1, heads, N, D], k [1, kv_heads, N, D], v [1, kv_heads, N, E] -> [1, N, heads, E]."""
         outs = []
         for first, length, count in self._slices():
             parts = [each[0, :, first : first + length * count] for each in (q, k, v)]

@@ -68,7 +68,7 @@ def load_encoder(
     device: torch.device,
     find_first: FindFirst = first_position,
 ) -> EncoderModel:
-    """Load an encoder, and find out that it can be served.
+    """Load an encoder, and prove by sample texts that the engine computes what transformers does.
 
     find_first: returns the number of a text's first position.
 

@@ -61,7 +61,7 @@ class Encoder:
 
 
 class Classifier:
-    """The head of a classifier, which is the model's own code: the inner model gives what is to be scored in its place.
+    """A classifier's head, computed by the model's own code on hidden states that the engine gives it.
 
     To the head each text has one token, whose hidden state is the pooled one.
     """
@@ -87,7 +87,7 @@ class Classifier:
         return logits.float()
 
     def output(self) -> Any:
-        """Return an output of the inner model's class: the given hidden states, and its pooler's output, if any."""
+        """Return an output of the inner model's class with the given hidden states, and its pooler's output, if any."""
         assert self._given is not None
         fields = {"last_hidden_state": self._given}
         if self._pooler is not None:
@@ -96,7 +96,7 @@ class Classifier:
 
 
 class _StandIn(nn.Module):
-    """In the place of the inner model."""
+    """A module in the place of the inner model, which returns hidden states that are given to it."""
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""A first text through an encoder: what each layer asks of attention, and which linears see the rows of the step.
+"""Find out, by a first text through an encoder, how each layer attends and which linears can take adapters.
 
-Nothing is computed in attention's place. A layer that asks for what is not computed is a refusal that names it.
+A linear can take adapters if its rows are those of the step. The trial computes no attention: it returns zeros in its
+place. A layer that asks for attention which the engine lacks is refused, by a message that names the layer.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from engine.models.general.linears import Calls, StepAdapters
 
 NUM_ROWS = 6
 FAR = 1 << 40
-"""A position beyond any window."""
+"""A distance between two tokens that is beyond any window."""
 _PASSED = {"dropout", "position_ids", "scaling", "sliding_window", "is_causal", "cache_position", "softcap"}
 
 
-class TriedEncoder(NamedTuple):
+class EncoderFindings(NamedTuple):
     """The results of a trial."""
 
     layers: list[EncoderLayer]
     """The attention of each layer."""
     order: dict[int, int]
-    """The number of each layer's attention, by the id of its module."""
+    """The index of each layer's attention in `layers`, by the id of its module."""
     calls: Calls
     """The inputs of each call of a linear, by layer and name."""
     output_class: Any
@@ -37,7 +38,7 @@ class TriedEncoder(NamedTuple):
 
 
 class _Trial:
-    """The hook of a trial (`engine.models.general.interface.Hook`), which notes what it is asked for."""
+    """The hook of a trial (`engine.models.general.interface.Hook`), which records how each layer attends."""
 
     def __init__(self) -> None:
         self.layers: list[EncoderLayer] = []
@@ -60,10 +61,10 @@ class _Trial:
         return q.new_zeros(1, q.shape[2], q.shape[1], v.shape[3])
 
 
-def try_encoder(model: PreTrainedModel, inner: nn.Module, adapters: StepAdapters, num_layers: int) -> TriedEncoder:
-    """Compute a text of NUM_ROWS rows with an encoder, and return how its layers attend and call their linears.
+def try_encoder(model: PreTrainedModel, inner: nn.Module, adapters: StepAdapters, num_layers: int) -> EncoderFindings:
+    """Run a text of NUM_ROWS tokens through an encoder, and return how its layers attend and call their linears.
 
-    Raises UnsupportedModel: when a layer's attention is not one that is computed.
+    Raises UnsupportedModel: when a layer asks for attention that the engine does not compute.
     """
     trial = _Trial()
     connect(model, trial)
@@ -85,11 +86,11 @@ def try_encoder(model: PreTrainedModel, inner: nn.Module, adapters: StepAdapters
             f"{type(model).__name__} attends through transformers' attention interface in {len(trial.layers)} layers "
             f"of {num_layers}"
         )
-    return TriedEncoder(trial.layers, trial.order, calls, type(output))
+    return EncoderFindings(trial.layers, trial.order, calls, type(output))
 
 
 def first_position(inner: nn.Module) -> int:
-    """Return the number of a text's first position: where positions have a padding id, the one behind it."""
+    """Return the number of a text's first position: 0, or padding_idx + 1 of a position embedding that has one."""
     for name, module in inner.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             return module.padding_idx + 1
@@ -101,7 +102,7 @@ def _has_effect(value: Any) -> bool:
 
 
 def _reach(where: str, mask: Any, asked: dict[str, Any]) -> int | None:
-    """Return the largest distance at which a token is seen, by the mask that transformers would make.
+    """Return the largest distance at which a token is seen, by transformers' mask; None where all are seen.
 
     Raises UnsupportedModel: for a mask of another form.
     """

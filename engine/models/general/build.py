@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class GeneralModel(NamedTuple):
-    """A decoder, and its configuration with the modules that adapters may target as the loaded model has them."""
+    """A decoder that transformers computes, and its configuration with the modules that adapters may target."""
 
     config: ModelConfig
     decoder: GeneralDecoder
@@ -31,7 +31,7 @@ class GeneralModel(NamedTuple):
 
 @torch.inference_mode()
 def load_general(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> GeneralModel:
-    """Load a model, and find out that it can be served.
+    """Load a model, and prove by sample texts that the engine computes what transformers does.
 
     Raises UnsupportedModel: for what is missing, by key or name.
     """

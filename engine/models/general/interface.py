@@ -22,7 +22,7 @@ _HOOK = "lorikeet_attention_hook"
 
 
 class LayerAttention(msgspec.Struct, frozen=True):
-    """The attention of one layer."""
+    """The parameters of one layer's attention."""
 
     num_heads: int
     num_kv_heads: int
@@ -35,7 +35,7 @@ class LayerAttention(msgspec.Struct, frozen=True):
     window: int | None = None
     """The number of tokens that a position sees, itself included; None sees all."""
     cap: float | None = None
-    """The bound that scores are bent to by tanh."""
+    """The bound c of scores s, which become c * tanh(s / c); None: not bounded."""
     has_sinks: bool = False
     """True if each head has a sink, which takes a part of the weights."""
 
@@ -54,7 +54,7 @@ class Hook(Protocol):
     """The attention of one model in the step, or the trial, that is being computed."""
 
     def __call__(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, asked: dict[str, Any]) -> Tensor:
-        """Attend: q [1, heads, N, D], k [1, kv_heads, N, D], v [1, kv_heads, N, E] -> [1, N, heads, E]."""
+        """Compute attention: q [1, heads, N, D], k [1, kv_heads, N, D], v [1, kv_heads, N, E] -> [1, N, heads, E]."""
 
 
 class Mask(Tensor):
@@ -67,7 +67,7 @@ class Mask(Tensor):
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **asked: Any
 ) -> tuple[Tensor, None]:
-    """Attend as the model's hook says; transformers calls it under both names."""
+    """Compute attention by the hook of the module's model; transformers calls this function under both names."""
     hook: Hook = getattr(module, _HOOK)
     return hook(module, query, key, value, attention_mask, asked), None
 
@@ -85,7 +85,7 @@ def trial_mask(mask_function: Callable[..., Any], **asked: Any) -> Mask:
 
 
 def connect(model: nn.Module, hook: Hook) -> None:
-    """Give a model's modules the hook that their attention calls. Not a module's attribute, which it would list."""
+    """Register the hook that a model's attention modules call. It is no attribute, which a module would list."""
     for module in model.modules():
         object.__setattr__(module, _HOOK, hook)
 

@@ -66,11 +66,11 @@ class AdaptedLinear(nn.Module):
 
     @property
     def bias(self) -> Tensor | None:
-        """The bias [out], likewise."""
+        """The bias [out], for a model's code that reads it in a trial; None without one."""
         return self.matrix()[1]
 
     def settle(self, product: FusedProduct, place: int) -> None:
-        """Be a part of a product from now on; the linear's own matrix is not kept."""
+        """Make the linear one part of a fused product from now on, and drop the linear's own matrix."""
         self._product, self._place, self._source = product, place, None
 
     def matrix(self) -> tuple[Tensor, Tensor | None]:
@@ -152,7 +152,7 @@ def adapt_linears(model: nn.Module, adapters: StepAdapters) -> list[AdaptedLinea
 
 
 def mark_rows(linears: Sequence[AdaptedLinear], calls: Calls, num_rows: int) -> None:
-    """Let adapters be on linears alone that a trial of so many rows has called once, with all rows."""
+    """Allow adapters only on linears that a trial of num_rows rows has called exactly once, with all of its rows."""
     for linear in linears:
         mine = calls.get((linear.layer, linear.name), [])
         linear.takes_adapters = len(mine) == 1 and mine[0].numel() == num_rows * linear.in_features

@@ -21,9 +21,9 @@ LENGTHS = (13, 9)
 CUTS = (7, 4)
 STEP = 7919  # between the ids of one text, so that they come from all over the vocabulary
 EXACT = 1e-3
-"""The largest distance of any row in float32."""
+"""The largest relative distance of any row of logits in float32."""
 ROUNDED = 0.4
-"""The largest distance of half of the rows of second pieces, in 16 bits.
+"""The largest relative distance, in 16 bits, of half of the rows of logits of the second pieces.
 
 Rounding alone moves them by 0.1 in a model of 30 layers, as it does between transformers' own ways to attend; a row may
 also go to another expert. A row that is computed without its past is at a distance of 1 and more.
@@ -57,9 +57,9 @@ class TextsInTurn:
 
 
 def prove(model: PreTrainedModel, decoder: GeneralDecoder) -> None:
-    """Compute the texts in both ways.
+    """Compute sample texts over the cache in pieces, and by transformers at once.
 
-    Raises UnsupportedModel: when they differ by more than rounding.
+    Raises UnsupportedModel: when the results differ by more than rounding.
     """
     size = model.config.vocab_size
     texts = [

@@ -1,7 +1,8 @@
-"""A first text through a model: what each layer asks of attention, and which linears see the rows of the batch.
+"""Find out, by a first text through a model, how each layer attends and which linears can take adapters.
 
-Nothing is computed in attention's place; what counts is how it is asked for. A layer that does not ask, or asks for
-what the cache cannot give, is a refusal that names it.
+A linear can take adapters if its rows are those of the batch. The trial computes no attention: it returns zeros in its
+place. A layer that does not attend by the interface, or asks for what the cache cannot give, is refused by a message
+that names it.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from engine.models.general.linears import Calls, StepAdapters
 
 NUM_ROWS = 6
 FAR = 1 << 40
-"""A position beyond any window."""
+"""A distance between two tokens that is beyond any window."""
 # What layers pass to every kind of attention, and what does not change the numbers.
 _PASSED = {"dropout", "position_ids", "scaling", "sliding_window", "softcap", "s_aux", "is_causal", "cache_position"}
 
 
 class Trial:
-    """The hook of a trial (`engine.models.general.interface.Hook`), which notes what it is asked for."""
+    """The hook of a trial (`engine.models.general.interface.Hook`), which records how each layer attends."""
 
     def __init__(self) -> None:
         self.layers: dict[int, LayerAttention] = {}
 
     def __call__(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, asked: dict[str, Any]) -> Tensor:
-        """Note the kind of attention that a layer asks for, and return zeros.
+        """Record the kind of attention that a layer asks for, and return zeros.
 
         Raises UnsupportedModel: when the engine does not compute this kind.
         """
@@ -46,7 +47,7 @@ class Trial:
         return q.new_zeros(1, q.shape[2], q.shape[1], v.shape[3])
 
 
-class Tried(NamedTuple):
+class TrialResult(NamedTuple):
     """The results of a trial."""
 
     layers: list[LayerAttention]
@@ -57,8 +58,8 @@ class Tried(NamedTuple):
     """The class of the inner model's output."""
 
 
-def try_model(model: PreTrainedModel, adapters: StepAdapters, num_layers: int) -> Tried:
-    """Compute a text of NUM_ROWS rows with a model, and return how its layers attend and call their linears.
+def try_model(model: PreTrainedModel, adapters: StepAdapters, num_layers: int) -> TrialResult:
+    """Run a text of NUM_ROWS tokens through a model, and return how its layers attend and call their linears.
 
     Raises UnsupportedModel: when a layer's attention is not one that the cache serves.
     """
@@ -87,7 +88,7 @@ def try_model(model: PreTrainedModel, adapters: StepAdapters, num_layers: int) -
         )
     if len(trial.layers) != num_layers:
         raise UnsupportedModel(f"{type(model).__name__} attends in {len(trial.layers)} layers, not in {num_layers}")
-    return Tried([trial.layers[index] for index in range(num_layers)], calls, type(output))
+    return TrialResult([trial.layers[index] for index in range(num_layers)], calls, type(output))
 
 
 def _asked(

@@ -21,9 +21,9 @@ from engine.models.packed.matrices import IntMatrix
 GROUP = 32
 FORMAT = "Q4_1"
 MOST_RECENT = 3
-"""Matrices that are kept at once: those that share an input are asked for together, more than once."""
+"""The number of matrices that are cached: those that share an input are asked for together, more than once."""
 LOST = 2.0**-10
-"""The largest relative change of a scale that storing it in float16 may cause."""
+"""The largest relative error that storing a scale in float16 may cause."""
 
 
 class PackedBlocks:

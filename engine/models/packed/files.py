@@ -67,7 +67,7 @@ class PackedFiles:
         self._stack.close()
 
     def keys(self) -> Iterator[str]:
-        """Yield the names of all tensors, matrices by theirs; what a quantized matrix has beside is not told."""
+        """Return the names of all tensors. A quantized matrix has one name, that of the plain matrix."""
         return iter(self._names)
 
     def _all_names(self) -> Iterator[str]:
@@ -355,7 +355,7 @@ def _scale_shapes(scheme: Scheme, outputs: int, inputs: int) -> list[tuple[int, 
 
 
 def _groups(name: str, scheme: Scheme, inputs: int) -> tuple[int, int]:
-    """Return the inputs of a group, and how many groups there are."""
+    """Return the number of inputs of a group, and the number of groups."""
     group = scheme.inputs or inputs
     return group, math.ceil(inputs / group)
 

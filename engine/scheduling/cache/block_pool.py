@@ -99,7 +99,7 @@ class BlockPool:
                 self._used_at[block] = used_at
 
     def let_go(self, blocks: Many[int], *, is_batch: bool) -> None:
-        """Take blocks back from a user, the last of them first; those with content stay cached while there is room."""
+        """Remove a user from blocks, the last block first. Blocks with content stay cached while there is room."""
         for block in reversed(blocks):
             self._references[block] -= 1
             if not is_batch:

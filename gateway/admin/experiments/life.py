@@ -18,7 +18,7 @@ from gateway.admin.experiments.experiments import (
     shown_experiment,
     with_warnings,
 )
-from gateway.admin.experiments.targets import resolve_arms, unfit
+from gateway.admin.experiments.targets import not_ready_error, resolve_arms
 from gateway.admin.names import MAX_NAMES
 from gateway.admin.organization.projects import active_project, existing_project
 from gateway.admin.paging import wrong_value
@@ -183,7 +183,7 @@ async def _load_arms(
     missing = await services.load_adapters(wanted) if wanted else frozenset()
     for key, (place, name, target) in zip(keys, row.definition.targets, strict=True):
         if key in missing:
-            raise unfit(place, name, target.model, "no engine has it loaded; try again in a moment")
+            raise not_ready_error(place, name, target.model, "no engine has it loaded; try again in a moment")
     return wanted
 
 
@@ -201,7 +201,7 @@ async def _begin(
     for arm, (place, name, target) in zip(found, defined.targets, strict=True):
         key = _key_of(project_id, arm)
         if key is not None and key not in loaded:
-            raise unfit(place, name, target.model, "it was moved just now; start the experiment again")
+            raise not_ready_error(place, name, target.model, "it was moved just now; start the experiment again")
     await _take_name(conn, services, caller, row)
     slots = free_slots(defined.layer, await layers.lock_slots(conn, project_id, defined.layer), defined.coverage)
     weights = [arm.weight for arm in defined.arms]

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 
-class Unfit(Exception):
-    """A model string that no arm can serve, with the reason for people."""
+class BadTarget(Exception):
+    """The error for a model string that no arm can serve; the message says why, for people."""
 
 
 async def resolve_arms(
@@ -38,31 +38,31 @@ async def resolve_arms(
     found: list[PinnedArm] = []
     each_arm = await resolve_each(conn, organization_id, project_id, experiment, lock=True)
     for each, (place, name, target) in zip(each_arm, experiment.targets, strict=True):
-        if isinstance(each, Unfit):
-            raise unfit(place, name, target.model, str(each))
+        if isinstance(each, BadTarget):
+            raise not_ready_error(place, name, target.model, str(each))
         found.append(each)
     return found
 
 
 async def resolve_each(
     conn: Connection, organization_id: str, project_id: str, experiment: Experiment, *, lock: bool = False
-) -> list[PinnedArm | Unfit]:
+) -> list[PinnedArm | BadTarget]:
     """Return the present target of each arm, or the reason why it cannot be served, the shadow arm last.
 
     lock: True: versions stay ready until the transaction ends.
     """
     pools = await arms.usable_pools(conn, organization_id, project_id)
-    found: list[PinnedArm | Unfit] = []
+    found: list[PinnedArm | BadTarget] = []
     for _, _, target in experiment.targets:
         try:
             found.append(await _resolve(conn, project_id, target, pools, lock=lock))
-        except Unfit as error:
+        except BadTarget as error:
             found.append(error)
     return found
 
 
-def unfit(place: str, name: str, model: str, reason: str) -> Conflict:
-    """Return the refusal of an arm's target.
+def not_ready_error(place: str, name: str, model: str, reason: str) -> Conflict:
+    """Return the error for an arm whose target cannot be served.
 
     place: the path of the target in the definition. name: the arm's name.
     """
@@ -78,52 +78,54 @@ async def _resolve(
 ) -> PinnedArm:
     """Return the target that a model string names.
 
-    Raises Unfit: when it cannot be served.
+    Raises BadTarget: when it cannot be served.
     """
     by_name = {pool.name: pool for pool in pools}
     if target.model in by_name:
         return _pinned(by_name[target.model], None, _treatment(None, target))
     wanted = read_model(target.model, by_name)
     if wanted is None:
-        raise Unfit("the project has no such model")
+        raise BadTarget("the project has no such model")
     if not wanted.is_alias:
         assert wanted.base is not None
         own = await _own(conn, project_id, wanted.name, wanted.version, lock=lock)
         if by_name[wanted.base].base_digest != own.base_digest:
-            raise Unfit("the adapter was made for another base model")
+            raise BadTarget("the adapter was made for another base model")
         return _pinned(by_name[wanted.base], own, _treatment(None, target))
     alias = await arms.find_alias_target(conn, project_id, wanted.name)
     if alias is None:
-        raise Unfit("the project has no such model")
+        raise BadTarget("the project has no such model")
     if alias.target_kind == "experiment":
-        raise Unfit(f"it is the experiment '{alias.experiment}'")
+        raise BadTarget(f"it is the experiment '{alias.experiment}'")
     if alias.target_kind == "route":
-        raise Unfit("it is a route")
+        raise BadTarget("it is a route")
     if alias.adapter is None:
         pool = next((each for each in pools if each.id == alias.pool_id), None)
         if pool is None:
-            raise Unfit("its base model is not there any more")
+            raise BadTarget("its base model is not there any more")
         return _pinned(pool, None, _treatment(alias.treatment, target))
     own = await _own(conn, project_id, alias.adapter, alias.version, lock=lock)
     serving = [each for each in pools if each.base_digest == own.base_digest]
     pool = next((each for each in serving if each.id == alias.pool_id), next(iter(serving), None))
     if pool is None:
-        raise Unfit("no pool that the project may use serves its base model")
+        raise BadTarget("no pool that the project may use serves its base model")
     return _pinned(pool, own, _treatment(alias.treatment, target))
 
 
 async def _own(conn: Connection, project_id: str, name: str, version: int | None, *, lock: bool) -> arms.OwnVersion:
     """Return a version of the project's own adapter.
 
-    Raises Unfit: when the project has no such version, it is not ready, or the adapter belongs to another project.
+    Raises BadTarget: when the project has no such version, it is not ready, or the adapter belongs to another project.
     """
     found = await arms.find_own(conn, project_id, name, version)
     if found is not None and (not lock or await arms.keep_own(conn, found)):
         return found
     if await arms.is_shared(conn, project_id, name):
-        raise Unfit(f"the adapter '{name}' belongs to another project, which may change it while the experiment runs")
+        raise BadTarget(
+            f"the adapter '{name}' belongs to another project, which may change it while the experiment runs"
+        )
     what = f"the adapter '{name}'" if version is None else f"version {version} of the adapter '{name}'"
-    raise Unfit(f"{what} is not there or not ready")
+    raise BadTarget(f"{what} is not there or not ready")
 
 
 def _pinned(pool: UsablePool, own: arms.OwnVersion | None, treatment: Treatment | None) -> PinnedArm:

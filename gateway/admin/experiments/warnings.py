@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from gateway.admin.experiments.targets import Unfit, resolve_each, unfit
+from gateway.admin.experiments.targets import BadTarget, not_ready_error, resolve_each
 from gateway.admin.experiments.wire import ExperimentWarning
 from gateway.db.experiments import arms, experiments, layers
 from gateway.db.experiments.arms import PinnedArm
@@ -28,11 +28,11 @@ async def find_warnings(conn: Connection, organization_id: str, row: ExperimentR
     defined = row.definition
     if row.state == "draft":
         found = await resolve_each(conn, organization_id, row.project_id, defined)
-        pinned = [None if isinstance(each, Unfit) else each for each in found]
+        pinned = [None if isinstance(each, BadTarget) else each for each in found]
         faults = [
-            _warning(unfit(place, name, target.model, str(each)))
+            _warning(not_ready_error(place, name, target.model, str(each)))
             for each, (place, name, target) in zip(found, defined.targets, strict=True)
-            if isinstance(each, Unfit)
+            if isinstance(each, BadTarget)
         ]
         return [*await _held(conn, row), *await _full(conn, row), *faults, *_alike(defined, pinned)]
     if row.state in ("running", "paused"):

@@ -389,7 +389,7 @@ async def _check_adapters(
         return
     fits = Fits(lambda: services.store, services.lifecycle.bounds.max_rank)
     try:
-        unfit = await fits.unfit(conn, pool, settings, Path(known.folder), known.base_digest)
+        unfit = await fits.misfits(conn, pool, settings, Path(known.folder), known.base_digest)
     except (OSError, UnsupportedModel, ValueError):  # not on this machine, or another model by now
         return
     if unfit:

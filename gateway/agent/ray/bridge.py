@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.agent.commands import engine_environ
 from gateway.agent.launcher import CannotReach
-from gateway.agent.ray.messages import Answer, Answered, Away, Call, Called, Connected, Setup
+from gateway.agent.ray.messages import Answer, Call, Connected, NumberedAnswer, NumberedCall, Setup, Unreachable
 from gateway.support.process import die_with_parent, open_log
 
 CONNECT_S = 30.0
@@ -68,7 +68,7 @@ class Bridge:
             async with asyncio.timeout(CONNECT_S):
                 answer = await connected
             if not isinstance(answer, Connected):
-                raise CannotReach(answer.why if isinstance(answer, Away) else "its driver said nothing")
+                raise CannotReach(answer.why if isinstance(answer, Unreachable) else "its driver said nothing")
             self.num_nodes = answer.num_nodes
             self._process = process
             working = asyncio.create_task(work())
@@ -101,20 +101,20 @@ class Bridge:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
-            process.stdin.write(msgspec.json.encode(Called(number, call)) + b"\n")
+            process.stdin.write(msgspec.json.encode(NumberedCall(number, call)) + b"\n")
             async with asyncio.timeout(seconds):
                 found = await answer
         except (TimeoutError, OSError):
             raise CannotReach(f"the Ray cluster did not answer within {seconds:g} s") from None
         finally:
             self._waiting.pop(number, None)
-        if isinstance(found, Away):
+        if isinstance(found, Unreachable):
             raise CannotReach(found.why)
         return found
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        decoder = msgspec.json.Decoder(Answered)
+        decoder = msgspec.json.Decoder(NumberedAnswer)
         async for line in process.stdout:
             said = decoder.decode(line)
             waiting = self._waiting.get(said.number)
@@ -125,4 +125,4 @@ class Bridge:
     def _fail_all(self) -> None:
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_result(Away("the connection to the Ray cluster was lost"))
+                waiting.set_result(Unreachable("the connection to the Ray cluster was lost"))

@@ -18,22 +18,22 @@ import msgspec
 from gateway.agent.launcher import Ask, CannotStart, Engine
 from gateway.agent.ray.messages import (
     Answer,
-    Answered,
-    Away,
     Call,
-    Called,
+    ClusterState,
     Connected,
     Done,
     Forget,
     Go,
     Look,
+    NumberedAnswer,
+    NumberedCall,
     Offer,
     Offered,
-    Picture,
     Refused,
     Setup,
     Started,
     Stop,
+    Unreachable,
     Waits,
 )
 from gateway.agent.ray.resources import (
@@ -151,11 +151,11 @@ class Driver:
         except CannotStart as refusal:
             return Refused(str(refusal))
         except Exception as error:  # whatever it is: no call stays without an answer
-            return Away(f"the Ray cluster does not answer: {in_a_line(error)}")
+            return Unreachable(f"the Ray cluster does not answer: {in_a_line(error)}")
 
     # what there is
 
-    async def _look(self, public_keys: list[str], kept: list[str] | None) -> Picture:
+    async def _look(self, public_keys: list[str], kept: list[str] | None) -> ClusterState:
         seated = set(self._seats)  # those that `kept` can know of
         self._nodes = nodes_of(await asyncio.to_thread(ray.nodes))
         alive = {each.id for each in self._nodes}
@@ -178,7 +178,7 @@ class Driver:
         ended = {each.replica_id: each for sight in lookouts.values() for each in sight.ended}
         ended |= {each.replica_id: each for id, sight in seats.items() for each in sight.ended if each.replica_id == id}
         nodes = sorted((each.shown() for each in self._nodes), key=lambda each: each.address)
-        return Picture(sorted(engines, key=lambda each: each.generation), list(ended.values()), nodes)
+        return ClusterState(sorted(engines, key=lambda each: each.generation), list(ended.values()), nodes)
 
     async def _sight(self, supervisor: Any, public_keys: list[str], seconds: float) -> Sight:
         """Ask a supervisor for its engines.
@@ -286,7 +286,7 @@ class Driver:
         node_id = self._engine_nodes.get((call.engine.replica_id, call.engine.generation))
         watcher = self._watchers().get(node_id or "")
         if watcher is None:
-            return Away("the node of the engine is not in the Ray cluster")
+            return Unreachable("the node of the engine is not in the Ray cluster")
         await _within(call.grace_s + STOP_EXTRA_S, watcher.stop.remote(call.engine, call.grace_s))
         return Done()
 
@@ -344,10 +344,10 @@ async def serve(setup: Setup, answers: int) -> int:
     """Connect, and serve until stdin ends; return the exit code. answers: the descriptor that gets the lines."""
 
     def say(number: int, answer: Answer) -> None:
-        os.write(answers, msgspec.json.encode(Answered(number, answer)) + b"\n")
+        os.write(answers, msgspec.json.encode(NumberedAnswer(number, answer)) + b"\n")
 
     if MISSING:
-        say(0, Away(f"Ray is not installed ({MISSING}): pip install 'lorikeet-serving[ray]'"))
+        say(0, Unreachable(f"Ray is not installed ({MISSING}): pip install 'lorikeet-serving[ray]'"))
         return os.EX_CONFIG
     driver = Driver(setup)
     try:
@@ -355,14 +355,14 @@ async def serve(setup: Setup, answers: int) -> int:
     except (
         Exception
     ) as error:  # whatever Ray raises: a wrong version is a RuntimeError, an absent cluster a ConnectionError
-        say(0, Away(f"the Ray cluster ({setup.address}) cannot be reached: {in_a_line(error)}"))
+        say(0, Unreachable(f"the Ray cluster ({setup.address}) cannot be reached: {in_a_line(error)}"))
         return os.EX_TEMPFAIL
     say(0, Connected(num_nodes))
     calls = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(calls), sys.stdin)
-    decoder, tasks = msgspec.json.Decoder(Called), set[asyncio.Task[None]]()
+    decoder, tasks = msgspec.json.Decoder(NumberedCall), set[asyncio.Task[None]]()
 
-    async def do(called: Called) -> None:
+    async def do(called: NumberedCall) -> None:
         say(called.number, await driver.do(called.call))
 
     async for line in calls:

@@ -14,13 +14,13 @@ from engine.version import VERSION
 from gateway.agent.launcher import Ask, Begin, CannotReach, CannotStart, Ended, Engine, NotYet
 from gateway.agent.ray.bridge import Bridge
 from gateway.agent.ray.messages import (
+    ClusterState,
     Done,
     Forget,
     Go,
     Look,
     Offer,
     Offered,
-    Picture,
     Refused,
     Setup,
     Started,
@@ -191,7 +191,7 @@ class RayLauncher:
         self._tried.clear()
         is_held = asyncio.get_running_loop().time() < self._kept_until_s
         picture = await self._bridge.call(Look(self._public_keys, self._kept if is_held else None), LOOK_S)
-        assert isinstance(picture, Picture)
+        assert isinstance(picture, ClusterState)
         engines: dict[str, Engine] = {}
         for engine in picture.engines:
             if engine.pid is None and engine.replica_id in self._tried:

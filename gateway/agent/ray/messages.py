@@ -63,12 +63,12 @@ Call = Look | Offer | Go | Stop | Forget
 
 
 class Connected(msgspec.Struct, frozen=True, tag=True):
-    """The driver is connected to the cluster."""
+    """The reply that the driver is connected to the cluster."""
 
     num_nodes: int
 
 
-class Picture(msgspec.Struct, frozen=True, tag=True):
+class ClusterState(msgspec.Struct, frozen=True, tag=True):
     """The reply with the present engines and nodes of the cluster."""
 
     engines: list[Engine]
@@ -80,54 +80,54 @@ class Picture(msgspec.Struct, frozen=True, tag=True):
 
 
 class Offered(msgspec.Struct, frozen=True, tag=True):
-    """The reply with a spot; None if an engine of the replica lives already."""
+    """The reply with a spot for an engine; None if an engine of the replica lives already."""
 
     spot: Spot | None
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
-    """The engine that was started, if one was."""
+    """The reply with the engine that was started; None if none was."""
 
     engine: Engine | None
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """The reply that a command was carried out."""
+    """The reply that a command without a result was carried out."""
 
 
 class Waits(msgspec.Struct, frozen=True, tag=True):
-    """The reply that no node has room now. is_full: True if there are suitable nodes without room."""
+    """The reply that no node has room for the engine now. is_full: True if there are suitable nodes without room."""
 
     why: str
     is_full: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The node cannot start the engine."""
+    """The reply that the node cannot start the engine."""
 
     why: str
 
 
-class Away(msgspec.Struct, frozen=True, tag=True):
-    """The reply that the cluster, or the node concerned, does not answer."""
+class Unreachable(msgspec.Struct, frozen=True, tag=True):
+    """The reply that the cluster, or the node in question, does not answer."""
 
     why: str
 
 
-Answer = Connected | Picture | Offered | Started | Done | Waits | Refused | Away
+Answer = Connected | ClusterState | Offered | Started | Done | Waits | Refused | Unreachable
 
 
-class Called(msgspec.Struct, frozen=True):
-    """A line to the driver."""
+class NumberedCall(msgspec.Struct, frozen=True):
+    """A line to the driver: a call and its number."""
 
     number: int
     call: Call
 
 
-class Answered(msgspec.Struct, frozen=True):
-    """A line of the driver.
+class NumberedAnswer(msgspec.Struct, frozen=True):
+    """A line from the driver: an answer, and the number of the call that it answers.
 
-    number: the number of the call; 0 if nobody called: the driver has connected, or it cannot.
+    The number is 0 where nobody called: the driver has connected, or cannot connect.
     """
 
     number: int

@@ -17,7 +17,7 @@ from adapters.ref import digest_of
 from gateway.backends.base import Capabilities, Feature, Model
 from gateway.backends.foreign.reply import Event
 from gateway.backends.foreign.server import Proof, Server
-from gateway.backends.foreign.versions import Tried
+from gateway.backends.foreign.versions import VersionRange
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import ForeignSettings
 
@@ -138,7 +138,7 @@ class Driver(Protocol):
     """True where requests of this pool hold token ids, and replies too; else both are text."""
 
     @property
-    def tried(self) -> Tried | None:
+    def tested(self) -> VersionRange | None:
         """The versions of the server with which the driver was tried; None if the server's kind has no versions."""
 
     @property

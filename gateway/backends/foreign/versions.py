@@ -20,8 +20,8 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
-class Tried(msgspec.Struct, frozen=True):
-    """The versions of one kind of server with which its driver was tried, and how a server reports its own."""
+class VersionRange(msgspec.Struct, frozen=True):
+    """The versions of one kind of server with which its driver was tested, and where a server reports its own."""
 
     path: str
     """The path of a reply that is a JSON object."""
@@ -33,7 +33,7 @@ class Tried(msgspec.Struct, frozen=True):
     """The newest version, as far as its numbers go: (0, 32) stands for all of 0.32. () where builds come daily."""
 
     def note(self, version: str) -> str:
-        """Return a sentence about a version that is not one of these; "" for one of them, or where it has no number."""
+        """Return a sentence about a version outside of this range; "" for one within, or one without a number."""
         found = tuple(int(each[:9]) for each in re.findall(r"\d+", version))
         is_known = self.least <= found[: len(self.least)] and found[: len(self.last)] <= self.last
         if not any(found) or is_known:
@@ -45,16 +45,16 @@ class Tried(msgspec.Struct, frozen=True):
         return f"{least} to {last}" if last else f"{least} and later"
 
 
-async def version_of(server: Server, tried: Tried) -> str | None:
-    """Return the version that a server says that it has; "" where it says none, None where it could not be asked."""
+async def version_of(server: Server, tested: VersionRange) -> str | None:
+    """Return the version that a server reports; "" where it reports none, None where it could not be asked."""
     try:
-        reply = await server.whole("GET", tried.path, within_s=VERSION_WITHIN_S)
+        reply = await server.whole("GET", tested.path, within_s=VERSION_WITHIN_S)
     except ServerGone:
         return None
     if reply.status != OK:
         return "" if reply.status == NOT_FOUND else None
     try:
-        text = _decode_text(_decode(reply.body)[tried.field])
+        text = _decode_text(_decode(reply.body)[tested.field])
     except (KeyError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     return "".join(each for each in text[:MAX_VERSION_CHARS] if each.isprintable())

@@ -69,8 +69,8 @@ class Link(msgspec.Struct, frozen=True):
     hash: bytes
 
 
-class Broken(msgspec.Struct, frozen=True):
-    """The first place where the chain does not hold."""
+class ChainBreak(msgspec.Struct, frozen=True):
+    """The first row of the audit log at which the chain of hashes does not hold."""
 
     sequence: int
     id: str | None
@@ -83,7 +83,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     head: Link
     """The last good link."""
-    broken: Broken | None
+    broken: ChainBreak | None
 
 
 def chain_hash(row: AuditRow) -> bytes:
@@ -94,15 +94,15 @@ def chain_hash(row: AuditRow) -> bytes:
     return hashlib.sha256(row.previous_hash + msgspec.json.encode(list(columns.values()))).digest()
 
 
-def check_link(before: Link, row: AuditRow) -> Broken | None:
+def check_link(before: Link, row: AuditRow) -> ChainBreak | None:
     """Check whether a row follows `before` in an unbroken chain."""
     expected = before.sequence + 1
     if row.sequence != expected:
-        return Broken(expected, None, f"row {expected} is missing")
+        return ChainBreak(expected, None, f"row {expected} is missing")
     if row.previous_hash != before.hash:
-        return Broken(row.sequence, row.id, "it does not follow the row before it")
+        return ChainBreak(row.sequence, row.id, "it does not follow the row before it")
     if row.hash != chain_hash(row):
-        return Broken(row.sequence, row.id, "its content does not match its hash")
+        return ChainBreak(row.sequence, row.id, "its content does not match its hash")
     return None
 
 
@@ -180,7 +180,9 @@ async def verify(conn: Connection, organization_id: str) -> Verdict:
             at = Link(row.sequence, row.hash)
         head = await conn.fetchrow(_HEAD, organization_id)
     if (head["sequence"], head["hash"]) != (at.sequence, at.hash) if head else at.sequence:
-        return Verdict(at, Broken(at.sequence + 1, None, f"row {at.sequence + 1} is missing, or the head was changed"))
+        return Verdict(
+            at, ChainBreak(at.sequence + 1, None, f"row {at.sequence + 1} is missing, or the head was changed")
+        )
     return Verdict(at, None)
 
 

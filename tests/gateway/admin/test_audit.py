@@ -213,7 +213,7 @@ async def chain(database: Database) -> str:
     return organization
 
 
-async def verdict(database: Database, organization_id: str) -> audit.Broken | None:
+async def verdict(database: Database, organization_id: str) -> audit.ChainBreak | None:
     async with database.acquire() as conn:
         return (await audit.verify(conn, organization_id)).broken
 

@@ -42,15 +42,15 @@ class DriverChoice:
 
     async def check_version(self, server: Server, *, is_new: bool) -> None:
         """Ask the server for its version, where that is due. is_new: whether it did not answer until now."""
-        tried = self._own.tried
-        if tried is None or not (is_new or time.monotonic() >= self._due_s):
+        tested = self._own.tested
+        if tested is None or not (is_new or time.monotonic() >= self._due_s):
             return
-        found = await version_of(server, tried)
+        found = await version_of(server, tested)
         if found is None and not is_new:
             return  # it stays what it was, and is asked again with its condition
         self.version = found or ""
         self._due_s = time.monotonic() + VERSION_EVERY_S
-        note = tried.note(self.version)
+        note = tested.note(self.version)
         self.driver = (self._own.generic or self._own) if note else self._own
         note += self._how_it_is_used() if note else ""
         if note and note != self.note:

@@ -15,7 +15,7 @@ from gateway.backends.foreign.driver import MAX_CHOICES, AdapterWay, Framing, Po
 from gateway.backends.foreign.drivers.openai import FEATURES, OpenAIDriver
 from gateway.backends.foreign.drivers.openai_chunks import ChunkReader
 from gateway.backends.foreign.server import Server
-from gateway.backends.foreign.versions import Tried
+from gateway.backends.foreign.versions import VersionRange
 from gateway.backends.generation import Generation
 
 Inspect = Callable[[Server, float], Awaitable[ServerInfo]]
@@ -34,7 +34,7 @@ class GenericDriver:
     """The `Driver` of a version that was not tried."""
 
     framing: Framing = "events"
-    tried: Tried | None = None
+    tested: VersionRange | None = None
     generic = None
     separates_caches = False
     takes_ids = False

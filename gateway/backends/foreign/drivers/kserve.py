@@ -20,7 +20,7 @@ from gateway.backends.foreign.drivers.kserve_adapters import KserveAdapters, ada
 from gateway.backends.foreign.errors import text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
-from gateway.backends.foreign.versions import Tried
+from gateway.backends.foreign.versions import VersionRange
 from gateway.backends.generation import Generation
 from gateway.text.conversation import Conversation
 
@@ -77,7 +77,7 @@ class KserveDriver:
 
     framing: Framing = "events"
     max_choices = 1
-    tried: Tried | None = Tried("/v2", "version", (2, 51), (2, 73))
+    tested: VersionRange | None = VersionRange("/v2", "version", (2, 51), (2, 73))
     separates_caches = False
     takes_ids = False
 

@@ -37,7 +37,7 @@ from gateway.backends.foreign.drivers.openai_chunks import ChunkReader
 from gateway.backends.foreign.errors import NO_ERROR, check_event, text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
-from gateway.backends.foreign.versions import NOT_FOUND, OK, Tried
+from gateway.backends.foreign.versions import NOT_FOUND, OK, VersionRange
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import MAX_LEN, UNKNOWN_LEN
 
@@ -113,7 +113,7 @@ class LlamaCppDriver:
 
     framing: Framing = "events"
     max_choices = MAX_CHOICES
-    tried: Tried | None = Tried("/props", "build_info", (6900,))
+    tested: VersionRange | None = VersionRange("/props", "build_info", (6900,))
     separates_caches = False
     takes_ids = False
 

@@ -13,4 +13,4 @@ class LorikeetDriver(VllmDriver):
     """The `Driver` of another Lorikeet, which has vLLM's fields but for the salt, and refuses unknown fields."""
 
     separates_caches = False
-    tried = None
+    tested = None

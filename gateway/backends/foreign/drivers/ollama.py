@@ -25,7 +25,7 @@ from gateway.backends.foreign.reply import (
     not_listed,
 )
 from gateway.backends.foreign.server import Server
-from gateway.backends.foreign.versions import Tried
+from gateway.backends.foreign.versions import VersionRange
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import UNKNOWN_LEN
 
@@ -76,7 +76,7 @@ class OllamaDriver:
     takes_ids = False
     framing: Framing = "lines"
     max_choices = 1
-    tried: Tried | None = Tried("/api/version", "version", (0, 5), (0, 12))
+    tested: VersionRange | None = VersionRange("/api/version", "version", (0, 5), (0, 12))
     separates_caches = False
 
     def __init__(self, pooled: Pooled) -> None:

@@ -18,7 +18,7 @@ from gateway.backends.foreign.drivers.openai_chunks import ChunkReader
 from gateway.backends.foreign.errors import text_of
 from gateway.backends.foreign.reply import BadReply, ServerRefused, not_listed
 from gateway.backends.foreign.server import Reply, Server
-from gateway.backends.foreign.versions import Tried
+from gateway.backends.foreign.versions import VersionRange
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import MAX_LEN
 from gateway.text.conversation import Message
@@ -51,7 +51,7 @@ class OpenAIDriver:
 
     framing: Framing = "events"
     max_choices = MAX_CHOICES
-    tried: Tried | None = None
+    tested: VersionRange | None = None
     takes_ids = False
     adapters: AdapterWay | None = None
     generic = None

@@ -28,7 +28,7 @@ from gateway.backends.foreign.drivers.vllm import OF_TEXT, cache_salt_of, extra_
 from gateway.backends.foreign.errors import NO_ERROR, text_of
 from gateway.backends.foreign.reply import BadReply, Event, Part, ReportedUsage, ServerRefused
 from gateway.backends.foreign.server import Server
-from gateway.backends.foreign.versions import Tried
+from gateway.backends.foreign.versions import VersionRange
 from gateway.backends.generation import Generation
 
 OF_IDS: frozenset[Feature] = frozenset(
@@ -84,7 +84,7 @@ class SglangDriver:
 
     framing: Framing = "events"
     max_choices = 1
-    tried: Tried | None = Tried("/get_server_info", "version", (0, 5, 4), (0, 5, 23))
+    tested: VersionRange | None = VersionRange("/get_server_info", "version", (0, 5, 4), (0, 5, 23))
     separates_caches = True
 
     def __init__(self, pooled: Pooled) -> None:

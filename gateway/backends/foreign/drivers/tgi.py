@@ -14,7 +14,7 @@ from gateway.backends.foreign.drivers.openai import OpenAIDriver
 from gateway.backends.foreign.errors import text_of
 from gateway.backends.foreign.reply import BadReply, ServerRefused
 from gateway.backends.foreign.server import Server
-from gateway.backends.foreign.versions import Tried
+from gateway.backends.foreign.versions import VersionRange
 from gateway.backends.generation import Generation
 from gateway.domain.pools.foreign_settings import MAX_LEN
 
@@ -37,7 +37,7 @@ class TgiDriver:
 
     framing: Framing = "events"
     max_choices = 1
-    tried: Tried | None = Tried("/info", "version", (3, 0), (3, 3))
+    tested: VersionRange | None = VersionRange("/info", "version", (3, 0), (3, 3))
     takes_ids = False
     adapters = None
     generic = None  # it is asked by OpenAI's protocol as it is

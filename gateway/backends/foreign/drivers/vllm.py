@@ -34,7 +34,7 @@ from gateway.backends.foreign.drivers.vllm_adapters import VllmAdapters
 from gateway.backends.foreign.errors import NO_ERROR, check_event
 from gateway.backends.foreign.reply import AnotherModel, BadReply, Event, Part
 from gateway.backends.foreign.server import Server
-from gateway.backends.foreign.versions import Tried
+from gateway.backends.foreign.versions import VersionRange
 from gateway.backends.generation import Generation
 
 SAMPLING: frozenset[Feature] = frozenset({"seed", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"})
@@ -76,7 +76,7 @@ class VllmDriver:
 
     framing: Framing = "events"
     max_choices = MAX_CHOICES
-    tried: Tried | None = Tried("/version", "version", (0, 11), (0, 32))
+    tested: VersionRange | None = VersionRange("/version", "version", (0, 11), (0, 32))
     separates_caches = True
 
     def __init__(self, pooled: Pooled) -> None:

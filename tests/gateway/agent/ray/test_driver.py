@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.agent.launcher import Ask, Engine
-from gateway.agent.ray.messages import Away, Go, Look, Offer, Picture, Setup, Started, Waits
+from gateway.agent.ray.messages import ClusterState, Go, Look, Offer, Setup, Started, Unreachable, Waits
 
 pytest.importorskip("ray")
 from gateway.agent.ray import driver as drivers
@@ -68,7 +68,7 @@ def driver_of(seat: Seat) -> Any:
 
 async def seen(driver: Any) -> list[Engine]:
     picture = await driver.do(Look([], None))
-    assert isinstance(picture, Picture), picture
+    assert isinstance(picture, ClusterState), picture
     return picture.engines
 
 
@@ -108,7 +108,7 @@ async def test_an_engine_that_starts_while_its_node_is_looked_at_is_not_missed(n
 async def test_a_call_that_goes_wrong_is_answered(nodes: list[dict[str, Any]]) -> None:
     driver = driver_of(Seat())
     del driver._seat_nodes
-    assert isinstance(await driver.do(Look([], None)), Away)
+    assert isinstance(await driver.do(Look([], None)), Unreachable)
 
 
 async def test_a_replica_that_waits_and_takes_other_resources_by_now_gets_another_seat(

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.agent.launcher import Ask, Engine, Spec, Spot
 from gateway.agent.ray.launcher import RayLauncher
-from gateway.agent.ray.messages import Go, Look, Offer, Offered, Picture, Started
+from gateway.agent.ray.messages import ClusterState, Go, Look, Offer, Offered, Started
 from gateway.settings import Settings
 
 ENGINE = Engine("r", 1, "tcp://127.0.0.1:1", 2)
@@ -26,7 +26,7 @@ class Cluster:
             self.kept.append(call.kept)
             if self.starts:
                 await self.launcher.start(Ask("r", 1, "", ""), begin)
-            return Picture([], [], [])
+            return ClusterState([], [], [])
         if isinstance(call, Offer):
             return Offered(Spot(ENGINE.address, ENGINE.address))
         assert isinstance(call, Go)

@@ -18,7 +18,7 @@ from gateway.backends.foreign.driver import Pooled
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.drivers.openai import FEATURES
 from gateway.backends.foreign.model import OpaqueModel
-from gateway.backends.foreign.versions import Tried
+from gateway.backends.foreign.versions import VersionRange
 from gateway.backends.generation import Generation
 from gateway.backends.pool import PoolRevision, Replica
 from gateway.domain.errors import InvalidRequest, Overloaded
@@ -37,8 +37,8 @@ WITH_ADAPTERS = msgspec.structs.replace(FAST, adapter_folder=FOLDER)
 DIGEST = "d" * 64
 UNTRIED = {"version": "0.99.0"}
 
-VLLM = Tried("/version", "version", (0, 11), (0, 32))
-BUILDS = Tried("/props", "build_info", (6900,))
+VLLM = VersionRange("/version", "version", (0, 11), (0, 32))
+BUILDS = VersionRange("/props", "build_info", (6900,))
 
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.32.9+cpu", "0.20.1.dev3", "", "unknown"])
@@ -198,7 +198,7 @@ async def test_a_pool_with_one_such_server_is_asked_for_text_at_all_of_them(mode
 async def test_every_such_server_with_openais_routes_is_asked_by_these(driver: Driver) -> None:
     dialect = DIALECTS[driver]
     async with fake_server() as server:
-        tried = driver_of(driver, Pooled(OpaqueModel("f" * 64, FAST), FAST, has_tokenizer=False)).tried
+        tried = driver_of(driver, Pooled(OpaqueModel("f" * 64, FAST), FAST, has_tokenizer=False)).tested
         assert tried is not None
         version = {tried.path: dialect.facts.get(tried.path, {}) | {tried.field: "0.0.1"}}
         server.facts = dialect.facts | version | {"/lora-adapters": []}
@@ -216,7 +216,7 @@ async def test_one_without_a_generic_protocol_is_asked_by_its_own_without_adapte
     pooled = Pooled(OpaqueModel("f" * 64, settings), settings, has_tokenizer=False, content=_no_content)
     assert driver_of(driver, pooled).adapters is not None
     async with fake_server() as server:
-        tried = driver_of(driver, pooled).tried
+        tried = driver_of(driver, pooled).tested
         assert tried is not None
         server.facts = dialect.facts | {tried.path: {tried.field: "99.0"}}
         server.answer = sending_all(dialect.saying("well"))
