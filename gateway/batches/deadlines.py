@@ -1,6 +1,7 @@
-"""Finds deadlines in danger: the rest of each batch, served one after the other at the pace that the pool has.
+"""Finds batches that may miss their deadlines, by the work that is left of each and the pace of the pool.
 
-Work counts in tokens, a completion's twice. Knows neither lines nor engines.
+Batches are taken to be served one after the other. Work counts in tokens, a completion's twice. Knows neither lines nor
+engines.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 URGENT_S = 3600.0
-"""Seconds of rest below which deadlines go before turns. Lines in flight, and a pace that falls, take less."""
+"""Seconds of slack below which deadlines go before turns: lines in flight, or a falling pace, take less."""
 
 HOPELESS = 1.5
-"""A batch is hopeless that needs HOPELESS times as long as it has, and URGENT_S more: nobody waits for it. One that is
-late by less may be in time yet, since the pace is only measured."""
+"""The multiple of the time to its deadline beyond which a batch's work makes the batch hopeless.
+
+A batch is hopeless that needs HOPELESS times as long as it has, and URGENT_S more: nobody waits for it. One that is
+late by less may be in time yet, since the pace is only measured.
+"""
 
 WINDOW_S, WINDOW_LINES = 300.0, 32
 """The pace is that of the last seconds, or of the last lines if they took longer."""
 
 ENOUGH_LINES = 8
-"""Lines from which the pace is known."""
+"""The number of ended lines from which the pace counts as known."""
 
 
 class Backlog(NamedTuple):
@@ -35,9 +39,10 @@ class Backlog(NamedTuple):
 
 
 def find_late(backlogs: Iterable[tuple[Backlog, T]], work_per_s: float, now_s: float) -> tuple[bool, list[T]]:
-    """Tell whether a batch could rest for less than URGENT_S, and return what comes with those that are hopeless.
+    """Tell whether a batch has less slack than URGENT_S, and return the batches that are hopeless.
 
-    Batches are served by their deadlines, which keeps all of them where any order does (Liu and Layland, 1973).
+    A backlog comes with something that names its batch, which is returned. Batches are served by their deadlines, which
+    keeps all of them where any order does (Liu and Layland, 1973).
     """
     is_urgent, needed_s = False, 0.0
     hopeless: list[T] = []
@@ -60,7 +65,7 @@ class Pace:
         self._work = 0.0
 
     def begin(self, now_s: float) -> None:
-        """Begin anew, after a time without lines in flight."""
+        """Forget the pace, after a time without lines in flight."""
         self._ended.clear()
         self._since_s, self._work = now_s, 0.0
 
@@ -80,5 +85,5 @@ class Pace:
 
     @property
     def work_per_line(self) -> float:
-        """Return the work of a line on the average, of 1 token while it is not known."""
+        """The mean work of a line in tokens; 1 while it is not known."""
         return self._work / len(self._ended) if self._ended and self._work > 0 else 1.0

@@ -1,4 +1,4 @@
-"""Takes batches that nobody works on, keeps their leases while they are worked on, and lets them go."""
+"""Takes batches that no gateway works on, renews their leases while this gateway does, and gives them back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NONE = Standing(0, 0)
 
 POLL_S = 1.0
 RENEW_S = 0.8
-"""The least seconds between two renewals of leases: the dispatcher may be woken more often than each POLL_S."""
+"""The least seconds between two renewals of leases: the dispatcher may be woken more often."""
 MAX_CHECKED, MAX_BATCHES, MAX_ENDING = 2, 16, 4
 """The most batches whose file a gateway checks, whose lines it runs and whose files it writes at once. None of these
 keeps places of another: large files, which take long to check and to write, hold up nobody's lines."""
@@ -48,16 +48,16 @@ STAGES: dict[Stage, tuple[int, tuple[str, ...]]] = {
     "running": (MAX_BATCHES, db.RUN),
     "checking": (MAX_CHECKED, db.CHECKED),
 }
-"""The places of each stage, and the statuses of its batches."""
+"""For each stage of a batch, the number of batches that a gateway works on at once, and their statuses."""
 
 SLICE_S = 10.0
 """Seconds after which a batch gives its place to one of a project that has fewer at work."""
 
 QUEUE_S = 10.0
-"""The seconds between two looks at the batches that wait for a gateway."""
+"""Seconds between two reads of the batches that wait for a gateway."""
 
 AGAIN_S = 10.0
-"""Seconds after which a batch that cannot go on now is tried again."""
+"""Seconds after which a batch that cannot continue now is tried again."""
 
 
 TOO_LATE = Verdict(
@@ -101,7 +101,7 @@ class Dispatcher:
         self._polling.start()
 
     async def stop(self) -> None:
-        """Let all batches go. Their running lines are aborted, and begun anew by another gateway."""
+        """Give up all batches. Their running lines are aborted, and begun anew by another gateway."""
         await self._polling.stop()
         tasks = [work.task for work in self._working.values() if work.task is not None]
         for task in tasks:
@@ -109,7 +109,7 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _poll(self) -> None:
-        """Renew the leases, and take what nobody works on."""
+        """Renew the leases of this gateway's batches, and take batches that no gateway works on."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._renewed_s >= RENEW_S:
             self._renewed_s = now_s
@@ -153,7 +153,7 @@ class Dispatcher:
             self._tools.feed.share(charged, tags)
 
     async def _look_at_queue(self) -> None:
-        """Have the feed know what waits for a gateway, which may put deadlines in danger."""
+        """Tell the feed which batches wait for a gateway, since they may put deadlines in danger."""
         async with self._tools.database.acquire() as conn:
             queued = await db.queued_batches(conn)
         now_s = time.monotonic()
@@ -170,7 +170,7 @@ class Dispatcher:
                 work.cancel()
 
     def _interval_s(self) -> float:
-        """Return the seconds until the next look if nothing waits before."""
+        """Return the seconds until the next poll, unless the dispatcher is woken before."""
         return POLL_S if self._working else self._idle_s
 
     async def _work(self, mine: _Work) -> None:
@@ -204,7 +204,7 @@ class Dispatcher:
             log.warning("batch_released_later", batch=batch.id, error=repr(error))
 
     async def _advance(self, work: _Work) -> float | None:
-        """Do the next steps of a batch, as far as it goes.
+        """Do the next steps of a batch, as far as possible.
 
         Return the seconds after which to go on; None if the batch has ended, or another gateway has it.
         """
@@ -317,7 +317,7 @@ def gives_place(
 
 
 def _too_many(limit: Limit, num_tokens: int) -> BatchError:
-    """Return why a batch fails that a limit of enqueued tokens leaves no room for."""
+    """Return the error of a batch whose tokens exceed what a limit of enqueued tokens leaves."""
     whose = "Your organization" if limit.project_id is None else "This project"
     which = "" if limit.model is None else f" for the model '{limit.model}'"
     return BatchError(

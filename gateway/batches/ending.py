@@ -1,6 +1,6 @@
-"""The end of a batch: results of its lines go to the output and the error file.
+"""Ends a batch: writes the results of its lines to the output and the error file, and sets its last status.
 
-Both files are there with the batch's last status, or not at all.
+The files and the status appear together, or not at all.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ DISOWNED_AT_ONCE = 500
 
 
 async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending: str) -> bool:
-    """Write the files of a batch and end it. Return False where it is lost meanwhile.
+    """Write the files of a batch and end it. Return False if another gateway has the batch by then.
 
-    Raises one of `gateway.db.pool.FAILURES`: when the database fails.
-    Raises GatewayError: when files can be neither read nor written.
+    Raises one of `gateway.db.pool.FAILURES`: when the database fails. Raises GatewayError: when files can be neither
+    read nor written.
     """
     output = await tools.output.begin(batch.project_id)
     errors = await tools.output.begin(batch.project_id)

@@ -1,4 +1,4 @@
-"""The number of further lines that the engines want: each heartbeat of an engine gives credit, which a line takes.
+"""Decides which batch may run its next line: each heartbeat of an engine gives credit, and a line takes one.
 
 Projects whose lines wait for the same pool get its credit in turns by the work that each got there
 (`gateway.domain.batches.turns`), however many batches it has, on whatever gateway: gateways share what they charged.
@@ -27,14 +27,17 @@ WAITS_S = 5.0
 from asking again for a while, in which those that are due later must not take its place."""
 
 HOLDS_S = 0.25
-"""Seconds for which a line that got no place holds up those of projects that got more. Batches ask more often than
-that; one that a slow database keeps from it catches up later, and engines do not wait for it."""
+"""Seconds for which a line that got no place keeps back lines of projects that got more.
+
+Batches ask more often than that; one that a slow database keeps from it catches up later, and engines do not wait for
+it.
+"""
 
 TURN_EVERY = 50
-"""The places of which one goes by turns while deadlines go first: no project's batches stand still."""
+"""While deadlines go first, one place in so many goes by turns, so that no project's batches stand still."""
 
 JUDGE_S = 10.0
-"""Seconds between two looks at whether batches are in danger of missing their deadlines."""
+"""Seconds between two checks whether batches are in danger of missing their deadlines."""
 
 
 def base_of(model: str) -> str:
@@ -43,26 +46,26 @@ def base_of(model: str) -> str:
 
 
 def work_of(input_tokens: int, output_tokens: int) -> float:
-    """Return the work of a line."""
+    """Return the work of a line in tokens, a completion's counted twice."""
     return input_tokens + 2.0 * output_tokens
 
 
 class Credited(Protocol):
-    """A pool, as far as lines of batches need it."""
+    """The pool's part that the feed uses: the credit for lines of batches."""
 
     def take_batch_credit(self) -> bool | None:
         """Take credit for one line; False where there is none now, None where the pool's servers know no credit."""
 
 
 ANY = ""
-"""The name under which lines are counted that name no base model: routes and aliases, which may run at any pool."""
+"""The name under which lines that name no base model are counted: routes and aliases, which may run at any pool."""
 
 
 class Asker(msgspec.Struct, eq=False):
-    """A batch that asks for places, kept up to date while its lines run.
+    """A batch that asks for places, updated while its lines run.
 
-    ends_at_s: when it expires, by the clock of the feed. num_left: by base model, or ANY. batch_id: the id by
-    which `Feed.hopeless` names it.
+    ends_at_s: when it expires, by the clock of the feed. num_left: the lines left by base model, or ANY. batch_id: the
+    id by which `Feed.hopeless` names it.
     """
 
     project_id: str
@@ -89,7 +92,10 @@ class Asker(msgspec.Struct, eq=False):
         return self.work_done[name] / num_done if num_done else usual_work
 
     def backlog(self, base: str, usual_work: float) -> Backlog:
-        """Return the work that is left at the pool of a base model. usual_work: as for `work_per_line`."""
+        """Return the work of this batch that is left at the pool of a base model.
+
+        usual_work: as for `work_per_line`.
+        """
         work = sum(self.num_left.get(name, 0) * self.work_per_line(name, usual_work) for name in (base, ANY))
         return Backlog(self.ends_at_s, work)
 
@@ -145,16 +151,16 @@ class _Pool:
         self.num_urgent = 0  # places in a row that went by deadlines
 
     def holding(self, now_s: float) -> Iterator[str]:
-        """Return the projects with a batch that got no place just now."""
+        """Yield the projects with a batch that got no place in the last HOLDS_S seconds."""
         return (asker.project_id for asker, last_s in self.waiting.items() if now_s - last_s <= HOLDS_S)
 
     def forget(self, now_s: float) -> None:
-        """Forget batches that have not asked for a while."""
+        """Forget batches that have not asked for WAITS_S seconds."""
         for asker in [each for each, last_s in self.waiting.items() if now_s - last_s > WAITS_S]:
             del self.waiting[asker]
 
     def judge(self, queued: Sequence[Queued], now_s: float) -> None:
-        """Find out whether deadlines are in danger, by the lines that may run here."""
+        """Determine whether deadlines are in danger at this pool, by the lines that may run here."""
         self.judged_s = now_s
         work_per_s, usual = self.pace.work_per_s(now_s), self.pace.work_per_line
         backlogs = [
@@ -180,7 +186,7 @@ class Feed:
 
     @property
     def hopeless(self) -> set[str]:
-        """Return the batches at work that nobody waits for any more at any pool where they ask."""
+        """The ids of the batches that are too late at every pool where they ask for places."""
         hopeless = {asker.batch_id for pool in self._pools.values() for asker in pool.hopeless}
         return hopeless - {asker.batch_id for pool in self._pools.values() for asker in pool.asked - pool.hopeless}
 
@@ -190,7 +196,7 @@ class Feed:
         return any(pool.is_urgent for pool in self._pools.values())
 
     def take(self, model: str, asker: Asker) -> Place | None:
-        """Take a place for a line of a model, and return what `give` wants back; None where there is none now."""
+        """Take a place for a line of a model; return None where there is none now. The place is returned to `give`."""
         name, now_s = base_of(model), self._clock()
         for each in [name] if name in self._credited else list(self._credited):
             pool = self._pool(each)
@@ -231,7 +237,7 @@ class Feed:
             pool.pace.note(work, self._clock())
 
     def leave(self, asker: Asker) -> None:
-        """Note that a batch begins no more lines: only those that go on asking wait."""
+        """Note that a batch begins no more lines, so that it does not count as waiting."""
         for pool in self._pools.values():
             pool.asked.discard(asker)
             pool.waiting.pop(asker, None)
@@ -246,7 +252,7 @@ class Feed:
         return self._pools[name]
 
     def charged(self) -> list[Charged]:
-        """Return the work that was charged to projects here and is not shared with other gateways."""
+        """Return the work that was charged to projects here and has not been shared with other gateways."""
         now_s = self._clock()
         return [
             Charged(name, project_id, work, asks)
@@ -255,7 +261,10 @@ class Feed:
         ]
 
     def share(self, charged: Sequence[Charged], tags: Iterable[Tag]) -> None:
-        """Take over the tags of projects that all gateways share. charged: what `charged` gave, which they contain."""
+        """Replace the projects' charges by those that all gateways share.
+
+        charged: the result of `charged` that they contain.
+        """
         sent: defaultdict[str, dict[str, tuple[float, bool]]] = defaultdict(dict)
         found: defaultdict[str, list[Tag]] = defaultdict(list)
         for each in charged:
@@ -268,6 +277,6 @@ class Feed:
 
 
 def _is_first(asker: Asker, pool: _Pool) -> bool:
-    """Tell whether no other batch waits that is due earlier, or has hopes where this one has none."""
+    """Tell whether no other batch that waits is due earlier, or has hopes where this one has none."""
     mine = asker in pool.hopeless, asker.ends_at_s
     return all(mine <= (other in pool.hopeless, other.ends_at_s) for other in pool.waiting)

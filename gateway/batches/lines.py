@@ -1,4 +1,4 @@
-"""Lines of an input file, read again when they run: a few pieces of the file are held at a time."""
+"""Reads lines of an input file while they run. A few pieces of the file are cached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from gateway.db.files.parts import PartRow
 from gateway.files.content import PIECE_BYTES, FileContent
 
 MAX_PIECES = 5
-"""The pieces that are held. Lines that are claimed together lie no further apart, unless they are longer than 4 kB."""
+"""The number of cached pieces.
+
+Lines that are claimed together lie no further apart, unless they are longer than 4 kB.
+"""
 
 
 class LineReader:

@@ -32,7 +32,7 @@ _LINE, _FAILED = msgspec.json.Decoder(_CustomId), msgspec.json.Decoder(_Failed)
 
 
 def read_line(line: bytes) -> tuple[str, bytes]:
-    """Return the custom_id and the body of a line that was found good."""
+    """Return the custom_id and the body of a line that has passed the check."""
     found = _LINE.decode(line.removeprefix(b"\xef\xbb\xbf"))
     return found.custom_id, bytes(found.body)
 
@@ -50,7 +50,7 @@ def not_run(id: str, custom_id: str, why: tuple[str, str]) -> bytes:
 
 
 def reason_of(status: int, body: bytes) -> str:
-    """Return the code of the error with which a line was answered, or its type or status; "" where it is none."""
+    """Return the code of the error with which a line was answered, or its type or status; "" for no error."""
     if status < 400:
         return ""
     try:

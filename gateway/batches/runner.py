@@ -1,4 +1,4 @@
-"""The one thing that batches ask of the rooms above: to run a line."""
+"""The interface by which batches have their lines run by the rooms above."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class LineRunner(Protocol):
     async def run(
         self, principal: Principal, endpoint: str, body: bytes, request_id: str, line: BatchLine
     ) -> LineReply:
-        """Answer one line as if its body had come over HTTP. Cancelled, it aborts the line, which nobody is billed for.
+        """Answer one line as if its body had come over HTTP.
+
+        Where the call is cancelled, the line is aborted and nobody is billed for it.
 
         Raises GatewayError: when the line is refused or fails.
         """

@@ -1,4 +1,4 @@
-"""The lines of one batch: begun as the engines want more, and stored with the counts of the batch."""
+"""Runs the lines of one batch: begins them as engines want more, and stores their results with the batch's counts."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ log = structlog.get_logger(__name__)
 
 CLAIM_LINES = 64
 MAX_CLAIMED = 4 * CLAIM_LINES
-"""The most lines that wait for engines which want none now, while lines of other base models run."""
+"""The most claimed lines that wait for engines without credit, while lines of other base models run."""
 
 MAX_FAULTS = 3
-"""Beginnings of a line that end by a fault of ours before the fault is the line's result."""
+"""The number of times that a line is begun and fails by a fault of ours before the fault is its result."""
 
 TICK_S = 0.05
 STORE_EVERY_S = 0.25
@@ -47,13 +47,13 @@ AWAY_S = 0.5
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """No line of the batch can run for some seconds."""
+    """The result that no line of the batch can run for some seconds."""
 
     seconds: float
 
 
 class Lost(Exception):
-    """Another gateway works on the batch, or it was cancelled."""
+    """The error when another gateway works on the batch by now, or it was cancelled."""
 
 
 class RunningLines:
@@ -84,8 +84,8 @@ class RunningLines:
 
         Return "expired" once the batch's time is over, and a `Rest` once the batch has to wait for something else.
 
-        Raises Lost: when another gateway has the batch.
-        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+        Raises Lost: when another gateway has the batch. Raises one of `gateway.db.pool.FAILURES`: when the database
+        fails.
         """
         try:
             while True:
@@ -162,7 +162,7 @@ class RunningLines:
             self._is_exhausted = True
 
     async def _wait_for_database(self, error: Exception) -> None:
-        """Begin no more lines, and let those that run go on: their results are kept until the database takes them."""
+        """Begin no more lines until the database answers; results of running lines are kept until then."""
         log.warning("batch_delayed", batch=self._batch.id, error=repr(error))
         self._rest = self._rest or Rest(0.0)
         await asyncio.sleep(AWAY_S)
@@ -216,7 +216,7 @@ class RunningLines:
         return work
 
     async def _store(self, *, give_back: bool) -> None:
-        """Store the results that came. give_back: have claimed lines that did not run claimed anew."""
+        """Store the results that came. give_back: unclaim the lines that did not run."""
         self._stored_at_s = time.monotonic()
         results, given_back = self._results, self._given_back
         self._results, self._given_back = [], []

@@ -123,7 +123,7 @@ class Batches:
         return BatchPage([self._shown(project_id, row) for row in rows[:limit]], len(rows) > limit)
 
     async def cancel(self, project_id: str, batch_id: str, author: audit.Author) -> Batch | None:
-        """Have a batch end as soon as may be; what was done stays. One that is cancelled already stays so.
+        """Cancel a batch: it ends as soon as possible, and results so far stay. A cancelled batch stays so.
 
         Raises Conflict: when it has ended otherwise, or is about to.
         """
@@ -153,15 +153,15 @@ class Batches:
 
 
 def place_of(project_id: str, batch_id: str, part: str) -> Place:
-    """Return the place of a sealed column of a batch."""
+    """Return the place to which a sealed column of a batch is bound."""
     return Place(project_id, f"batches.{part}", batch_id)
 
 
 def result_place(project_id: str, batch_id: str, number: int) -> Place:
-    """Return the place of the result of a line."""
+    """Return the place to which the sealed result of a line is bound."""
     return Place(project_id, "batch_lines.result", f"{batch_id}/{number}")
 
 
 def ended_time(row: BatchRow, status: str) -> datetime.datetime | None:
-    """Return when a batch ended, if it ended with this status."""
+    """Return when a batch ended with this status; None if it did not."""
     return row.ended_at if row.status == status else None

@@ -1,4 +1,7 @@
-"""An input file through the process that checks it, to rows. The event loop passes bytes on and parses none of them."""
+"""Checks a batch's input file by a separate process (`validator`), and stores its lines as rows.
+
+The event loop passes bytes on and parses none of them.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,7 @@ MAX_LINE_BYTES = 4 << 20
 
 SLICE_BYTES = 1 << 18
 PAUSE_S = 0.01
-"""Seconds of pause after each slice of a file. So the work for a file, which takes some seconds more, delays others in
-this process and in the database for less time at a stretch."""
+"""Seconds of pause after each slice of a file, which spreads out the work in this process and the database."""
 
 
 class CheckerLine(msgspec.Struct, frozen=True):
@@ -48,7 +50,7 @@ _LINE = msgspec.json.Decoder(CheckerLine)
 async def check_file(
     database: Database, batch: LeasedBatch, pieces: AsyncIterator[bytes], *, num_bytes: int, max_line_bytes: int
 ) -> Verdict | None:
-    """Check the input file of a batch and store its lines; None where the batch is lost meanwhile.
+    """Check the input file of a batch and store its lines; return None if another gateway has the batch by then.
 
     Raises RuntimeError: when the process dies.
     """

@@ -24,7 +24,7 @@ MAX_CUSTOM_ID_CHARS = 512
 MAX_MODEL_CHARS = 512
 AT_ONCE = 200
 MEMORY_BYTES = 1 << 30
-"""The address space of the process."""
+"""The limit of the process's address space, in bytes."""
 
 READ_BYTES = 1 << 20
 FIELDS = {"custom_id", "method", "url", "body"}
@@ -72,7 +72,7 @@ class Checker:
         return self._has_too_many or len(self._errors) >= MAX_ERRORS
 
     def take(self, chunk: bytes) -> None:
-        """Check the lines that end in a chunk; hold no more than one line."""
+        """Check the lines that end in a chunk; keep the unfinished rest for the next chunk."""
         self._rest += chunk
         start = 0
         while not self.is_over:
@@ -91,7 +91,7 @@ class Checker:
             self._rest.clear()
 
     def end(self) -> None:
-        """Check the last line, which need not end, and the file as a whole."""
+        """Check the last line, which may lack a newline, and the file as a whole."""
         if self._rest and not self.is_over:
             self._line(bytes(self._rest))
         if not self._num_good and not self._errors:
@@ -128,9 +128,9 @@ class Checker:
             self._flush()
 
     def _checked(self, line: bytes) -> str:
-        """Return the model of a line.
+        """Return the model that a line names.
 
-        Raises BadLine: when it is none of this batch.
+        Raises BadLine: when the line is no request of this batch.
         """
         try:
             line.decode()  # fields are left as they are, and their text unread

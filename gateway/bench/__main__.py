@@ -120,7 +120,7 @@ async def _print_rows(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0 if all requests were answered, 1 if not or the server cannot be measured, 2 for wrong usage."""
+    """Measure the server that the arguments name; return 0 if all requests were answered, 2 for wrong usage, else 1."""
     args = parse_arguments(argv, os.environ)
     try:
         with contextlib.ExitStack() as stack:

@@ -45,7 +45,7 @@ REJECTED, PAUSED = "adapter_rejected", "adapter_uploads_paused"
 
 
 class Run(NamedTuple):
-    """Streams that ran together."""
+    """The number of tokens of streams that ran together, and the seconds that they took."""
 
     num_tokens: int
     seconds: float
@@ -96,7 +96,7 @@ def _client(url: str, key: str) -> httpx.AsyncClient:
 
 
 def write_adapter(folder: Path, config: ModelConfig, num_bytes: int, seed: int) -> Path:
-    """Random weights in fp32 on every projection, of about so many bytes."""
+    """Write an adapter of about num_bytes with random fp32 weights on every projection; return its folder."""
     targets, rng = config.adapter_targets(), np.random.default_rng(seed)
     of_a_rank = 4 * config.num_layers * sum(sum(sizes) for sizes in targets.values())
     rank = max(1, round(num_bytes / of_a_rank))
@@ -124,7 +124,7 @@ def safetensors(tensors: Mapping[str, NDArray[np.float32]]) -> bytes:
 
 
 async def measure_uploads(server: Server, folders: Sequence[Path]) -> dict[str, Any]:
-    """Measure the time from an upload's first byte to the first token of its first answer."""
+    """Measure uploads: return the times from an upload's first byte to the first token of its first answer."""
     seconds = []
     for number, folder in enumerate(folders):
         start_s = time.perf_counter()
@@ -138,7 +138,7 @@ async def measure_uploads(server: Server, folders: Sequence[Path]) -> dict[str, 
 
 
 async def measure_arrivals(server: Server, names: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Measure gaps of running streams while somebody asks for a token of a resident adapter, and of cold ones."""
+    """Measure the gaps of running streams while tokens of a resident adapter, or of cold ones, are asked for."""
     gaps: dict[str, list[float]] = {"resident": [], "cold": []}
     loads: dict[str, list[float]] = {"resident": [], "cold": []}
     for _ in range(rounds):
@@ -192,7 +192,7 @@ def _rate(runs: Sequence[Run]) -> float:
 async def _beside(
     streams: Awaitable[list[Reply]], server: Server, adapters: Sequence[str]
 ) -> tuple[list[Reply], list[Reply]]:
-    """Return the streams' replies, and those that arrived meanwhile: a token of each adapter in turn."""
+    """Run the streams while each adapter is asked for a token in turn; return the streams' replies, and the others."""
     running = asyncio.ensure_future(streams)
     arrived: list[Reply] = []
     while not running.done():
@@ -224,7 +224,7 @@ async def rows(access: dict[str, str], args: argparse.Namespace, folder: Path) -
 
 
 def _spoiled(good: Path, folder: Path) -> Path:
-    """Copy an adapter with NaN as its last weight: the whole file has to be read to find the fault."""
+    """Return a copy of an adapter whose last weight is NaN: the whole file has to be read to find the fault."""
     folder.mkdir()
     (folder / FILES[0]).write_bytes((good / FILES[0]).read_bytes())
     (folder / FILES[1]).write_bytes((good / FILES[1]).read_bytes()[:-4] + np.float32(np.nan).tobytes())
@@ -264,7 +264,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0, or 1 where the server cannot be measured."""
+    """Run the benchmark from the command line; return 0, or 1 where the server cannot be measured."""
     args = parse_arguments(argv)
     try:
         with _site(args) as (access, folder), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -32,7 +32,7 @@ OPEN = ("validating", "in_progress", "finalizing")
 
 
 def lines_of(names: Sequence[str], args: argparse.Namespace) -> list[str]:
-    """Return the lines of a file, sorted by adapter. Each asks for exactly as many tokens."""
+    """Return the lines of a batch file, sorted by adapter. Each line asks for the same number of tokens."""
     found = []
     for number in range(args.lines):
         body = {
@@ -46,7 +46,7 @@ def lines_of(names: Sequence[str], args: argparse.Namespace) -> list[str]:
 
 
 async def seconds_of(api: httpx.AsyncClient, lines: Sequence[str]) -> float:
-    """Return how long the lines of a batch took. Raises Unusable: when a line failed."""
+    """Run a batch of these lines, and return the seconds that it took. Raises Unusable: when a line failed."""
     form = {"file": ("lines.jsonl", "\n".join(lines).encode())}
     file = (await api.post("/files", files=form, data={"purpose": "batch"})).json()
     asked = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}
@@ -63,7 +63,7 @@ async def seconds_of(api: httpx.AsyncClient, lines: Sequence[str]) -> float:
 
 
 async def measured(access: dict[str, str], args: argparse.Namespace, folder: Path) -> float:
-    """Print the rows of all turns; return the ratio of mixed to sorted as the median of the turns."""
+    """Print the rows of all turns; return the median of the turns' ratios of mixed to sorted tokens per second."""
     config = load_model_config(args.model_dir)
     names = [f"a{number}" for number in range(args.adapters)]
     async with Server(access, DEMO_MODEL_NAME) as server:
@@ -104,7 +104,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0, or 1 where the bound is missed or the server cannot be measured."""
+    """Run the benchmark; return 0, or 1 where the bound is missed or the server cannot be measured."""
     args = parse_arguments(argv)
     try:
         with (

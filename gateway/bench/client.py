@@ -18,7 +18,7 @@ class Failed(Exception):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A request of a load."""
+    """One request of a load, before it is sent."""
 
     model: str
     prompt: str
@@ -26,7 +26,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """One complete answer."""
+    """The timed answer to one request."""
 
     num_tokens: int
     num_prompt_tokens: int

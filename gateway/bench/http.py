@@ -33,7 +33,7 @@ class Connection(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     async def again(self) -> Connection:
-        """Return a new connection to the same address.
+        """Open a new connection to the same address.
 
         Raises OSError: when nobody listens there.
         """
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport, as asyncio's protocol asks for."""
+        """Store the transport, as a protocol of asyncio does."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none of its classes
 
     def data_received(self, data: bytes) -> None:

@@ -45,7 +45,7 @@ LIMITS: tuple[tuple[Unit, Window, int], ...] = (
     ("tokens", "month", 10**12),
     ("concurrency", "none", 10**5),
 )
-"""The limits of each tenant: none is reached, all are checked."""
+"""The limits of each tenant, as unit, window and amount: none is reached, all are checked."""
 
 
 class Installation(msgspec.Struct, frozen=True):
@@ -81,13 +81,11 @@ def running(
     gateway: Sequence[str] = ("gateway.cli", "gateway"),
     settings_of: Mapping[str, str] | None = None,
 ) -> Iterator[Installation]:
-    """Start an installation and give it; everything of it is gone when the context is left.
+    """Start an installation, yield it, and remove all of it when the context is left.
 
-    folder: an empty folder that every user can pass through.
-    num_replicas: the number of engines of the only pool.
-    over_tcp: True: the only engine is reached over TCP with keys, as an engine on another machine.
-    gateway: the module that a gateway process runs, with its arguments.
-    settings_of: more variables of gateways.
+    folder: an empty folder that every user can pass through. num_replicas: the number of engines of the only pool.
+    over_tcp: True: the only engine is reached over TCP with keys, as an engine on another machine. gateway: the module
+    that a gateway process runs, with its arguments. settings_of: more variables of gateways.
     """
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=MODEL_NAME)
     settings.run_dir.mkdir(parents=True, exist_ok=True)
@@ -148,7 +146,7 @@ async def _pool(dsn: str, model_dir: Path, endpoints: Sequence[str], public_key:
 
 
 async def _tenants(dsn: str, count: int, with_limits: bool) -> list[str]:
-    """Create projects, count of them, and return a key of each."""
+    """Create `count` projects, and return a key of each."""
     await migrate(dsn)
     keys = []
     async with await Database.connect(dsn) as database, database.acquire() as conn:
@@ -210,6 +208,6 @@ def free_port() -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process, proc(5)."""
+    """Return the seconds of user and system time of a process, by proc(5)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S

@@ -37,7 +37,7 @@ MAX_MORE_MS, MAX_RATIO = 0.3, 1.1
 
 
 async def waits(installations: Sequence[Installation], num_calls: int, rng: random.Random) -> list[list[float]]:
-    """Return how long a client waits for one token by each way, in seconds, asked in turns."""
+    """Ask for one token by each way, in turns; return the seconds that a client waited, a list for each way."""
     connections = [await connect("127.0.0.1", each.ports[0]) for each in installations]
     took_s: list[list[float]] = [[] for _ in installations]
     try:
@@ -108,7 +108,7 @@ async def tokens_us(
 
 @contextmanager
 def pair(folder: Path, args: argparse.Namespace, engine_flags: Sequence[str]) -> Iterator[list[Installation]]:
-    """Run an installation for each way of WAYS, side by side, and give them in that order."""
+    """Run an installation for each way of WAYS, side by side, and yield the installations in that order."""
     with ExitStack() as stack:
         installations = []
         for number in range(len(WAYS)):
@@ -188,7 +188,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and return 1 where a bound does not hold."""
+    """Run the benchmark from the command line; return 0, or 1 where a bound does not hold."""
     args = parse_arguments(argv)
     configure_logging("error")
     with (

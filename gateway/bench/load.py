@@ -1,6 +1,6 @@
-"""The requests of a closed loop and its measurements.
+"""The load of a benchmark: a closed loop, in which each stream sends its next request when the last one has ended.
 
-Each stream sends its next request when the last one has ended.
+Also measures what the streams see.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def jobs(load: Load, count: int, rng: random.Random) -> Iterator[Job]:
 
 
 async def check(client: httpx.AsyncClient, models: Sequence[str]) -> None:
-    """Ask for one token of every model: faults show at once, and no adapter's first load is timed.
+    """Ask every model for one token, so that faults show at once and no adapter's first load is timed.
 
     Raises Unusable: when a model or the server does not answer.
     """
@@ -68,7 +68,7 @@ async def check(client: httpx.AsyncClient, models: Sequence[str]) -> None:
 
 
 async def measure(client: httpx.AsyncClient, work: Sequence[Job], num_streams: int) -> dict[str, Any]:
-    """Measure one row: the work over num_streams streams. Times in ms; None where there is nothing to time."""
+    """Run the load over num_streams streams, and return the row of figures, times in ms; None where none was taken."""
     replies: list[Reply] = []
     errors: list[str] = []
     waiting = iter(work)
@@ -105,7 +105,10 @@ async def measure(client: httpx.AsyncClient, work: Sequence[Job], num_streams: i
 
 
 def quantile_ms(values_s: Sequence[float], q: float, digits: int = 1) -> float | None:
-    """Return the smallest value that at least a share q of all values do not exceed."""
+    """Return the q-quantile of times, in milliseconds; None of none.
+
+    It is the smallest value that at least a share q of all values do not exceed.
+    """
     if not values_s:
         return None
     return round(sorted(values_s)[max(0, math.ceil(q * len(values_s)) - 1)] * 1e3, digits)

@@ -51,17 +51,17 @@ class NoMeter:
     journal_id = "none"
 
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
-        """Note nothing."""
+        """Do nothing with a request that was sent."""
 
     def progressed(self, counts: list[Count]) -> None:
-        """Note nothing."""
+        """Do nothing with counts of tokens."""
 
     def record(self, usage: UsageRecord, **seen: Any) -> None:
-        """Record nothing."""
+        """Do nothing with usage."""
 
 
 class NoEngine:
-    """An engine that forgets all usage it is told to forget."""
+    """A stand-in for an engine, which has no usage to forget."""
 
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
         """Return at once: no usage was remembered."""
@@ -140,7 +140,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 async def drive(load: Load, meter: Meter | NoMeter, args: argparse.Namespace) -> Run:
-    """Run args.requests_per_s for args.seconds."""
+    """Run the load at args.requests_per_s for args.seconds, and return its figures."""
     loop = asyncio.get_running_loop()
     num_requests, num_refused, before_s = 0, 0, time.process_time()
     start_s = loop.time()
@@ -156,7 +156,10 @@ async def drive(load: Load, meter: Meter | NoMeter, args: argparse.Namespace) ->
 
 
 async def at_rate(args: argparse.Namespace, dsn: str, folder: Path) -> dict[str, Any]:
-    """Measure one row. Requests that are not in the ledger at the end are the ledger's delay."""
+    """Measure the load at one rate, and return the row.
+
+    Requests that are not in the ledger at the end are the ledger's delay.
+    """
     registry = CollectorRegistry()
     no_meter = NoMeter()
     alone = await drive(Load(no_meter, args.streams, args.chunks), no_meter, args)
@@ -214,7 +217,7 @@ def table_line(row: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure each number of chunks; return 0 if the ledger has every request in the end."""
+    """Measure each number of chunks; return 0 if the ledger has every request in the end, else 1."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.metering", description=__doc__)
     add = parser.add_argument
     add("--requests-per-s", type=float, default=2000.0)

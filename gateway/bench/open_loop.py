@@ -21,11 +21,11 @@ WARM_UP_SHARE = 0.2
 
 
 FAILED = 0
-"""Stands for a status where the connection was lost, or none could be made."""
+"""The status of a request whose connection was lost, or could not be made."""
 
 
 class Connections:
-    """Idle connections, and those that are in use. Their number never grows; one that was closed is opened again."""
+    """Connections to a server, idle or in use. Their number is fixed; one that was closed is opened again."""
 
     def __init__(self, connections: Sequence[Connection]) -> None:
         self._idle: asyncio.LifoQueue[Connection] = asyncio.LifoQueue()
@@ -51,7 +51,7 @@ class Connections:
 
 
 class _Counted:
-    """The requests since a time, by their status and latency."""
+    """The counts of requests by status since a time, and their latencies."""
 
     def __init__(self, from_s: float) -> None:
         self._from_s = from_s
@@ -60,7 +60,7 @@ class _Counted:
         self._statuses: dict[int, int] = {}
 
     def count(self, status: int, due_s: float) -> None:
-        """Count a request that has just ended. A failed one was not answered, so it has no latency."""
+        """Count a request that has just ended, due at due_s. A failed request has no latency."""
         if due_s < self._from_s:
             return
         self._statuses[status] = self._statuses.get(status, 0) + 1
@@ -89,7 +89,7 @@ class _Counted:
 async def at_rate(
     connections: Connections, requests: Iterable[bytes], per_s: float, seconds: float, rng: random.Random
 ) -> dict[str, Any]:
-    """Measure one row: Poisson arrivals at a mean rate. Latencies in ms."""
+    """Send requests at a mean rate with Poisson arrivals; return the row of figures, latencies in ms."""
     loop = asyncio.get_running_loop()
     start_s = time.perf_counter()
     counted = _Counted(start_s + WARM_UP_SHARE * seconds)
@@ -122,7 +122,7 @@ async def at_rate(
 async def as_fast_as_possible(
     connections: Connections, requests: Iterable[bytes], num_streams: int, seconds: float
 ) -> dict[str, Any]:
-    """Measure one row: each stream asks again when it is answered. Latencies in ms."""
+    """Have each stream send its next request when it is answered; return the row of figures, latencies in ms."""
     start_s = time.perf_counter()
     counted = _Counted(start_s + WARM_UP_SHARE * seconds)
     waiting = itertools.cycle(requests)

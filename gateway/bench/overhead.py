@@ -43,7 +43,7 @@ SYSTEM_WORDS, TEXT_WORDS, TURN_WORDS, NUM_TURNS = 300, 200, 60, 8
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A gateway that is measured."""
+    """A gateway to be measured."""
 
     name: str
     prompts: str
@@ -185,7 +185,7 @@ def _print_peers(args: argparse.Namespace, folder: Path, bodies: Iterator[bytes]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0 if all requests to our server were answered, 1 if some were not."""
+    """Measure the overhead of our gateway and of others; return 0 if ours answered all requests, else 1."""
     args = parse_arguments(argv)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:

@@ -29,7 +29,7 @@ OF_OTHERS = frozenset({"DATABASE_URL", "LORIKEET_MODEL", "LORIKEET_HOST"})
 
 @contextlib.contextmanager
 def own_server(data_dir: Path, settings: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
-    """Start a server of its own, and give the variables of its `demo.env` once the server is ready.
+    """Start a server in a data folder, and yield the variables of its `demo.env` once the server is ready.
 
     settings: variables of the server's own.
 
@@ -76,7 +76,7 @@ def _free_port() -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Return the command's exit status, 1 if the server does not start, 2 for wrong usage."""
+    """Run a command beside a server; return its exit status, 1 if the server does not start, 2 for wrong usage."""
     if len(arguments) < 2:
         sys.stderr.write("usage: python -m gateway.bench.own_server FOLDER COMMAND...\n")
         return 2

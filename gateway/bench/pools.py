@@ -61,7 +61,7 @@ CHANGE_EVERY_S = 1.0
 async def measure(
     dsn: str, model_dir: Path, *, num_pools: int, num_replicas: int, num_hosts: int, seconds: float
 ) -> dict[str, float]:
-    """Return seconds of a read of all rows, quantiles of resolving in microseconds, and seconds of an agent's look."""
+    """Return seconds of reading all rows, quantiles of resolving in microseconds, and seconds of an agent's round."""
     digest = model_digest(model_dir)
     async with await Database.connect(dsn) as database:
         async with database.transaction() as conn:
@@ -109,7 +109,7 @@ async def measure(
 
 
 async def _look(database: Database) -> dict[str, float]:
-    """Return the least seconds that each part of an agent's look takes.
+    """Return the least seconds that each part of an agent's round takes.
 
     Parts: reading all pools, deciding their numbers and planning, while nothing is to be done; and a plan for a lost
     host, which is not carried out.
@@ -148,7 +148,7 @@ async def _look(database: Database) -> dict[str, float]:
 
 
 def _processor_ns(pid: int) -> int:
-    """Return the processor time of a process of this machine."""
+    """Return the nanoseconds of processor time of a process of this machine."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
@@ -166,7 +166,7 @@ async def _keep_changing(database: Database, pools: LivePools) -> None:
 
 
 async def _no_key(project_id: str) -> bytes:
-    """Refuse to give a project's secret, as no experiment runs here."""
+    """Raise an error: no experiment runs here, so no project's secret is needed."""
     raise AssertionError("no experiment runs")
 
 

@@ -30,13 +30,13 @@ LIBRARIES = (
     "msgspec",
 )
 NO_ROOMS = ("gateway/assembly/app.py", "gateway/cli", "gateway/bench")
-"""Modules that call the event loop, which has no frames of its own."""
+"""Modules whose frames count for no room: they call the event loop."""
 
 ELSEWHERE = "event loop and others"
 
 
 class Samples:
-    """Samples of the running function, counted by room and by function."""
+    """Counts of the functions that ran when a sample was taken, by room and by function."""
 
     def __init__(self) -> None:
         self._rooms: Counter[str] = Counter()

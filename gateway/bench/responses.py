@@ -52,7 +52,7 @@ def request(kind: str, key: str, rng: random.Random, max_tokens: int, *, stream:
 async def used_us(
     installation: Installation, gateway: int, requests: Sequence[bytes], rate: float, seconds: float
 ) -> float:
-    """Return the microseconds of the processor time of the gateway of a number for one request."""
+    """Return the microseconds of processor time that one gateway takes for a request. gateway: its index."""
     port, pid = installation.ports[gateway], installation.gateways[gateway].pid
     connections = Connections([await connect("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)])
     try:
@@ -101,7 +101,7 @@ async def per_token_us(installation: Installation, args: argparse.Namespace, rng
 
 
 async def latencies(installation: Installation, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
-    """Return how long a client waits for one token by kind, p50 in ms.
+    """Return the median milliseconds for which a client waits for one token, by kind.
 
     Return as well how much longer that is than for the chat that was asked just before or after.
     """
@@ -155,7 +155,7 @@ def measured(
 
 
 async def store(dsn: str) -> None:
-    """Have all projects store responses."""
+    """Set all projects to store responses."""
     async with await Database.connect(dsn) as database, database.acquire() as conn:
         await conn.execute(STORE_DAYS)
 

@@ -53,7 +53,7 @@ class Streams:
         self._readers: list[asyncio.Task[None]] = []
 
     async def begin(self, port: int, keys: Sequence[str], count: int) -> None:
-        """Ask for a long stream on each of `count` new connections, and begin to read them as `pause_s` says."""
+        """Open `count` connections, ask for a long stream on each, and begin to read them as `pause_s` says."""
         loop = asyncio.get_running_loop()
         for number in range(count):
             sock = socket.socket()
@@ -82,7 +82,7 @@ class Streams:
 
 
 def memory(installation: Installation) -> dict[str, float]:
-    """MB of the gateway, and of all sockets of this machine in its kernel (proc(5), sockstat)."""
+    """Return the megabytes of the gateway's process, and of all sockets of this machine (proc(5), sockstat)."""
     (gateway,) = installation.gateways
     status = Path(f"/proc/{gateway.pid}/status").read_text()
     resident_kb = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
@@ -156,7 +156,7 @@ def table_line(found: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure with clients that read slowly; return 0 if no other client's request failed."""
+    """Measure with clients that read slowly; return 0 if no other client's request failed, else 1."""
     args = parse_arguments(argv)
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
         folder = Path(name)

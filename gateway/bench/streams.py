@@ -51,10 +51,10 @@ class NoBooks:
         self._telling: set[asyncio.Task[None]] = set()
 
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
-        """Note nothing."""
+        """Do nothing with a request that was sent."""
 
     def progressed(self, counts: list[Count]) -> None:
-        """Note nothing."""
+        """Do nothing with counts of tokens."""
 
     def record(
         self,
@@ -73,14 +73,14 @@ class NoBooks:
             telling.add_done_callback(self._telling.discard)
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
-        """Record nothing."""
+        """Do nothing with superseded usage."""
 
     def given_up(self, request_ids: Collection[str]) -> None:
         """Do nothing: no record of an engine is waited for."""
 
 
 def chat(rng: random.Random, max_tokens: int, *, stream: bool) -> bytes:
-    """Return the body of a request of about PROMPT_BYTES."""
+    """Return the body of a chat request with a prompt of about PROMPT_BYTES."""
     text = ""
     while len(text) < PROMPT_BYTES - 100:
         text += f"{rng.choice(WORDS)} "
@@ -113,7 +113,7 @@ async def used_us(installation: Installation, requests: Sequence[bytes], rate: f
 
 
 async def overhead(installation: Installation, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
-    """Measure one token of a chat through the gateway, and one from the engine itself, in turn. Latencies in ms.
+    """Measure the latency of one token through the gateway, and from the engine itself, in turn; return the row in ms.
 
     The engine's client tokenizes the same text. Tokens are asked for in a row, and apart, where whoever wakes up has
     cold caches.
@@ -164,7 +164,7 @@ async def _one_token(backend: EngineBackend, token_ids: list[int], request_id: s
 
 
 def costs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Processor time by request and by chunk, and the profile of the longer streams."""
+    """Return the processor time for a request and for a chunk, and the profile of the longer streams."""
     profile = folder / "profile.json"
     rng = random.Random(args.seed)  # noqa: S311 - prompts are no secret
     with _installed(args, folder, ("--tokens-per-s", str(STEPS_PER_S)), profile) as installation:

@@ -48,7 +48,7 @@ server.serve_forever()
 
 @contextmanager
 def running_collector(answers_after_s: float = 0.0) -> Iterator[str]:
-    """Run a collector in a process of its own, and give its URL."""
+    """Run a collector in a process of its own, and yield its URL."""
     command = [sys.executable, "-c", COLLECTOR, str(answers_after_s)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -65,24 +65,24 @@ class Round(msgspec.Struct, frozen=True):
     p50_ms: float
     p99_ms: float
     cpu_ms: float
-    """Processor time of the gateway for a request."""
+    """Milliseconds of processor time of the gateway for a request."""
     num_requests: int
     num_errors: int
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """All rounds of one way."""
+    """All rounds of one way to export traces."""
 
     rounds: Sequence[Round]
 
     @property
     def p99_ms(self) -> float:
-        """The median of the rounds' 99th percentiles."""
+        """The median of the rounds' 99th percentiles, in milliseconds."""
         return statistics.median(each.p99_ms for each in self.rounds)
 
     @property
     def worst_p99_ms(self) -> float:
-        """The largest of the rounds' 99th percentiles."""
+        """The largest of the rounds' 99th percentiles, in milliseconds."""
         return max(each.p99_ms for each in self.rounds)
 
     def line(self, name: str, rate: float) -> str:
@@ -98,10 +98,10 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def print_latencies(args: argparse.Namespace) -> bool:
-    """Print a line for each way and rate, and PASS or FAIL for each rate.
+    """Print a line for each way and rate, and PASS or FAIL for each rate; return whether all passed.
 
-    Passes where all were answered, and where the median 99th percentile with a collector that is slow, silent or not
-    there is no more than the largest that a round had with one that answers.
+    A rate passes if all requests were answered, and if the median 99th percentile with a collector that is slow, silent
+    or gone is at most the largest that a round had with one that answers.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     good = True
@@ -126,7 +126,7 @@ def _judge(seen: Mapping[str, Seen], rate: float) -> bool:
 
 
 def _installations(stack: ExitStack, args: argparse.Namespace) -> dict[str, Installation]:
-    """Start a gateway for each way, all at the same time."""
+    """Start a gateway for each way to export traces, all at the same time."""
     collector_urls = {
         WITHOUT: "",
         ANSWERING: stack.enter_context(running_collector()),

@@ -102,7 +102,7 @@ class RequestPath:
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The processor time of one way, in microseconds a request."""
+    """The processor time of one way to trace requests, in microseconds a request."""
 
     name: str
     us: float
@@ -112,7 +112,10 @@ class Row(msgspec.Struct, frozen=True):
 async def cpu_us(
     path: RequestPath, begin: Callable[[str], Traced], header: str, number: int, wait: Callable[[], bool]
 ) -> float:
-    """Return the processor time of a request, with all threads. wait: tells whether spans should be sent first."""
+    """Return the microseconds of processor time of a request, over all threads.
+
+    wait: tells whether to send spans first.
+    """
 
     async def run(number: int) -> None:
         for at in range(number):
@@ -168,7 +171,7 @@ def _is_behind(exporter: Exporter) -> bool:
 
 
 def sdk_us(number: int) -> float | None:
-    """Return the processor time of OpenTelemetry's SDK for three such spans; None where it is not installed."""
+    """Return the microseconds in which OpenTelemetry's SDK makes three such spans; None where it is not installed."""
     try:
         from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
         from opentelemetry.sdk.trace import TracerProvider
@@ -207,7 +210,7 @@ def sdk_us(number: int) -> float | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 1 if spans were lost, requests failed, or a collector made answers late; else 0."""
+    """Run the benchmark; return 1 if spans were lost, requests failed, or a collector made answers late, else 0."""
     parser = argparse.ArgumentParser(prog="python -m gateway.bench.traces", description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000, help="requests of each row")
     parser.add_argument("--items", type=int, default=16, help="items of each reply")

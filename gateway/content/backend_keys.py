@@ -29,7 +29,7 @@ class BackendKeys:
         self._num_changes = 0
 
     def changed(self, change: Change | None) -> None:
-        """Forget the keys that a change may be about."""
+        """Forget the keys that a change may be about; None: all."""
         if change is None:
             self._num_changes += 1
             self._known.clear()
@@ -52,7 +52,7 @@ class BackendKeys:
         return known
 
     async def keep(self, conn: Connection, pool_id: str, key: str) -> None:
-        """Keep a pool's key in place of the one before. The caller has locked the pool."""
+        """Store a pool's key in place of the one before. The caller has locked the pool."""
         sealed = self._cipher.seal(key.encode(), _place(pool_id))
         await set_backend_key(conn, pool_id, sealed.key_id, sealed.data, hint=hint_of(key))
 
@@ -69,7 +69,7 @@ class BackendKeys:
 
 
 def hint_of(key: str) -> str:
-    """Return the last characters of a key, which people see; "" of one that is too short to tell any."""
+    """Return the last characters of a key, by which people recognize it; "" for a key that is too short."""
     return key[-HINT_CHARS:] if len(key) >= 4 * HINT_CHARS else ""
 
 

@@ -36,7 +36,7 @@ class Events(msgspec.Struct, frozen=True):
 
     encoded: list[bytes]
     counts: bytes = b""
-    """The number of tokens by then, as the runner counts them."""
+    """The number of tokens up to the last of these events, as the runner counts them."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ class BackgroundResponses:
             return await db.insert_background(conn, new, first, max_open=MAX_OPEN)
 
     async def claim(self, owner: str, *, lease_s: float, max_of_one: int) -> Claim | None:
-        """Take the next response that nobody runs."""
+        """Take the next response that no gateway runs; None where there is none."""
         async with self._database.acquire() as conn:
             row = await db.claim_background(conn, owner, lease_s=lease_s, max_of_one=max_of_one)
             if row is None:
@@ -118,21 +118,21 @@ class BackgroundResponses:
                 raise
 
     async def put_back(self, turn: Turn, *, again_s: float) -> None:
-        """Let a response that has said nothing yet be taken again after some seconds."""
+        """Give a response without events back, to be taken again after some seconds."""
         async with self._database.acquire() as conn:
             await db.put_back(conn, turn, again_s=again_s)
 
     async def hold(self, owner: str, ids: Collection[str], *, lease_s: float) -> dict[tuple[str, int], bool]:
-        """Prolong the leases of the responses that a gateway runs.
+        """Renew the leases of the responses that a gateway runs.
 
-        Return whether each that it still holds is to be cancelled, by id and fencing number.
+        Return those that it still holds, by id and fencing number, each with whether it is to be cancelled.
         """
         async with self._database.acquire() as conn:
             rows = await db.hold_background(conn, owner, ids, lease_s=lease_s)
         return {(row.id, row.fence): row.is_cancelled for row in rows}
 
     async def append(self, turn: Turn, first_number: int, events: Events) -> bool:
-        """Add the next events; False where the response is not this gateway's any more."""
+        """Add the next events; return False where another gateway has the response by now."""
         segment = self._segment(turn.project_id, turn.id, first_number, events)
         async with self._database.acquire() as conn:
             return await db.append_events(conn, turn, segment)
@@ -147,9 +147,9 @@ class BackgroundResponses:
         stored: Response | None,
         request: bytes,
     ) -> bool:
-        """Add the last events, note how the response ended, and store it as any response, all or nothing.
+        """Add the last events, set the response's final status, and store it as any response, all or nothing.
 
-        Return False as `append` does. stored: None where nothing is to be gone on with; the request is kept then.
+        Return False as `append` does. stored: None where no further response can follow it; the request is kept then.
         """
         segment = self._segment(turn.project_id, turn.id, first_number, events)
         sealed = self._seal(turn.project_id, turn.id, "response", response)
@@ -205,18 +205,18 @@ class BackgroundResponses:
             return await billed_tokens(conn, project_id, row_ids)
 
     async def status(self, caller: Principal, response_id: str) -> tuple[Status, int] | None:
-        """Return the status of a response that the caller's key may see, and how many events there are by then."""
+        """Return the status of a response that the caller's key may see, and its number of events so far."""
         async with self._database.acquire() as conn:
             row = await db.get_background(conn, caller.project_id, response_id, caller.models)
         return None if row is None else (row.status, row.num_events)
 
     async def progress(self, wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], tuple[Status, int]]:
-        """Return the status of responses and how many events each has, by project and id, as far as they are there."""
+        """Return the status and the number of events of responses, by project and id, without missing ones."""
         async with self._database.acquire() as conn:
             return await db.get_progress(conn, wanted)
 
     async def events(self, project_id: str, response_id: str, number: int) -> list[tuple[int, Events]]:
-        """Return the events from this number on, as far as they are read at once, each run with its first number."""
+        """Return events from a number on, as many as are read at once, each run of events with its first number."""
         async with self._database.acquire() as conn:
             rows = await db.get_events(conn, project_id, response_id, number=number, limit=SEGMENTS_AT_ONCE)
         return [(row.first_number, self._opened(project_id, response_id, row)) for row in rows]

@@ -31,7 +31,7 @@ MAX_CONVERSATION_BYTES = 16 << 20
 """The most bytes of a conversation's items, encrypted."""
 
 LEAST_ITEM_BYTES = 1024
-"""The least bytes that each item counts for, so that the number of items is bounded too."""
+"""The bytes that a small item counts for, so that the number of items is bounded too."""
 
 Metadata = Mapping[str, str]
 Outcome = Literal["done", "absent", "too_long"]
@@ -53,7 +53,7 @@ class ItemJson(msgspec.Struct, frozen=True):
 
 
 class TooLong(Exception):
-    """The conversation would have more items than its bound allows: the transaction is undone."""
+    """The error for a conversation that would have more items than its bound allows: the transaction is undone."""
 
 
 class Conversations:
@@ -143,7 +143,7 @@ class Conversations:
     async def append(
         self, caller: Principal, conversation_id: str, items: Sequence[ItemJson], *, model: str | None = None
     ) -> Outcome:
-        """Add items behind the others, all of them or none.
+        """Add items to the end of a conversation, all of them or none.
 
         model: the model that made some of them.
 
@@ -157,11 +157,10 @@ class Conversations:
         return "done" if found else "absent"
 
     async def add(self, caller: Principal, conversation_id: str, items: Sequence[ItemJson], *, model: str) -> bool:
-        """Add a model's answer, with the input that it answers, and return whether that is done.
+        """Add an answer of a model, with the input that it answers; return whether both were added.
 
-        It does not take long. A conversation that is deleted meanwhile, or full, is the tenant's doing: only items that
-        the
-        database did not take are counted as lost.
+        It takes at most AT_ONCE_S. A conversation that is deleted meanwhile, or full, is the tenant's doing: only items
+        that the database did not take are counted as lost.
         """
 
         async def work() -> bool:

@@ -40,10 +40,10 @@ ALIVE = datetime.timedelta(seconds=60)
 BEAT_S = 5.0
 ASK_S = 5.0
 SURE_S = BEAT_S + 2 * ASK_S
-"""Seconds of silence past ALIVE, while the database answers: one question fails, the next sign of life gets through."""
+"""Seconds without a sign of life, beyond ALIVE and while the database answers, after which a request is lost."""
 
 WAIT_S = 60.0
-"""Seconds to wait for the request that executes."""
+"""The most seconds for which a request waits for the one that executes."""
 
 WAITING_BYTES, WAITING_BYTES_OF_ONE = 64 << 20, 16 << 20
 """The most bytes of the requests that wait in one gateway, for all projects and for each."""
@@ -57,7 +57,7 @@ MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE = 256 << 20, 64 << 20
 
 REPLAYS_PER_S, REPLAYS_BURST = 200.0, 1000.0
 BYTES_PER_REPLAY = 64 << 10
-"""The bytes of a reply for which a replay counts as one more."""
+"""A replay counts once against its limit, and once more for each so many bytes of the reply."""
 
 
 Write = Callable[["Connection"], Awaitable[None]]
@@ -89,7 +89,7 @@ class Execution:
         self._owner = owner
 
     def hold(self, num_bytes: int) -> bool:
-        """Tell whether this many more bytes of the reply can be recorded."""
+        """Reserve memory for num_bytes more of the reply; return False where there is none."""
         return self._owner.hold(self, num_bytes)
 
     def release(self) -> None:
@@ -97,7 +97,7 @@ class Execution:
         self._owner.release(self)
 
     async def finish(self, reply: Reply | None) -> None:
-        """Note that the request has run. reply is None where it is too large to be stored."""
+        """Store the reply of a request that has run. reply: None where it is too large to be stored."""
         await self._owner.finish(self, reply)
 
     async def free(self) -> None:
@@ -105,7 +105,7 @@ class Execution:
         await self._owner.free(self)
 
     def abandon(self) -> None:
-        """Note that the request may have run, but that its reply is lost."""
+        """Mark the request as one that may have run, and whose reply is lost."""
         self._owner.abandon(self)
 
 
@@ -146,9 +146,9 @@ class Idempotency:
         await self._beating.stop()
 
     async def begin(self, slot: Slot, fingerprint: bytes, request_id: str, *, num_bytes: int = 0) -> Execution | Reply:
-        """Return the right to execute, or the reply of the request that executed, waited for.
+        """Return the right to execute, or the reply of the request that executed, once it has ended.
 
-        num_bytes: bytes of the body that waits along.
+        num_bytes: bytes of the body that is held while waiting.
 
         Raises InvalidRequest: when the key meant another request.
 
@@ -175,7 +175,7 @@ class Idempotency:
     # calls of executions
 
     def hold(self, execution: Execution, num_bytes: int) -> bool:
-        """Take memory for a part of the reply; return False where the reply is too large to be stored."""
+        """Reserve memory for a part of the reply; return False where the reply is too large to be stored."""
         if execution.num_held_bytes + num_bytes > MAX_REPLY_BYTES:
             return False
         if not self._held.take(execution.slot.project_id, num_bytes):
@@ -194,7 +194,7 @@ class Idempotency:
         return self._held.num_held
 
     async def finish(self, execution: Execution, reply: Reply | None) -> None:
-        """Store the reply of a request that has ended. reply: None: one that is not stored."""
+        """Store the reply of a request that has ended. reply: None where no reply is stored."""
         slot, request_id, sealed = execution.slot, execution.request_id, None
         if reply is not None:
             sealed = await self._seal(reply, slot)
@@ -216,7 +216,7 @@ class Idempotency:
         await self._end(execution, lambda conn: db.free_slot(conn, execution.slot, execution.request_id))
 
     def abandon(self, execution: Execution) -> None:
-        """Note, in the background, that the request may have run, and its reply is not known."""
+        """Mark in the background a request as one that may have run, and whose reply is lost."""
         if not execution.is_ending:
             self._begin_end(execution, lambda conn: db.abandon_slot(conn, execution.slot, execution.request_id))
 
@@ -226,10 +226,10 @@ class Idempotency:
     def _begin_end(
         self, execution: Execution, write: Write, num_bytes: int = 0, small: Write | None = None
     ) -> asyncio.Task[None]:
-        """Begin to write the end of an execution.
+        """Begin to write the end of an execution; return the task.
 
-        small: the write for want of room for num_bytes.
-        Signs of life go on until the end is written: nobody takes the execution for lost before.
+        small: the write to do instead where there is no room for num_bytes. Signs of life go on until the end is
+        written: no gateway takes the request for lost before.
         """
         execution.is_ending = True
 
@@ -278,7 +278,7 @@ class Idempotency:
             await db.forget_slot(conn, slot)  # its day is over; or it was freed just now
 
     async def _changes_before(self, slot: Slot, deadline_s: float, num_bytes: int) -> bool:
-        """Wait until the slot may have another state, unless too much waits already."""
+        """Wait until the slot may have another state; return False at deadline_s, or if too much waits already."""
         if not self._waiting.take(slot.project_id, num_bytes):
             return False
         here = self._running.get(slot)

@@ -1,6 +1,6 @@
-"""Deletes kept content when its time is over or its project forbids it, and counts the rows that it cannot read.
+"""Deletes stored content when its time is over or its project forbids it, and counts the rows that it cannot read.
 
-Also reports the key with which this gateway encrypts. Every gateway looks; rows that another is deleting are passed
+Also reports the key with which this gateway encrypts. Every gateway does so; rows that another is deleting are passed
 over.
 """
 
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S = 60.0
 COUNT_INTERVAL_S = 86_400.0
-"""Seconds between two looks for rows that this gateway cannot read, and for secrets that another key encrypts."""
+"""Seconds between two counts of rows that this gateway cannot read, and of secrets under another key."""
 
 DROPS = (
     idempotency.expire_slots,
@@ -121,7 +121,7 @@ async def drop_content(database: Database, project_id: str) -> None:
 
 
 async def _drop_all(database: Database, drop: Callable[[Connection], Awaitable[int]]) -> None:
-    """Repeat drop, which returns how many rows it has deleted, until there is none left."""
+    """Call `drop`, which deletes some rows and returns their number, until none are left."""
     num_dropped = 1
     while num_dropped:
         async with database.acquire() as conn:

@@ -1,6 +1,6 @@
 """The keys that projects bring for the servers behind pools: encrypted in their rows, and in the clear in memory alone.
 
-A key is used for the requests of its project, and for nothing else: neither to ask a server how it is nor to load an
+A key is used for the requests of its project, and for nothing else: neither to check a server's health nor to load an
 adapter.
 """
 
@@ -40,7 +40,7 @@ class ProviderKeys:
         self._num_changes = 0
 
     def changed(self, change: Change | None) -> None:
-        """Forget the keys that a change may be about."""
+        """Forget the keys that a change may be about; None: all."""
         if change is None:
             self._known.clear()
         elif change.table == _TABLE:
@@ -74,7 +74,7 @@ class ProviderKeys:
         return found
 
     async def use(self, project_id: str, pool: PoolRevision) -> KeyUse:
-        """Tell which key a project's requests to a pool are sent with. Raises as `find`."""
+        """Return which key a project's requests to a pool are sent with. Raises as `find`."""
         if pool.own_keys == "none":
             return "pool"
         if await self.find(project_id, pool.pool_id) is not None:
@@ -82,7 +82,7 @@ class ProviderKeys:
         return "missing" if pool.own_keys == "required" else "pool"
 
     async def keep(self, conn: Connection, project_id: str, pool_id: str, key: str) -> None:
-        """Keep a project's key in place of the one before. The caller has locked the project."""
+        """Store a project's key in place of the one before. The caller has locked the project."""
         sealed = self._cipher.seal(key.encode(), _place(project_id, pool_id))
         await set_provider_key(conn, project_id, pool_id, sealed.key_id, sealed.data, hint=hint_of(key))
 

@@ -25,7 +25,7 @@ class Purger(Worker):
         self._database = database
 
     async def purge_all(self) -> int:
-        """Purge every project that is due; returns how many. Work that a crash leaves half done is done again."""
+        """Purge every project that is due, and return how many. Work that a crash leaves half done is done again."""
         num_purged = 0
         while (due := await self._next()) is not None:
             num_purged += await self._purge(*due)
@@ -36,7 +36,7 @@ class Purger(Worker):
             return await projects.next_to_purge(conn)
 
     async def _purge(self, organization_id: str, project_id: str) -> bool:
-        """Purge a project. Return False if another gateway was faster."""
+        """Purge a project. Return False if another gateway has purged it."""
         await drop_content(self._database, project_id)
         async with self._database.transaction() as conn:
             if not await projects.lock_to_purge(conn, organization_id, project_id):

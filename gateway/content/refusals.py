@@ -11,7 +11,7 @@ PARAM = "Idempotency-Key"
 
 
 def reused() -> InvalidRequest:
-    """Return the refusal of a key that stands for a different request."""
+    """Return the error for an Idempotency-Key that was used with a different request."""
     return InvalidRequest(
         "This Idempotency-Key was already used with a different request. Use a new key, or send the same path and body "
         "with the same API key.",
@@ -21,7 +21,7 @@ def reused() -> InvalidRequest:
 
 
 def in_progress(request_id: str) -> Conflict:
-    """Return the refusal of a key whose request runs still."""
+    """Return the error for an Idempotency-Key whose request still runs."""
     return Conflict(
         f"The request with this Idempotency-Key, {request_id}, is still running. Try again when it has ended.",
         param=PARAM,
@@ -32,7 +32,7 @@ def in_progress(request_id: str) -> Conflict:
 
 
 def lost(request_id: str) -> Conflict:
-    """Return the refusal of a key whose reply was lost."""
+    """Return the error for an Idempotency-Key whose request may have run, and whose reply was lost."""
     return Conflict(
         f"The reply to the request with this Idempotency-Key, {request_id}, was lost. The request may have been "
         "billed and is not run again. Use another Idempotency-Key to run the request anew.",
@@ -43,7 +43,7 @@ def lost(request_id: str) -> Conflict:
 
 
 def reply_not_stored(request_id: str, why: str) -> Conflict:
-    """Return the refusal of a key whose reply was not stored. why: the reason, as the end of a sentence."""
+    """Return the error for an Idempotency-Key whose reply was not stored. why: the reason, as the end of a sentence."""
     return Conflict(
         f"The request with this Idempotency-Key, {request_id}, has run, and its reply was not stored: {why}.",
         param=PARAM,
@@ -53,7 +53,7 @@ def reply_not_stored(request_id: str, why: str) -> Conflict:
 
 
 def unavailable() -> Overloaded:
-    """Return the refusal of requests with an Idempotency-Key while the database cannot be reached."""
+    """Return the error for requests with an Idempotency-Key while the database cannot be reached."""
     return Overloaded(
         "Requests with an Idempotency-Key cannot be run at the moment. Try again later.", param=PARAM, retry_after_s=1.0
     )

@@ -56,7 +56,7 @@ class RequestContents:
         self._places = asyncio.Semaphore(WRITES_AT_ONCE)
 
     def keep(self, project_id: str, transcript: Transcript) -> None:
-        """Have a transcript written; return at once."""
+        """Have a transcript written in the background, and return at once."""
         sealed: list[Sealed] = []
 
         async def work() -> None:
@@ -75,7 +75,7 @@ class RequestContents:
         self._writes.begin("content", transcript.num_bytes, work)
 
     async def read(self, conn: Connection, project_id: str, request_id: str) -> LoggedContent | None:
-        """Return the content of a request, or None where there is nothing to be shown, whatever the reason."""
+        """Return the content of a request; None where there is none, or it is not to be shown."""
         row = await db.get_content(conn, project_id, request_id)
         if row is None:
             return None

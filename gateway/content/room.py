@@ -1,7 +1,7 @@
 """The bound on the stored content of one project, and the check that the disk has room for any.
 
-The stored bytes are looked up once a minute for a project that stores something, and added to meanwhile: gateways may
-together go beyond the bound by the content of a minute.
+The stored bytes are counted in the database once a minute for a project that stores something, and added to meanwhile:
+gateways may together go beyond the bound by the content of a minute.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class StoredChats:
             await self._room.check(project_id)
 
     async def store(self, project_id: str, chat: Chat) -> None:
-        """Store a chat. Return once it is stored or, where that takes longer than a moment, before.
+        """Store a chat, and wait for at most a moment until it is stored.
 
         A chat that cannot be stored is counted and logged.
         """

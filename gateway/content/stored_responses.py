@@ -31,13 +31,13 @@ MAX_RESPONSE_BYTES = 16 << 20
 """The most bytes of a response with its items; larger ones are not stored."""
 
 MAX_LINKS = 1000
-"""The most responses that follow one another."""
+"""The most responses in a chain, each of which follows the one before it."""
 
 MAX_CHAIN_BYTES = 16 << 20
 """The most bytes of the items of a chain of responses, encrypted."""
 
 MAX_REFERRED = 128
-"""The most responses that one request's references to items may lead to."""
+"""The most responses to which the item references of one request may lead."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """A response and all responses before it."""
+    """A response with all earlier responses in its chain."""
 
     turns: list[Turn] | None
     """The turns, the oldest first; None where one of them is not there, or where they are too long."""
@@ -131,9 +131,9 @@ class StoredResponses:
             await self._room.check(project_id)
 
     async def store(self, project_id: str, response: Response) -> bool:
-        """Store a response and return whether it is stored.
+        """Store a response and return whether it is stored, after AT_ONCE_S at most.
 
-        It does not take long; a response that cannot be stored is counted and logged.
+        A response that cannot be stored is counted and logged.
         """
         num_bytes = len(response.input) + len(response.output) + len(response.response)
         if num_bytes > MAX_RESPONSE_BYTES:
@@ -170,13 +170,13 @@ class StoredResponses:
         return turns[0] if turns else None
 
     async def turns(self, caller: Principal, ids: Sequence[str]) -> list[Turn]:
-        """Return the items of these responses, as far as they are there, and MAX_CHAIN_BYTES at most."""
+        """Return the items of these responses, up to twice MAX_RESPONSE_BYTES; missing responses are left out."""
         async with self._database.acquire() as conn:
             rows = await db.get_items(conn, caller.project_id, ids, caller.models, max_bytes=2 * MAX_RESPONSE_BYTES)
         return await self._opened(caller.project_id, rows)
 
     async def followed(self, caller: Principal, response_id: str) -> Followed:
-        """Return the items of a response and of all earlier responses that it continues."""
+        """Return the items of a response and of all earlier responses in its chain."""
         async with self._database.acquire() as conn:
             chain = await db.get_chain(
                 conn,

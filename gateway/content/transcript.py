@@ -22,7 +22,7 @@ UNREAD_TAIL_CHARS = 1 << 10
 only when it is whole."""
 
 SIZE_OF_ONE = 16
-"""Bytes that each message, choice and call counts for beside its text, so that their number is bounded too."""
+"""Bytes that each message, choice and call counts for beside its text, which bounds their number."""
 
 BYTES_PER_CHAR = 4
 """The most bytes of a character in Python's texts."""
@@ -80,7 +80,7 @@ class _Room:
         self._as_utf8 = as_utf8
 
     def begin(self) -> None:
-        """Take the room of one more message, choice or call."""
+        """Count the room that one more message, choice or call takes beside its text."""
         self._spend(SIZE_OF_ONE)
 
     def take(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Claims whose answer from the database was lost: it may hold rows of requests that nobody executes.
+"""Frees slots that may have been claimed by requests that never run: the database's answer to the claim was lost.
 
 A server that was frozen may write such a row after the row was deleted, so the row is deleted again for a while.
 """
@@ -17,7 +17,7 @@ MAX_CLAIMS = 10_000
 
 
 class UnansweredClaims:
-    """The claims of one gateway. again_s: seconds for which each is freed again after it was freed first."""
+    """The claims of one gateway whose answers were lost. again_s: the seconds for which each is freed again."""
 
     def __init__(self, database: Database, writes: Writes, *, again_s: float, ask_s: float) -> None:
         self._database = database

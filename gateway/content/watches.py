@@ -1,4 +1,4 @@
-"""Waiting for requests that run, here or in another gateway, until they end or are lost.
+"""Waits for requests that run, here or in another gateway, until they end or are lost.
 
 All requests of this gateway that wait for the same one ask the database together.
 """
@@ -16,9 +16,9 @@ MIN_POLL_S, MAX_POLL_S = 0.02, 0.5
 
 
 class Silence:
-    """The time for which a request has been without signs of life, while the database answered all along.
+    """The seconds since the last sign of life of a request's gateway, counted only while the database answers.
 
-    While the database does not answer, the request's gateway cannot give any.
+    While the database does not answer, the gateway cannot give any.
     """
 
     def __init__(self, sure_s: float) -> None:
@@ -26,7 +26,10 @@ class Silence:
         self._since_s: float | None = None
 
     def is_sure(self, is_alive: bool | None, now_s: float) -> bool:
-        """Tell whether a gateway is dead, after one more answer; is_alive is None where there was none."""
+        """Record an answer of the database, and tell whether the gateway is dead.
+
+        is_alive: None where there was no answer.
+        """
         if is_alive is not False:
             self._since_s = None
             return False
@@ -51,14 +54,17 @@ class Watches:
         self._tasks: dict[Slot, asyncio.Task[None]] = {}
 
     async def stop(self) -> None:
-        """Wait for no more requests."""
+        """End all waits."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def changes_before(self, slot: Slot, deadline_s: float, ended: asyncio.Event | None) -> bool:
-        """Wait until the slot may have another state. ended: set at the end of the request, where it runs here."""
+        """Wait until the slot may have another state, or until deadline_s.
+
+        ended: set when a request of this gateway ends.
+        """
         watch = self._tasks.get(slot)
         if watch is None:
             watch = self._tasks[slot] = asyncio.create_task(self._watch(slot, ended))
@@ -70,7 +76,7 @@ class Watches:
         return bool(done)
 
     async def _watch(self, slot: Slot, ended: asyncio.Event | None) -> None:
-        """Wait until no request runs for the slot any more, but for wait_s at most."""
+        """Wait until no request runs for the slot any more, for at most wait_s."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._wait_s):
                 if ended is not None:
@@ -82,7 +88,7 @@ class Watches:
                     pause_s = min(1.5 * pause_s, MAX_POLL_S)
 
     async def _goes_on(self, slot: Slot, silence: Silence) -> bool:
-        """Tell whether a request runs, as far as anybody knows. The row of a request that was lost is marked so."""
+        """Tell whether the slot's request still runs; a request that is lost is marked so in its row."""
         now_s = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(self._ask_s), self._database.acquire() as conn:

@@ -1,7 +1,7 @@
-"""Writes of content that a reply waits for a moment, never for long.
+"""Writes content in the background; a reply waits for its write only a moment.
 
-If the database does not answer, they are tried again in the background, bounded in number, bytes and time. A write that
-is given up is counted and logged.
+If the database does not answer, writes are tried again, bounded in number, bytes and time. A write that is given up is
+counted and logged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WAIT_S = 1.0
 """The most seconds by which a write holds up a reply."""
 
 AT_ONCE_S = 2.0
-"""The most seconds that a reply waits for a write whose result it states."""
+"""The most seconds that a reply waits for a write whose result the reply states."""
 
 TRY_S = 5.0
 PAUSE_S = 0.25
@@ -45,10 +45,10 @@ class Writes:
         self._num_bytes = 0
 
     def start(self) -> None:
-        """Do nothing: no task runs until something is to be written."""
+        """Do nothing: tasks start when something is to be written."""
 
     async def stop(self) -> None:
-        """Wait a moment for what is under way; the rest is lost."""
+        """Wait a moment for the writes under way; those that remain are lost."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_S)
         for task in self._tasks:
@@ -56,11 +56,10 @@ class Writes:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def begin(self, kind: str, num_bytes: int, work: Work, *, small: Work | None = None) -> asyncio.Task[None]:
-        """Have work done, which may be begun anew, in a task that ends once the work is done or given up.
+        """Begin work that writes content, and return its task, which ends once the work is done or given up.
 
-        kind: the kind of content, for the counter and the log.
-        num_bytes: the bytes that are held until then.
-        small: the work instead, where there is no room for these bytes.
+        The work may be begun anew. kind: the kind of content, for the counter and the log. num_bytes: the bytes that
+        are held until then. small: the work instead, where there is no room for these bytes.
         """
         task = asyncio.create_task(self._write(kind, num_bytes, work, small))
         self._tasks.add(task)
@@ -72,10 +71,7 @@ class Writes:
         await asyncio.wait([task], timeout=WAIT_S)
 
     async def at_once(self, kind: str, work: Callable[[], Awaitable[bool]]) -> bool:
-        """Have work done while somebody waits for its result, for AT_ONCE_S at most, and return the result.
-
-        Return False where the work could not be done.
-        """
+        """Do work whose result a reply states, for AT_ONCE_S at most; return the result, or False where it failed."""
         error: BaseException = TimeoutError()
         try:
             async with asyncio.timeout(AT_ONCE_S):

@@ -1,7 +1,6 @@
-"""Keeps the books of experiments in the background: counts events, closes windows, judges guardrails, opens enrolment.
+"""Keeps the sums of experiments in the background: counts events, closes windows, judges guardrails, opens enrolment.
 
-The worker and every gateway have one. Only one works at a time, and any may take over (`turns`). Knows no
-SQL.
+The worker and every gateway have one. Only one works at a time, and any may take over (`turns`). Knows no SQL.
 """
 
 from __future__ import annotations
@@ -43,15 +42,18 @@ JUDGE_ALL_EVERY_S = 30.0
 ended since."""
 TIDY_EVERY_S = 60.0
 CLOSED_FOR = datetime.timedelta(seconds=5)
-"""The least time for which enrolment is closed before new weights."""
+"""The least time for which enrolment is closed before new weights apply."""
 KNOWN_AFTER = datetime.timedelta(seconds=2)
-"""The time after which every gateway knows that enrolment is closed: new weights wait for all notes up to then."""
+"""The time after which every gateway knows that enrolment is closed.
+
+New weights wait for all notes up to then.
+"""
 
 
 class ExperimentBookkeeper(Worker):
-    """Keeps the books between `start` and `stop`.
+    """Keeps the sums of all experiments between `start` and `stop`.
 
-    turn: tells when to work; None: always. wake: set when something waits; None: looks each INTERVAL_S.
+    turn: tells when to work; None: always. wake: set when something waits; None: works each INTERVAL_S.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class ExperimentBookkeeper(Worker):
                 await drop_silent(conn)
 
     async def _count(self) -> None:
-        """Count events until fewer are there than one transaction may take, or another gateway counts."""
+        """Count events in transactions, until few are left or another gateway counts."""
         most = MAX_EVENTS
         while True:
             try:
@@ -155,7 +157,7 @@ class ExperimentBookkeeper(Worker):
         return 1
 
     async def _close(self) -> None:
-        """Close windows until fewer are due than one transaction closes, or another gateway changes units."""
+        """Close outcome windows in transactions, until few are due or another gateway changes units."""
         num = MAX_CLOSED
         while num >= MAX_CLOSED:
             async with self._database.transaction() as conn:
@@ -164,7 +166,7 @@ class ExperimentBookkeeper(Worker):
             self._to_judge |= set() if closed is None else closed.experiment_ids
 
     async def _judge(self) -> None:
-        """Judge experiments whose sums changed, each at most once in a while; others stay noted."""
+        """Judge the guardrails of experiments whose sums changed, each at most once in JUDGE_EVERY_S."""
         now_s = asyncio.get_running_loop().time()
         for each in self._due(now_s):
             self._to_judge.discard(each)

@@ -45,14 +45,14 @@ MAX_EVENTS = 1_000
 MAX_CLOSED = 1_000
 """The most outcome windows that one transaction closes."""
 GRACE = datetime.timedelta(seconds=10)
-"""The time for which an ended window is left open, so that late rows of the ledger are there when it is closed."""
+"""The time for which an ended window stays open, so that late rows of the ledger are there when it is closed."""
 
 
 class Counted(msgspec.Struct, frozen=True):
     """The changes of one transaction."""
 
     num: int
-    """Events, or windows that were closed."""
+    """The number of events that were counted, or of windows that were closed."""
     experiment_ids: frozenset[str] = frozenset()
     """The experiments whose sums changed."""
     new_units: frozenset[tuple[str, int]] = frozenset()
@@ -66,11 +66,11 @@ class _Unit(msgspec.Struct):
     state: UnitState | None
     has_to_recount: bool = False
     first: list[Event] = []
-    """The unit's requests among the events, while nothing else is known of it."""
+    """The unit's requests among the events, for a unit that has no state yet."""
 
 
 async def count_events(conn: Connection, most: int = MAX_EVENTS) -> Counted | None:
-    """Add the oldest events, in the caller's transaction; None while another transaction does.
+    """Add the oldest events to units and sums, in the caller's transaction; None if another transaction does so now.
 
     Raises OlderRequest: when the transaction has to be begun anew.
     """
@@ -126,9 +126,9 @@ def _add_requests(units: dict[UnitId, _Unit], taken: Collection[Taken], scopes: 
 
 
 async def _begin_units(conn: Connection, units: Mapping[UnitId, _Unit], scopes: Mapping[str, Scope]) -> None:
-    """Give units their first states by their requests among the events.
+    """Give new units their first states by their requests among the events.
 
-    Units of which there is more are marked to be recounted.
+    Units with further requests are marked to be recounted.
     """
     new = {each: unit for each, unit in units.items() if unit.first and not unit.has_to_recount}
     known = await numbers_of_requests(conn, sorted(new), MAX_EVENTS + 1)
@@ -141,11 +141,10 @@ async def _begin_units(conn: Connection, units: Mapping[UnitId, _Unit], scopes: 
 def _add_votes(
     units: dict[UnitId, _Unit], votes: Collection[Difference], scopes: Mapping[str, Scope]
 ) -> tuple[list[tuple[UnitId, Vote]], list[tuple[UnitId, str]]]:
-    """Add to units by what their votes differ from the votes that are counted.
+    """Add to units the difference between their votes and the votes counted so far.
 
-    Return the votes that count now, and the votes of which nothing is counted any more.
-
-    A unit that was recounted has its votes, and one that is not known yet gets them when it is.
+    Return the votes that count now, and the votes of which nothing is counted any more. A unit that was recounted has
+    its votes, and one that is not known yet gets them when it is.
     """
     counted, removed = [], []
     for vote in votes:
@@ -167,7 +166,7 @@ def _add_votes(
 async def _recount(
     conn: Connection, units: dict[UnitId, _Unit], again: list[UnitId], scopes: Mapping[str, Scope]
 ) -> list[tuple[UnitId, Vote]]:
-    """Count units anew by their rows. Return the votes that the units have then.
+    """Count units anew by their rows, and return their votes.
 
     A unit whose requests were deleted by now stays as it is.
     """

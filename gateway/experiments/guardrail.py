@@ -30,19 +30,20 @@ class Why(msgspec.Struct, frozen=True):
     """The reason why an experiment paused itself."""
 
     metric: str
-    """The guardrail."""
+    """The name of the guardrail's metric."""
     arm: str
     """The name of the arm that did harm."""
     at: int
     """The time in Unix seconds."""
     text: str
-    """The finding in words."""
+    """The finding in words, for people."""
 
 
 async def judge(conn: Connection, experiment_id: str) -> Why | None:
-    """Pause an experiment if one of its guardrails says so, in the caller's transaction. Return the reason, or None.
+    """Pause an experiment if one of its guardrails has found harm; return the reason, or None.
 
-    Harm that a guardrail found before a person started the experiment again does not pause it a second time.
+    It runs in the caller's transaction. Harm that a guardrail found before a person started the experiment again does
+    not pause it a second time.
     """
     scope = (await find_scopes(conn, [experiment_id])).get(experiment_id)
     if scope is None or scope.state != "running":
@@ -90,7 +91,7 @@ async def _audit(conn: Connection, scope: Scope, why: Why) -> None:
 
 
 def _guarded(definition: Experiment) -> Experiment:
-    """Return the definition with the guardrails alone that may pause the experiment."""
+    """Return the definition with only those guardrails that may pause the experiment."""
     pausing = tuple(each for each in definition.metrics.guardrails if each.action == "pause")
     return msgspec.structs.replace(definition, metrics=Metrics((), pausing, ()))
 

@@ -49,7 +49,7 @@ MAX_WRITTEN = 200_000
 """The most units that are remembered as written, so that most are written once. The oldest are forgotten first."""
 
 REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 503})
-"""The statuses of refusals. With any other status the client has left, or the ledger knows of the request."""
+"""The HTTP statuses that count as refusals. With any other, the client left, or the ledger has the request."""
 
 Unit = tuple[str, bytes]
 """An experiment, and the digest of a unit."""
@@ -60,7 +60,7 @@ class _Batch(msgspec.Struct):
 
     number: int
     noted_until_s: float
-    """When the batch was made, by the monotonic clock: later notes are in the next one."""
+    """The monotonic time, in seconds, when the batch was made: later notes are in the next one."""
     units: dict[Unit, NewUnit]
     refused: dict[Unit, ExposedRequest]
     reasons: dict[tuple[str, datetime.date, str], int]
@@ -103,7 +103,7 @@ class Notes(Worker):
         self._reported_s = float("-inf")
 
     async def stop(self) -> None:
-        """Stop, and write what was noted so far, where the database takes it."""
+        """Stop, and write the notes that are left, if the database takes them."""
         await super().stop()
         await self.flush()
         unwritten = [self._next_batch()] + ([] if self._batch is None else [self._batch])
@@ -114,7 +114,7 @@ class Notes(Worker):
                     await leave(conn, self._gateway_id)
 
     def exposed(self, exposure: Exposure) -> None:
-        """Note the arm that a request got."""
+        """Record the arm that a request got."""
         if not exposure.epoch:
             self._count(exposure.experiment_id, exposure.reason)
             return
@@ -128,7 +128,7 @@ class Notes(Worker):
             self._lost.inc()
 
     def shadowed(self, experiment_id: str, outcome: Outcome) -> None:
-        """Note the outcome of a copy of a request for the shadow arm of an experiment."""
+        """Record the outcome of a copy of a request for the shadow arm of an experiment."""
         self._count(experiment_id, OUTCOME_PREFIX + outcome)
 
     def _count(self, experiment_id: str, reason: str) -> None:
@@ -141,7 +141,7 @@ class Notes(Worker):
     def refused(
         self, exposure: Exposure, project_id: str, request_id: str, error: GatewayError, origin: Origin
     ) -> None:
-        """Note that a request was refused after it got its arm. Refusals of a unit within a second become one row."""
+        """Record that a request was refused after it got its arm. Refusals of a unit within a second become one row."""
         if not exposure.epoch or error.status not in REFUSALS:
             return
         unit = exposure.experiment_id, exposure.digest
@@ -209,7 +209,7 @@ class Notes(Worker):
         return batch
 
     async def _write(self, batch: _Batch) -> bool:
-        """Write the batch that waits; False where the database does not take it, or does not say whether it did."""
+        """Write the batch; return False where the database fails, or does not say whether it wrote."""
         age = datetime.timedelta(seconds=time.monotonic() - batch.noted_until_s + TIMEOUT_S)
         new_units = {(unit.experiment_id, unit.epoch) for unit in batch.units.values()}
         try:

@@ -41,7 +41,7 @@ def past_units(rows: Iterable[PastRow], metric: str) -> list[PastUnit]:
 def past_votes(rows: Iterable[PastVotes], kind: Kind) -> list[PastUnit]:
     """Return the contribution of each unit to a feedback metric, in the order of first votes.
 
-    kind: the metric's kind.
+    kind: the kind of values that the metric has.
     """
     return [
         PastUnit((row.at - _EPOCH) // _US // DAY_US, Unit(row.total, d=row.num if kind == "ratio" else 0))

@@ -1,7 +1,7 @@
-"""The state of a unit by its rows alone: requests, the ledger and feedback. Every sum of an experiment equals it.
+"""Recounts the state of a unit from its rows alone: requests, the ledger and feedback.
 
-The bookkeeper recounts single units where adding an event is not enough; `verify` recounts a whole experiment and
-reports differences to its tables. Knows no SQL.
+Every sum of an experiment equals the recount. The bookkeeper recounts single units where adding an event is not enough;
+`verify` recounts a whole experiment and reports differences to its tables. Knows no SQL.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def request_event(request: Request, usage: Sequence[UsageRow]) -> Event:
 
 
 def vote_event(vote: Vote, sign: int = 1) -> Event:
-    """Return the event of a vote, or with the sign -1 that of taking it back."""
+    """Return the event of a vote. sign: 1, or -1 for the event that takes the vote back."""
     key, num_votes = (judge_key(vote.metric), 0) if vote.is_by_judge else (vote.metric, sign)
     return Event(vote.at_us, "", Counts(num_votes=num_votes), votes={key: (sign * vote.value, sign)})
 
@@ -111,7 +111,7 @@ def with_outcomes_before(
 
 
 def has_all_requests(rows: UnitRows, state: UnitState | None) -> bool:
-    """Tell whether the first request of a unit is still there: old ones are deleted, and a state outlives them."""
+    """Tell whether the first request of a unit still has its row: old rows are deleted, and a state outlives them."""
     return state is None or any(request.request_id == state.first_id for request in rows.requests)
 
 
@@ -128,7 +128,7 @@ class Verification(msgspec.Struct, frozen=True):
 async def verify(conn: Connection, experiment_id: str) -> Verification:
     """Compare an experiment's units and sums with a recount of all its rows, as of one moment.
 
-    It runs for as long as it takes to read all rows; it holds nothing up.
+    It takes as long as reading all rows does, and blocks no other transaction.
 
     Raises LookupError: when the experiment has not started.
     """
@@ -211,7 +211,7 @@ def _segment_differences(experiment_id: str, expected: Total, actual: SegmentTot
 
 
 def _attempt(rows: Sequence[UsageRow], *, is_whole: bool) -> tuple[Counts, dict[str, int]]:
-    """Return the counts of an attempt, and the request's times by that attempt.
+    """Return the counts of an attempt, and its times in microseconds by name.
 
     rows: in the order of their revisions; each after the first holds the difference to a better count.
     """

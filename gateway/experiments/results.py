@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 DAY = datetime.timedelta(days=1)
 _TIMELINES = asyncio.Semaphore(1)
-"""One timeline at a time in a gateway: years of days take a processor for seconds."""
+"""Lets one timeline at a time be computed in a gateway: years of days take a processor for seconds."""
 
 
 class HasId(Protocol):
@@ -91,12 +91,12 @@ async def read_look(
 
 
 def _one_moment(conn: Connection) -> AbstractAsyncContextManager[object]:
-    """Return a transaction whose queries see one moment: between two of them the bookkeeper may add to the sums."""
+    """Return a transaction whose queries all see one state of the database, while the bookkeeper adds to the sums."""
     return conn.transaction(isolation="repeatable_read", readonly=True)
 
 
 async def new_look(conn: Connection, scope: Scope) -> LookRow:
-    """Return a look at the present sums."""
+    """Compute a look at the present sums, and return it without storing it."""
     now = datetime.datetime.now(datetime.UTC)
     tally = await load_tally(conn, scope, scope.definition, by_day=False)
     return LookRow(now, scope.version, tally.days, results_of(scope.definition, tally, scope.own))
@@ -145,7 +145,7 @@ async def read_ages(conn: Connection, experiment: HasId, *, metric: str | None =
 
 
 async def read_segments(conn: Connection, experiment: HasId, kind: Kind) -> list[SegmentResults]:
-    """Return the present results of each segment of a kind, in the order of their values. No such look is stored.
+    """Return the present results of each segment of a kind, in the order of the segments' values. Nothing is stored.
 
     Raises NotFound: when the experiment has not started.
     """
@@ -212,7 +212,7 @@ def names_of(definition: Experiment) -> Collection[str]:
 
 
 def shares_of(scope: Scope, epoch: int) -> tuple[float, ...]:
-    """Return the part of an epoch's units that each arm should get."""
+    """Return the declared part of an epoch's units for each arm."""
     split = Split(b"", b"", b"", scope.tables)
     return allocation.shares(split, epoch, len(scope.definition.arms))
 
@@ -236,7 +236,7 @@ async def _scope(conn: Connection, experiment_id: str) -> Scope:
 
 
 class EpochHealth(msgspec.Struct, frozen=True):
-    """The split of one epoch's units between the arms."""
+    """The units of one epoch, and how they are split between the arms."""
 
     epoch: int
     units: tuple[int, ...]
@@ -276,12 +276,12 @@ class Health(msgspec.Struct, frozen=True):
     """Segments whose units are not split as declared."""
     arms: tuple[ArmHealth, ...]
     not_analysed: Mapping[str, int]
-    """Requests by the reason why they got their arm (`assignment.Reason`)."""
+    """The number of requests that are not analysed, by reason (`assignment.Reason`)."""
     num_units: int
     num_requests: int
     """Requests of units within their outcome windows."""
     num_noted_alone: int
-    """Units that a gateway noted a minute ago or earlier, and that have no row in the ledger."""
+    """The number of units that a gateway noted at least a minute ago and that have no row in the ledger."""
     answer_rate: float | None
     """The part of units with any vote, of those whose window has ended; None where none has."""
     busy_units: tuple[BusyShare, ...]
@@ -295,7 +295,7 @@ class Health(msgspec.Struct, frozen=True):
 
 BUSY_SHARE = 0.01
 NOT_BUSY = 10
-"""Requests up to which no unit counts as busy, however few others there are: a new experiment has nothing else."""
+"""The requests up to which no unit counts as busy, since a new experiment has few others."""
 MAX_BUSY = 20
 
 

@@ -15,11 +15,11 @@ from gateway.db.turns import BOOKS, is_free
 from gateway.experiments.books import GRACE
 
 STAND_IN_AFTER_S = 5.0
-"""Seconds of delay of the books from which on gateways stand in for the worker whose turn it is."""
+"""Seconds by which sums may be behind before gateways stand in for the worker whose turn it is."""
 
 
 class HasTurn(Protocol):
-    """The turn to keep the books, as one process sees it; `gateway.db.turns.Turn` is a worker's."""
+    """The turn to keep the sums, as one process sees it; `gateway.db.turns.Turn` is a worker's."""
 
     async def is_mine(self) -> bool:
         """Tell whether this process is to work now.

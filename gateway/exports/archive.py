@@ -29,14 +29,14 @@ class Named(Protocol):
 
 
 class Encoded(Protocol):
-    """A manifest."""
+    """A manifest that can be written as bytes."""
 
     def encode(self) -> bytes:
         """Return the manifest as bytes."""
 
 
 class Archived(Protocol):
-    """An export: the file's chunks, and its manifest."""
+    """An export to be archived: the file's chunks, and its manifest."""
 
     @property
     def request(self) -> Named:

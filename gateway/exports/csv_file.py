@@ -19,8 +19,10 @@ import msgspec
 from gateway.exports.table import Column
 
 FORMULA_STARTS = frozenset("=+-@\t\r\n'＝＋－＠")
-"""Characters that spreadsheets take for a formula's first one, the full-width ones included, and the apostrophe
-itself."""
+"""The characters with which a cell begins that spreadsheets run as a formula, and the apostrophe.
+
+Full-width forms are included.
+"""
 
 
 class CsvFile:
@@ -48,19 +50,19 @@ class CsvFile:
 
 
 def safe_text(text: str) -> str:
-    """Return the text as a cell that no spreadsheet runs."""
+    """Return the text with an apostrophe before it where a spreadsheet would run it as a formula."""
     return f"'{text}" if text and text[0] in FORMULA_STARTS else text
 
 
 def utc_text(time: datetime.datetime) -> str:
-    """Return a time as RFC 3339 in UTC to the microsecond, always of one width: 2026-10-05T12:00:00.000000Z."""
+    """Return a time as RFC 3339 in UTC, to the microsecond: 2026-10-05T12:00:00.000000Z."""
     return time.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def decimal_text(value: Decimal) -> str:
-    """Return a number exactly, without an exponent, and with a fraction.
+    """Return a number as decimal text: exact, without an exponent, and with a fraction.
 
-    Readers that tell types by their looks see no integer.
+    Readers that tell types by the text see no integer.
     """
     whole, _, fraction = f"{value:f}".partition(".")
     return f"{whole}.{fraction.rstrip('0') or '0'}"

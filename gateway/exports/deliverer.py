@@ -1,4 +1,4 @@
-"""Delivers exports that are due, in one gateway at a time, again after growing pauses until they have arrived.
+"""Delivers exports that are due; one gateway at a time does. Failed deliveries are repeated after growing pauses.
 
 File names depend on the exported rows alone: a second attempt replaces the files of the first one.
 """
@@ -35,10 +35,11 @@ log = structlog.get_logger(__name__)
 POLL_S = 30.0
 
 Places = Callable[[DeliveryRow], Awaitable[Place]]
-"""Returns the place of a delivery whose secret is in the clear.
+"""A function that returns the place of a delivery whose secret is decrypted.
 
-Raises NotPublic: when the destination is not at a public address.
-Raises OSError or UnicodeError: when the destination's name has no address."""
+Raises NotPublic: when the destination is not at a public address. Raises OSError or UnicodeError: when the
+destination's name has no address.
+"""
 
 
 class Deliverer(Worker):
@@ -91,7 +92,7 @@ class Deliverer(Worker):
         return num_attempts
 
     async def _deliver(self, run: DueRun) -> str | None:
-        """Export a due period to its destination. Return the reason of a failure in words, or None if all went well."""
+        """Export a due period to its destination. Return the reason of a failure in words, or None after a success."""
         delivery, secret = run.delivery, None
         try:
             delivery = self._opened(delivery)
@@ -107,7 +108,7 @@ class Deliverer(Worker):
         return None
 
     def _opened(self, delivery: DeliveryRow) -> DeliveryRow:
-        """Return a delivery with its secret in clear.
+        """Return a delivery with its secret decrypted.
 
         Raises ContentUnreadable: when this gateway lacks the content key that encrypted the secret.
         """
@@ -120,9 +121,9 @@ class Deliverer(Worker):
 
 
 def places_below(root: Path, *, allow_private: bool) -> Places:
-    """Return places: folders below root, one for each organization, and object stores.
+    """Return the function that finds places: folders below root, one for each organization, and object stores.
 
-    allow_private: whether also those at addresses that the internet cannot reach, or without TLS.
+    allow_private: True permits object stores at private addresses, or without TLS.
     """
     guard = Guard.of(allow_private=allow_private)
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 ROOT = "exports"
-"""The folder within the data folder; below it each organization has a folder of its own."""
+"""The name of the folder for exports in the data folder; each organization has a folder of its own below it."""
 
 MAX_TEXT = 512
 
@@ -61,7 +61,7 @@ Schedule = Literal["daily", "monthly"]
 
 
 def check_destination(destination: Destination) -> None:
-    """Check the form of a destination only: whether an endpoint's address is public is looked at each time.
+    """Check the form of a destination. Whether an endpoint's address is public is checked at each delivery.
 
     Raises WrongDestination: when a field is wrong.
     """
@@ -83,7 +83,7 @@ def check_destination(destination: Destination) -> None:
 
 
 def location(organization_id: str, shown: dict[str, Any]) -> str:
-    """Return a destination as it is shown: a folder within the server's data folder, or the URL of a bucket."""
+    """Return a destination in words: a folder within the server's data folder, or the URL of a bucket."""
     if shown["type"] == "folder":
         return f"{ROOT}/{organization_id}/{shown['path']}"
     return f"s3://{shown['bucket']}/{shown.get('prefix', '')}".rstrip("/")

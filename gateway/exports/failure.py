@@ -26,7 +26,7 @@ _IN_WORDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
 
 
 def in_words(error: Exception) -> str:
-    """Return a sentence for an error, one of a few: an error's own words may be a stranger's."""
+    """Return one of a few sentences for an error: the error's own text may be a stranger's."""
     if isinstance(error, NotPublic):
         return f"{error}; the setting LORIKEET_PRIVATE_WEBHOOKS allows destinations at private addresses"
     if isinstance(error, (ExportFailed, WrongExport)):
@@ -42,7 +42,7 @@ def in_words(error: Exception) -> str:
 
 
 def in_detail(error: Exception, secret: str | None) -> str:
-    """Return one line, without a library's own notes below it, and never the secret, whatever a store quotes."""
+    """Return an error's message on one line, without notes of libraries, and with the secret taken out."""
     text = " ".join(str(error).partition("\n\n")[0].split())
     text = f"{type(error).__name__}: {text}"
     return (text.replace(secret, "***") if secret else text)[:MAX_DETAIL_CHARACTERS]

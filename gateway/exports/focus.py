@@ -34,7 +34,7 @@ _MILLIONTH = Decimal("1e-6")
 
 
 class FocusNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of ids in rows."""
+    """The names of the things whose ids are in rows."""
 
     organization_id: str
     organization: str
@@ -190,7 +190,7 @@ def _resource(row: ChargeRow, names: FocusNames) -> dict[str, Any]:
 
 
 def _costs(nanos: int) -> dict[str, Any]:
-    """Return the four costs of a charge that has no unit price: all are the same."""
+    """Return the four costs of a charge without a unit price, which are all equal."""
     cost = _EXACT.multiply(nanos, _NANO)
     return {
         "billed_cost": cost,

@@ -1,6 +1,6 @@
 """The manifest of an export: its content and size, and the digest of its file.
 
-Written last, it makes the export whole.
+It is written last: an export without one is incomplete.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.exports.request import ExportRequest, Format, Kind
 from gateway.exports.totals import Totals
 
 FORMAT_VERSION = 1
-"""The version of all files: it grows when a column, an order or a meaning changes."""
+"""The version of the format of all files, which grows when a column, an order or a meaning changes."""
 
 State = Literal["open", "closed"]
 
@@ -42,7 +42,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     as_of: str | None
     """The time of the snapshot of an open period; None for a closed one, of which nothing depends on the moment."""
     num_rows: int
-    """The rows of the file; Stripe's has several for each row of the ledger."""
+    """The number of rows of the file; a file for Stripe has several for each row of the ledger."""
     totals: Totals
     order: tuple[str, ...]
     """The columns by which rows are ordered."""
@@ -56,7 +56,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileDigest:
-    """Counts and hashes a file's bytes as they pass."""
+    """Counts and hashes the bytes of a file as they are written."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -69,7 +69,7 @@ class FileDigest:
         self._hash.update(chunk)
 
     def entry(self) -> FileEntry:
-        """Return the manifest's entry of the file as far as it has passed: its name, size and SHA-256."""
+        """Return the manifest's entry of the bytes so far: the file's name, size and SHA-256."""
         return FileEntry(self._name, self._num_bytes, self._hash.hexdigest())
 
 

@@ -29,18 +29,18 @@ TIMEOUT = datetime.timedelta(seconds=60)
 
 
 class ObjectStore:
-    """A bucket.
+    """An S3-compatible bucket that takes exports.
 
     The methods raise `obstore.exceptions.BaseError`, and FileNotFoundError where the bucket does not exist; their text
     may quote the store's answer.
     """
 
     def __init__(self, destination: S3Destination, *, address: str | None = None, allow_http: bool = False) -> None:
-        """Put files in an object store.
+        """Open the bucket of a destination.
 
         address: the address of the destination's endpoint, where it has one; None: any address that the endpoint's name
-        and its redirects lead to, as for AWS itself.
-        allow_http: True: plain HTTP is spoken where the endpoint says so, without the tunnel.
+        and its redirects lead to, as for AWS itself. allow_http: True: plain HTTP is spoken where the endpoint says so,
+        without the tunnel.
         """
         self._destination = destination
         self._address = address

@@ -1,6 +1,6 @@
-"""The places of exports: files are put under a temporary name until whole, the manifest last.
+"""The interface of places for exports, and the folder as a place; `object_store` has the other.
 
-So half an export is never taken for a whole one. One interface; here the folder, in `object_store` the other.
+Files are put under a temporary name until whole, the manifest last, so half an export is never taken for a whole one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ async def _one(chunk: bytes) -> AsyncIterator[bytes]:
 
 
 class Folder:
-    """A folder of this machine, made on demand; files are readable by their owner alone. Its methods raise OSError."""
+    """A folder of this machine as a place, made on demand; files are readable by their owner alone.
+
+    Its methods raise OSError.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root

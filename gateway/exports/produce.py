@@ -1,4 +1,4 @@
-"""One export in the making: rows of the snapshot through an encoder, counted, summed and hashed as they pass."""
+"""Produces one export: rows of a snapshot, encoded, counted, summed and hashed."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Export:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows of the ledger, or charges, that have passed so far."""
+        """The number of rows of the ledger, or of charges, that were read so far."""
         return self._sums.num_rows
 
     async def check_period(self) -> None:
-        """Check that the organization has the period.
+        """Check that the period is one of the organization's.
 
         Deliveries go without this check: their first days may be before the first usage.
 
@@ -129,7 +129,7 @@ class Export:
             yield credits
 
     async def _credits(self) -> list[ChargeRow]:
-        """Return the credits of a month.
+        """Return the credits that paid for a month.
 
         Credits pay for a month as a whole; a day has none, and costs alone are before credits.
         """
@@ -178,7 +178,7 @@ class Export:
 async def open_export(
     database: Database, request: ExportRequest, *, deadline_s: float | None = None
 ) -> AsyncIterator[Export]:
-    """Give an export within a snapshot, on a connection of its own, which is closed after deadline_s.
+    """Open an export in a snapshot, on a connection of its own, which is closed after deadline_s.
 
     Raises one of `gateway.db.pool.UNAVAILABLE`: when the database cannot be reached.
     """

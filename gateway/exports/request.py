@@ -53,9 +53,9 @@ class Span(msgspec.Struct, frozen=True):
     """A billing period, or one day of it: [start, end) in UTC."""
 
     text: str
-    """The span as it was asked for, such as 2026-10 or 2026-10-05."""
+    """The span in the form in which it was asked for, such as 2026-10 or 2026-10-05."""
     period: str
-    """The month that the span is or lies in, such as 2026-10."""
+    """The month that the span is, or in which it lies, such as 2026-10."""
     start: datetime.datetime
     end: datetime.datetime
 
@@ -77,7 +77,7 @@ class ExportRequest(msgspec.Struct, frozen=True):
 
     @property
     def stem(self) -> str:
-        """The name of this export: the same for the same question, different for different ones."""
+        """The name of the export's files without their endings, which depends on the request alone."""
         of_project = f"-{self.project_id}" if self.project_id else ""
         return f"{self.kind}-{self.span.text}{of_project}"
 

@@ -27,7 +27,7 @@ class Payload(msgspec.Struct, frozen=True):
 
 
 class MeterEvent(msgspec.Struct, frozen=True):
-    """One event."""
+    """One meter event of Stripe's."""
 
     event_name: str
     identifier: str

@@ -20,7 +20,7 @@ class BucketPieces:
         self._bucket = bucket
 
     def write(self, project_id: str, part_id: str, number: int, data: bytes) -> None:
-        """Put a piece of a part."""
+        """Store a piece of a part as an object."""
         with _failures("written"):
             obstore.put(self._bucket, f"{_prefix(project_id, part_id)}{number}", data)
 

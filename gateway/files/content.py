@@ -27,7 +27,7 @@ PIECE_BYTES = 1 << 20
 """The bytes of each piece of a part but the last, before they are encrypted."""
 
 COUNT_BYTES = 8 << 20
-"""The bytes after which a part that comes is counted anew."""
+"""The bytes of an arriving part after which its size in the database is updated."""
 
 RETRY_AFTER_S = 60.0
 
@@ -66,9 +66,10 @@ class FileContent:
             raise QuotaExceeded(f"The file cannot be stored: {NO_ROOM}.", param="file", code="content_quota_exceeded")
 
     async def count_bytes(self, project_id: str, part_id: str, num_bytes: int, num_more: int) -> None:
-        """Note how many bytes of a part have come. num_more: the bytes since the last note.
+        """Update the size of a part that is arriving. num_more: the bytes since the last update.
 
-        Raises QuotaExceeded: when there is no room for them.
+        Raises QuotaExceeded: when there is no room for them. Raises NotFound: when the part took too long and was given
+        up.
         """
         async with self._database.acquire() as conn:
             await self.take_room(conn, project_id, num_more)
@@ -76,7 +77,7 @@ class FileContent:
                 raise NotFound("The upload took too long, and was given up.")
 
     async def give_up(self, project_id: str, part_id: str) -> None:
-        """Have the bytes of a part that have come removed."""
+        """Mark a part that has not become whole to be removed with its bytes."""
         async with self._database.acquire() as conn:
             await db.give_up_part(conn, project_id, part_id)
 
@@ -132,7 +133,7 @@ class FileContent:
 
 
 class PartWriter:
-    """A part that comes, from its first byte until somebody finishes its row. Ended early, it is given up."""
+    """A writer of one part, from its first byte until its row is finished. Ended early, the part is removed."""
 
     def __init__(self, content: FileContent, project_id: str, part_id: str) -> None:
         self._content = content
@@ -157,13 +158,13 @@ class PartWriter:
             await self._count_bytes()
 
     async def flush(self) -> None:
-        """Store the remaining bytes: the part is whole in the store afterwards, and only its row is to be finished."""
+        """Store the remaining bytes. The part is then complete in the store, and its row has yet to be finished."""
         if self._waiting:
             await self._flush(len(self._waiting))
         await self._count_bytes()
 
     async def give_up(self) -> None:
-        """Have the bytes that came removed; nobody waits for the part any more."""
+        """Mark the part to be removed with its bytes."""
         await self._content.give_up(self._project_id, self.id)
 
     async def _flush(self, num_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Names of files as people give them."""
+"""Checks the names that people give to files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ MAX_NAME_CHARS = 255
 
 
 def checked_name(name: str, purpose: str, param: str) -> str:
-    """Return the name of a file: its last part, as browsers may send a whole path.
+    """Return the checked name of a file: its last part, as browsers may send a whole path.
 
-    Raises InvalidRequest: when it is not one, or not one of a batch's input.
+    Raises InvalidRequest: when it is no file name, or not one that a batch's input may have.
     """
     name = re.split(r"[/\\]", name)[-1]
     if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():

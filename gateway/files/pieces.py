@@ -22,7 +22,7 @@ _TEMPORARY = ".temporary-"
 
 
 class Pieces(Protocol):
-    """A file store. Every method may take long.
+    """A file store, which holds pieces of parts. Every method may take long.
 
     Raises StoreFailure: when the store does not answer.
     """
@@ -50,7 +50,7 @@ class FolderPieces:
         self._root = root
 
     def write(self, project_id: str, part_id: str, number: int, data: bytes) -> None:
-        """Put a piece of a part, durable once this returns."""
+        """Write a piece of a part, durable once this returns."""
         folder = self._folder(project_id, part_id)
         temporary = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with _failures("written"):
@@ -98,7 +98,7 @@ class FolderPieces:
 
 
 def check_name(name: str) -> str:
-    """Return a name that can be a part of a path. Ids are made by gateways alone, so another one is our own mistake."""
+    """Return the name, after a check that it can be a part of a path. Only gateways make ids, so a bad one is a bug."""
     assert _NAME.fullmatch(name), f"{name[:100]!r} is no id"
     return name
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals", "batch_output"]
 
 BATCH_SECONDS = 30 * 86400
-"""Seconds for which input and output of a batch stay where the client gives no time."""
+"""Seconds after which a batch's input and output expire, where the client gives no time."""
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):

@@ -115,7 +115,7 @@ class Uploads:
     async def complete(
         self, project_id: str, upload_id: str, part_ids: Sequence[str], *, md5: str | None
     ) -> Upload | None:
-        """Make a file of parts in this order; the upload's other parts go. An upload that is complete stays as it is.
+        """Make a file of parts in this order, and remove the upload's other parts. A complete upload stays as it is.
 
         md5: the MD5 of the whole file, in hexadecimal; None: it is not checked.
 
@@ -147,7 +147,7 @@ class Uploads:
         return msgspec.structs.replace(self._shown(project_id, row), file=file)
 
     async def cancel(self, project_id: str, upload_id: str) -> Upload | None:
-        """End an upload; its parts go. One that is cancelled already stays so.
+        """Cancel an upload and remove its parts. A cancelled upload stays so.
 
         Raises InvalidRequest: when it is completed or expired.
         """

@@ -20,14 +20,14 @@ class Row(msgspec.Struct, frozen=True):
     policy: str
     hit_rate: float
     of_static: float
-    """The policy's hit rate, as a part of that of the best static placement."""
+    """The policy's hit rate, divided by the hit rate of the best static placement."""
     busiest: float
-    """The most requests that a replica had over the time, to the mean."""
+    """The largest number of requests at one replica over the time, divided by the mean number at a replica."""
     wait_ms_p50: float
-    """The time from arrival to the first step: for the adapter and a place in the batch."""
+    """The median milliseconds from arrival to the first step: for the adapter, and for a place in the batch."""
     wait_ms_p99: float
     moved_by_one_more: float
-    """Adapters whose next request goes elsewhere when a replica joins, as a share of all."""
+    """The share of adapters that move to another replica when a replica joins."""
     moved_by_one_less: float
     """The share of adapters that move to another replica when a replica is lost."""
     pick_us_p50: float
@@ -35,7 +35,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def compare(kind: type[Ours | Peer], world: World, requests: Sequence[Arrival], static: float) -> Row:
-    """Run one policy over the requests, and look at its choices at the end."""
+    """Run one policy over the requests, and return its row of figures."""
     names = [f"replica-{number}" for number in range(world.replicas)]
     policies: list[Policy] = [kind(names, world.gateways, seed) for seed in range(world.gateways)]
     simulation = Simulation(world, policies)
@@ -58,7 +58,7 @@ def compare(kind: type[Ours | Peer], world: World, requests: Sequence[Arrival], 
 
 
 def _pick_times_us(policy: Policy, requests: Sequence[Arrival]) -> tuple[float, float]:
-    """Time choices in the state at the end of the run."""
+    """Measure choices in the state at the end of the run; return the median and the 99th percentile in microseconds."""
     taken_ns = []
     for arrival in requests[-NUM_TIMED:]:
         asked = Asked(arrival.adapter)
@@ -70,7 +70,7 @@ def _pick_times_us(policy: Policy, requests: Sequence[Arrival]) -> tuple[float, 
 
 
 def _moved(kind: type[Ours | Peer], world: World, pictures: list[Picture]) -> tuple[float, float]:
-    """Return the shares of adapters that move when an idle replica joins the pool, and when one of it is lost."""
+    """Return the shares of adapters that move when an idle replica joins the pool, and when a replica is lost."""
     load = pictures[0].load
     idle = Picture(
         ReplicaLoad(

@@ -25,19 +25,19 @@ class World(msgspec.Struct, frozen=True):
     adapters: int = 10_000
     slots: int = 32
     zipf: float = 1.0
-    """Exponent of the adapters' popularity."""
+    """The exponent of the adapters' popularity, by Zipf's law."""
     places: int = 64
     """Requests that a replica runs at once."""
     load: float = 24.0
-    """Requests at a replica on average, roughly: sets the rate of arrivals."""
+    """The mean number of requests at a replica, roughly: it sets the rate of arrivals."""
     tokens: float = 128.0
-    """Tokens of a completion on average; their number is exponential."""
+    """The mean number of tokens of a completion; the numbers are exponentially distributed."""
     step_ms: float = 15.0
-    """A decode step of an empty batch."""
+    """Milliseconds of a decode step of an empty batch."""
     step_ms_each: float = 0.25
     """The milliseconds that each request in the batch adds to its steps."""
     load_ms: float = 100.0
-    """Loading an adapter; a replica loads one at a time."""
+    """Milliseconds of loading an adapter; a replica loads one at a time."""
     gateways: int = 4
     """The number of gateways, each of which picks replicas by heartbeats and by what it sent itself."""
     heartbeat_s: float = 1.0
@@ -79,28 +79,28 @@ def arrivals(world: World) -> list[Arrival]:
 
 
 def adapter_name(number: int) -> str:
-    """Return a made-up content key, in which neighbors in popularity have nothing in common."""
+    """Return the made-up content key of the adapter with this number; keys of neighbors have nothing in common."""
     return f"{random.Random(number).getrandbits(256):064x}"  # noqa: S311
 
 
 class Policy(Protocol):
-    """The way in which one gateway chooses."""
+    """The policy by which one gateway chooses a replica for each request."""
 
     def update(self, picture: Picture, now_s: float) -> None:
-        """Take in what the gateway now sees of the replicas."""
+        """Update what the gateway knows of a replica, by its heartbeat."""
 
     def pick(self, asked: Asked) -> str:
         """Return the id of the replica that a request goes to."""
 
     def taken(self, replica_id: str, asked: Asked) -> None:
-        """Count a request that a replica was sent."""
+        """Count a request that was sent to a replica."""
 
     def given(self, replica_id: str, asked: Asked) -> None:
         """Count a request that a replica has ended."""
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A heartbeat, with the numbers that other routers read of a model server beside those of ours."""
+    """The state of a replica in a heartbeat, with the numbers that other routers read of a model server."""
 
     load: ReplicaLoad
     running_adapters: frozenset[str]
@@ -155,7 +155,7 @@ class Replica:
             self._unready.setdefault(key, []).append(request)
 
     def loads_to_start(self, now_s: float) -> Iterator[tuple[float, str]]:
-        """Begin to load the waiting adapters that find a slot, and yield for each the time at which it is loaded."""
+        """Begin to load the waiting adapters that find a slot; yield the time when each is loaded, and its key."""
         for key in self._unready:
             if key in self._loading:
                 continue
@@ -176,7 +176,7 @@ class Replica:
         self._ready.extend(self._unready.pop(key))
 
     def starts(self) -> Iterator[tuple[float, Request]]:
-        """Yield the requests that start to run and how long each will, at the pace of the batch it joins."""
+        """Yield the requests that start to run, each with the seconds that it will take at the pace of its batch."""
         while self._ready and self.num_running < self._world.places:
             request = self._ready.popleft()
             self.num_running += 1
@@ -185,7 +185,7 @@ class Replica:
             yield request.arrival.tokens * step_s, request
 
     def end(self, request: Request) -> None:
-        """Take a request that is done out of the batch, and an adapter that nobody uses any more out of the counts."""
+        """Remove a request that is done from the batch, and its adapter from the counts if no other request uses it."""
         key = request.asked.adapter
         self.num_running -= 1
         for counts in (self.running, self._users):
@@ -215,11 +215,11 @@ class Outcome(msgspec.Struct):
     requests: int
     loads: int
     mean_load: float
-    """Requests at a replica, over time and replicas."""
+    """The mean number of requests at a replica, over time and replicas."""
     busiest: float
-    """The most requests that a replica had over the time, to the mean of all."""
+    """The largest number of requests at one replica over the time, divided by the mean of all."""
     busiest_requests: float
-    """The most requests that a replica got, to the mean of all."""
+    """The largest number of requests that one replica got, divided by the mean of all."""
     waits_s: list[float]
     """The seconds from arrival to the first step, sorted."""
 
@@ -244,7 +244,7 @@ class Simulation:
         self._counted_s = dict.fromkeys(self.replicas, 0.0)
 
     def run(self, requests: Sequence[Arrival]) -> Outcome:
-        """Run to the last arrival, and sum up what follows the first half of them."""
+        """Simulate the requests up to the last arrival, and return the outcome of their second half."""
         for number, replica in enumerate(self.replicas.values()):
             self._beat(replica, 0.0)
             self._push(self.world.heartbeat_s * (number + 1) / self.world.replicas, "beat", replica, None)

@@ -29,7 +29,7 @@ class Ours:
         self.balancer.share_among(num_gateways)
 
     def update(self, picture: Picture, now_s: float) -> None:
-        """Take a replica's heartbeat."""
+        """Store a replica's heartbeat in the balancer."""
         self.balancer.update(picture.load, now_s)
 
     def pick(self, asked: Asked) -> str:
@@ -48,7 +48,7 @@ class Ours:
 
 
 class Peer(ABC):
-    """A policy of another router, with its knowledge of the replicas."""
+    """A policy of another router, with what it knows of the replicas."""
 
     name: ClassVar[str]
 
@@ -59,7 +59,7 @@ class Peer(ABC):
         self.since: Counter[str] = Counter()
 
     def update(self, picture: Picture, now_s: float) -> None:
-        """Remember a replica's heartbeat, which has what was sent to it before."""
+        """Store a replica's heartbeat, which already counts the requests that were sent before."""
         self.pictures[picture.load.id] = picture
         self.since[picture.load.id] = 0
 
@@ -82,7 +82,7 @@ class Peer(ABC):
 
 
 class RoundRobin(Peer):
-    """The policy that takes one replica after the other, from a place of each gateway's own."""
+    """The policy that chooses one replica after the other; each gateway begins at another one."""
 
     name = "round robin"
 
@@ -97,7 +97,7 @@ class RoundRobin(Peer):
 
 
 class LeastLoaded(Peer):
-    """The replica with the fewest requests running and waiting; any among equal ones."""
+    """The policy that chooses the replica with the fewest requests running and waiting; any among equal ones."""
 
     name = "least loaded"
 
@@ -109,7 +109,7 @@ class LeastLoaded(Peer):
 
 
 class ConsistentHashing(Peer):
-    """A ring with virtual nodes, by adapter, without regard to load."""
+    """The policy of a hash ring with virtual nodes, by adapter, without regard to load."""
 
     name = "consistent hashing"
     num_points = 160
@@ -177,7 +177,7 @@ class LoraAndQueueScorers(LoraScorer):
 
 
 def _from_most_to_least(amounts: list[int]) -> list[float]:
-    """Return scores from 0 for the most to 1 for the least; 1 for all where they are equal."""
+    """Return a score for each amount, from 0 for the largest to 1 for the smallest; 1 for all if they are equal."""
     least, most = min(amounts), max(amounts)
     return [(most - amount) / (most - least) if most > least else 1.0 for amount in amounts]
 

@@ -11,7 +11,7 @@ from gateway.domain.balancing.balancer import BOUND
 
 
 def best_static_placement(world: World) -> float:
-    """Return the share of requests whose adapter a fixed placement holds, an upper bound of it.
+    """Return an upper bound of the share of requests whose adapter is resident under any fixed placement.
 
     An adapter needs as many copies as its requests fill replicas, each with at most `BOUND` times the mean load. The
     most popular ones are placed until all slots are taken; whether the copies can be packed is not asked.
@@ -26,7 +26,7 @@ def best_static_placement(world: World) -> float:
 
 
 def belady(world: World, requests: Sequence[Arrival]) -> float:
-    """Return the hit rate of one cache for the whole pool that evicts what is asked for last (Belady, 1966).
+    """Return the hit rate of one cache for the whole pool that evicts the adapter asked for last (Belady, 1966).
 
     The rate is over the second half of the requests. No policy can have more.
     """

@@ -42,7 +42,7 @@ def assignment_us() -> dict[str, float]:
 
 
 def results_ms() -> dict[str, float]:
-    """Return the milliseconds of one look, and of all days' looks, with 3 arms and 12 metrics over 90 days."""
+    """Return the milliseconds of one look at results, and of the looks of all days: 3 arms, 12 metrics, 90 days."""
     names = [name for name in METRICS if name != "error_rate"]
     experiment = Experiment(
         "bench",
@@ -82,7 +82,7 @@ def _median_us(split: Split) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print all tables."""
+    """Print all tables of the benchmark; return the exit status."""
     argparse.ArgumentParser(prog="python -m gateway.bench.experiments", description=__doc__).parse_args(argv)
     tables = (
         ("us an assignment", assignment_us()),

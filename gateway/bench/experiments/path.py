@@ -77,7 +77,7 @@ def _pipeline() -> Pipeline:
 
 
 async def _request(pipeline: Pipeline, model: str, unit: str, *, has_fields: bool) -> None:
-    """Take the steps of one request that experiments have a part in."""
+    """Take one request through the steps of the pipeline in which experiments have a part."""
     call = Call("req_" + "a" * 24, 0)
     body = ChatCompletionRequest(model=model, messages=[], user=unit)
     fields = ExperimentFields(HEADERS, PRINCIPAL, body) if has_fields else None

@@ -124,11 +124,11 @@ _VOTES = """
 _ANALYZE = "ANALYZE"
 UNITS_AT_ONCE = 10_000
 _SLICE = 2_000
-"""Units that one transaction fills in, so that no statement takes long."""
+"""Units that one transaction writes while tables are filled, so that no statement takes long."""
 
 
 async def fill(database: Database, args: argparse.Namespace) -> Row:
-    """Write the experiment and its requests; a tenth of the units vote."""
+    """Write the experiment and its requests; a tenth of the units vote. Return the experiment's row."""
     split = first_split(b"s" * 32, b"l" * 32, range(NUM_BUCKETS), (1, 1, 1))
     async with database.acquire() as conn:
         organization = await ensure_organization(conn, "bench")
@@ -213,7 +213,7 @@ async def send(
 
 
 async def lag_s(database: Database, row: Row, args: argparse.Namespace) -> float:
-    """Return the highest age of an event that waits while requests come at a steady rate."""
+    """Return the highest age, in seconds, of a waiting event while requests come at a steady rate."""
     bookkeeper, loop = ExperimentBookkeeper(database), asyncio.get_running_loop()
     async with database.acquire() as conn:
         organization = await ensure_organization(conn, "bench")

@@ -33,7 +33,7 @@ from gateway.domain.experiments.allocation import first_split
 from gateway.domain.experiments.assignment import NUM_BUCKETS
 
 NUM_REQUESTS = 20_000
-"""Requests of each project, which votes are about in turn."""
+"""Requests of each project; votes are about each of them in turn."""
 ENOUGH_PER_S = 1_000
 
 _PROJECT = "SELECT project_id FROM api_keys WHERE sha256 = $1"
@@ -57,7 +57,7 @@ _NUM_VOTES = """
 
 
 async def fill(dsn: str, keys: Sequence[str]) -> list[str]:
-    """Give each project a running experiment with requests, four of each unit; returns the experiments' ids."""
+    """Give each project a running experiment with requests, four of each unit; return the experiments' ids."""
     split = first_split(b"s" * 32, b"l" * 32, range(NUM_BUCKETS), (1, 1, 1))
     text, made = msgspec.json.encode(DEFINITION).decode(), []
     async with await Database.connect(dsn) as database, database.acquire() as conn:
@@ -74,7 +74,7 @@ async def fill(dsn: str, keys: Sequence[str]) -> list[str]:
 
 
 def batches(key: str, experiment_id: str, size: int) -> Iterator[bytes]:
-    """Yield requests with so many votes each. Votes about one request come again and replace what was there."""
+    """Yield the bytes of requests with `size` votes each. Later votes about a request replace the earlier ones."""
     number = 0
     while True:
         votes = [
@@ -93,7 +93,7 @@ def batches(key: str, experiment_id: str, size: int) -> Iterator[bytes]:
 async def send(
     connection: Connection, made: Iterator[bytes], until_s: float, took_s: list[float], statuses: Counter[int]
 ) -> None:
-    """Send batches one after the other until a time."""
+    """Send batches one after the other until a time, and add the latency and status of each to the lists."""
     while time.perf_counter() < until_s:
         request, began_s = next(made), time.perf_counter()
         statuses[await connection.ask(request)] += 1
@@ -148,7 +148,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0 where every batch was kept, at 1,000 votes a second or more."""
+    """Run the benchmark; return 0 where every batch was stored, at 1,000 votes a second or more, else 1."""
     args = arguments().parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
         folder = Path(name)

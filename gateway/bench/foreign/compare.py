@@ -31,7 +31,7 @@ WARM_UP_S = 4.0
 """Seconds for which each server is asked as fast as it answers, before any round."""
 
 SPARE = 0.7
-"""The part of that rate at which requests come at most: past it they pile up, and a latency says nothing of one."""
+"""The largest part of that rate at which requests are sent: past it they pile up, and a latency says nothing of one."""
 
 Rows = dict[str, list[dict[str, Any]]]
 """The rounds of each server, by its name."""
@@ -39,7 +39,10 @@ Rows = dict[str, list[dict[str, Any]]]
 
 @contextmanager
 def running_peers(peers: Path, folder: Path, upstream: RunningPeer) -> Iterator[list[RunningPeer]]:
-    """Give each other gateway that is installed in the folder of peers, before the server. folder: gets their logs."""
+    """Run each other gateway that is installed in the folder of peers, before the server, within the context.
+
+    folder: gets their logs.
+    """
     installed = [each for each in PEERS if (peers / each.program).exists()]
     with ExitStack() as stack:
         yield [stack.enter_context(running_peer(each, peers, folder, upstream)) for each in installed]
@@ -88,13 +91,13 @@ async def _rounds(args: argparse.Namespace, servers: Sequence[Server]) -> Rows:
 
 
 def rates_of(most: Mapping[str, float], wanted: float) -> dict[str, float]:
-    """Return the rate at which each server is asked: one for all, but for LiteLLM, which others need not wait for."""
+    """Return the rate of requests for each server: one for all, but a lower one for LiteLLM."""
     common = min(wanted, *(rate for name, rate in most.items() if name != LITELLM.name))
     return {name: min(common, rate) for name, rate in most.items()}
 
 
 def table(rows: Rows) -> Iterator[str]:
-    """Yield the lines of the table: medians of the rounds, and what is between ours and each other one."""
+    """Yield the lines of the table: medians of the rounds, and the difference between ours and each other one."""
     found = {
         name: {
             key: median(each[key] or 0.0 for each in rounds) for key in ("ms_p50", "ms_p99", "cpu_ms", "offered_per_s")

@@ -15,7 +15,7 @@ import uvloop
 from gateway.bench.http import HEAD_END, length_of
 
 PACE_S = 0.005
-"""Seconds between two chunks that come by themselves."""
+"""Seconds between two chunks of a paced stream."""
 
 _MODELS = b'{"data":[{"id":"bench"}]}'
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -36,7 +36,7 @@ _WORD, _LAST = _chunk(" seven"), _chunk("", "length")
 
 
 def _whole(count: int) -> bytes:
-    """Return a reply that is no stream."""
+    """Return the bytes of a reply in one piece, of `count` tokens."""
     choice = {"index": 0, "message": {"role": "assistant", "content": " seven" * count}, "finish_reason": "length"}
     usage = {"prompt_tokens": 20, "completion_tokens": count, "total_tokens": 20 + count}
     shown = {"id": "chatcmpl-0", "object": "chat.completion", "created": 0, "model": "bench", "choices": [choice]}

@@ -16,7 +16,7 @@ import msgspec
 from gateway.bench.installation import MODEL_NAME, cpu_s, free_port, spawn
 
 STARTUP_S = 600.0
-"""The longest time of a start: LiteLLM imports for half a minute on a machine that does nothing else."""
+"""The longest seconds of a start: LiteLLM imports for half a minute on a machine that does nothing else."""
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -54,13 +54,13 @@ class RunningPeer(msgspec.Struct, frozen=True):
     """The ids of the processes whose processor time counts."""
 
     def cpu_s(self) -> float:
-        """Seconds of processor time that the peer's processes have taken since they started."""
+        """Return the seconds of processor time that the peer's processes have taken since they started."""
         return sum(map(cpu_s, self.pids))
 
 
 @contextmanager
 def running_upstream(folder: Path) -> Iterator[RunningPeer]:
-    """Give the upstream by itself, which everybody's figures contain."""
+    """Run the upstream alone, within the context: its latency is a part of that of every gateway."""
     with ExitStack() as stack:
         port = free_port()
         command = (sys.executable, "-m", "gateway.bench.peers.upstream", str(port))
@@ -70,7 +70,7 @@ def running_upstream(folder: Path) -> Iterator[RunningPeer]:
 
 @contextmanager
 def running_peer(peer: Peer, peers: Path, folder: Path, upstream: RunningPeer) -> Iterator[RunningPeer]:
-    """Give a running peer. peers: the folder of its environment. folder: gets its configuration and log.
+    """Run another gateway within the context. peers: the folder of its environment; folder: gets configuration and log.
 
     Raises RuntimeError: when the peer does not start.
     """

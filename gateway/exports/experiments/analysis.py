@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 FORMULAS_VERSION = 1
-"""The version of the formulas: it grows when a formula changes so that the same sums give other results."""
+"""The version of the formulas, which grows when a formula's change gives other results for the same sums."""
 LOOKS_PER_CHUNK = 100
 
 _START = datetime.datetime.fromtimestamp(0, datetime.UTC)
@@ -82,7 +82,7 @@ def _place(each: tuple[tuple[Place, str], Sums]) -> tuple[Place, str]:
 
 
 def _metrics(scope: Scope) -> dict[str, Any]:
-    """Return how each metric of an experiment is made of sums."""
+    """Return how each metric of an experiment is computed from sums."""
     found = {}
     for name in sorted(_names(scope.definition)):
         read = read_metric(name, scope.own)

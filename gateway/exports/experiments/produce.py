@@ -1,6 +1,6 @@
-"""One export of an experiment in the making: rows of a snapshot, or its sums, through an encoder, counted and hashed.
+"""Produces one export of an experiment: rows of a snapshot, or its sums, encoded, counted and hashed.
 
-The same state gives the same bytes: nothing of the moment is in a file.
+The same state gives the same bytes: no time or machine is in a file.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class ExperimentExport:
 async def open_experiment_export(
     database: Database, request: ExperimentExportRequest, *, deadline_s: float | None = None
 ) -> AsyncIterator[ExperimentExport | None]:
-    """Give an export within a snapshot on a connection of its own; give None if the experiment has not started.
+    """Open an export in a snapshot on a connection of its own; yield None if the experiment has not started.
 
     The connection is closed after deadline_s.
 

@@ -54,7 +54,7 @@ class Tally:
                 known[field] += value
 
     def of_equal_weights(self, arm: int) -> Tally:
-        """Return the numbers of the epochs in which an arm had the control's weight."""
+        """Return the numbers of only those epochs in which an arm had the control's weight."""
         found = copy.copy(self)
         found.shares = {epoch: each for epoch, each in self.shares.items() if math.isclose(each[0], each[arm])}
         found.units = {epoch: self.units[epoch] for epoch in found.shares}
@@ -67,7 +67,7 @@ class Tally:
 
 
 def recompute(export: dict[str, Any], segment: tuple[str, str] | None = None) -> dict[str, Any]:
-    """Return the results of a look at the sums of an export. segment: a kind and a value."""
+    """Return the results of a look, computed from the sums of an export. segment: a kind and a value."""
     tally, alpha = Tally(export, segment), export["definition"]["analysis"]["alpha"]
     wanted, levels = wanted_of(export)
     treatments = range(1, len(tally.arms))
@@ -154,7 +154,7 @@ def judged_of(tally: Tally, metric: str, arm: int, alpha: float) -> dict[str, An
 
 
 def judged_epoch(pair: list[tuple[Sums, ...]], one: int) -> tuple[int, list[Mean], float]:
-    """Return the units of both arms in an epoch, an arm's three means, and the judge's weight.
+    """Return, for one epoch, the units of both arms, an arm's three means, and the judge's weight.
 
     The means are with a judge's help, of people alone, and of the judge alone.
     """
@@ -181,7 +181,7 @@ def judged_epoch(pair: list[tuple[Sums, ...]], one: int) -> tuple[int, list[Mean
 
 
 def effect_of(control: Mean, treatment: Mean, n: int, degrees: int, u: float, alpha: float) -> dict[str, Any]:
-    """Return the difference of two means, with its interval and its evidence."""
+    """Return the difference of two means, with its confidence interval and its evidence."""
     effect, se = treatment["mean"] - control["mean"], math.sqrt(control["variance"] + treatment["variance"])
     low, high, log_e = -math.inf, math.inf, 0.0
     if se:
@@ -191,7 +191,7 @@ def effect_of(control: Mean, treatment: Mean, n: int, degrees: int, u: float, al
 
 
 def wanted_of(export: dict[str, Any]) -> tuple[list[tuple[str, str, str | None, float]], dict[str, float]]:
-    """Return each metric with its role, goal and margin, and the level of each role."""
+    """Return each metric with its role, goal and margin, and the significance level of each role."""
     metrics, alpha = export["definition"]["metrics"], export["definition"]["analysis"]["alpha"]
     wanted = [(each["metric"], "primary", each["goal"], 0.0) for each in metrics["primary"]]
     wanted += [(each["metric"], "guardrail", each["goal"], each["margin"]) for each in metrics["guardrails"]]
@@ -244,7 +244,7 @@ def tally_of_age(export: dict[str, Any], metric: str, age: int, *, fills: bool) 
 
 
 def trend_of(first: dict[str, float], last: dict[str, float]) -> str:
-    """Return whether an effect fades or grows from its first interval to its last one."""
+    """Return "fading", "growing" or "unclear" for an effect, by its first and its last interval."""
     is_lower, is_higher = last["high"] < first["low"], last["low"] > first["high"]
     if not (is_lower or is_higher):
         return "unclear"
@@ -286,7 +286,7 @@ def covariance(sums: Sums, product: str, a: str, b: str) -> float:
 
 
 def mean_of(sums: Sums, theta: float, x_mean: float) -> Mean:
-    """Return a mean, adjusted by what was known of the units before, and the variance of the mean."""
+    """Return the CUPED-adjusted mean, and its variance."""
     variance = covariance(sums, "yy", "y", "y")
     variance += theta**2 * covariance(sums, "xx", "x", "x") - 2 * theta * covariance(sums, "xy", "x", "y")
     mean = sums["y"] / sums["n"] - theta * (sums["x"] / sums["n"] - x_mean)
@@ -367,7 +367,7 @@ def tightest_u(alpha: float) -> float:
 
 
 def t_radius(degrees: int, u: float, alpha: float) -> float:
-    """Return the half width of an interval in standard errors, which holds at any number of looks."""
+    """Return the half width, in standard errors, of an interval that holds at any number of looks."""
     if degrees < 1 or u <= 0:
         return math.inf
     r = 1 / (1 + u)
@@ -377,7 +377,7 @@ def t_radius(degrees: int, u: float, alpha: float) -> float:
 
 
 def t_log_e(t: float, degrees: int, u: float) -> float:
-    """Return the logarithm of the evidence that a t statistic is against no effect."""
+    """Return the logarithm of the evidence of a t statistic against there being no effect."""
     if degrees < 1:
         return 0.0
     r, ratio = 1 / (1 + u), t * t / degrees
@@ -396,7 +396,7 @@ def relative_interval(control: Mean, treatment: Mean, radius: float) -> dict[str
 
 
 def log_e(counts: list[int], shares: list[float], k: float) -> float:
-    """Return the logarithm of the evidence that counts are against their shares."""
+    """Return the logarithm of the evidence against counts having been split by these shares."""
     if any(count for count, share in zip(counts, shares, strict=True) if share <= 0):
         return math.inf
     both = [(count, share) for count, share in zip(counts, shares, strict=True) if share > 0]
@@ -414,7 +414,7 @@ def srm_log_e(epochs: list[tuple[list[int], list[float]]]) -> float:
 
 
 def errors_verdict(tally: Tally, metric: str, arm: int) -> tuple[str, float]:
-    """Return whether an arm has more errors than the control, and the evidence."""
+    """Return whether an arm has more errors than the control, and the logarithm of the evidence."""
     pairs = []
     for epoch, shares in tally.shares.items():
         a, b = shares[0], shares[arm]
@@ -443,7 +443,7 @@ def interval_verdict(relative: dict[str, float] | None, goal: str, margin: float
 
 
 def e_bh(log_es: list[float], alpha: float) -> list[int]:
-    """Return the indexes that the e-Benjamini-Hochberg procedure keeps."""
+    """Return the indexes of the hypotheses that the e-Benjamini-Hochberg procedure rejects."""
     order, rejected = sorted(range(len(log_es)), key=lambda index: -log_es[index]), 0
     for k, index in enumerate(order, 1):
         if log_es[index] + math.log(k / len(order)) >= -math.log(alpha) - 1e-12:
