@@ -57,14 +57,15 @@ class Collector(Worker):
         self._unused_since_s: dict[str, float] = {}  # by digest, or key on an engine
 
     async def stop(self) -> None:
-        """Stop, and leave the turn to another gateway."""
+        """Stop collecting, and let another gateway take over the store."""
         await super().stop()
         self._turn.release()
 
     async def collect(self, *, in_store: bool = True) -> list[str]:
-        """Look once, and delete content that has been unused for long enough. Return the digests that left the store.
+        """Look once for unused content, and delete what has been unused for long enough.
 
-        in_store: True: look in the store, too; False: earlier findings there are forgotten.
+        Return the digests that left the store. in_store: True: look in the store, too; False: earlier findings there
+        are forgotten.
         """
         async with self._database.acquire() as conn:
             await expire_imports(conn)

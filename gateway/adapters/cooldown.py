@@ -33,7 +33,9 @@ def left_s(refusals: Refusals) -> float:
 
 
 async def check_not_paused(conn: Connection, project_id: str) -> int:
-    """Return how many adapters were refused in a row. Call it before anything is read or fetched.
+    """Check that a project may have an adapter inspected; return how many were refused in a row.
+
+    Call it before anything is read or fetched.
 
     Raises UploadsPaused: when the project has to wait for its next inspection.
     """
@@ -70,7 +72,7 @@ async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
 
 
 def import_over() -> Conflict:
-    """Return the refusal of bytes for an import that has ended."""
+    """Return the error for bytes of an import that has ended."""
     return Conflict(
         "This import has ended: it was canceled, or the server stopped working on it. Start a new import.",
         param="import_id",

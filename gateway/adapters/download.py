@@ -1,4 +1,4 @@
-"""One file from an https URL of a stranger into a file here: bounded in bytes, in silence and in redirects.
+"""Downloads one file from an https URL that a stranger names: bounded in bytes, in idle time and in redirects.
 
 Each hop is judged anew: its scheme, whether the source may send there, and the address it leads to. The caller bounds
 the total time (`gateway.adapters.fetch`). Knows nothing of the bytes' meaning.
@@ -22,13 +22,13 @@ IDLE_S = 30.0
 """Seconds that a server may take to accept, to answer, and to send the next bytes."""
 
 MayGo = Callable[[httpx.URL], bool]
-"""Tells whether a source may redirect to this URL."""
+"""A function that tells whether a source may redirect to this URL."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class FetchFailed(Exception):
-    """The content did not arrive; the message says why, in words for the one who asked for it."""
+    """The error for content that did not arrive; the message says why, for the person who asked for it."""
 
 
 class Received:
@@ -45,15 +45,15 @@ class Received:
     def add(self, num_bytes: int) -> None:
         """Count bytes that have arrived.
 
-        Raises FetchFailed: when more bytes have arrived than may.
+        Raises FetchFailed: when more bytes have arrived than the limit.
         """
         self.num_bytes += num_bytes
         self._check(self.num_bytes)
 
     def expect(self, num_bytes: int) -> None:
-        """Note that this many more bytes are announced.
+        """Record that this many more bytes are announced.
 
-        Raises FetchFailed: when that is too many; not one of them has to come first.
+        Raises FetchFailed: when they exceed the limit, before any of them arrives.
         """
         self.expected_bytes = self.num_bytes + num_bytes
         self._check(self.expected_bytes)

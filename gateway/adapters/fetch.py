@@ -1,4 +1,4 @@
-"""An adapter from one of its sources into a folder here, within a time, a size and the operator's list.
+"""Fetches an adapter from one of its sources into a folder, within a time, a size and the operator's list.
 
 The hub and buckets give PEFT's two files, a web server one archive. The intake judges their content.
 """
@@ -23,7 +23,7 @@ from gateway.adapters.download import Downloader, FetchFailed, Received, write_c
 from gateway.domain.adapters.sources import AllowedSources, Source, WrongSource
 
 TOTAL_S = 1800.0
-"""Seconds that one fetch may take, however steadily it goes on."""
+"""The most seconds that one fetch may take, whether or not bytes keep coming."""
 
 CHUNK_BYTES = 256 << 10
 ARCHIVE_NAME = "archive"
@@ -71,12 +71,12 @@ class Fetcher:
         return Received(self._max_bytes)
 
     async def bring(self, text: str, folder: Path, received: Received) -> Path:
-        """Bring the source's content into an empty folder.
+        """Fetch the source's content into an empty folder.
 
         Return the path of the archive, or the folder itself where it holds the two files.
 
-        Raises FetchFailed: when the source is not allowed, fails or takes too long.
-        Raises OSError: when the folder cannot be written.
+        Raises FetchFailed: when the source is not allowed, fails or takes too long. Raises OSError: when the folder
+        cannot be written.
         """
         try:
             source = self._allowed.admit(text)

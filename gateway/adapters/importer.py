@@ -34,7 +34,7 @@ STOP_S = 10.0
 MAX_AT_WORK = 4
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
-"""`Intake.take_in`: records the import's end itself, or puts it back for a project that is paused.
+"""The function `Intake.take_in`: it records the import's end, or puts the import of a paused project back.
 
 Raises GatewayError: when the content is refused.
 """
@@ -118,7 +118,7 @@ class Importer:
             self._taking_in.discard(claimed.id)
 
     async def _is_put_off(self, claimed: ImportRow) -> bool:
-        """Put the import back if its project is paused, until the pause is over. Return whether it was put back."""
+        """Put the import back until its project's pause is over, if the project is paused; return whether it is."""
         async with self._database.acquire() as conn:
             try:
                 await check_not_paused(conn, claimed.project_id)
@@ -144,7 +144,7 @@ class Importer:
             await asyncio.gather(fetching, return_exceptions=True)
 
     async def _touch(self, claimed: ImportRow, received: Received) -> None:
-        """Note that the import is still worked on. A database that is away is no reason to stop.
+        """Renew the gateway's claim to the import. A database that is away is no reason to stop.
 
         Raises FetchFailed: when the import has ended.
         """

@@ -24,7 +24,7 @@ RETRY_AFTER_S = 30.0
 
 POLL_S = 0.02
 GAP_S = 2 * POLL_S
-"""Seconds between two turns of the same gateway: another gateway that waits has looked by then."""
+"""Seconds between two turns of the same gateway, in which another gateway that waits tries for the lock."""
 
 
 class InspectionQueue:
@@ -42,7 +42,7 @@ class InspectionQueue:
 
     @asynccontextmanager
     async def turn(self, project_id: str) -> AsyncIterator[None]:
-        """Give the project its turn, which lasts as long as the context.
+        """Wait for the project's turn, which lasts as long as the context.
 
         Raises Overloaded: when the turn did not come in time.
         """
@@ -80,7 +80,7 @@ class InspectionQueue:
             raise
 
     def _pass_on(self) -> None:
-        """Pass the turn to the first of the project that has waited longest; its others go to the end of the line."""
+        """Pass the turn to the first waiter of the project that has waited longest, and put that project last."""
         while self._waiting:
             project_id = next(iter(self._waiting))
             turns = self._waiting.pop(project_id)
@@ -93,7 +93,10 @@ class InspectionQueue:
         self._is_taken = False
 
     async def _lock(self) -> int:
-        """Return the locked file's descriptor. The kernel has no way to wait for the lock that can be given up."""
+        """Wait for the lock file, and return its descriptor.
+
+        The kernel has no way to wait for the lock that can be given up.
+        """
         await asyncio.sleep(max(0.0, self._free_s - asyncio.get_running_loop().time()))
         make_private_folder(self._lock_path.parent)
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""The one way in: content that is here, to a version of an adapter that was seen to work.
+"""The one way by which content becomes a version of an adapter, tried by an engine.
 
 Uploads, fetched sources and the watched folder all end here. Knows nothing of HTTP, nor of where the content came from.
 
@@ -71,7 +71,7 @@ RETRY_AFTER_S = 10.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 ASK_AGAIN_S = 0.2
-"""Seconds between two looks while other adapters of the project are inspected on other machines."""
+"""Seconds between two questions whether other machines still inspect adapters of the project."""
 
 MAX_REFERRING = 2
 """The most imports at once, in each gateway, that add a reference to content: each holds a connection while the store
@@ -92,11 +92,10 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Intake:
-    """Takes content in for adapters of any base model that is served.
+    """Makes versions of adapters from content, for any base model that is served.
 
-    bases: the base models; each is registered in the database.
-    bounds: the largest content.
-    queue: gives the turns of inspections.
+    bases: the base models; each is registered in the database. bounds: the largest content. queue: gives the turns of
+    inspections.
     """
 
     def __init__(

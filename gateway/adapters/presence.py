@@ -1,4 +1,4 @@
-"""Signs of life of work that others take over if its process dies."""
+"""Signs of life of background work, by whose absence other processes take the work over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def heartbeats(touch: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
-    """Call touch every few seconds as long as the context lasts. A database that is away does not end the work."""
+    """Call `touch` every few seconds as long as the context lasts. A database that is away does not end the work."""
     beating = Worker(touch, EVERY_S, name="sign of life", rests_first=True)
     beating.start()
     try:

@@ -54,7 +54,7 @@ class Prober(Worker):
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
 
     def is_ready(self, base: str | None) -> bool:
-        """Tell whether `probe` would try a version of a base model; None is whichever there is."""
+        """Tell whether an engine of a base model is there to try a version. base: None: of any base model."""
         ready = self._ready_bases()
         return bool(ready) if base is None else base in ready
 
@@ -75,7 +75,7 @@ class Prober(Worker):
                 await self._try(claimed)
 
     async def probe_waiting(self) -> bool:
-        """Probe the version whose turn it is. Return whether there was one, and it waits no more."""
+        """Probe the version whose turn it is. Return True if there was one and it no longer waits."""
         bases = self._ready_bases()
         if not bases:
             return False
@@ -85,7 +85,7 @@ class Prober(Worker):
             return claimed is not None and await self._try(claimed)
 
     async def _try(self, claimed: ToProbe) -> bool:
-        """Let an engine try a version; return whether the version waits no more."""
+        """Let an engine try a version; return True if the version no longer waits."""
         if claimed.num_probes > MAX_PROBES:
             await self._reject(claimed, f"{MAX_PROBES} probes ended with the engine or the gateway that ran them")
             return True
@@ -108,7 +108,7 @@ class Prober(Worker):
         return True
 
     async def _give_back(self, claimed: ToProbe, *, failed: bool) -> None:
-        """Give a claimed probe back. failed: whether the engine failed, rather than was busy.
+        """Release the claim to a probe. failed: True if the engine failed, False if it was busy.
 
         An engine that is still there was not ended by the probe.
         """

@@ -25,14 +25,14 @@ RETRY_S = 10.0
 """Seconds until a failed call is tried again, as while the engine's store is away."""
 
 ASKED_S = 30.0
-"""Seconds for which adapters stay that were asked for and are not pinned by then."""
+"""Seconds for which adapters stay on engines that were asked for and never became pinned."""
 LOAD_TIMEOUT_S = 20.0
-"""The longest wait for adapters that somebody asks for."""
+"""The most seconds that a caller of `load` waits."""
 
 log = logging.getLogger(__name__)
 
 Wanted = tuple[str | None, str]
-"""The digest of a base and a content key."""
+"""A pair of the digest of a base model and a content key."""
 
 
 class Engine(Protocol):
@@ -65,15 +65,15 @@ class Residency(Worker):
         self._is_stale = True
 
     def changed(self, change: Change | None) -> None:
-        """Look again at the pinned adapters if a change may be about adapters, projects or experiments."""
+        """Read the pinned adapters again if a change may be about adapters, projects or experiments."""
         if change is None or change.table in ("adapters", "projects", "experiments"):
             self._is_stale = True
             self._wake.set()
 
     async def _step(self) -> None:
-        """Look up what is pinned and hold it.
+        """Read the pinned adapters, and make the engines hold them.
 
-        Without an answer engines hold what was pinned when that was last known.
+        Without an answer of the database engines hold what was pinned when that was last known.
         """
         try:
             await self._look_up()
@@ -97,7 +97,7 @@ class Residency(Worker):
         return frozenset(each for each in wanted if not self._is_held(*each))
 
     async def _hold(self, *, again: bool = False) -> None:
-        """Let each engine hold its pinned adapters. again: True: failed calls are tried again at once."""
+        """Make each engine hold its pinned adapters. again: True: failed calls are tried again at once."""
         engines = self._engines()
         self._held = {engine: self._held.get(engine) or _Held(engine) for _, engine in engines}
         await asyncio.gather(*(self._held[engine].hold(self._pinned_of(base), again=again) for base, engine in engines))
@@ -138,11 +138,11 @@ class _Held:
         self._failed: dict[str, float] = {}  # until when, by the loop's time, each is left alone
 
     def has(self, key: str) -> bool:
-        """Tell whether the engine holds content because this gateway asked for it."""
+        """Tell whether the engine holds this content at this gateway's request."""
         return key in self._held
 
     async def hold(self, pinned: Sequence[str], *, again: bool = False) -> None:
-        """Let the engine hold these adapters and no others of this gateway's.
+        """Make the engine hold these adapters, and unpin others that this gateway made it hold.
 
         again: True: failed calls are tried again at once.
         """

@@ -1,4 +1,4 @@
-"""The lives of a gateway's adapters, put together: the intake, the probes, resumable uploads and the collector."""
+"""The background work on a gateway's adapters, put together: intake, probes, resumable uploads and collector."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class Engines(Protocol):
-    """The interface of engines that the lives of adapters need, for any number of engines and base models."""
+    """The interface of engines by which versions are tried and content is unloaded, for any number of base models."""
 
     def ready_bases(self) -> list[str]:
         """Return the digests of the base models for which an engine is there."""
@@ -50,10 +50,10 @@ class Engines(Protocol):
 
 
 class PoolEngines:
-    """The engines of one gateway's pools, for those who need one to try an adapter."""
+    """The engines of one gateway's pools, with the interface `Engines`."""
 
     def __init__(self, pools: Mapping[str, Pool], bases: Bases) -> None:
-        """Serve with some pools. pools: the pools by name."""
+        """Use the engines of these pools. pools: the pools by name."""
         self._pools = pools
         self._bases = bases
 
@@ -93,13 +93,12 @@ class PoolEngines:
 
 
 class Lifecycle:
-    """Works in the background between `start` and `stop`.
+    """All background work on adapters, which runs between `start` and `stop`.
 
-    bases: the base models that adapters may be for; each is registered in the database.
-    upload_dir: the folder for the bytes of resumable uploads.
-    inspection_lock: a file that all gateways of this machine share.
-    grace_s: seconds for which content stays that nothing refers to.
-    version_waits: set when a version may wait for a probe; None: one is looked for each second.
+    bases: the base models that adapters may be for; each is registered in the database. upload_dir: the folder for the
+    bytes of resumable uploads. inspection_lock: a file that all gateways of this machine share. grace_s: seconds for
+    which content stays that nothing refers to. version_waits: set when a version may wait for a probe; None: one is
+    looked for each second.
     """
 
     def __init__(

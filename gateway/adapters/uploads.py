@@ -30,7 +30,7 @@ SYNC_S = 5.0
 """The bytes, and the seconds, after which the received bytes are made durable and counted."""
 
 RETRY_AFTER_S = 60.0
-"""Seconds after which an upload may be tried again that a full disk refused."""
+"""Seconds after which a client may repeat an upload that a full disk refused."""
 
 LOCK_WAIT_S = 1.0
 """Seconds to wait for the file's lock: a request whose connection broke just now still counts its bytes."""
@@ -52,7 +52,7 @@ class Uploads:
         self._folder = folder
 
     def whole(self, imported: ImportRow) -> Path:
-        """Return the file of an import whose bytes have all come.
+        """Return the file of an import whose bytes have all arrived.
 
         Raises Conflict: when the whole file is not here.
         """
@@ -62,10 +62,9 @@ class Uploads:
         return path
 
     async def as_announced(self, imported: ImportRow) -> Path:
-        """Return the whole file, once it is found to have the announced SHA-256, if any was.
+        """Return the whole file, after a check of the SHA-256 that the client announced, if it did.
 
-        Raises as `whole`.
-        Raises InvalidRequest: when the bytes have another SHA-256; the import is rejected then.
+        Raises as `whole`. Raises InvalidRequest: when the bytes have another SHA-256; the import is rejected then.
         """
         path = self.whole(imported)
         if imported.sha256 is not None and await asyncio.to_thread(_sha256, path) != imported.sha256:
@@ -146,7 +145,7 @@ class Uploads:
 
     @asynccontextmanager
     async def _locked(self, imported: ImportRow) -> AsyncIterator[BinaryIO]:
-        """Give the locked file of an import, which the import's first request makes."""
+        """Yield the file of an import, locked; the import's first request makes the file."""
         make_private_folder(self._folder)
         flags = os.O_RDWR | os.O_CLOEXEC | (0 if imported.received_bytes else os.O_CREAT)
         try:
@@ -207,7 +206,7 @@ async def _lock(file: BinaryIO) -> None:
 
 
 def _cut(file: BinaryIO, offset: int) -> None:
-    """Cut an upload's file to `offset` bytes, and go to its end.
+    """Truncate an upload's file to `offset` bytes, and seek to its end.
 
     Raises Conflict: when the file is shorter, since another machine has received the rest.
     """

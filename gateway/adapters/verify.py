@@ -1,4 +1,4 @@
-"""Verification that the store holds the contents that the tables refer to, byte for byte, and which others it holds."""
+"""Verifies that the store holds the contents that the tables refer to, byte for byte, and finds others in it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 class Verifier:
-    """Verifies the store for one caller at a time, as fast as the store can be read. A gateway process has one."""
+    """Compares the store with the tables, for one caller at a time. A gateway process has one."""
 
     def __init__(self, database: Database, store: AdapterStore) -> None:
         self._database = database
@@ -101,7 +101,7 @@ _MISSING = "the store does not hold it"
 
 
 def _check(store: AdapterStore, digest: str) -> str | None:
-    """Return the fault of the content of a digest; None if it has none."""
+    """Return what is wrong with the content of a digest; None if nothing is."""
     try:
         store.verify(digest)
     except AdapterMissing:

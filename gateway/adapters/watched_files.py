@@ -1,6 +1,6 @@
-"""The watched folder's files, read so that nobody who may write there leads anywhere else.
+"""Reads the watched folder's files so that nobody who may write there can make it read other files.
 
-    <folder>/<tenant>/<adapter>/adapter_config.json, adapter_model.safetensors
+<folder>/<tenant>/<adapter>/adapter_config.json, adapter_model.safetensors
 
 Everything below the folder is opened relative to the folder opened before and never through a link, so the meaning of a
 name cannot change in between; hard links are refused, since their bytes may be somebody else's. Names that begin with a
@@ -30,7 +30,7 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """The marks of one state of a file, as stat(2) has them; times in ns."""
+    """The facts by which a change of a file is noticed, as stat(2) has them; times in ns."""
 
     device: int
     inode: int
@@ -57,7 +57,7 @@ class AdapterFiles(msgspec.Struct, frozen=True):
 
 
 def find_adapters(root: Path, max_bytes: int) -> list[AdapterFiles]:
-    """Return every adapter's folder that has both files, whatever they are.
+    """Return every adapter's folder that has both files, without reading the files.
 
     max_bytes: the most bytes of both files together.
 
@@ -99,7 +99,7 @@ def read(root: Path, seen: AdapterFiles, into: Path | None) -> str | None:
 
 
 def _pass_on(file_fd: int, size_bytes: int, into: Path | None) -> bytes:
-    """Return the digest of size_bytes bytes of a file, which are copied where `into` is given."""
+    """Return the digest of a file's first size_bytes bytes, and copy them to `into` where it is given."""
     digest = hashlib.sha256()
     with into.open("xb") if into else nullcontext() as copy:
         while size_bytes > 0 and (chunk := os.read(file_fd, min(size_bytes, COPY_BYTES))):
@@ -158,7 +158,7 @@ def _folders(parent_fd: int | None) -> list[str]:
 
 @contextmanager
 def _root(root: Path) -> Iterator[int]:
-    """Give a descriptor of the root folder. The operator chose it, so it may be a link."""
+    """Open the root folder, and yield its descriptor. The operator chose it, so it may be a link."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -168,7 +168,7 @@ def _root(root: Path) -> Iterator[int]:
 
 @contextmanager
 def _opened(name: str, parent_fd: int | None, flags: int) -> Iterator[int | None]:
-    """Give a file's descriptor, or None where it cannot be opened: it is gone, a link by now, or may not be read."""
+    """Open a file in a folder, and yield its descriptor; None where it is gone, a link by now, or may not be read."""
     try:
         descriptor = os.open(name, flags, dir_fd=parent_fd) if parent_fd is not None else None
     except OSError:

@@ -43,19 +43,22 @@ SOURCE = "folder"
 MAX_REPORTED = 1000
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
-"""`Intake.take_in`: records the import's end itself.
+"""The function `Intake.take_in`: it records the import's end itself.
 
-Raises InvalidRequest: when the files are refused.
-Raises another GatewayError: when another reason is in the way, such as a full quota; the same files may be taken in
-later.
+Raises InvalidRequest: when the files are refused. Raises another GatewayError: when another reason is in the way, such
+as a full quota; the same files may be taken in later.
 """
 
 Outcome = Literal["settled", "waits", "failed"]
-"""settled: taken in or refused, now or before. waits: not begun. failed: an import of it ended; the next may not."""
+"""The result of looking at one adapter's files.
+
+settled: they were taken in or refused, now or before. waits: nothing was begun. failed: an import of them ended in an
+error, and the next may not.
+"""
 
 
 class _Rest(msgspec.Struct, frozen=True):
-    """Files that were not taken in, and the time until which they are left alone unless they change."""
+    """Files that were not imported, and the time until which they are left alone unless they change."""
 
     files: AdapterFiles
     until_s: float
@@ -93,7 +96,7 @@ class Watcher(Worker):
         self._reported: set[str] = set()
 
     async def stop(self) -> None:
-        """Stop, and leave the turn to another gateway."""
+        """Stop watching, and let another gateway take over."""
         await super().stop()
         self._turn.release()
 
@@ -129,7 +132,7 @@ class Watcher(Worker):
         return _Rest(files, now_s + pause_s, num_failed + 1)
 
     async def _consider(self, seen: AdapterFiles) -> Outcome:
-        """Bring in files that are complete and at rest, unless that was done."""
+        """Import files that are complete and have not changed since the last look, unless they were imported."""
         where = f"{seen.tenant}/{seen.name}"
         try:
             check_adapter_name(seen.name)
@@ -175,7 +178,7 @@ class Watcher(Worker):
         return await asyncio.to_thread(read, self._folder, seen, into)
 
     async def _import(self, tenant: Tenant, seen: AdapterFiles, folder: Path) -> bool:
-        """Take in a folder that was seen. Return False where that ended for reasons other than the files."""
+        """Import a folder. Return False where the import ended for reasons other than the files."""
         imported = await self._create(tenant, seen)
         where = f"{seen.tenant}/{seen.name}"
         try:

@@ -1,4 +1,4 @@
-"""A private folder on the store's own file system, for content that is not inspected yet."""
+"""Private folders on the store's own file system, for content that is not inspected yet."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LEFT_S = (0.5, 2.0)
 
 @asynccontextmanager
 async def workspace(store: AdapterStore, leftovers: Leftovers | None = None) -> AsyncIterator[Path]:
-    """Yield a workspace as the store's own does, without holding up the event loop while files are deleted.
+    """Yield a workspace of the store, which is deleted without blocking the event loop.
 
-    With leftovers, a caller without an error goes on before they are.
+    With leftovers, a caller without an error continues before the files are deleted.
     """
     with ExitStack() as stack:
         folder = await asyncio.to_thread(stack.enter_context, store.workspace())
@@ -41,7 +41,7 @@ class Leftovers:
         self._deleting: set[asyncio.Task[None]] = set()
 
     def take(self, workspace: ExitStack) -> None:
-        """Close a workspace within LEFT_S, or at once when the event loop ends."""
+        """Delete a workspace within LEFT_S, or at once when the event loop ends."""
         task = asyncio.create_task(self._delete(workspace))
         self._deleting.add(task)
         task.add_done_callback(self._deleting.discard)

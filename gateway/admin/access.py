@@ -32,7 +32,7 @@ T = TypeVar("T")
 Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]
 
 BYTES_PER_REQUEST = 16 << 10
-"""The bytes of a JSON body for which a request counts as one more."""
+"""A JSON body counts as one more request for each so many bytes."""
 
 COOKIE = "lorikeet_login"
 SECURE_COOKIE = f"__Host-{COOKIE}"
@@ -68,7 +68,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     form: Form | None = None
     """The parts of a multipart body, instead of JSON where a route takes both."""
     raw: bool = False
-    """True: the body is bytes as they are."""
+    """True: the body is taken as bytes, without decoding."""
     in_any_project: bool = False
     """True: the permission in some project is enough; the route shows those projects only."""
 

@@ -1,4 +1,4 @@
-"""The parts that routes of the admin API share: text that people write, times on the wire, authors of changes."""
+"""Helpers that routes of the admin API share: text that people write, times on the wire, authors of changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.db.organization.audit import Author
 from gateway.domain.tenancy.actor import Actor
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-"""A name that people write. It goes through `check_name` as well."""
+"""A name that people write. It is checked by `check_name` as well."""
 
 UNPRINTABLE = ("Cc", "Cf", "Zl", "Zp")
 """Unicode categories of control characters, invisible characters (such as those that reverse text), and line
@@ -26,7 +26,7 @@ UnixTime = Annotated[int, msgspec.Meta(ge=0, le=2**32)]
 
 
 def author(actor: Actor) -> Author:
-    """Return the actor as the author whom the audit log names."""
+    """Return the actor in the form in which the audit log names authors."""
     return Author(
         organization_id=actor.organization_id,
         kind=actor.kind,
@@ -38,7 +38,7 @@ def author(actor: Actor) -> Author:
 
 
 def with_revoked_keys(shown: msgspec.Struct, key_ids: Sequence[str]) -> dict[str, Any]:
-    """Return the audit log's record of a removed object, with the ids of the keys that were revoked with it."""
+    """Return the record of a removed object for the audit log, with the ids of the keys revoked with it."""
     return msgspec.structs.asdict(shown) | {"revoked_api_key_ids": key_ids}
 
 

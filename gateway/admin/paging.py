@@ -28,7 +28,7 @@ MAX_LIMIT = 100
 
 
 class ListQuery(msgspec.Struct, frozen=True):
-    """The parameters of a list."""
+    """The parameters of a list: how many items, and the id of the item before them."""
 
     after: str | None
     limit: int
@@ -67,12 +67,12 @@ def read_flag(params: MultiDict[Any], name: str, default: Literal["true", "false
 
 
 def wrong_value(param: str, reason: str) -> InvalidRequest:
-    """Return the refusal of a parameter's value. reason: what is wrong or was expected, without a full stop."""
+    """Return the error for a parameter's value. reason: what is wrong or was expected, without a full stop."""
     return InvalidRequest(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")
 
 
 def unknown_cursor(after: str) -> InvalidRequest:
-    """Return the refusal of an `after` that is no item of the list."""
+    """Return the error for an `after` that is no item of the list."""
     return InvalidRequest(
         f"Invalid value for 'after': no item of this list has the id '{after}'.", param="after", code="invalid_value"
     )

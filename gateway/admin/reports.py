@@ -1,4 +1,4 @@
-"""The share of a gateway's processor and of its database's that reports take.
+"""Bounds the processor time that reports take of a gateway and of its database.
 
 A report sums or searches usage, which may take a second; requests of tenants use the same processors meanwhile.
 """
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 SHARE = 0.1
-"""Seconds of reports in a second that one key or person may read from one gateway, once the burst is used up."""
+"""The seconds of reports in each second that one key or person may read from one gateway, after the burst."""
 
 BURST_S = 10.0
 """Seconds of reports that one key or person may read at once: some hundred pages of the dashboard."""
 
 MAX_AT_ONCE = 2
-"""Reports of all keys and persons that a gateway reads at once: a slow one does not hold up all others."""
+"""The most reports that a gateway reads at once, of all keys and persons: a slow one does not hold up all others."""
 
 WAIT_S = 10.0
-"""The longest wait for the turn of a report."""
+"""The most seconds that a report waits for its turn."""
 
 
 class Reports:
-    """The reports of one gateway: one at a time of each key or person, for a share of the time, and few of all.
+    """The turns of one gateway's reports: one at a time of each key or person, for a share of the time, and few of all.
 
     It knows nothing of what a report reads.
     """

@@ -169,7 +169,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
 )
 
 _OPEN_HANDLERS = (has_login, log_in, begin_passkey_login, log_in_by_passkey, join_host)
-"""Routes that need no key or login: their handlers find out who calls."""
+"""Routes without a login or key, whose handlers identify the caller themselves."""
 
 
 def admin_routers(services: AdminServices) -> list[Router]:

@@ -68,7 +68,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     health: Callable[[], Health]
     engines: Callable[[], list[EngineSnapshot]]
     replica_healths: Callable[[], Mapping[str, Health]]
-    """Tells the health of each replica that this gateway is connected to, by its id."""
+    """Returns the health of each replica that this gateway is connected to, by the replica's id."""
     journal: Callable[[], JournalState]
     reconcile: Callable[[], Awaitable[Reconciliation]]
     contents: RequestContents
@@ -79,7 +79,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     max_file_bytes: int
     """The largest file that comes in one request."""
     load_adapters: Callable[[Collection[Wanted]], Awaitable[frozenset[Wanted]]]
-    """Loads adapters on their engines, and returns those that are not loaded."""
+    """Loads adapters on engines of their bases, and returns those that could not be loaded."""
     secrets: Secrets
     backend_keys: BackendKeys
     """The keys that servers of other makers ask for."""

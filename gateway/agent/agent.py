@@ -52,9 +52,9 @@ FORGET_EVERY_S = 3600.0
 STOPPED_RETENTION = datetime.timedelta(days=1)
 """The time for which rows of stopped replicas stay."""
 LEAVE_S = 5.0
-"""Seconds beyond LORIKEET_REPLICA_DRAIN_SECONDS that an agent which leaves waits for its last replica to be stopped."""
+"""Seconds beyond LORIKEET_REPLICA_DRAIN_SECONDS that a leaving agent waits for its last replica to stop."""
 FAILURES_TO_GIVE_UP = 5
-"""Failures in a row of a replica from which on an agent with `gives_up` ends."""
+"""The number of a replica's failures in a row after which an agent with `gives_up` ends."""
 
 log = structlog.get_logger(__name__)
 
@@ -108,7 +108,7 @@ class Agent:
         return math.isfinite(self._leaves_by_s)
 
     def leave(self) -> None:
-        """Let the replicas of this host take no new request, and `run` end once they have ended what they run."""
+        """Begin to leave the host: its replicas take no new requests, and `run` ends once they have finished."""
         self._leaves_by_s = _now_s() + self._settings.replica_drain_seconds + LEAVE_S
         self._wake.set()
 
@@ -143,7 +143,7 @@ class Agent:
             await feed.stop()
 
     async def end(self, *, stops_engines: bool, forced: asyncio.Event, is_superseded: bool = False) -> None:
-        """Let go of the host.
+        """Release the host.
 
         stops_engines: end its engines as well, which live on otherwise. forced: once it is set, kill those that still
         end. is_superseded: another agent has the host, so nothing of it is touched.
@@ -168,7 +168,7 @@ class Agent:
                     await self._wake.wait()
 
     async def _whenever_there(self, do: Callable[[], Awaitable[None]]) -> None:
-        """Call `do`, which needs the database. While the database is away, log that and do nothing."""
+        """Call `do`, which needs the database; while the database is away, only log that."""
         try:
             await do()
         except FAILURES as error:

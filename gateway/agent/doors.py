@@ -1,4 +1,4 @@
-"""Doors: at which address an engine of this machine listens, and which keys it lets in.
+"""Doors: the address on which an engine of this machine listens, and the keys whose holders may connect to it.
 
 The address is decided where the engine starts: free ports and keys are a machine's own.
 """
@@ -15,16 +15,16 @@ from gateway.support.host import allow, engine_address, host_keys, link_folder
 
 
 class Door(Protocol):
-    """The way to the engines of one machine."""
+    """The way to reach the engines of one machine, and the control of who may."""
 
     def spot(self, ask: Ask, taken: Collection[int]) -> Spot:
-        """Return where an engine listens. taken: ports that other engines are about to use.
+        """Choose the address on which an engine listens. taken: ports that other engines are about to use.
 
         Raises OSError: when no port or folder is free.
         """
 
     def admit(self, public_keys: Iterable[str]) -> None:
-        """Let the holders of these keys connect and nobody else, if engines ask for keys here."""
+        """Allow only the holders of these keys to connect, if engines check keys here."""
 
 
 class SocketDoor:
@@ -43,7 +43,7 @@ class SocketDoor:
 
 
 class LinkDoor:
-    """TCP with the keys of a data folder, for gateways of other machines.
+    """TCP ports guarded by the keys of a data folder, for gateways of other machines.
 
     host: an address of this machine, or a name by which other machines reach it.
     """
@@ -64,5 +64,5 @@ class LinkDoor:
         return Spot(where, endpoint, str(link_folder(self._data_dir)), self._keys.public)
 
     def admit(self, public_keys: Iterable[str]) -> None:
-        """Write the list of keys that engines let in."""
+        """Write the list of keys whose holders engines allow to connect."""
         allow(self._data_dir, public_keys)

@@ -29,11 +29,10 @@ from gateway.backends.engine.adapter_calls import AdapterCalls
 from gateway.backends.engine.link import EngineGone, EngineLink
 
 NOBODYS = ""
-"""The id of no database: engines keep no usage of requests under this id (`engine.protocol.Hello`)."""
+"""The database id under which an agent connects, for which engines keep no usage (`engine.protocol.Hello`)."""
 
 GOLDEN_PROMPT = [1, 2, 3, 5, 8, 13, 21, 34]
-"""The token ids of a probe. Any will do: a probe shows that a prompt is answered with as many tokens as were asked for.
-"""
+"""The token ids of a probe's prompt. Any will do, since only the number of answered tokens is checked."""
 GOLDEN_TOKENS = 4
 _POOLINGS: dict[str, Pooling | None] = {"text": None, "embed": "mean", "rerank": "score"}
 GOLDEN_WAIT_S = 120.0
@@ -41,7 +40,7 @@ ADAPTER_WAIT_S = 60.0
 
 
 class ProbeFailed(Exception):
-    """The engine does not serve as it should; the message says why."""
+    """The error for an engine that fails a probe; the message says why."""
 
 
 class Follower:
@@ -137,14 +136,14 @@ class Follower:
     # what the link tells
 
     def connected(self, welcome: Welcome) -> None:
-        """Note that the engine is there."""
+        """Record that the engine is connected."""
         self.silent_since_s = None
         self.was_connected = True
         self.welcome = welcome
         self._changed()
 
     def received(self, message: EngineMessage) -> None:
-        """Take a heartbeat, or an answer to a probe."""
+        """Process a heartbeat, or an answer to a probe."""
         match message:
             case Heartbeat(stats=EngineStats() as stats):
                 self.stats = stats
@@ -157,7 +156,7 @@ class Follower:
                 self._adapter_calls.answered(message)
 
     def disconnected(self, reason: str) -> None:
-        """Note that the engine is gone, and end the probes that wait for its answer."""
+        """Record that the engine is gone, and end the probes that wait for its answer."""
         self.silent_since_s = asyncio.get_running_loop().time()
         self.stats = None
         self._adapter_calls.lost(lambda: EngineGone(reason))

@@ -1,4 +1,4 @@
-"""The processors, memory and accelerators of this host, found out without PyTorch.
+"""Reads the processors, memory and accelerators of this host, without PyTorch.
 
 Knows nothing of replicas and pools.
 """

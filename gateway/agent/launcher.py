@@ -23,7 +23,7 @@ class CannotStart(Exception):
 
 
 class NotYet(Exception):
-    """The error for an engine that has no machine yet, and starts once it has one.
+    """The error for an engine whose machine is not there yet; it starts once there is one.
 
     The message says what it waits for.
     """
@@ -35,7 +35,7 @@ class NotYet(Exception):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """The demand for one start of a replica's engine: its model, device, memory and labels."""
+    """The needs of one start of a replica's engine: its model, device, memory and labels."""
 
     replica_id: str
     generation: int
@@ -69,7 +69,7 @@ class Spot(msgspec.Struct, frozen=True):
     public_key: str | None = None
     """The public key that the engine proves at its address."""
     device: str | None = None
-    """The device that was kept for it; None: as the settings and the replica's row say."""
+    """The device that was reserved for the engine; None: as the settings and the replica's row say."""
     num_threads: int | None = None
     """Threads for an engine on processors; None: as the settings say, or its share of this host."""
     cache_dir: str | None = None
@@ -116,7 +116,10 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 Begin = Callable[[Spot], Awaitable[Spec | None]]
-"""Decides whether and how an engine is started at a spot: called once no other engine of the replica can be started."""
+"""A function that decides whether and how an engine starts at a spot.
+
+It is called once no other engine of the replica can be started.
+"""
 
 
 class Launcher(Protocol):
@@ -130,7 +133,7 @@ class Launcher(Protocol):
         """
 
     async def admit(self, public_keys: Sequence[str]) -> None:
-        """Let the holders of these keys, and nobody else, connect to engines on TCP."""
+        """Allow the holders of these keys, and nobody else, to connect to engines on TCP."""
 
     async def start(self, ask: Ask, begin: Begin) -> Engine | None:
         """Start an engine of a replica and return it; None if one of the replica lives already, or `begin` gives none.
@@ -163,13 +166,13 @@ class Launcher(Protocol):
         """Call this function for each engine that ends from now on, of those that `start` or `running` returned."""
 
     def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
-        """Give back what is kept free for the engines of all replicas but these, as far as none of them lives.
+        """Free what is reserved for the engines of all other replicas, unless one of them lives.
 
         held_s: seconds for which the caller still has the host.
         """
 
     def forget(self, replica_ids: set[str]) -> None:
-        """Remove the files of all replicas but these, as far as none of their engines lives."""
+        """Remove the files of all other replicas, unless one of their engines lives."""
 
     async def close(self, *, is_superseded: bool = False) -> None:
         """Stop watching; the engines live on.

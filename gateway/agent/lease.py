@@ -1,4 +1,4 @@
-"""The lease of a host: which agent may change its replicas.
+"""The lease of a host: the right of one agent to change its replicas.
 
 The database's clock decides when it runs out. An agent is present as long as it holds `agent.lock` in the data folder:
 where nobody does, the agent before is dead, and its lease need not run out first.
@@ -27,7 +27,7 @@ LEASE_S = 5.0
 RENEW_S = 1.0
 """Seconds between two renewals."""
 CLAIM_PAUSE_S = 0.5
-"""Seconds between two attempts at a host."""
+"""Seconds between two attempts to take a host's lease."""
 ATTEMPTS_UNTIL_LOGGED = 4
 """Attempts at taking a host before the log says that another agent has it: an agent that ends needs a moment."""
 
@@ -76,7 +76,7 @@ class Lease:
 
     @property
     def held_s(self) -> float:
-        """Seconds for which no other agent can have the host while this process lives; 0 or less: another one can."""
+        """Seconds for which no other agent can take the host while this process lives; 0 or less: another one can."""
         return self._confirmed_s + LEASE_S - asyncio.get_running_loop().time()
 
     async def claim(self) -> None:

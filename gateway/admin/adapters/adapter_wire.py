@@ -70,8 +70,10 @@ class AdapterVersion(msgspec.Struct, frozen=True):
     current: bool
     """True if this is the adapter's current version."""
     promote: bool
-    """True if the version was to become current once it is ready. A later wish for another version may have replaced
-    this one."""
+    """True if the version was to become current once it is ready.
+
+    A later order for another version may have replaced this one.
+    """
     digest: str
     rank: int
     size_bytes: int

@@ -211,10 +211,9 @@ async def _begin_upload(
 async def _receive(
     request: Request[Any, Any, Any], services: AdminServices, caller: Caller, begun: ImportRow, folder: Path
 ) -> tuple[ImportRow, Path]:
-    """Receive an upload and return the import, whose turn in the intake it is, and the folder of what came.
+    """Receive an upload; return the import, which is ready to be taken in, and the folder with the content.
 
-      Nothing is left of an
-    import whose body is no adapter's.
+    Nothing is left of an import whose body is no adapter's.
 
     Raises as `receive_adapter`.
     """
@@ -384,7 +383,7 @@ def audited(row: adapters.AdapterRow) -> dict[str, Any]:
 
 
 async def locked_adapter(conn: Connection, project_id: str, name: str) -> adapters.AdapterRow:
-    """Return an adapter of the project by its name, locked: nobody else changes it until the transaction ends.
+    """Return an adapter of the project by its name, locked until the transaction ends.
 
     Raises NotFound: when the project has no such adapter.
     """

@@ -1,4 +1,4 @@
-"""The parts that usage and costs share on the wire: OpenAI's queries over buckets of time, and pages of buckets.
+"""The queries over buckets of time that usage and costs share, in OpenAI's form, and pages of buckets.
 
 A bucket begins where its width does in UTC; a start_time inside of one counts from its beginning. Lists come as
 OpenAI's client writes them (`models[]=a&models[]=b`) or plainly.
@@ -51,11 +51,11 @@ class BucketQuery(msgspec.Struct, frozen=True):
 
     bounds: Bounds
     start: int
-    """The beginning of this page."""
+    """The beginning of this page in Unix seconds."""
     end: int
-    """The end of this page."""
+    """The end of this page in Unix seconds."""
     next_start: int | None
-    """The beginning of the next page; None where there is none."""
+    """The beginning of the next page in Unix seconds; None where there is none."""
 
 
 ResultT = TypeVar("ResultT", bound=msgspec.Struct)

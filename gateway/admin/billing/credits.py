@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["prepaid", "postpaid"]
 Reason = Annotated[str, Meta(min_length=1, max_length=500)]
-"""The reason for a credit. It goes through `check_name` as well."""
+"""The reason for a credit, as people write it. It is checked by `check_name` as well."""
 
 
 class GrantCredit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

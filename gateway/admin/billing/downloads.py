@@ -1,4 +1,4 @@
-"""A bound on the exports that one gateway makes at once: each takes a connection and a share of its processor.
+"""Bounds the exports that one gateway makes at once: each takes a connection and a share of its processor.
 
 One at a time for each project or organization, so that a slow reader holds up nobody but itself.
 """
@@ -27,11 +27,10 @@ class Downloads:
 
     @contextmanager
     def one(self, owner: str) -> Iterator[None]:
-        """Give a place until the end of the block, or until DEADLINE_S.
+        """Reserve a place for an export until the end of the block, or until DEADLINE_S.
 
         The database's connection is closed by then, whether the client reads or not. owner: id of a project or an
-        organization.
-        Raises Overloaded: when the owner has a place already or all places are taken.
+        organization. Raises Overloaded: when the owner has a place already or all places are taken.
         """
         now = self._clock()
         self._ends_at = {each: ends_at for each, ends_at in self._ends_at.items() if ends_at > now}

@@ -1,4 +1,4 @@
-"""Bodies to definitions, and rows to replies."""
+"""Makes definitions of experiments from request bodies, and replies from rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gateway.domain.experiments import definition, states
 
 
 def definition_of(body: wire.CreateExperiment) -> definition.Experiment:
-    """Return the definition of a body."""
+    """Return the definition that a request body gives."""
     return msgspec.convert(msgspec.to_builtins(body), definition.Experiment)
 
 
 def with_changes(before: definition.Experiment, body: wire.ModifyExperiment) -> definition.Experiment:
-    """Return a definition in which the fields of a body replace the definition's own."""
+    """Return a definition with the fields that a request body gives replaced."""
     given: dict[str, Any] = msgspec.to_builtins(body)
     given.pop("version", None)
     return msgspec.convert(msgspec.to_builtins(before) | given, definition.Experiment)
@@ -109,7 +109,7 @@ class _ShownShadow(msgspec.Struct):
 
 
 class _Shown(msgspec.Struct):
-    """The parts of a definition that replies show without a change."""
+    """The parts of a definition that replies show unchanged."""
 
     unit: wire.ExperimentUnit
     arms: list[_ShownArm]

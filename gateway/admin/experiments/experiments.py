@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_EXPERIMENTS = 1_000
-"""Experiments of a project that are not archived."""
+"""The most experiments of a project that are not archived."""
 MAX_EXPERIMENTS_EVER = 10_000
-"""Experiments of a project, archived ones too, which cannot be removed."""
+"""The most experiments of a project, archived ones included, which cannot be removed."""
 DEFAULT_LAYER = "default"
 
 
@@ -173,12 +173,15 @@ async def shown_experiment(conn: Connection, row: ExperimentRow) -> wire.Experim
 async def with_warnings(
     conn: Connection, organization_id: str, row: ExperimentRow, shown: wire.Experiment
 ) -> wire.Experiment:
-    """Return the reply about one experiment: the experiment, with warnings about it."""
+    """Return an experiment as replies about it alone show it: with warnings."""
     return msgspec.structs.replace(shown, warnings=await find_warnings(conn, organization_id, row))
 
 
 async def check_known(conn: Connection, project_id: str, experiment: Experiment) -> None:
-    """Check a definition with all that the project has. Raises InvalidRequest: for the first field that is wrong."""
+    """Check a definition against everything that the project has.
+
+    Raises InvalidRequest: for the first field that is wrong.
+    """
     own = [each.name for each in await metrics.list_metrics(conn, project_id)]
     check_definition(experiment, own)
 
@@ -186,10 +189,10 @@ async def check_known(conn: Connection, project_id: str, experiment: Experiment)
 async def check_model_free(
     conn: Connection, services: AdminServices, organization_id: str, project_id: str, model: str
 ) -> None:
-    """Check that an experiment may have a model string: an alias's it may, since that becomes the experiment.
+    """Check that an experiment may have a model string. An alias's is allowed: the alias becomes the experiment.
 
-    Drafts are checked as well, and routes take no draft's model string, so that a draft can be started.
-    Raises Conflict: when the string is the name of a base model or of a route.
+    Drafts are checked as well, and routes take no draft's model string, so that a draft can be started. Raises
+    Conflict: when the string is the name of a base model or of a route.
     """
     if await is_base(conn, services, model, organization_id, project_id):
         raise Conflict(f"A base model has the name '{model}'.", param="model")
@@ -208,7 +211,7 @@ async def record(
     before: wire.Experiment | None = None,
     after: wire.Experiment | None = None,
 ) -> None:
-    """Leave a change of an experiment in the audit log."""
+    """Write a change of an experiment to the audit log."""
     shown = {name: audited(each) for name, each in (("before", before), ("after", after)) if each is not None}
     await audit.record(conn, author(caller), event, experiment_id, project_id=project_id, **shown)
 

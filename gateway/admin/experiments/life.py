@@ -1,4 +1,4 @@
-"""The life of an experiment over HTTP: started, paused, stopped, decided, archived."""
+"""Changes of an experiment's state over HTTP: started, paused, stopped, decided, archived."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ async def _begin(
     row: ExperimentRow,
     loaded: frozenset[tuple[str | None, str]],
 ) -> None:
-    """Settle the arms of a locked draft, take slots of its layer and the name, and let it run."""
+    """Resolve the arms of a locked draft, reserve its part of its layer and its name, and set it running."""
     project_id, defined = row.project_id, row.definition
     await check_known(conn, project_id, defined)
     found = await resolve_arms(conn, caller.organization_id, project_id, defined)
@@ -212,7 +212,7 @@ async def _begin(
 
 
 async def _take_name(conn: Connection, services: AdminServices, caller: Actor, row: ExperimentRow) -> None:
-    """Let the model string of an experiment name the experiment itself.
+    """Make the model string of an experiment stand for the experiment.
 
     Raises Conflict: when the string is the name of a base model, a route or another experiment, or there are too many
     aliases.

@@ -22,7 +22,7 @@ from gateway.domain.experiments.metrics import METRICS
 MAX_METRICS = 200
 MILLION = 1_000_000
 NUM_DECIMALS = 6
-"""Decimals of a number that are kept: votes are counted in millionths."""
+"""The number of decimals of a vote that are stored: votes are counted in millionths."""
 DECIMALS = f"it is kept with {NUM_DECIMALS} decimals: give no more"
 
 

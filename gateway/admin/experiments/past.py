@@ -57,10 +57,9 @@ def check_metric(metric: str, own: Sequence[MetricRow], past: Past | None) -> Ki
 async def learn(
     services: AdminServices, caller: Actor, project_id: str, metric: str, past: Past | None, days: int
 ) -> LearntFrom:
-    """Return the contributions of the units of the last days to a metric.
+    """Read the contributions to a metric of the units of the last days.
 
-    Raises InvalidRequest: for a metric without data of the past.
-    Raises NotFound: for an unknown project.
+    Raises InvalidRequest: for a metric without data of the past. Raises NotFound: for an unknown project.
     """
     since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
     async with services.database.transaction() as conn:

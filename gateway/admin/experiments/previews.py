@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ALPHA = 0.05
 _CALIBRATING = asyncio.Semaphore(1)
-"""One calibration at a time in a gateway: each takes a processor."""
+"""Lets one calibration at a time run in a gateway: each takes a processor."""
 _PROJECTS_CALIBRATING: set[str] = set()
 """The projects of which a calibration runs or waits in this gateway: one each, so that none keeps others waiting for
 long."""
@@ -105,7 +105,7 @@ class PreviewController(Controller):
 
 
 class _NothingKnown(Exception):
-    """The past does not tell the size that an effect needs."""
+    """The error when past traffic does not determine the size that an effect needs."""
 
 
 @asynccontextmanager
@@ -225,7 +225,7 @@ def _size_text(
     window_s: int,
     min_days: int,
 ) -> str:
-    """Return a size in words. pace: units a day that take part, the coverage, and the days that were learnt from."""
+    """Return a size in words. pace: new units a day, the coverage, and the days that were read."""
     assert wanted.relative_effect is not None
     per_day, coverage, num_days = pace
     lasts = "never ends" if days is None else f"takes {days:,} {'day' if days == 1 else 'days'}"

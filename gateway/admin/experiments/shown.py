@@ -1,4 +1,4 @@
-"""Results as replies show them: names in place of indexes, and numbers in the metrics' own units.
+"""Makes replies from results: names in place of indexes, and numbers in the metrics' own units.
 
 Sums count times in microseconds and votes in millionths; replies show milliseconds and the numbers that voters gave.
 """
@@ -35,13 +35,13 @@ _FROM_MILLIONTHS = 1e-6
 
 
 def scales(own: Collection[MetricRow] = ()) -> dict[str, float]:
-    """Return, by the metric's name, the factor that makes sums the metric's own unit, where that is not 1."""
+    """Return the factors from sums to the metrics' own units, by metric; metrics with the factor 1 are left out."""
     built_in = dict.fromkeys((name for name in METRICS if name.endswith("_ms")), _FROM_MICROSECONDS)
     return built_in | {each.name: _FROM_MILLIONTHS for each in own if each.type != "boolean"}
 
 
 def day_shown(day: int) -> str:
-    """Return a day since 1970 as a date."""
+    """Return a day, counted since 1970, as a date such as 2026-11-24."""
     return (_EPOCH_DAY + datetime.timedelta(days=day)).isoformat()
 
 

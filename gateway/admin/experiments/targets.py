@@ -1,4 +1,4 @@
-"""Settles the targets of an experiment's arms at its start: from model strings to pools and versions of adapters.
+"""Resolves the targets of an experiment's arms at its start: from model strings to pools and versions of adapters.
 
 Adapters are the project's own.
 """

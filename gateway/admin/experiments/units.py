@@ -1,4 +1,4 @@
-"""Units over HTTP: they are forgotten, and never shown."""
+"""The route that makes experiments forget a unit. Units are never shown."""
 
 from __future__ import annotations
 

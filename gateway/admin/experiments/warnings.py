@@ -41,7 +41,7 @@ async def find_warnings(conn: Connection, organization_id: str, row: ExperimentR
 
 
 async def _held(conn: Connection, row: ExperimentRow) -> list[ExperimentWarning]:
-    """Return a warning if another experiment holds the model string of a draft."""
+    """Return a warning if another experiment has taken the model string of a draft; else none."""
     holder = await experiments.model_holder(conn, row.project_id, row.model, row.id)
     if holder is None:
         return []
@@ -53,7 +53,7 @@ async def _held(conn: Connection, row: ExperimentRow) -> list[ExperimentWarning]
 
 
 async def _full(conn: Connection, row: ExperimentRow) -> list[ExperimentWarning]:
-    """Return a warning if a draft's layer has too few free units."""
+    """Return a warning if a draft's layer has too few free units; else none."""
     layer = await layers.find_layer(conn, row.project_id, row.definition.layer)
     try:
         free_slots(row.definition.layer, layer.owners if layer is not None else (), row.definition.coverage)

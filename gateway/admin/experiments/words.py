@@ -1,7 +1,4 @@
-"""The meaning of results in words: the conclusions that a look allows, and those that it does not.
-
-Pure text, no I/O.
-"""
+"""Puts results into words: the conclusions that a look allows, and those that it does not. Pure text, no I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ DAY_SECONDS = 86_400
 
 
 def difference(metric: str, value: float) -> str:
-    """Return a difference of a metric's values to four digits, with its sign and its unit, which feedback has not."""
+    """Return a difference of a metric's values in words: four digits, a sign, and a unit unless it is feedback."""
     name = metric.split(".")[0]
     if name in METRICS and name.endswith("_rate"):
         return f"{100 * value:+,.4g} percentage points"
@@ -162,7 +159,7 @@ def conclusion(
 
 
 def finite(value: float) -> float | None:
-    """Return a number, or None where nothing bounds it."""
+    """Return the number; None for an infinity or NaN, where nothing bounds the value."""
     return value if math.isfinite(value) else None
 
 

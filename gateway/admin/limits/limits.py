@@ -253,7 +253,7 @@ def _check_may_change(caller: Actor, api_key_id: str | None, project_id: str | N
 
 
 def wire(standing: limits.Standing) -> LimitOut:
-    """Return a limit as the admin API shows it."""
+    """Return a limit with its use as the admin API shows it."""
     limit = standing.limit
     return LimitOut(
         limit.id,

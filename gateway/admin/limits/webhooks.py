@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: where an organization hears of limits, experiments and background responses."""
+"""Webhooks over HTTP: the URLs that are called about limits, experiments and background responses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WebhookEvent = Literal[
     "batch.expired",
     "batch.cancelled",
 ]
-"""An event that a webhook may be called for; those of responses are of background responses."""
+"""The name of an event that webhooks can be called for; the responses are background responses."""
 
 Events = Annotated[list[WebhookEvent], Meta(min_length=1, max_length=16)]
 

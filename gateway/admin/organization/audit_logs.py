@@ -27,7 +27,7 @@ LISTS = {
 TIMES = ("effective_at[gte]", "effective_at[lt]")
 MAX_VALUES = 100
 NO_PROJECT = ""
-"""No project has this id."""
+"""An id that no project has."""
 
 
 class BrokenLink(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ def _time(params: MultiDict[Any], name: str) -> float | None:
 
 
 def _for_members(row: audit.AuditRow, insiders: frozenset[str]) -> audit.AuditRow:
-    """Return the part of an audit record that members of the changed project may see.
+    """Return an audit record without the parts that members of the changed project may not see.
 
     Numbers and hashes are the organization's, and would tell how much happens in other projects.
     """

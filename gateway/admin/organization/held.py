@@ -1,4 +1,4 @@
-"""The rights that a key which is restricted to networks or to a date may give to others: equally restricted ones.
+"""Keeps keys that are restricted to networks or to a date from giving rights that are less restricted.
 
 Else a thief of such a key would make themselves a password, a role or a key that works from anywhere, for ever. Keys
 without restrictions, such as the operator's own on the server, and people are not concerned.
@@ -30,7 +30,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
     @property
     def is_held(self) -> bool:
-        """Tell whether the key is restricted at all."""
+        """Tell whether the key is restricted to networks or to a date."""
         return self.expires_at is not None or self.ip_allow is not None
 
 
@@ -43,7 +43,7 @@ async def bounds_of(conn: Connection, caller: Actor) -> Bounds:
 async def check_within_own(
     conn: Connection, caller: Actor, expires_at: datetime.datetime | None, ip_allow: Sequence[Network] | None
 ) -> None:
-    """Check that a key which the caller makes, changes or gets the secret of goes no further than the caller's own.
+    """Check that a key which the caller makes, changes or reads is no less restricted than the caller's own.
 
     Raises InvalidRequest: when the caller is a key that ends before the other one, or does not work where the other one
     would.

@@ -1,4 +1,4 @@
-"""The number of keys and service accounts that a project may have."""
+"""Bounds the number of keys and service accounts of a project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging in and out over HTTP, and what people manage about their own login. The token travels in a cookie only.
+"""Logging in and out over HTTP, and what people change about their own login. The token is in a cookie only.
 
 The cookie is out of reach of scripts (HttpOnly), stays away from requests that other sites cause (SameSite=Strict), and
 from plain HTTP wherever the login itself came over HTTPS (Secure).
@@ -197,7 +197,7 @@ async def log_in(request: Request[Any, Any, Any], services: Services) -> Respons
 
 
 def logged_in(request: Request[Any, Any, Any], new: NewLogin) -> Response[CurrentLogin]:
-    """Return the reply to a new login, with its cookies."""
+    """Return the reply to a successful login, with its cookies."""
     body = CurrentLogin(
         id=new.login.id,
         user_id=new.user.id,
@@ -424,7 +424,7 @@ def check_same_site(request: Request[Any, Any, Any]) -> None:
 
 
 def _is_form(request: Request[Any, Any, Any]) -> bool:
-    """Tell whether a body has a type that a page may have a browser send to any site without asking.
+    """Tell whether a request's body has a type that a page can send to any other site without being asked.
 
     See Fetch, "CORS-safelisted request-header".
     """
@@ -433,7 +433,7 @@ def _is_form(request: Request[Any, Any, Any]) -> bool:
 
 
 def client_of(request: Request[Any, Any, Any]) -> Client:
-    """Return the client of an attempt to log in."""
+    """Return the facts about a client that tries to log in: its address and its device."""
     call = call_of(request.scope)
     agent = request.headers.get("user-agent", "")
     device = request.cookies.get(device_cookie_name(call))
@@ -442,7 +442,7 @@ def client_of(request: Request[Any, Any, Any]) -> Client:
 
 
 def own_cookie(call: Call, name: str, token: str, max_age_s: int) -> Cookie:
-    """Return a cookie out of reach of scripts and other sites."""
+    """Return a cookie that scripts cannot read and other sites cannot cause to be sent."""
     return Cookie(
         key=name,
         value=token,

@@ -254,7 +254,7 @@ async def _changed(
 ) -> Project:
     """Record a change of a project in the audit log, and return the project as it is now.
 
-    before: the project as it was. shown: the record of the project as it was, if it is another one than `before`.
+    before: the project before the change. shown: what the audit log records of that, if it is not `before`.
     """
     after = _wire(await existing_project(conn, caller.organization_id, before.id))
     was = _wire(before) if shown is None else shown

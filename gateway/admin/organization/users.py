@@ -29,13 +29,16 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 Email = Annotated[str, msgspec.Meta(min_length=3, max_length=254)]
-"""An e-mail address. It goes through `check_email` and `check_address` as well."""
+"""An e-mail address. It is checked by `check_email` and `check_address` as well."""
 
 NewPassword = Annotated[str, msgspec.Meta(min_length=MIN_CHARS, max_length=MAX_CHARS)]
 PersonName = Annotated[str, msgspec.Meta(max_length=128)]
 
 _EMAIL = re.compile(r"[!-?A-~]+@[!-?A-~]+")
-"""One @ among printable ASCII characters without spaces; only a message sent to it could show more."""
+"""The form of an address: one @ among printable ASCII characters without spaces.
+
+Only a message sent to it could show more.
+"""
 
 
 class CreateUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -238,7 +241,7 @@ class UserController(Controller):
 
 
 async def existing_user(conn: Connection, organization_id: str, user_id: str, *, lock: bool = False) -> users.UserRow:
-    """Return a user of the organization. lock: True: nobody else changes the user until the transaction ends.
+    """Return a user of the organization. lock: True locks the user until the transaction ends.
 
     Raises NotFound: when the organization has no user with this id, whether or not another organization has.
     """
@@ -249,7 +252,7 @@ async def existing_user(conn: Connection, organization_id: str, user_id: str, *,
 
 
 def check_new_password(password: str, param: str, *about: str) -> None:
-    """Check that a new password is none that guessers try early.
+    """Check that a new password is not among those that guessers try first.
 
     about: facts about its user, such as the name.
 

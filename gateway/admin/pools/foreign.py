@@ -1,4 +1,4 @@
-"""Pools whose replicas are servers of another maker: the checks of such a pool, and its way to its first replica."""
+"""Checks of pools whose replicas are servers of another maker, and the making of their replicas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_NAMED = 5
-"""Hosts that a refusal names."""
+"""The most hosts that an error message names."""
 
 
 def check_engine(wanted: CreatePool, settings: Mapping[str, str]) -> list[str]:
@@ -56,7 +56,7 @@ def check_engine(wanted: CreatePool, settings: Mapping[str, str]) -> list[str]:
 
 
 def starts_servers(wanted: CreatePool) -> bool:
-    """Tell whether agents shall start the servers of another maker."""
+    """Tell whether agents are to start the pool's servers of another maker."""
     return wanted.engine in PROGRAMS and not wanted.urls
 
 
@@ -101,9 +101,9 @@ def check_adapters(driver: Driver, model: str, settings: Mapping[str, str]) -> N
 
 
 def check_alone(wanted: UpdatePool) -> None:
-    """Raise InvalidRequest for a model that no pool may have, or settings that no driver has.
+    """Check a wanted pool by itself, without regard to a present one.
 
-    The pool that is to be changed does not matter.
+    Raises InvalidRequest: for a model that no pool may have, or settings that no driver has.
     """
     if wanted.model is not UNSET and wanted.model:
         check_model(wanted.model)
@@ -156,7 +156,7 @@ def urls_of(pool: ServedPool, wanted: UpdatePool | None = None, settings: Mappin
 
 
 async def serve_at(conn: Connection, pool: PoolRow, revision: RevisionRow, urls: Sequence[str]) -> None:
-    """Make servers of another maker the replicas of a pool's new revision, in the caller's transaction.
+    """Make the servers at these addresses the replicas of a pool's new revision, in the caller's transaction.
 
     The revision serves at once where nobody needs its model's files, or where these were prepared before. Else the
     agents prepare them, and the pool is switched then.

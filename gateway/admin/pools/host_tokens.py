@@ -36,7 +36,7 @@ LASTS = datetime.timedelta(hours=1)
 RETENTION = datetime.timedelta(days=1)
 MAX_LABELS = 32
 MAX_SKEW_S = 60.0
-"""The most seconds between the clocks of a host and of the gateway: people compare times that hosts write."""
+"""The most seconds by which the clocks of a host and of the gateway may differ: people compare their times."""
 MAX_JOIN_BYTES = 4 << 10
 
 _TOKEN_BYTES = 24
@@ -74,7 +74,7 @@ class CreatedHostToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JoinHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine that joins: what it says of itself."""
+    """A machine that joins, and the facts that it reports about itself."""
 
     token: Annotated[str, msgspec.Meta(max_length=100)]
     name: Name
@@ -176,9 +176,9 @@ async def join_host(request: Request[Any, Any, Any], services: Services) -> Join
 
 
 async def check_operator(conn: Connection, caller: Actor) -> None:
-    """Raise PermissionDenied unless the caller is of the installation's first organization.
+    """Check that the caller is of the installation's first organization, which has the machines.
 
-    That organization has the machines.
+    Raises PermissionDenied: when the caller is of another one.
     """
     first = await first_organization(conn)
     if first is None or first.id != caller.organization_id:

@@ -140,7 +140,10 @@ def check_scaling(scaling: PoolScalingIn, num_replicas: int | UnsetType, *, is_m
 
 
 def check_placement(placement: Mapping[str, str], exclusion: Mapping[str, Sequence[str]], *, is_managed: bool) -> None:
-    """Raise InvalidRequest for labels that no host can have. is_managed: whether agents start the replicas."""
+    """Check the labels by which a pool chooses hosts. is_managed: whether agents start the replicas.
+
+    Raises InvalidRequest: for labels that no host can have, or for any where agents start no replicas.
+    """
     check_labels(placement, "placement")
     check_excluded(exclusion)
     for field, labels in (("placement", placement), ("exclusion", exclusion)):
@@ -152,7 +155,10 @@ def check_placement(placement: Mapping[str, str], exclusion: Mapping[str, Sequen
 
 
 def check_within(bounds: Bounds, num_replicas: int) -> None:
-    """Raise InvalidRequest for a number of replicas beyond the bounds."""
+    """Check that a number of replicas is within the bounds.
+
+    Raises InvalidRequest: when it is not.
+    """
     if not bounds.min_replicas <= num_replicas <= bounds.max_replicas:
         raise wrong_value(
             "num_replicas",
@@ -162,7 +168,10 @@ def check_within(bounds: Bounds, num_replicas: int) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidRequest for a name that no pool may have."""
+    """Check the name of a pool.
+
+    Raises InvalidRequest: for a name that no pool may have.
+    """
     try:
         check_pool_name(name)
     except ValueError as error:
@@ -170,7 +179,10 @@ def check_name(name: str) -> None:
 
 
 def check_model(model: str) -> None:
-    """Raise InvalidRequest for a text that names no model."""
+    """Check the text that names a pool's base model.
+
+    Raises InvalidRequest: for a text that names no model.
+    """
     try:
         check_model_source(model)
     except ValueError as error:
@@ -245,7 +257,7 @@ async def read_grants(conn: Connection, organization_id: str, wanted: Sequence[P
 
 
 BearerKey = Annotated[str, Meta(min_length=1, max_length=1024, pattern="^[!-~]+$")]
-"""A key as servers of other makers take it."""
+"""A key that is sent to servers of other makers as a bearer token."""
 
 
 class SetBackendKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -278,6 +290,6 @@ async def check_aliases(conn: Connection, name: str, access: Access, grants: Seq
 
 
 def _as_reason(sentence: str) -> str:
-    """Return a sentence in the form that follows a colon: without a capital letter and a full stop."""
+    """Return a sentence without its capital letter and its full stop, to follow a colon."""
     message = sentence.removesuffix(".")
     return message[:1].lower() + message[1:]

@@ -251,7 +251,7 @@ class DeletedPool(msgspec.Struct, frozen=True):
 
 
 Healths = Mapping[str, Health]
-"""The healths of replicas by their ids, as the gateway that answers sees them."""
+"""The healths of replicas by their ids, as this gateway observes them."""
 
 
 def pool_wire(pool: ServedPool, shortage: str, healths: Healths) -> Pool:
@@ -337,7 +337,7 @@ def scaling_change_wire(row: Scaling) -> PoolScalingChange:
 
 
 def terms(pool: ServedPool) -> dict[str, Any]:
-    """Return the fields of a pool that operators decide, for the audit log."""
+    """Return the fields of a pool that operators set, for the audit log."""
     shown = _fields(pool)
     for name in ("id", "created_at", "num_ready", "num_wanted", "state", "why", "replica_bytes"):
         del shown[name]
@@ -353,7 +353,7 @@ def grant_wire(grant: Grant) -> PoolGrant:
 def _standing(row: ReplicaRow, healths: Healths) -> tuple[ReplicaState, str]:
     """Return the state of a replica and the reason for it.
 
-    If no agent runs the replica, the gateway finds both itself.
+    If no agent runs the replica, both are what this gateway observes.
     """
     if row.host_id is not None or row.state != "ready":
         return row.state, row.why

@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_POOLS = 1000
-"""Pools of an organization."""
+"""The most pools of an organization."""
 MAX_SCALINGS = 1000
-"""Changes of a pool's number of replicas that are shown."""
+"""The most changes of a pool's number of replicas that are listed."""
 
 
 class PoolController(Controller):
@@ -296,7 +296,7 @@ async def _locked_pool(conn: Connection, organization_id: str, pool_id: str) -> 
 
 
 async def _fresh(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:
-    """Return a pool that this transaction has locked or made.
+    """Return a pool as it is after this transaction's changes.
 
     Raises NotFound: when there is no pool with this id.
     """
@@ -324,7 +324,7 @@ async def _detail(services: AdminServices, conn: Connection, pool: ServedPool) -
 
 
 async def _scale(conn: Connection, before: ServedPool, wanted: UpdatePool) -> None:
-    """Change how many replicas run, and whether that follows the load.
+    """Change how many replicas run, and whether the number follows the load.
 
     Raises InvalidRequest: when the bounds are wrong, or the number of replicas is outside of them.
     """
@@ -345,7 +345,7 @@ async def _scale(conn: Connection, before: ServedPool, wanted: UpdatePool) -> No
 
 
 async def _place(conn: Connection, before: ServedPool, wanted: UpdatePool) -> None:
-    """Change on which hosts replicas start.
+    """Change the labels by which hosts are chosen for a pool's replicas.
 
     Raises InvalidRequest: when labels are wrong, or agents do not start the replicas.
     """
@@ -397,18 +397,18 @@ async def _check_adapters(
 
 
 async def _give_up(conn: Connection, before: ServedPool, why: str) -> None:
-    """Retire the revision that was wanted and did not serve yet, if there is one; a failed one stays failed."""
+    """Retire the wanted revision if it does not serve yet; a failed one stays failed."""
     wanted = before.revisions[before.row.wanted_revision]
     if wanted.revision != before.row.revision and wanted.state != "failed":
         await revisions.set_revision_state(conn, before.row.id, wanted.revision, "retired", why)
 
 
 async def _check_free(conn: Connection, pool: ServedPool) -> None:
-    """Check that nothing holds a pool that is to be removed.
+    """Check that nothing uses a pool that is to be removed.
 
-    Replicas on a host without an agent hold nothing: nobody could stop them, and the next agent there does.
+    Replicas on a host without an agent do not count: nobody could stop them, and the next agent there does.
 
-    Raises Conflict: when something holds the pool; the message says what.
+    Raises Conflict: when something uses the pool; the message says what.
     """
     alive = {each.id for each in await list_hosts(conn) if each.is_alive}
     running = [

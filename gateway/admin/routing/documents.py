@@ -1,4 +1,4 @@
-"""Checks of a route's document that need more than the document: the database, and the rights of the caller."""
+"""Checks of a route's document that need the database or the rights of the caller."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 
 async def checked_document(services: AdminServices, wanted: UpdateRoute, caller: Actor, project_id: str) -> str:
-    """Return the document of a route as it is kept.
+    """Return the checked document of a route in the form in which it is stored.
 
     Raises InvalidRequest: when a node is wrong, the project may not use a target, or the caller may not let another
-    project pay;
-    Raises the error has the path of the node.
+    project pay; the error has the path of the node.
     """
     document = read_document(msgspec.json.encode(wanted.document))
     _check_patterns(document)
@@ -38,12 +37,11 @@ async def checked_document(services: AdminServices, wanted: UpdateRoute, caller:
 
 
 async def checked_shared_document(services: AdminServices, wanted: UpdateRoute, caller: Actor) -> str:
-    """Return the document of a route for all projects of the caller's organization as it is kept.
+    """Return the checked document of a route for all projects of an organization, as it is stored.
 
     Raises InvalidRequest: when a node is wrong, or a target is neither a base model that all projects of the
-    organization may use
-    Raises nor an adapter's name under one: what else a name stands for differs by project. The error has the path of
-    the node.
+    organization may use nor an adapter's name under one: what else a name stands for differs by project. The error has
+    the path of the node.
     """
     document = read_document(msgspec.json.encode(wanted.document))
     _check_patterns(document)

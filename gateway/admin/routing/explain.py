@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 
 ANOTHER = "another project"
-"""Stands for the id of a project that pays, where a reader may not know which."""
+"""The text in place of the id of a paying project that the reader may not know."""
 
 
 class ExplainController(Controller):
@@ -130,7 +130,10 @@ async def _explain(
 
 
 async def _stored_document(conn: Connection, owner_id: str, route_id: str, version: int) -> Document:
-    """Return the document of a version of a route. Raises InvalidRequest: when that is not kept."""
+    """Return the document of a version of a route.
+
+    Raises InvalidRequest: when that version is not stored.
+    """
     row = await routes.find_route_version(conn, owner_id, route_id, version)
     if row is None:
         raise wrong_value("version", f"the route has no version {version} that is kept")

@@ -1,4 +1,4 @@
-"""The facts in the body of a request that routes decide by, as far as they are known without running the request.
+"""Reads the facts by which routes decide from a request's body, without running the request.
 
 Knows the few fields of chat completions and completions that matter here, and judges none of the others.
 """
@@ -18,9 +18,9 @@ TIERS = ("default", "flex", "priority")
 
 
 def read_request_body(wanted: ExplainModel) -> ExplainModel:
-    """Return a request to explain with what its body says; without a body, as it is.
+    """Return the request to explain, completed by the facts in its body; without a body, as it is.
 
-    Raises InvalidRequest: when a field of the body is of no use; the error names the field.
+    Raises InvalidRequest: when a field of the body cannot be used; the error names the field.
     """
     body = wanted.body
     if body is None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_SHARED_ROUTES = 200
-"""Routes of an organization."""
+"""The most routes of an organization."""
 
 
 @get("/projects/{project_id:str}/shared_routes", opt=needs("routes.read", query=LIST_QUERY))

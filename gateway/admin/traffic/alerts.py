@@ -24,7 +24,7 @@ from gateway.domain.tenancy.permissions import projects_with
 Severity = Literal["critical", "warning", "info"]
 _ORDER: tuple[Severity, ...] = ("critical", "warning", "info")
 JOURNAL_ALERT = 0.8
-"""The part of a journal's room from which on its operator gets an alert."""
+"""The used part of a journal's room from which on the operator gets an alert."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ async def list_active_alerts(services: Services, caller: Caller) -> AlertList:
 
 
 async def find_alerts(services: AdminServices, caller: Actor) -> list[Alert]:
-    """Return the alerts of which the caller may know."""
+    """Return the present alerts that the caller may see."""
     is_operator = "organization.read" in caller.permissions
     organization_id = caller.organization_id
     limits, keys = projects_with(caller, "limits.read"), projects_with(caller, "keys.read")

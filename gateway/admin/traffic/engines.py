@@ -127,7 +127,7 @@ async def list_engines(services: Services, caller: Caller) -> EngineList:
 
 
 async def named_engines(conn: Connection, services: AdminServices, organization_id: str) -> list[Engine]:
-    """Return the engines, with the names of this organization's adapters and projects alone."""
+    """Return the engines, with only this organization's adapters and projects named."""
     snapshots = services.engines()
     keys = {key for each in snapshots if each.stats for key in each.stats.resident_adapters}
     tenants = {id for each in snapshots if each.stats for id in each.stats.tenants}
@@ -145,9 +145,9 @@ def only_adapters_of(engine: Engine, project_ids: Collection[str] | None) -> Eng
 
 
 def engine_wire(snapshot: EngineSnapshot, contents: Sequence[NamedContent], names: dict[str, str]) -> Engine:
-    """Return the reply about an engine.
+    """Return an engine as replies show it.
 
-    contents: the contents that its adapters may be. names: the names of the shown projects, by id.
+    contents: the versions that its loaded contents may be. names: the names of the shown projects, by id.
     """
     stats, limits, rates = snapshot.stats, snapshot.limits, snapshot.rates
     resident = set(stats.resident_adapters) if stats else set()

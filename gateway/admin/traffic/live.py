@@ -1,4 +1,4 @@
-"""The present, as server-sent events: engines each second, traffic every two, and changes as they come.
+"""The present state as server-sent events: engines each second, traffic every two, and changes as they come.
 
 Data is read once for all streams that show the same. A stream ends with its login, or when its caller's permissions
 change: one that is opened anew has the new ones.
@@ -46,9 +46,9 @@ TOPICS = {
     "projects": "projects",
     "users": "users",
 }
-"""The topic of a change, by its table."""
+"""The topic of the event that announces a change, by the changed table."""
 RIGHTS = frozenset({"api_keys", "logins", "organizations", "project_members", "projects", "users"})
-"""The tables of rights: after a change in one of them, a stream checks whether its caller may still see it."""
+"""The tables that hold rights: after a change in one, streams check whether their callers may still see them."""
 
 
 class OwnEngine(msgspec.Struct, frozen=True):
@@ -63,13 +63,16 @@ class OwnEngine(msgspec.Struct, frozen=True):
 
 
 class EnginesNow(msgspec.Struct, frozen=True):
-    """`event: engines`."""
+    """The event `engines`: the state of the engines."""
 
     data: list[Engine] | list[OwnEngine]
 
 
 class TrafficNow(msgspec.Struct, frozen=True):
-    """`event: traffic`: the ledger's requests of the last `seconds`, one or two minutes; *_per_s: divided by that."""
+    """The event `traffic`: the ledger's requests of the last `seconds`, one or two minutes.
+
+    Rates per second are these numbers divided by `seconds`.
+    """
 
     seconds: float
     num_requests: int
@@ -82,7 +85,7 @@ class TrafficNow(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """`event: changed`: the topics whose data the client should read again."""
+    """The event `changed`: the topics whose data the client should read again."""
 
     topics: list[str]
 
@@ -102,7 +105,7 @@ class _Watcher:
         self._has_to_check = False
 
     def changed(self, change: Change | None) -> None:
-        """Note a change that the stream may have to show. None: anything may have changed."""
+        """Record a change that the stream may have to announce. None: anything may have changed."""
         if change is None or change.table in RIGHTS:
             self._has_to_check = True
             self.wake()
@@ -116,7 +119,7 @@ class _Watcher:
             self.wake()
 
     async def events(self) -> AsyncGenerator[bytes]:
-        """Yield events until this stream may not go on: everything at first, then each topic when due."""
+        """Yield the stream's events until its caller loses access: first everything, then each topic when it is due."""
         self._all.join(self)
         due = dict.fromkeys(("engines", "traffic", "check", "heartbeat"), 0.0)
         due["check"] = time.monotonic() + CHECK_EVERY_S

@@ -228,7 +228,7 @@ async def _list(
 
 
 async def _only(conn: Connection, query: request_list.RequestQuery, request_id: str) -> request_list.RequestsFound:
-    """Return the request with this id, if it is of the query's projects and time."""
+    """Return the request with this id, if it is within the query's projects and times; else an empty result."""
     row = await requests.find_request(conn, query.organization_id, request_id)
     fits = (
         row is not None
@@ -254,7 +254,7 @@ def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.dat
 
 
 def cursor(key: request_list.RequestKey) -> str:
-    """Return the text by which `after` names the place of a request in the list. `read_cursor` reads the text."""
+    """Return the text that stands for a request's place in the list, as `after`; `read_cursor` reads it."""
     microseconds = round(key.created_at.timestamp() * 1e6)
     return base64.urlsafe_b64encode(f"{microseconds}/{key.request_id}".encode()).decode().rstrip("=")
 
@@ -318,7 +318,7 @@ def status_of(finish_reason: str) -> Status:
 
 
 def _tpot_ms(row: requests.RequestRow) -> float | None:
-    """Time per output token after the first, of the attempt whose times are shown."""
+    """Return the milliseconds per output token after the first, of the attempt whose times are shown."""
     if row.ttft_ms is None or row.latency_ms is None or row.timed_tokens < 2:
         return None
     return max(0.0, row.latency_ms - row.ttft_ms) / (row.timed_tokens - 1)

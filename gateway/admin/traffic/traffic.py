@@ -52,7 +52,7 @@ PROJECTS = list_params("project_ids")
 MAX_TOP, DEFAULT_TOP = 100, 10
 MAX_TOP_DAYS = 366
 MAX_RESULTS = 20_000
-"""The most results of all buckets of a page together."""
+"""The most results on a page, over all of its buckets."""
 
 
 class TrafficNumbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,7 +310,10 @@ async def _names(conn: Connection, by: str, organization_id: str, ids: list[str]
 
 
 def _span(start_s: int, end_s: int) -> tuple[Width, datetime.datetime, datetime.datetime]:
-    """Return the buckets for a span of time: at most sixty of the finest width for which that is enough; else days."""
+    """Return the width and the borders of buckets for a span of time.
+
+    The width is the finest with at most sixty buckets; else days.
+    """
     if end_s <= start_s:
         raise wrong_value("end_time", "the end must be after start_time")
     if end_s - start_s > MAX_TOP_DAYS * 86_400:

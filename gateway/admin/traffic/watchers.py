@@ -1,4 +1,4 @@
-"""The watchers of live streams in one gateway process: a bound on streams, and data that is read once for all of them.
+"""The live streams of one gateway process: their number is bounded, and data is read once for all of them.
 
 Knows nothing of the data.
 """
@@ -25,11 +25,11 @@ class Watcher(Protocol):
 
     @property
     def who(self) -> str:
-        """The login or key that the stream counts for."""
+        """The id of the login or key that the stream counts for."""
         ...
 
     def changed(self, change: Change | None) -> None:
-        """Note a change that the stream may have to show. None: anything may have changed."""
+        """Record a change that the stream may have to announce. None: anything may have changed."""
         ...
 
     def wake(self) -> None:
@@ -47,7 +47,7 @@ class Watchers:
         self._results: dict[object, tuple[float, asyncio.Task[Any]]] = {}
 
     def changed(self, change: Change | None) -> None:
-        """Pass a change to every stream. None: anything may have changed."""
+        """Pass a change on to every stream. None: anything may have changed."""
         for watcher in self._watchers:
             watcher.changed(change)
 
@@ -77,7 +77,7 @@ class Watchers:
             self._results.clear()
 
     async def once(self, key: object, seconds: float, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `work`, computed once for all streams that ask for the same at about the same time."""
+        """Return the result of `work`, computed once within `seconds` for all streams that ask by the same key."""
         now_s = time.monotonic()
         result = self._results.get(key)
         if result is None or now_s - result[0] >= 0.9 * seconds:
