@@ -75,8 +75,8 @@ class Fetcher:
 
         Return the path of the archive, or the folder itself where it holds the two files.
 
-        Raises FetchFailed: when the source is not allowed, fails or takes too long. Raises OSError: when the folder
-        cannot be written.
+        Raises FetchFailed: when the source is not allowed, fails or takes too long.
+        Raises OSError: when the folder cannot be written.
         """
         try:
             source = self._allowed.admit(text)

@@ -64,7 +64,8 @@ class Uploads:
     async def as_announced(self, imported: ImportRow) -> Path:
         """Return the whole file, after a check of the SHA-256 that the client announced, if it did.
 
-        Raises as `whole`. Raises InvalidRequest: when the bytes have another SHA-256; the import is rejected then.
+        Raises as `whole`.
+        Raises InvalidRequest: when the bytes have another SHA-256; the import is rejected then.
         """
         path = self.whole(imported)
         if imported.sha256 is not None and await asyncio.to_thread(_sha256, path) != imported.sha256:

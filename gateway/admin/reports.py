@@ -57,8 +57,8 @@ class Reports:
     async def connection(self, actor_id: str) -> AsyncIterator[Connection]:
         """Borrow a connection for the queries of a report.
 
-        Raises LimitReached: when the key or person has read reports for too long, or asks for so many at once that
-        this one's turn among them does not come within `WAIT_S`.
+        Raises LimitReached: when the key or person has read reports for too long, or asks for so many at once that this
+        one's turn among them does not come within `WAIT_S`.
         Raises Overloaded: when reports of others take so long.
         Raises TimeoutError: when no connection is free in time.
         """

@@ -120,7 +120,7 @@ class Lease:
             await asyncio.sleep(CLAIM_PAUSE_S)
 
     async def keep(self) -> None:
-        """Renew the lease for ever.
+        """Renew the lease every few seconds, until it is lost.
 
         Raises Superseded: when another agent has the host.
         """
@@ -173,7 +173,7 @@ class Lease:
                 )
 
     async def release(self, *, leaves_engines: bool) -> None:
-        """Give the host to the next agent at once. leaves_engines: some serve on."""
+        """Give the host's lease back, so that the next agent has it at once. leaves_engines: some engines serve on."""
         try:
             async with asyncio.timeout(LEASE_S), self._database.acquire() as conn:
                 await release_host(conn, self.host_id, self.generation, leaves_engines=leaves_engines)
@@ -181,11 +181,11 @@ class Lease:
             log.warning("lease_not_released", error=str(error) or type(error).__name__)
 
     def close(self) -> None:
-        """Let go of the lock file: this agent is present no more."""
+        """Unlock the lock file: this agent no longer counts as present."""
         os.close(self._presence)
 
     def _is_present(self) -> bool:
-        """Hold the lock file, if no other agent of the data folder does; return whether this one holds it."""
+        """Lock the lock file unless another agent of the data folder holds it; return whether this one does."""
         try:
             fcntl.flock(self._presence, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -20,7 +20,7 @@ WHY = "its host stops"
 
 
 async def leave_host(conn: Connection, host_id: str, data_dir: Path, replica_ids: list[str]) -> None:
-    """Let nothing start on a host any more, and its replicas take no new request.
+    """Drain a host, and let its replicas take no new request.
 
     replica_ids: all replicas of the host that have not been stopped.
 

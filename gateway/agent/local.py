@@ -43,7 +43,7 @@ _APART = """sh -c 'echo $$ >>"$0"; exec "$@"' "$@" & exec 2>/dev/null; wait $!""
 
 A signal to the children of a process ends the first shell, and leaves the program alive."""
 _SIGNALED = 128
-"""The number that a shell adds to the number of the signal that ended its program."""
+"""The number to which a shell adds a signal's number, for the exit code of a program that the signal ended."""
 _PID_PAUSE_S, _PID_WAIT_S = 0.005, 10.0
 
 
@@ -88,7 +88,7 @@ class LocalLauncher:
         make_private_folder(folder)
 
     async def admit(self, public_keys: Sequence[str]) -> None:
-        """Write the list of keys that engines on TCP let in, as `Launcher.admit`."""
+        """Write the list of keys whose holders engines on TCP allow to connect, as `Launcher.admit`."""
         await asyncio.to_thread(self._door.admit, public_keys)
 
     async def start(self, ask: Ask, begin: Begin) -> Engine | None:
@@ -109,7 +109,7 @@ class LocalLauncher:
 
     @asynccontextmanager
     async def _only_one_chooses(self) -> AsyncIterator[None]:
-        """Let no other engine of this folder choose a port until the started one has written its own down."""
+        """Lock the folder, so that no other engine of it chooses a port until this one's port is written down."""
         descriptor = os.open(self._folder / _DOOR_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             while not _try_lock(descriptor, fcntl.LOCK_EX):  # noqa: ASYNC110 - of another process
@@ -205,7 +205,7 @@ class LocalLauncher:
         self._ended = ended
 
     def forget(self, replica_ids: set[str]) -> None:
-        """Remove the lock files and logs of all replicas but these, as far as none of their engines lives."""
+        """Remove the lock files and logs of all other replicas, unless one of their engines lives."""
         for path in self._folder.glob(f"*{_SUFFIX}"):
             replica_id = path.name.removesuffix(_SUFFIX)
             if replica_id not in replica_ids and self._alive(path) is None:
@@ -214,10 +214,10 @@ class LocalLauncher:
                     each.unlink(missing_ok=True)
 
     def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
-        """Do nothing: what an engine of this host takes is free once it has ended."""
+        """Do nothing: ports and memory of an engine of this host are free once it has ended."""
 
     async def close(self, *, is_superseded: bool = False) -> None:
-        """Watch no process any more; engines live on."""
+        """Stop watching processes; engines live on."""
         for process in self._processes.values():
             self._unwatch(process)
         self._processes.clear()
@@ -247,7 +247,7 @@ class LocalLauncher:
         return engine
 
     def _observe(self, engine: Engine, log_start: int, popen: subprocess.Popen[bytes] | None) -> None:
-        """Notice the end of a process, also of one that is not a child of this one."""
+        """Watch for the end of a process, also of one that is not a child of this one."""
         assert engine.pid is not None
         try:
             pidfd = os.pidfd_open(engine.pid)
@@ -289,7 +289,7 @@ class LocalLauncher:
 
 @contextmanager
 def _as_refusal() -> Iterator[None]:
-    """Raise CannotStart for an error of this machine."""
+    """Turn an error of this machine within the context into CannotStart."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Two files of the data folder by which whatever supervises an agent sees how the agent is.
+"""Two files of the data folder that show the state of an agent to the program that supervises it.
 
 `agent.alive` is touched once a second while the agent's loop turns. `agent.ready` is there while every replica of the
 host is ready.
@@ -18,7 +18,7 @@ TOUCH_S = 1.0
 
 
 class Marks(Worker):
-    """The files of one agent, of which neither says anything before `start`."""
+    """The two files of one agent, which are not there before `start`."""
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(self._touch, TOUCH_S, name="agent's sign of life")
@@ -26,7 +26,7 @@ class Marks(Worker):
         self._ready = data_dir / READY_NAME
 
     def start(self) -> None:
-        """Begin to touch the file of life."""
+        """Begin to touch `agent.alive`."""
         self.tell(is_ready=False)  # whatever the former agent said
         super().start()
 
@@ -35,7 +35,10 @@ class Marks(Worker):
             self._alive.touch(mode=0o600)
 
     def tell(self, *, is_ready: bool) -> None:
-        """Make or remove the file which says that every replica of the host is ready, if the disk allows it."""
+        """Make or remove `agent.ready`, which says that every replica of the host is ready.
+
+        Errors of the disk are ignored.
+        """
         with contextlib.suppress(OSError):
             if is_ready:
                 self._ready.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""The folder of the base model.
+"""Prepares the folder of the base model.
 
 Preparing a model needs torch, which the gateway never imports: a process of its own does it.
 """
@@ -21,16 +21,16 @@ _PREPARE = [sys.executable, "-m", "engine.prepare"]
 
 
 class ModelNotPrepared(RuntimeError):
-    """The base model cannot be used; the message is the preparation's own."""
+    """The error for a base model that cannot be used; the message is the preparation's own."""
 
 
 def prepare_model(
     settings: Settings, report: Callable[[str], None] = lambda line: None, account: Account | None = None
 ) -> Path:
-    """Return the folder of settings.model, which is prepared first if need be: that takes a minute.
+    """Return the folder of settings.model, which is prepared first if it is not there: that takes a minute.
 
-    report: gets the progress, line by line.
-    account: the user as which the model is prepared; None for the user of this process.
+    report: gets the progress, line by line. account: the user as which the model is prepared; None for the user of this
+    process.
 
     Raises ModelNotPrepared: when the preparation fails; the error has its last line.
     """

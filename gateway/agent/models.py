@@ -67,7 +67,7 @@ class Models:
         self._num_failures = dict[tuple[str, int], int]()
 
     async def measure(self, pools: Sequence[ServedPool]) -> None:
-        """Note the memory that replicas of prepared revisions take, once for each revision.
+        """Store the memory that replicas of prepared revisions take on this host, once for each revision.
 
         This host's settings may have changed since the last agent did so.
 
@@ -98,7 +98,7 @@ class Models:
                     self._begin(pool, each)
 
     async def fitting(self, conn: Connection, pools: Sequence[ServedPool]) -> dict[str, set[str]]:
-        """Return the digests of adapters' contents that go with each pool that changes its base, by pool id."""
+        """Return the digests of the adapters that fit the new base of each pool that changes its base, by pool id."""
         try:
             return await self._fits.fitting(conn, pools)
         except (OSError, UnsupportedModel, ValueError) as error:
@@ -225,7 +225,7 @@ class Models:
         return [where / f"{digest}.gguf" for digest in revision.adapters]
 
     async def _fail(self, revision: RevisionRow, why: str) -> None:
-        """Leave this host out for a revision that it could not prepare, until a later attempt succeeds.
+        """Record that this host could not prepare a revision, and leave the host out until a later attempt succeeds.
 
         Give the revision up where no other host may prepare it.
         """

@@ -1,4 +1,4 @@
-"""The steps of one replica: to start its engine, to try, drain and end it, and to move its row.
+"""The steps of one replica: start its engine, try, drain and end it, and update its row.
 
 Each step ends with the row, so that rows say how far it came. A step touches an engine only while its agent holds the
 host's lease. Knows nothing of when a step is due.
@@ -44,20 +44,19 @@ NOT_YET_RETRY_S = 1.0
 """Seconds until a replica without a machine is tried again."""
 
 HEALTHY_S = 30.0
-"""Seconds of service after which a replica counts as proven: its next failure counts as the first one."""
+"""Seconds of service after which a replica's earlier failures are forgotten."""
 
 GRACE_S = 2.0
-"""Seconds for which a draining replica must have nothing to do before it is stopped: gateways learn meanwhile that it
-drains."""
+"""Seconds for which a draining replica must be idle before it is stopped: gateways learn meanwhile that it drains."""
 
 CONNECT_S = 1.0
-"""Seconds for which a replica waits before it is ready while others serve, so that gateways can connect to it."""
+"""Seconds that a loaded replica waits before it is ready while others serve, so that gateways can connect to it."""
 
 STOP_S = 15.0
 """Seconds that an engine has to end by itself before it is killed."""
 
 OVERDUE_STOP_S = 2.0
-"""Seconds that an engine has to end by itself where its requests have had their time to end."""
+"""Seconds that an engine has to end by itself after the time for its requests is over."""
 
 NO_ANSWER = "it does not answer any more"
 POLL_S = 0.1
@@ -86,7 +85,7 @@ class Lease(Protocol):
         """Seconds for which no other agent can have the host; 0 or less: another one can."""
 
     async def confirm(self) -> None:
-        """Return only while no other agent has the host.
+        """Renew the agent's lease of the host, which shows that no other agent has it.
 
         Raises Superseded: when another agent has the host.
         Raises one of `gateway.db.pool.FAILURES`: when the database fails.
@@ -184,7 +183,7 @@ class Steps:
                 log.info("engine_started", replica=row.id, generation=engine.generation, pid=engine.pid)
 
     def _ask(self, served: Served) -> Ask:
-        """Return the demands of a replica's engine on a machine."""
+        """Return the needs of a replica's engine: model, device, memory and labels."""
         row, revision = served.row, served.revision
         config = engine_config(self._site.settings.engine, revision.engine_settings)
         return Ask(
@@ -200,7 +199,7 @@ class Steps:
         )
 
     async def _waits(self, row: ReplicaRow, why: str, *, is_full: bool) -> None:
-        """Note why a replica has no machine yet, and try again later. Waiting is no failure."""
+        """Record why a replica has no machine yet, and try again later. Waiting is no failure."""
         self._retry_at_s[row.id] = _now_s() + NOT_YET_RETRY_S
         async with self._site.database.acquire() as conn:
             await await_start(conn, row.id, self._site.lease.generation, row.generation, why, is_full=is_full)
@@ -260,8 +259,8 @@ class Steps:
         """Return the folder of a replica's model, its threads, and the name by which CUDA knows its accelerator.
 
         num_threads: the number in the settings.
-        Raises OSError or ValueError: when the folder cannot be read or holds another model than it did, the settings
-        do not fit, or the accelerator is not there.
+        Raises OSError or ValueError: when the folder cannot be read or holds another model than it did, the settings do
+        not fit, or the accelerator is not there.
         """
         site, row, revision = self._site, served.row, served.revision
         folder = Path(str(revision.folder))
@@ -322,7 +321,7 @@ class Steps:
         return sorted(keys)
 
     async def lost(self, served: Served) -> None:
-        """Note that the engine of a replica ended by itself."""
+        """Record that the engine of a replica ended by itself."""
         row = served.row
         ended = self.endings.get(row.id)
         if ended is None or ended.generation != row.generation:
@@ -334,7 +333,7 @@ class Steps:
         await self._fail(row, why, MAX_RETRY_S if can_never_run else 0.0)
 
     async def _refuse(self, served: Served, why: str) -> None:
-        """Give up a wanted revision at once: trying again would not help."""
+        """Give up a wanted revision at once, without further attempts."""
         pool = served.pool.row
         if pool.revision is not None and pool.revision != served.row.revision:
             async with self._site.database.acquire() as conn:
@@ -357,12 +356,12 @@ class Steps:
         log.info("replica_stopped", replica=row.id, why=row.why)
 
     async def falls_silent(self, row: ReplicaRow) -> None:
-        """Note that a replica which served does not answer. The replica is tried again once it answers."""
+        """Record that a replica which served does not answer; it is tried again once it answers."""
         await self._move(row, "loading", NO_ANSWER)
         log.warning("replica_silent", replica=row.id, generation=row.generation)
 
     async def kill(self, row: ReplicaRow, engine: Engine, why: str) -> None:
-        """Kill an engine that does not serve as it should, and note why the replica failed."""
+        """Kill an engine that does not serve as it should, and record why the replica failed."""
         await self.end(engine, 0.0)
         await self._fail(row, why)
 
@@ -372,11 +371,11 @@ class Steps:
         await self._site.launcher.stop(engine, grace_s)
 
     async def put_off(self, row: ReplicaRow, why: str) -> None:
-        """Note why a replica cannot be started now."""
+        """Record why a replica cannot be started now."""
         await self._fail(row, why, MAX_RETRY_S)
 
     async def _fail(self, row: ReplicaRow, why: str, least_retry_s: float = 0.0) -> None:
-        """Note why a replica does not serve, and when the replica is tried again."""
+        """Record why a replica does not serve, and when it is tried again."""
         served_s = _now_s() - self._ready_since_s.pop(row.id, _now_s())
         count = 1 if served_s >= HEALTHY_S else self._num_failures.get(row.id, row.num_failures) + 1
         self._num_failures[row.id] = count
@@ -395,7 +394,7 @@ class Steps:
         return _now_s() >= self._retry_at_s.get(replica_id, 0.0)
 
     def forget(self, replica_ids: set[str]) -> None:
-        """Forget all replicas but these."""
+        """Forget the state of all replicas but these."""
         for remaining in (self.endings, self._num_failures, self._ready_since_s, self._retry_at_s):
             for replica_id in remaining.keys() - replica_ids:
                 del remaining[replica_id]

@@ -1,4 +1,4 @@
-"""The replicas of this host: which step is due for each, by the state of its row and whether its engine lives.
+"""Decides for each replica of this host which step is due, by the state of its row and whether its engine lives.
 
 Each pass compares rows with engines that live, and begins the steps that are due; a step that takes time goes on
 beside, one at a time for each replica. Memory holds only what rows and engines show as well, so that another agent can
@@ -27,7 +27,7 @@ SILENT_S = 30.0
 """Seconds without an answer after which a replica is ended, so that another process can serve in its place."""
 
 FELL_SILENT_S = 1.0
-"""Seconds for which a replica that served does not answer before its row says so.
+"""Seconds without an answer after which the row of a replica that served says so.
 
 An agent that was frozen itself loses its connections at the moment when it wakes, and has them again within this time.
 """
@@ -36,7 +36,7 @@ CONNECTING_S = 5.0
 """Seconds that the connection to a serving replica may take where an agent adopts the replica."""
 
 LISTENED_TO = ("loading", "ready", "draining")
-"""States of replicas whose engines may live though the launcher does not see them."""
+"""States of replicas whose engines may live though the launcher does not report them."""
 
 log = structlog.get_logger(__name__)
 
@@ -106,7 +106,7 @@ class Replicas:
         await self._steps.unfollow(alive, self.busy)
 
     def forget(self, pools: Sequence[ServedPool]) -> None:
-        """Remove the files and the memory of replicas that are no more."""
+        """Remove the files and the state of replicas that no longer exist."""
         remaining = {row.id for pool in pools for row in pool.replicas} | self.busy
         self._site.launcher.forget(remaining)
         adapters = {digest for pool in pools for each in pool.revisions.values() for digest in each.adapters}
@@ -115,7 +115,7 @@ class Replicas:
         self._unreached = {id: due_s for id, due_s in self._unreached.items() if id in remaining}
 
     async def leave(self, *, is_superseded: bool = False) -> None:
-        """Let go of all engines, which live on. is_superseded: another agent has the host."""
+        """Stop watching all engines, which live on. is_superseded: another agent has the host."""
         for task in self._busy.values():
             task.cancel()
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
@@ -208,14 +208,14 @@ class Replicas:
         return None
 
     def _note_unseen(self, mine: Mapping[str, Served], engines: Mapping[str, Engine], now_s: float) -> None:
-        """Note since when each engine is not seen, for as long as engines can be seen at all."""
+        """Record since when each engine is not reported, while engines can be listed at all."""
         unseen = {(id, each.row.generation) for id, each in mine.items() if id not in {*engines, *self.busy}}
         if math.isinf(self._site.launcher.unseen_s):
             unseen = set()
         self._unseen_since_s = {each: self._unseen_since_s.get(each, now_s) for each in unseen}
 
     def _num_on_processors(self, pools: Sequence[ServedPool]) -> int:
-        """Return the number of engines that shall compute on this host's processors when nothing changes any more."""
+        """Return the number of engines that compute on this host's processors once all due steps are done."""
         if self._site.hardware.gpu_bytes:
             return sum(row.host_id == self._site.lease.host_id and row.gpu is None for p in pools for row in p.replicas)
         mine = [row.host_id == self._site.lease.host_id for pool in pools for row in pool.replicas if row.host_id]

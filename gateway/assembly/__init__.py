@@ -1,1 +1,1 @@
-"""Put one gateway process together from its settings: services, the HTTP application, start and stop."""
+"""Builds one gateway process from its settings: services, the HTTP application, start and stop."""

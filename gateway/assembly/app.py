@@ -164,11 +164,11 @@ def build_app(services: Services) -> Application:
 
 
 FENCED = ("/v1/organization", "/admin")
-"""The paths of the operator, which proxies are told to keep from tenants' networks (deploy/README.md)."""
+"""The operator's paths, which proxies are told to keep from tenants' networks (deploy/README.md)."""
 
 
 def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvicorn.Config:
-    """Return how the application is served, with the protocol that tells requests when their clients have left."""
+    """Return the configuration of the HTTP server, whose protocol notices when clients have left."""
     return uvicorn.Config(
         app,
         host=settings.host,
@@ -186,7 +186,10 @@ def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvi
 
 
 def _protocol(settings: Settings) -> Callable[..., Connection]:
-    """Return the maker of a connection's protocol. Bounds are listed by state; the first state that holds counts."""
+    """Return the function that makes a connection's protocol.
+
+    Bounds are listed by state; the first that applies counts.
+    """
     cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks, max_in_all=max_connections())
     bounds = [
         Bound(State.UNREAD, settings.unread_seconds),
@@ -227,7 +230,7 @@ def make_server(services: Services) -> Server:
 
 
 def operator_app(services: Services) -> Callable[..., Any]:
-    """Return the application of the operator's listener: metrics, and what the probes of the tenants' port say."""
+    """Return the application of the operator's listener: metrics, and the same probes as on the tenants' port."""
 
     async def alive() -> Answer:
         return Answer(b'{"status":"ok"}')

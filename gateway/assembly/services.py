@@ -119,14 +119,16 @@ log = structlog.get_logger(__name__)
 
 CONNECTIONS = 8
 ADMIN_CONNECTIONS = 3
-"""Connections to the database of one gateway: for requests and what works beside them, and for the admin API. Neither
-has to wait for a report, which has connections of its own."""
+"""Connections to the database for the admin API, beside those for requests and the work around them.
+
+Neither has to wait for a report, which has connections of its own.
+"""
 
 BATCH_CONNECTIONS = 3
-"""The most of a gateway's connections that work on batches borrows at once: requests wait for none of it."""
+"""The most of a gateway's connections that batches use at once, so that requests need not wait for any."""
 
 ONE_PROCESS = {"max_parallel_workers_per_gather": "0"}
-"""PostgreSQL's settings under which a report takes one processor of the database, not several."""
+"""PostgreSQL's settings that keep a report to one processor of the database."""
 
 REPORT_NICENESS = 10
 """The niceness of PostgreSQL's processes that read reports, if they run on this machine: requests have the processors
@@ -177,17 +179,18 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 async def running_services(
     settings: Settings, *, model_dir: Path | None, dsn: str, passwords: Passwords | None = None
 ) -> AsyncIterator[Services]:
-    """Give running services; on leaving, they are stopped: requests first, then the ledger, then the database.
+    """Start the services and yield them; on leaving, stop requests first, then the ledger, then the database.
 
     model_dir: the folder of the settings' base model, which becomes the first pool of an installation that never had
-    one, with the engine at the settings' endpoint as its replica; None for an installation that has had one.
-    passwords: hashes those of people; None: with the usual parameters.
+    one, with the engine at the settings' endpoint as its replica; None for an installation that has had one. passwords:
+    hashes those of people; None: with the usual parameters.
 
     Waits for the database; engines may come later, and go and come again.
 
-    Raises one of `gateway.db.pool.UNUSABLE`: when the connection string or the schema is wrong. Raises JournalUnusable:
-    when no folder can be had for the journal. Raises StoreFailure: when the adapter store cannot be opened. Raises
-    BadContentKey: when a content key is wrong.
+    Raises one of `gateway.db.pool.UNUSABLE`: when the connection string or the schema is wrong.
+    Raises JournalUnusable: when no folder can be had for the journal.
+    Raises StoreFailure: when the adapter store cannot be opened.
+    Raises BadContentKey: when a content key is wrong.
     """
     cipher = Cipher(content_keys(settings.content_key, settings.content_key_path))
     secrets = Secrets(cipher)
@@ -466,7 +469,7 @@ class Worker(Protocol):
 
 
 def _run(stack: AsyncExitStack, *workers: Worker) -> None:
-    """Start each; the stack stops them in the opposite order."""
+    """Start each worker; the stack stops them in the opposite order."""
     for worker in workers:
         worker.start()
         stack.push_async_callback(worker.stop)
@@ -487,7 +490,7 @@ def _lifecycle(settings: Settings, database: Database, bases: Bases, pools: Live
 
 
 def _ways_in(settings: Settings, database: Database, lifecycle: Lifecycle, due_work: DueWork) -> list[Worker]:
-    """Return the workers that bring adapters in without a request: downloads from sources, and the watched folder."""
+    """Return the workers that import adapters without a request: downloads from sources, and the watched folder."""
     take_in, store, max_bytes = lifecycle.intake.take_in, lifecycle.store, settings.max_adapter_bytes
     downloader = Downloader(Guard.of(allow_private=settings.private_webhooks))
     fetcher = Fetcher(downloader, settings.allowed_sources, max_bytes=max_bytes, hub=Hub.of(os.environ))
@@ -611,7 +614,7 @@ async def connect_database(
 
 
 async def once_available(work: Callable[[], Awaitable[T]]) -> T:
-    """Do a piece of a start, again and again until the database is there: it may go between two pieces.
+    """Do a part of the start, again until the database is there: it may go away between two parts.
 
     work: may be begun anew.
 

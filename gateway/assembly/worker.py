@@ -1,4 +1,4 @@
-"""The process of work that no request waits for: it keeps the books of experiments. SIGTERM and SIGINT end it.
+"""The worker process, for work that no request waits for: it keeps the sums of experiments. SIGTERM and SIGINT end it.
 
 It shares metrics with the gateways of its machine, as they do among each other, and serves none itself.
 """

@@ -85,25 +85,25 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):
-    """A prompt as token ids.
+    """A prompt as token ids, or where the tokenizer is not known here, as a number of tokens.
 
-    If nobody here has the model's tokenizer, the number of the tokens alone, or an upper bound of it.
+    The number is exact, or an upper bound.
     """
 
     token_ids: list[int]
     """Empty where the tokenizer is not known."""
     num_tokens: int
-    """The number that every later limit uses: exact where there are ids, else an upper bound."""
+    """The number of tokens, which every later limit uses: exact where there are ids, else an upper bound."""
     num_first_tokens: int = 0
     """The number of tokens in the first of a pair of texts, for a model that tells segments apart; 0 for others."""
 
 
 Fit = Callable[[str], str]
-"""Makes a rendered prompt fit before it is tokenized, or raises InvalidRequest."""
+"""A function that shortens a rendered prompt before it is tokenized, or raises InvalidRequest."""
 
 
 def as_it_is(text: str) -> str:
-    """Return the text: one of any length fits."""
+    """Return the text unchanged: there is no bound on its length."""
     return text
 
 
@@ -116,7 +116,7 @@ class ServerState(msgspec.Struct, frozen=True):
     open_for_s: float
     """Seconds until the next request is sent as a trial; 0 where the breaker is not open."""
     num_false_usages: int
-    """Usages of the last ones that the server reported and that cannot be true."""
+    """The number of the server's latest reports of usage that cannot be true."""
     distrusted_for_s: float
     """Seconds for which the server gets no requests, since too many of its usages cannot be true; 0 for none."""
     version: str = ""
@@ -135,25 +135,25 @@ class Health(msgspec.Struct, frozen=True):
     ready: bool
     """True if the backend takes requests."""
     detail: str
-    """The reason why the engine is not ready, in words that anybody may read."""
+    """The reason why the backend is not ready, in words that anybody may read."""
     stats: EngineStats | None = None
-    """The last heartbeat; None where there is none."""
+    """The statistics of the last heartbeat; None where there is none."""
     endpoint: str = ""
     """The address of the engine, for operators only."""
     engine_id: str = ""
-    """The id of the process whose stats these are."""
+    """The id of the process that sent `stats`."""
     reason: str = ""
-    """The detail in words for operators alone, where these know more."""
+    """The reason why the backend is not ready, in words for operators alone; "" where `detail` says all."""
     server: ServerState | None = None
-    """The trust in the server; None of an engine of our own."""
+    """The state of a server of another maker; None for an engine of our own."""
 
 
 def _nothing() -> None:
-    """Record nothing: the attempt was never sent."""
+    """Do nothing: the attempt was never sent, so there is no usage to record."""
 
 
 class Unanswered(Exception):
-    """A backend did not answer a request, and another one may be asked.
+    """The error when a backend did not answer a request, and another one may be asked.
 
     The usage of the attempt is not recorded yet: the catcher records it, by exactly one call of `settle` or
     `supersede`.
@@ -188,7 +188,7 @@ class Unanswered(Exception):
 
 
 class Model(Protocol):
-    """A base model without any backend: what depends on the model alone."""
+    """A base model, independent of any backend: its tokenizer and its bounds."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -275,7 +275,7 @@ class Backend(Acknowledged, Protocol):
         """Return the state of the backend now."""
 
     def cut_off(self) -> None:
-        """Take no new request, and abort the running ones: their readers get ShuttingDown."""
+        """Refuse new requests, and abort the running ones: their readers get ShuttingDown."""
 
     async def drain(self) -> None:
-        """Take no new request; return when the running ones have ended."""
+        """Refuse new requests; return when the running ones have ended."""

@@ -1,4 +1,4 @@
-"""The border between the pipeline and its backends: what a backend is asked for, and what it yields.
+"""The interface between the pipeline and its backends: the request for a generation, and the items that it yields.
 
 Text, calls of tools and log-probabilities travel here, whether a backend makes them of token ids or gets them as text.
 Knows neither how a backend works nor how an API shows any of it.
@@ -69,9 +69,9 @@ class Token(msgspec.Struct, frozen=True):
 
     token_id: int
     start: int
-    """The place at which the token begins, in characters of its text."""
+    """The index of the token's first character in the text."""
     logprobs: TokenLogprobs | None
-    """None for a prompt's first token."""
+    """The log-probabilities at the token's position; None for a prompt's first token."""
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ class Piece(msgspec.Struct, frozen=True):
     """The number of the choice, from 0."""
     text: str
     tokens: list[Token] = []
-    """The tokens of the text, where log-probabilities were asked for."""
+    """The tokens of the text, with log-probabilities, where these were asked for."""
     finish_reason: FinishReason | None = None
     """Set in the last piece of a choice."""
     calls: tuple[CallDelta, ...] = ()

@@ -36,7 +36,7 @@ RETRY_STOPPED_AFTER_S = 30.0
 """Seconds to wait where no replica runs: one that is started reads its model first."""
 
 PACE_S = 0.25
-"""Seconds between two comparisons of the times that the replicas' answers take."""
+"""Seconds between two comparisons of the replicas' answer times."""
 
 MAX_IN_FLIGHT = 1 << 20
 """Choices that are admitted while no replica is there to say how many it takes."""
@@ -56,7 +56,7 @@ class ManagedBackend(Backend, Protocol):
         """End the conversation; requests that still run fail."""
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` from now on whenever `health` has changed or says something newer."""
+        """Call `changed` from now on whenever the result of `health` changes."""
 
     @property
     def is_full(self) -> bool:
@@ -149,7 +149,7 @@ class PoolRevision:
         self.refresh(replica)
 
     def remove(self, replica_id: str) -> Replica | None:
-        """Send no request to a replica any more; return it."""
+        """Stop sending requests to a replica, and return it."""
         self._balancer.remove(replica_id)
         removed = self._replicas.pop(replica_id, None)
         self._count_places()
@@ -160,7 +160,7 @@ class PoolRevision:
         return self._replicas.get(replica_id)
 
     def refresh(self, replica: Replica) -> None:
-        """Take a new picture of a replica of which something has changed."""
+        """Update what the balancer knows of a replica that has changed."""
         if self._replicas.get(replica.id) is replica:
             now_s = time.monotonic()
             self._balancer.update(_picture(replica, now_s), now_s)
@@ -168,10 +168,7 @@ class PoolRevision:
             self.room.notify()
 
     def succeeded_by(self, other: PoolRevision | None) -> None:
-        """Let another revision of the same base model take the requests that were prepared for this one.
-
-        These are the requests that find no replica of this revision any more.
-        """
+        """Let another revision of the same base model take the requests that this one has no replica for any more."""
         self._is_former = other is not None
         self._successor = other if other is not None and self.serves_base_of(other) else None
 
@@ -180,7 +177,7 @@ class PoolRevision:
         return self._base_digest == other._base_digest
 
     def share_among(self, num_gateways: int) -> None:
-        """Note how many gateways send requests to the same replicas."""
+        """Set the number of gateways that send requests to the same replicas."""
         self._balancer.share_among(num_gateways)
 
     def report_used(self) -> None:
@@ -220,7 +217,7 @@ class PoolRevision:
         return self._max_in_flight or MAX_IN_FLIGHT
 
     def has_spare_room(self, share: float) -> bool:
-        """Tell whether nobody waits and less than a share of all places is taken.
+        """Tell whether no request waits, and less than a share of all places is taken.
 
         Places are counted by the replicas' last heartbeats and by this gateway's requests at each. Return True where no
         replica is ready: such a pool refuses by itself.
@@ -270,7 +267,7 @@ class PoolRevision:
 
     @property
     def detail(self) -> str:
-        """Why no replica is ready, in words that anybody may read."""
+        """The reason why no replica is ready, in words that anybody may read."""
         return "; ".join(each.backend.health().detail for each in self._replicas.values()) or "no replica runs"
 
     def asked_by(self, request: GenerateRequest) -> Asked:
@@ -343,7 +340,7 @@ class PoolRevision:
         return min(left, key=lambda each: (each.is_draining, each.backend.num_in_flight), default=None)
 
     def _pace(self) -> None:
-        """Compare the times that the replicas' answers took, now and then."""
+        """Compare the replicas' answer times, at most every PACE_S."""
         now_s = time.monotonic()
         if now_s - self._paced_s >= PACE_S:
             self._paced_s = now_s

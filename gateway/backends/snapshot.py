@@ -15,7 +15,7 @@ from engine.protocol import STEP_BUCKETS_S, EngineLimits, EngineStats
 State = Literal["ready", "draining", "unreachable"]
 
 WINDOW = 11
-"""The number of heartbeats that rates are taken over: one comes each second, so ten seconds lie between them."""
+"""The number of heartbeats from which rates are computed: ten seconds lie between the first and the last."""
 
 
 class EngineRates(msgspec.Struct, frozen=True):
@@ -23,9 +23,9 @@ class EngineRates(msgspec.Struct, frozen=True):
 
     steps_per_s: float = 0.0
     tokens_per_s: float = 0.0
-    """Generated tokens."""
+    """Generated tokens per second."""
     step_ms_p50: float | None = None
-    """None where no step was taken."""
+    """The median milliseconds of a step; None where no step was taken."""
 
 
 class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +43,13 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     stats: EngineStats | None = None
     """The last heartbeat; None while the engine is not there."""
     limits: EngineLimits | None = None
-    """None while the engine is not there."""
+    """The limits of the engine; None while it is not there."""
     rates: EngineRates = EngineRates()
     device: str = ""
-    """The device by the engine's own words, as are dtype and fingerprint; "" where it does not say."""
+    """The device, as the engine names it; "" where it does not.
+
+    dtype and fingerprint are the engine's words as well.
+    """
     dtype: str = ""
     fingerprint: str = ""
 

@@ -1,4 +1,4 @@
-"""The border between backends, which run requests, and metering, which records what the requests used.
+"""The interface between backends, which run requests, and metering, which records what the requests used.
 
 Knows neither how a backend runs a request nor where a usage is kept.
 """
@@ -14,7 +14,7 @@ from engine.protocol import GenerateRequest, UsageRecord
 
 
 class Count(msgspec.Struct, frozen=True, array_like=True):
-    """The usage of one attempt so far: everything that its client may have seen and has to pay for."""
+    """The tokens of one attempt so far that its client may have seen, and has to pay for."""
 
     request_id: str
     attempt: int
@@ -29,13 +29,13 @@ class UsageSink(Protocol):
     """
 
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
-        """Note that an attempt is on its way to its engine: from now on its usage will be recorded.
+        """Record that an attempt is on its way to its engine, so that its usage is expected.
 
         num_prompt_tokens: the most tokens that the prompt may have; None: the number of the request's token ids.
         """
 
     def progressed(self, counts: list[Count]) -> None:
-        """Note the counts of requests whose tokens have come in one message, and go to clients once this returns."""
+        """Record the counts of requests whose tokens came in one message, before clients get the tokens."""
 
     def record(
         self,
@@ -57,13 +57,13 @@ class UsageSink(Protocol):
         """
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
-        """Record an attempt whose place another one takes.
+        """Record an attempt that another one replaces.
 
         Nobody pays for the attempt, whatever its engine reports later. engine_id, source: as for `record`.
         """
 
     def given_up(self, request_ids: Collection[str]) -> None:
-        """Wait no more for the engine's own record of these requests: it has come by now, or never will."""
+        """Stop waiting for the engine's own record of these requests: it has come by now, or never will."""
 
 
 class Acknowledged(Protocol):

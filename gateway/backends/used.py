@@ -1,4 +1,4 @@
-"""The use of a backend by requests, as the other backends of the pool are told."""
+"""The amounts that requests used on a backend, as they are reported to the pool's other backends."""
 
 from __future__ import annotations
 

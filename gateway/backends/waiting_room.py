@@ -18,9 +18,9 @@ import msgspec
 from gateway.domain.errors import NoReplicaYet
 
 MAX_WAITING = 2048
-"""Requests of one pool that wait at one gateway."""
+"""The most requests of one pool that wait at one gateway."""
 MAX_OF_TENANT = 1024
-"""Requests of one tenant among the waiting ones."""
+"""The most requests of one tenant among the waiting ones."""
 
 FULL_RETRY_S = 5.0
 """The least `Retry-After` of a refused request, in seconds."""
@@ -28,10 +28,10 @@ LINE_EVERY_S = 5.0
 """Seconds between two lines of batches that are taken while no replica is there."""
 
 WANTED_FOR_S = 5.0
-"""Seconds for which a request that went elsewhere has a first replica start."""
+"""Seconds for which a request that was answered elsewhere still causes a first replica to start."""
 
 RECHECK_S = 0.5
-"""Seconds after which a request that waits looks for a replica again without having been told."""
+"""Seconds after which a waiting request looks for a replica again without a notice."""
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class WaitingRoom:
         self._changed.set()
 
     def use(self) -> None:
-        """Note the time of a request, whether or not it has to wait."""
+        """Record the time of a request, whether or not it has to wait."""
         self.used_s = time.monotonic()
 
     def want(self) -> None:

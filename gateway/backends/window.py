@@ -17,7 +17,7 @@ class Window:
         self._idle.set()
 
     def set_limit(self, limit: int) -> None:
-        """Set how many places there are; requests that wait take new ones at once."""
+        """Set the number of places; requests that wait take new ones at once."""
         self.limit = limit
         self._grant()
 
@@ -45,7 +45,7 @@ class Window:
         self._grant()
 
     async def wait_idle(self) -> None:
-        """Return when no place is taken."""
+        """Wait until no place is taken."""
         await self._idle.wait()
 
     def _grant(self) -> None:

@@ -1,4 +1,4 @@
-"""A restore that is only tried: into a folder of its own, held against what should be in it, and thrown away.
+"""Tries a restore: into a folder of its own, compared with what should be in it, and thrown away.
 
 Nothing of the installation is changed. A backup is restored with all that it holds, as `lorikeet restore` does. An
 archive brings back the database alone, up to a moment; journals, adapters, files and keys are then the installation's
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 NUM_OPENED = 1000
-"""The newest values of each encrypted column that are decrypted."""
+"""The number of the newest values of each encrypted column that are decrypted."""
 
 MAX_NAMED = 3
 """The most faults that a finding names; the others are counted."""
@@ -51,7 +51,7 @@ class Finding(msgspec.Struct, frozen=True):
     check: str
     is_good: bool
     what: str
-    """The figures and, where it is not good, the first things that are wrong."""
+    """The figures of the check and, where it found a fault, the first faults."""
 
 
 class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """The folder that was restored."""
     restored_to: str | None
-    """The time of the last change in the restored database, or at which the backup was made."""
+    """The time of the last change in the restored database, or the time at which the backup was made."""
     database_s: float
     """Seconds until the database took connections, with all of its rows."""
     checked_s: float
@@ -272,7 +272,7 @@ async def _of_files(conn: Connection, cipher: Cipher, installation: Installation
 
 
 async def _of_schema(dsn: str, migrations: tuple[str, ...]) -> Finding:
-    """Compare a copy's migrations with this version's, and bring the copy up to date as a restore does."""
+    """Compare a copy's migrations with this version's, and update the copy as a restore does."""
     known = schema_names()
     try:
         await bring_up_to_date(Dsns(dsn, dsn))

@@ -79,7 +79,7 @@ def write_durably(source: IO[bytes], target: Path) -> None:
 
 @contextmanager
 def removed_on_failure(folder: Path) -> Iterator[None]:
-    """Give an empty folder, made on demand, that is as before when something fails; a kill leaves what there is."""
+    """Yield an empty folder, made on demand; restore its former state when something fails, though not after a kill."""
     is_new = not folder.exists()
     try:
         make_folder(folder).chmod(0o700)

@@ -23,7 +23,7 @@ COPY_BYTES = 1 << 20
 
 
 class BackupError(Exception):
-    """A backup cannot be taken, is not whole, or cannot be restored; the message is one line that says why."""
+    """The error for a backup that cannot be taken, is incomplete, or cannot be restored; the message is one line."""
 
 
 class FileEntry(msgspec.Struct, frozen=True):

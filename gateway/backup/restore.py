@@ -60,7 +60,7 @@ def check_backup(folder: Path) -> BackupManifest:
 
 
 def key_in_the_way(folder: Path, installation: Installation) -> Path | None:
-    """Return the first key file that the backup would replace with another."""
+    """Return the first key file that the backup would replace with another; None if there is none."""
     for path in installation.key_files:
         restored = folder / KEYS / path.name
         if path.is_file() and restored.is_file() and path.read_bytes() != restored.read_bytes():
@@ -81,17 +81,17 @@ class RestoreMark:
         write_private(self._path, f"{self._backup}\n")
 
     def keep(self) -> None:
-        """Something is about to be touched: from now on only a whole restore takes the marker away."""
+        """Keep the marker from now on until a whole restore removes it, since data is about to be changed."""
         self._stays = True
 
     def let_go(self) -> None:
-        """Undo `keep`, once all that the restore touched is as it was before."""
+        """Undo `keep`, once all that the restore changed is as it was before."""
         self._stays = self._was_there
 
     def withdraw(self) -> None:
-        """Remove the marker of a restore that was refused or failed, unless something was touched.
+        """Remove the marker of a restore that was refused or failed, unless data was changed.
 
-        Things that an earlier restore has touched count as well.
+        Changes by an earlier restore count as well.
         """
         if not self._stays:
             self._path.unlink(missing_ok=True)
@@ -185,7 +185,7 @@ async def _restore(
 
 
 async def bring_up_to_date(dsns: Dsns) -> None:
-    """Bring a restored database up to date, with the rights of the role of gateways, which are in no backup.
+    """Migrate a restored database to this version, and give the gateways' role its rights, which are in no backup.
 
     Raises BackupError: when its migrations are not the ones that are known under these names, and one of `UNUSABLE` or
     `UNAVAILABLE`.

@@ -29,7 +29,7 @@ from gateway.support.accounts import as_root
 from gateway.support.process import write_private
 
 FAILURES = (ArchiveError, BackupError, EmbeddedPostgresError, PlacementError)
-"""The errors of a restore that say why in words."""
+"""The errors of a restore whose messages are shown as they are."""
 
 
 class Rewound(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +38,11 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
     restored_to: str | None
     """The time of the last change in the restored database."""
     num_attempts: int
-    """The attempts that the journals tell of."""
+    """The number of attempts in the journals."""
     num_billed_again: int
     """The number of attempts that journals held and the restored ledger lacked, billed again."""
     refused: list[str]
-    """A line for each request whose usage the database refuses."""
+    """A line for each request whose usage the database refused."""
     difference_tokens: int
     """Tokens by which the ledger differs from the journals now."""
     set_aside: str | None
@@ -140,7 +140,7 @@ def _set_aside(cluster: Path) -> Path:
 
 
 def _put_back(aside: Path, cluster: Path) -> Path | None:
-    """Move a database that was set aside back. Return the folder of what was in its place; None: nothing was."""
+    """Move a database that was set aside back. Return the folder of what was in its place; None if nothing was."""
     failed = aside.with_name(aside.name.replace("cluster.until-", "cluster.failed-"))
     with as_root():
         has_failed = cluster.exists()

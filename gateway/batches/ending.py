@@ -25,8 +25,8 @@ DISOWNED_AT_ONCE = 500
 async def end_batch(tools: Tools, batch: LeasedBatch, reader: LineReader, ending: str) -> bool:
     """Write the files of a batch and end it. Return False if another gateway has the batch by then.
 
-    Raises one of `gateway.db.pool.FAILURES`: when the database fails. Raises GatewayError: when files can be neither
-    read nor written.
+    Raises one of `gateway.db.pool.FAILURES`: when the database fails.
+    Raises GatewayError: when files can be neither read nor written.
     """
     output = await tools.output.begin(batch.project_id)
     errors = await tools.output.begin(batch.project_id)

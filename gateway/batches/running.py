@@ -84,8 +84,8 @@ class RunningLines:
 
         Return "expired" once the batch's time is over, and a `Rest` once the batch has to wait for something else.
 
-        Raises Lost: when another gateway has the batch. Raises one of `gateway.db.pool.FAILURES`: when the database
-        fails.
+        Raises Lost: when another gateway has the batch.
+        Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """
         try:
             while True:

@@ -1,4 +1,4 @@
-"""Keeps the books in the background: sums up the ledger's new rows, makes its next days, lets credits lapse.
+"""Keeps the books in the background: adds up the ledger's new rows, makes its next partitions, ends expired credits.
 
 Every gateway has one; of all of them one works at a time, and any may take over. Knows no SQL.
 """
@@ -24,7 +24,7 @@ DAYS_INTERVAL_S = 3600.0
 
 
 class Bookkeeper(Worker):
-    """Keeps the books between `start` and `stop`. wake: set when there is work; None: looks each INTERVAL_S."""
+    """Keeps the books between `start` and `stop`. wake: set when there is work; None: works each INTERVAL_S."""
 
     def __init__(self, database: Database, wake: asyncio.Event | None = None) -> None:
         super().__init__(self.work, INTERVAL_S if wake is None else RARELY_S, name="books", wake=wake)

@@ -19,8 +19,10 @@ from gateway.support.worker import Worker
 
 BEHIND_NS = 1_000_000_000
 AHEAD_NS = 10_000_000_000
-"""Nanoseconds by which a request may be admitted before or after its price is looked up: it waits for limits, and
-clocks are estimates. Around a change of prices the dearer ones are reserved."""
+"""Nanoseconds by which a request's admission may differ from the look-up of its price.
+
+It waits for limits, and clocks are estimates. Around a change of prices the dearer ones are reserved.
+"""
 
 MAX_KNOWN = 10_000
 RETRY_S = (0.1, 2.0)
@@ -49,7 +51,7 @@ class PriceCache:
         self._worker.start()
 
     async def stop(self) -> None:
-        """Follow the price books no more."""
+        """Stop following the price books."""
         await self._worker.stop()
 
     def changed(self, change: Change | None) -> None:

@@ -120,7 +120,7 @@ class AdminClient:
         return self._request("POST", path, **content)
 
     def patch(self, path: str, content: bytes, **headers: str) -> dict[str, Any]:
-        """Raw bytes; headers with underscores for hyphens."""
+        """Send a PATCH request with bytes, and return the reply. headers: names with underscores for hyphens."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self._request("PATCH", path, content=content, headers=named)
 
@@ -154,7 +154,7 @@ class AdminClient:
         return user
 
     def key_path(self, key_id: str) -> str:
-        """Path of a project's key, whatever project that is."""
+        """Return the path of a key of any project, by the key's id."""
         key = self.get(f"/api_keys/{id_part(key_id)}")
         return f"/projects/{key['project_id']}/api_keys/{key['id']}"
 
@@ -182,7 +182,7 @@ class AdminClient:
             ) from None
 
     def _refuse(self, reply: httpx.Response) -> NoReturn:
-        """Turn a reply that refuses into an error: Refused, or CommandFailed where the words are not Lorikeet's."""
+        """Raise the error for a reply that refuses: Refused, or CommandFailed where the server is not Lorikeet."""
         body = _json_object(reply)
         refusal = body.get("error") if body else None
         if not isinstance(refusal, dict) or "message" not in refusal:
@@ -218,7 +218,7 @@ def read_url(url: str, source: str) -> str:
 
 
 def checked_key(key: str, source: str) -> str:
-    """Return a key as it came. source: the flag, variable or file that gave the key.
+    """Return a key after a check that a header can hold it. source: the flag, variable or file that gave the key.
 
     Raises WrongUsage: when the key has characters that a header cannot carry. The message does not show the key.
     """

@@ -113,7 +113,7 @@ def print_rows(
 
 
 def utc(seconds: int | None) -> str:
-    """Unix seconds as a date and a time of day."""
+    """Return Unix seconds as a date and a time of day in UTC."""
     if seconds is None:
         return ""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""Names and ids that become parts of a request's path.
+"""Checks names and ids that become parts of a request's path.
 
 A name that breaks the rules could lead to another route, so it is refused before anything is sent.
 """

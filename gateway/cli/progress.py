@@ -28,7 +28,7 @@ class Progress:
         self._is_open = False
 
     def show(self, amount: int, total: int | None) -> None:
-        """Show how much has come. total: None where nobody knows."""
+        """Show the amount so far. total: the amount in all; None where it is not known."""
         now_s = time.monotonic()
         if self._quiet or now_s - self._shown_s < (REDRAW_S if self._is_terminal else LINE_S):
             return

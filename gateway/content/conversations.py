@@ -87,7 +87,8 @@ class Conversations:
     ) -> Conversation | None:
         """Make a conversation; None if the project does not allow it any more.
 
-        Raises TooLong: for too many bytes of items. Raises QuotaExceeded: when there is no room for them.
+        Raises TooLong: for too many bytes of items.
+        Raises QuotaExceeded: when there is no room for them.
         """
         project_id = caller.project_id
         sealed = self._sealed_metadata(project_id, conversation_id, metadata)

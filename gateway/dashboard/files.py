@@ -1,4 +1,4 @@
-"""The dashboard's files: which of them a path names, and each with its validator and its compressed form.
+"""Finds the dashboard's file that a path names, with its validator and its compressed form.
 
 A file is read again when it has changed on disk, so that an edit shows on the next load. Knows nothing about HTTP
 beyond media types.
@@ -15,8 +15,10 @@ import msgspec
 FOLDER = Path(__file__).parent.parent.parent / "admin_ui"
 INDEX = "index.html"
 FILE_FOLDERS = frozenset({"components", "lib", "pages", "style", "vendor"})
-"""Folders below which a path is a file or nothing. So is a name with an extension beside them; any other path that is
-not a file is a view of the dashboard, in which adapters have names like `a.v2`."""
+"""Folders of which each path is a file or nothing, as is a name with an extension beside them.
+
+Any other path that is not a file is a view of the dashboard, in which adapters have names like `a.v2`.
+"""
 
 MEDIA_TYPES = {
     ".css": "text/css",

@@ -17,7 +17,7 @@ from gateway.domain.errors import NotFound
 
 ROOT = "/admin/"
 API_FOLDER = "v1"
-"""The folder below the root with routes of the admin API, among which no view can be."""
+"""A folder below the root in which only the admin API has routes, and no view."""
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (

@@ -37,8 +37,8 @@ POLL_S = 30.0
 Places = Callable[[DeliveryRow], Awaitable[Place]]
 """A function that returns the place of a delivery whose secret is decrypted.
 
-Raises NotPublic: when the destination is not at a public address. Raises OSError or UnicodeError: when the
-destination's name has no address.
+Raises NotPublic: when the destination is not at a public address.
+Raises OSError or UnicodeError: when the destination's name has no address.
 """
 
 

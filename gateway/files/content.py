@@ -68,8 +68,8 @@ class FileContent:
     async def count_bytes(self, project_id: str, part_id: str, num_bytes: int, num_more: int) -> None:
         """Update the size of a part that is arriving. num_more: the bytes since the last update.
 
-        Raises QuotaExceeded: when there is no room for them. Raises NotFound: when the part took too long and was given
-        up.
+        Raises QuotaExceeded: when there is no room for them.
+        Raises NotFound: when the part took too long and was given up.
         """
         async with self._database.acquire() as conn:
             await self.take_room(conn, project_id, num_more)

@@ -205,8 +205,8 @@ class AdapterImportController(Controller):
 async def _answer_again(services: AdminServices, row: ImportRow) -> PutAdapter:
     """Return the answer to a client that repeats a request because it did not get the first answer.
 
-    Raises InvalidRequest: when the import or its version was rejected. Raises Conflict: when the import runs still or
-    has failed, or its version was deleted.
+    Raises InvalidRequest: when the import or its version was rejected.
+    Raises Conflict: when the import runs still or has failed, or its version was deleted.
     """
     if row.state == "rejected":
         raise InvalidRequest(row.reason or "", param="file", code="adapter_rejected")

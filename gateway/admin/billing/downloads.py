@@ -30,7 +30,8 @@ class Downloads:
         """Reserve a place for an export until the end of the block, or until DEADLINE_S.
 
         The database's connection is closed by then, whether the client reads or not. owner: id of a project or an
-        organization. Raises Overloaded: when the owner has a place already or all places are taken.
+        organization.
+        Raises Overloaded: when the owner has a place already or all places are taken.
         """
         now = self._clock()
         self._ends_at = {each: ends_at for each, ends_at in self._ends_at.items() if ends_at > now}

@@ -59,7 +59,8 @@ async def learn(
 ) -> LearntFrom:
     """Read the contributions to a metric of the units of the last days.
 
-    Raises InvalidRequest: for a metric without data of the past. Raises NotFound: for an unknown project.
+    Raises InvalidRequest: for a metric without data of the past.
+    Raises NotFound: for an unknown project.
     """
     since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
     async with services.database.transaction() as conn:

@@ -103,7 +103,8 @@ class PoolAdapterController(Controller):
 def _only(found: list[ServedPool], pool_id: str) -> ServedPool:
     """Return the single pool of a search's result, whose servers agents start with adapters.
 
-    Raises NotFound: when there is no pool. Raises Conflict: when the pool's servers take adapters without a start.
+    Raises NotFound: when there is no pool.
+    Raises Conflict: when the pool's servers take adapters without a start.
     """
     if not found:
         raise NotFound(f"There is no pool with the id '{pool_id}'.", param="pool_id")

@@ -42,7 +42,7 @@ class Bridge:
         self._why = "it is not connected to the Ray cluster yet"
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start a driver, and do work while it is connected; return when the work is done.
+        """Start a driver, and do `work` while it is connected; return when the work is done.
 
         Raises CannotReach: when it is not, or not any more.
         """

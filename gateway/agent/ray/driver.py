@@ -69,7 +69,7 @@ STOP_EXTRA_S = 10.0
 MAX_LINE_BYTES = 16 << 20
 
 _Takes = tuple[dict[str, float], dict[str, str]]
-"""The resources of a seat, and its demands on the node's labels."""
+"""The resources that a seat reserves, and its conditions on the node's labels."""
 _SEAT, _LOOKOUT = "replica:", "node:"
 
 
@@ -198,7 +198,7 @@ class Driver:
         return sight
 
     def _note_engines(self, by_node: Mapping[str, Sight], alive: set[str], before: set[tuple[str, int]]) -> None:
-        """Note the engines that nodes have shown. Engines of a node that is alive and did not answer are taken to live.
+        """Record the engines that nodes report. Engines of a live node that did not answer are assumed to live.
 
         before: the engines that were known when the nodes were asked. One that began later may not have been seen.
         """
@@ -226,7 +226,7 @@ class Driver:
         return {key: sight for key, sight in zip(asked, sights, strict=True) if isinstance(sight, Sight)}
 
     async def _adopt(self, by_node: dict[str, Sight]) -> None:
-        """See that each engine has its seat on its node: a seat that Ray has moved to another node is made again."""
+        """Ensure that each engine has its seat on its node: a seat that Ray has moved elsewhere is made again."""
         newest = dict(sorted(self._engine_nodes))
         for node_id, sight in by_node.items():
             for engine in sight.engines:
@@ -239,7 +239,7 @@ class Driver:
                     await asyncio.to_thread(ray.kill, self._seats.pop(id))  # the next look makes another one here
 
     async def _release(self, by_node: dict[str, Sight], spare: set[str]) -> None:
-        """End the spare seats that have no engine, and lookouts that have nothing to see."""
+        """End seats without an engine that are not needed, and lookouts on nodes without engines."""
         living = {replica_id for replica_id, _ in self._engine_nodes}
         for replica_id in (spare & self._seats.keys()) - living:
             self._seat_nodes.pop(replica_id, None)

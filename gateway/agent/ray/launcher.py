@@ -36,8 +36,10 @@ RETRY_S = 2.0
 """Pause before the cluster is connected to again."""
 
 UNSEEN_S = 3.0
-"""Seconds after which an engine that no node shows and that is silent is started elsewhere: a lost connection alone
-comes back sooner."""
+"""Seconds of silence after which an engine that no node reports is started elsewhere.
+
+A connection that is lost alone comes back sooner.
+"""
 
 LOOK_S = 15.0
 START_S = 30.0
@@ -75,7 +77,7 @@ class RayLauncher:
         return UNSEEN_S if self._is_sighted else math.inf
 
     async def admit(self, public_keys: Sequence[str]) -> None:
-        """Hand the keys to all nodes, as `Launcher.admit`: to those with engines at the next look."""
+        """Send the keys to all nodes, as `Launcher.admit`; nodes with engines get them at the next look."""
         self._public_keys = sorted(public_keys)
 
     async def start(self, ask: Ask, begin: Begin) -> Engine | None:
@@ -141,12 +143,12 @@ class RayLauncher:
             self._looking = asyncio.create_task(self._keep_looking())
 
     def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
-        """Keep no resources free for all replicas but these, from the next look on and for held_s."""
+        """Free the resources of all other replicas from the next look on, as `Launcher.release`."""
         self._kept_until_s = asyncio.get_running_loop().time() + held_s
         self._kept = sorted(replica_ids)
 
     def forget(self, replica_ids: set[str]) -> None:
-        """Remove the files of all replicas but these, on nodes that have engines now."""
+        """Remove the files of all other replicas, on nodes that have engines now."""
         task = asyncio.create_task(self._forget(sorted(replica_ids)))
         self._forgetting.add(task)
         task.add_done_callback(self._forgetting.discard)

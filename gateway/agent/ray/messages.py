@@ -24,7 +24,7 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True, tag=True):
-    """Look at all engines."""
+    """The command to report all engines and nodes."""
 
     public_keys: list[str]
     """The public keys whose holders may connect to engines from now on."""
@@ -40,21 +40,21 @@ class Offer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
-    """Start the engine that was offered a spot, or none after all."""
+    """The command to start the engine that was offered a spot, or to give the spot up."""
 
     replica_id: str
     spec: Spec | None
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """End an engine."""
+    """The command to end an engine."""
 
     engine: Engine
     grace_s: float
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):
-    """Remove the files of all replicas but these."""
+    """The command to remove the files of all replicas but these."""
 
     replica_ids: list[str]
 

@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Sight(msgspec.Struct, frozen=True):
-    """The node and its engines, as a supervisor sees them."""
+    """The engines of a node, as a supervisor reports them."""
 
     node_id: str
     engines: list[Engine]
@@ -120,7 +120,7 @@ class Supervisor:
         return None
 
     async def go(self, spec: Spec | None) -> Engine | None:
-        """Start the engine for which `offer` has kept a spot; give the spot up where spec is None.
+        """Start the engine for which `offer` has reserved a spot; where spec is None, free the spot.
 
         Raises CannotStart: when the spot was given up meanwhile, or the engine cannot start.
         """
@@ -146,7 +146,7 @@ class Supervisor:
                     path.unlink(missing_ok=True)
 
     async def _ready(self, public_keys: list[str]) -> LocalLauncher:
-        """Return the launcher of this node, whose engines let in these keys."""
+        """Return the launcher of this node, after its engines were told to admit these keys."""
         if self._launcher is None:
             make_private_folder(self._folder)
             ports = range(self._setup.first_port, self._setup.last_port + 1)
@@ -211,7 +211,7 @@ class Supervisor:
 
 
 def _of_this_node(spec: Spec | None, gpu: str | None) -> Spec | None:
-    """Return how an engine starts with the interpreter and the environment of this node."""
+    """Return the start of an engine with the interpreter and the environment of this node."""
     if spec is None:
         return None
     return msgspec.structs.replace(

@@ -99,7 +99,7 @@ class ServerFollower:
         return []
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop asking the server."""
         await self._polling.stop()
         self._server.close()
 
@@ -125,7 +125,7 @@ class ServerFollower:
             raise ProbeFailed(f"it failed at a short prompt: {error}") from None
 
     async def probe_adapter(self, key: str) -> None:
-        """Try nothing: `probe` tries all adapters of a server."""
+        """Do nothing: `probe` tries all adapters of a server."""
 
     async def _probe_base(self, prompt: list[int], info: ServerInfo) -> None:
         body: dict[str, object] = {"prompt": prompt, "temperature": 0.0, "ignore_eos": True}
@@ -163,7 +163,7 @@ class ServerFollower:
             self._changed()
 
     async def _is_there(self) -> bool:
-        """Tell whether the server says that it is well, which it answers whatever it computes."""
+        """Tell whether the server answers that it is well, which it does also while it computes."""
         try:
             self._server.key = self._server.key or self._read_key()
             return (await self._server.whole("GET", "/health", within_s=ANSWER_WITHIN_S)).status == 200
@@ -182,5 +182,5 @@ class ServerFollower:
 
 
 async def _itself(url: str) -> str:
-    """Return an address unchanged: a socket needs no check, since only agents make them."""
+    """Return an address unchanged: a socket of an agent's own needs no check."""
     return url

@@ -1,4 +1,4 @@
-"""The files and the memory of a server of another maker on this host.
+"""The files and the memory that a server of another maker needs on this host.
 
 Knows nothing of how a server is started.
 """
@@ -39,7 +39,7 @@ def model_file(driver: Driver, source: str, folder: Path) -> Path:
 
 
 def context_length(model: ModelConfig, settings: ForeignSettings) -> int:
-    """Return the longest prompt and completion together of a server that is started."""
+    """Return the longest prompt and completion together, in tokens, of a server that is started."""
     return settings.max_model_len or min(model.max_position, UNKNOWN_LEN)
 
 

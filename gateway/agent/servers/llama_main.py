@@ -15,7 +15,7 @@ from gateway.agent.servers.programs import LLAMA_WHEEL
 
 
 def main() -> None:
-    """Serve until a signal. Exit with EX_CONFIG where the wheel is missing."""
+    """Run the server until a signal ends it. Exit with EX_CONFIG where the wheel is missing."""
     try:
         import xllamacpp
     except ImportError as error:

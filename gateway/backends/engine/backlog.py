@@ -1,4 +1,4 @@
-"""The deltas that an engine has sent of a stream and that nobody has taken yet, in little memory.
+"""The deltas of a stream that an engine has sent and the reader has not taken, held in little memory.
 
 Pure: knows neither streams nor engines.
 
@@ -16,7 +16,7 @@ import msgspec
 from engine.protocol import Delta
 
 MAX_APART = 16
-"""Unread deltas that are kept as they came; if a step has more, the deltas of two steps."""
+"""The most unread deltas that are not joined; if a step has more, the deltas of two steps."""
 
 MAX_UNREAD_BYTES = 1 << 17
 """The most encoded bytes of a stream that wait for their reader: minutes at 100 tokens/s, or 4 s with 20
@@ -39,7 +39,7 @@ class Backlog:
         return bool(self._latest or self._encoded)
 
     def add(self, delta: Delta) -> None:
-        """Keep a delta; encode it together with others if many wait."""
+        """Add a delta; encode it together with others if many wait."""
         self._latest.append(delta)
         if len(self._latest) > self._max_apart:
             encoded = _encoder.encode(joined(self._latest))
@@ -58,7 +58,7 @@ class Backlog:
 
 
 def joined(deltas: Sequence[Delta]) -> list[Delta]:
-    """Return one delta of each choice, as if the engine had sent all its tokens at once.
+    """Return one delta for each choice, with all tokens of the choice's deltas.
 
     Deltas come in the order of the choices' first deltas.
     """

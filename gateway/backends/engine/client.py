@@ -52,11 +52,13 @@ GIVE_UP_S = 10.0
 not heard of for a few seconds, and hands their usage to whoever is connected then."""
 
 FULL_FOR_S = 5.0
-"""Seconds that more than MAX_UNREAD_BYTES may wait for the reader of a stream."""
+"""Seconds for which more than MAX_UNREAD_BYTES may wait for a stream's reader before the stream is ended."""
 
 ACKNOWLEDGE_EVERY_S = 0.1
-"""Seconds for which durable usage waits for more, to be acknowledged to the engine in one message. The engine keeps
-such records until then, and hands them over again where they were never acknowledged."""
+"""Seconds between two messages that acknowledge durable usage to the engine.
+
+The engine keeps such records until then, and hands them over again where they were never acknowledged.
+"""
 
 ADAPTER_WAIT_S = 60.0
 """Seconds that an engine may take to load or unload an adapter."""
@@ -95,7 +97,7 @@ class EngineBackend:
         self._changed: Callable[[], None] = _nobody
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever `health` has changed or says something newer."""
+        """Call `changed` whenever the result of `health` changes."""
         self._changed = changed
 
     def start(self) -> None:
@@ -246,7 +248,7 @@ class EngineBackend:
     # calls of the link
 
     def connected(self, welcome: Welcome) -> None:
-        """Take requests for an engine that has come."""
+        """Accept requests for an engine that has connected."""
         self._condition.connected(welcome)
         self._requests.window.set_limit(welcome.credits)
         self._recorder.give_up_later()
@@ -271,7 +273,7 @@ class EngineBackend:
                     self._sink.record(record, engine_id=engine_id, source=self, ttft_ms=None, latency_ms=None)
 
     def disconnected(self, reason: str) -> None:
-        """End every open request with what this gateway saw of it: nothing, unless a token came."""
+        """End every open request with the tokens that this gateway saw of it."""
         self._condition.disconnected()
         self._changed()
         self._requests.lose_all(reason)
@@ -279,4 +281,4 @@ class EngineBackend:
 
 
 def _nobody() -> None:
-    """Tell nobody: nobody watches this backend."""
+    """Do nothing: nobody watches this backend."""

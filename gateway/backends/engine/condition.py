@@ -1,4 +1,4 @@
-"""The condition of one engine as its gateway knows it: whether it is there, its bounds, and its last heartbeat.
+"""The condition of one engine as its gateway knows it: whether it is connected, its bounds, and its last heartbeat.
 
 Knows neither requests nor usage.
 """
@@ -19,7 +19,7 @@ from gateway.domain.errors import ENGINE_UNAVAILABLE, SHUTTING_DOWN
 
 
 class EngineCondition:
-    """The facts about one engine: told by its link as messages come, and by this gateway when it decides."""
+    """The facts about one engine, from its messages and from this gateway's own decisions."""
 
     def __init__(self, model: EngineModel, link: EngineLink) -> None:
         """Begin without a connection. link: the connection to the engine, which says why an engine is not there."""
@@ -78,7 +78,7 @@ class EngineCondition:
         )
 
     def connected(self, welcome: Welcome) -> None:
-        """Take the bounds of an engine that has come."""
+        """Store the bounds of an engine that has connected."""
         self._welcome = welcome
         limits = welcome.limits
         self.capabilities = msgspec.structs.replace(
@@ -94,7 +94,7 @@ class EngineCondition:
         self._since = int(time.time())
 
     def disconnected(self) -> None:
-        """Forget the state that a lost engine has told, except its bounds."""
+        """Forget the state of a lost engine, except its bounds."""
         self._is_connected = False
         self._since = int(time.time())
         self._stats = None
@@ -102,7 +102,7 @@ class EngineCondition:
         self.resident = frozenset()
 
     def heartbeat(self, stats: EngineStats, now_s: float) -> None:
-        """Take the engine's latest snapshot of itself.
+        """Store the engine's latest statistics.
 
         now_s: the time on a monotonic clock.
         """
@@ -111,11 +111,11 @@ class EngineCondition:
         self.resident = frozenset(stats.resident_adapters)
 
     def adapter_moved(self, key: str, *, is_resident: bool) -> None:
-        """Note that an adapter is on the engine's device now, or is not any more."""
+        """Record that an adapter is on the engine's device now, or is not any more."""
         self.resident = self.resident | {key} if is_resident else self.resident - {key}
 
     def begin_draining(self) -> None:
-        """Take no new request from now on."""
+        """Refuse new requests from now on."""
         self._is_draining = True
         self._since = int(time.time())
 

@@ -1,4 +1,4 @@
-"""The engine's failures as the errors that clients get."""
+"""Turns failures of an engine into the errors that clients get."""
 
 from __future__ import annotations
 

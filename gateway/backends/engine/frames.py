@@ -1,4 +1,4 @@
-"""A ZeroMQ socket in the event loop: sends at once or not at all, and takes what has come in one go.
+"""A ZeroMQ socket in the event loop, which sends at once or not at all and reads all waiting messages together.
 
 pyzmq's own asyncio sockets make a future and walk through the loop for every message; under load that is a tenth of a
 request. ZeroMQ's descriptor shows changes only (zmq_getsockopt(3), ZMQ_FD), and every call may consume one, so each
@@ -20,7 +20,7 @@ _READABLE = int(zmq.POLLIN)
 
 
 class Frames:
-    """Reads and writes a connected or connecting socket, which its owner closes after `stop`. One task may `take`."""
+    """Reads and writes a ZeroMQ socket, which its owner closes after `stop`. One task at a time may call `take`."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
@@ -31,7 +31,7 @@ class Frames:
         self._loop.add_reader(socket.FD, self._poll)
 
     def stop(self) -> None:
-        """Before the socket is closed."""
+        """Stop watching the socket, before it is closed."""
         self._loop.remove_reader(self._socket.FD)
 
     def send(self, frame: bytes) -> None:
@@ -71,5 +71,8 @@ class Frames:
             self._waiter.set_result(None)
 
     def _is_readable(self) -> bool:
-        """Tell whether a message waits, at half the cost of receiving in vain, which raises, or of asking by name."""
+        """Tell whether a message waits.
+
+        This takes half the time of receiving in vain, which raises, or of asking by name.
+        """
         return bool(cast("int", self._socket.get(zmq.EVENTS)) & _READABLE)

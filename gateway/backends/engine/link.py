@@ -43,7 +43,7 @@ GOODBYE_LINGER_MS = 500
 
 
 MAX_SOCKETS = 16_384
-"""Sockets of one context; a link has four."""
+"""The most sockets of one context; a link has four."""
 
 
 def engine_context() -> zmq.Context[zmq.Socket[bytes]]:
@@ -54,20 +54,20 @@ def engine_context() -> zmq.Context[zmq.Socket[bytes]]:
 
 
 class EngineGone(Exception):
-    """The engine is not there, refuses us or does not answer; the message says which."""
+    """The error for an engine that is not there, refuses us or does not answer; the message says which."""
 
 
 class EngineListener(Protocol):
     """The interface of a link's owner, which the link calls. No method may wait."""
 
     def connected(self, welcome: Welcome) -> None:
-        """Take requests for an engine that has come."""
+        """Accept requests for an engine that has connected."""
 
     def received(self, message: EngineMessage) -> None:
-        """Take a message of the engine, any but Welcome, Refused and a Heartbeat without stats."""
+        """Process a message of the engine, any but Welcome, Refused and a Heartbeat without stats."""
 
     def disconnected(self, reason: str) -> None:
-        """Give up all requests that were under way on the engine. Called once after each `connected`."""
+        """End all requests that were under way on the engine. Called once after each `connected`."""
 
 
 class EngineLink:

@@ -121,7 +121,7 @@ class EngineRequests:
             self._end(final)
 
     def lose_all(self, reason: str) -> None:
-        """End all requests, whose engine is gone, with what this gateway saw of each."""
+        """End all requests, whose engine is gone, with the tokens that this gateway saw of each."""
         for stream in list(self._streams.values()):
             if stream.final_s is None:
                 self._lose(stream, reason)
@@ -146,7 +146,10 @@ class EngineRequests:
             raise Unanswered(window_full(), "full") from None
 
     async def _take_place(self) -> None:
-        """Take a place in the window. Raises Unanswered: when the engine is not ready, or has no place in time."""
+        """Take a place in the engine's window.
+
+        Raises Unanswered: when the engine is not ready, or has no place in time.
+        """
         self._condition.check_ready()
         try:
             await self.window.take(WINDOW_WAIT_S)
@@ -210,7 +213,10 @@ class EngineRequests:
         return self._recorder.settle(stream, final)
 
     def _leave(self, stream: EngineStream) -> None:
-        """Note that the reader is gone. A request that still runs is aborted; its final settles it when it comes."""
+        """Note that a stream's reader is gone.
+
+        A request that still runs is aborted; its final is recorded when it comes.
+        """
         if self._streams.get(stream.request.request_id) is not stream:
             return
         stream.abandoned = True

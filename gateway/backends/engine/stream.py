@@ -22,19 +22,19 @@ class EngineStream(msgspec.Struct, eq=False):
     engine_id: str
     """The process that the request was sent to."""
     submitted_s: float
-    """When the request was sent."""
+    """The time when the request was sent."""
     counts: list[int]
     """The last cumulative count of tokens that was seen of each choice."""
     first_token_s: float | None = None
-    """When the first token came; None before."""
+    """The time when the first token came; None before."""
     final_s: float | None = None
-    """When the final came; None before."""
+    """The time when the final came; None before."""
     kept_tokens: dict[int, int] = msgspec.field(default_factory=dict)
     """The number of tokens that count, for each choice that a stop string has ended."""
     abandoned: bool = False
     """True if nobody reads the stream any more."""
     full_since_s: float | None = None
-    """When the deltas that nobody has read yet grew beyond MAX_UNREAD_BYTES; None while they are below."""
+    """The time since which more than MAX_UNREAD_BYTES of deltas are unread; None while there are fewer."""
     unread: bool = False
     """True if too much has waited for the reader for too long; further deltas are dropped."""
     lost: bool = False
@@ -44,7 +44,7 @@ class EngineStream(msgspec.Struct, eq=False):
     backlog: Backlog = msgspec.field(default_factory=Backlog)
     final: Final | None = None
     waiter: asyncio.Future[None] | None = None
-    """Set while the reader waits for something to come."""
+    """The future for which the reader waits; None while it does not wait."""
     num_used: int = 0
     """Completion tokens that were reported to the other engines of the pool."""
 
@@ -119,13 +119,13 @@ class EngineStream(msgspec.Struct, eq=False):
 
     @property
     def _num_kept_tokens(self) -> int:
-        """Return the number of tokens seen of all choices, without what follows the stop strings."""
+        """The number of tokens of all choices that this gateway saw, up to the stop strings."""
         if not self.kept_tokens:
             return sum(self.counts)
         return sum(min(count, self.kept_tokens.get(index, count)) for index, count in enumerate(self.counts))
 
     def _watch_size(self, now_s: float, full_for_s: float) -> None:
-        """Cut the stream off if too much has waited for its reader for too long: the client does not read then.
+        """End the stream if too much has been unread for too long, since the client does not read.
 
         If this process was busy, all readers are behind for a moment; such a moment is waited out.
         """

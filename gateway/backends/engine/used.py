@@ -1,4 +1,4 @@
-"""The amounts that the requests of one gateway used on one engine, for the other engines of the pool.
+"""Counts what the requests of one gateway used on one engine, to be reported to the pool's other engines.
 
 Knows neither the link nor other engines; `gateway.domain.balancing.service` says what the amounts are for.
 """
@@ -13,14 +13,14 @@ from gateway.backends.used import Used
 
 
 class UseCounter:
-    """Counts each token of each request on one engine once; counts nothing before the first `take`."""
+    """Counts the use of each request on one engine once, from the first `take` on."""
 
     def __init__(self) -> None:
         self._is_asked = False
         self._ended: list[Used] = []
 
     def ended(self, stream: EngineStream, usage: Usage) -> None:
-        """Count the amounts that a request used beyond those that were taken already.
+        """Count what an ended request used beyond the amounts that were taken before.
 
         usage: the engine's own count, or the one that this gateway saw.
         """

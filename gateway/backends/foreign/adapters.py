@@ -35,18 +35,20 @@ FAILED_FOR_S = 10.0
 """Seconds for which an adapter that could not be loaded is not tried again."""
 
 FAULT_FOR_S = 60.0
-"""Seconds for which a server that answered an adapter's request from its base model, without an error, is not tested
-again."""
+"""Seconds until a server that answered an adapter's request from its base model is tested again."""
 
 RETRY_AFTER_S = 1.0
 
 SILENT_BASE = "it answers from the base where an adapter is asked for that it does not have"
-"""The fault for which no adapter of a server is used: a tenant would get another model than it asked for."""
+"""The fault of a server for which none of its adapters is used: it may answer from the base model without an error."""
 
 LEAST_DIFFERENCE = 1e-3
-"""The least difference of two log-probabilities of one prompt by which an adapter is shown; batches change less."""
+"""The least difference of log-probabilities between an adapter and the base that counts as shown.
+
+Batches of other requests change less.
+"""
 NOT_SHOWN = "with the adapter it says what it says without, so that nothing shows that the adapter answers"
-"""The reason for which an adapter is not used at a server whose version was not tried."""
+"""The reason why an adapter is not used at a server whose version was not tested."""
 
 log = structlog.get_logger(__name__)
 
@@ -172,11 +174,11 @@ class ServerAdapters:
                     await self._unload(digest)
 
     def forget(self, key: str) -> None:
-        """Note that the server did not know an adapter: it is loaded again when it is asked for."""
+        """Record that the server does not know an adapter, which is loaded again when it is asked for."""
         self._ready.pop(digest_of(key), None)
 
     def distrust(self) -> None:
-        """Use no adapter of the server, since it answered with another model than it was asked for."""
+        """Use no adapter of the server, since it answered with another model than the requested one."""
         if not self._fault:
             log.error("adapters_not_served", **self._name.fields, why=SILENT_BASE)
         self._ready.clear()
@@ -185,7 +187,7 @@ class ServerAdapters:
         self._fault_until_s = time.monotonic() + FAULT_FOR_S
 
     def listed(self) -> None:
-        """Take the server's new list: adapters that it lists no more went with a restart, or somebody unloaded them.
+        """Process the server's new list: adapters that are missing went with a restart, or were unloaded by somebody.
 
         A server of another version than before has to show each anew.
         """
@@ -226,7 +228,7 @@ class ServerAdapters:
         return (info.adapters if info is not None else None) or frozenset()
 
     async def _make_ready(self, digest: str) -> None:
-        """Load an adapter where it is not loaded yet, and see it answer. Raises as `ensure`."""
+        """Load an adapter if it is not loaded yet, and check that it answers. Raises as `ensure`."""
         if self._way is None or (not self._way.can_load and self._lists and digest not in self._listed):
             raise InvalidRequest("The server that runs this model does not have the adapter.", param="model")
         until_s, error = self._failed.get(digest, (0.0, None))
@@ -322,7 +324,7 @@ class ServerAdapters:
 
 
 def _refusal(refused: ServerRefused) -> GatewayError:
-    """Return the error of an adapter that the server refuses.
+    """Return the error for an adapter that the server refuses.
 
     A content that it does not find is the operator's fault, and a failure says nothing about the adapter.
     """

@@ -115,21 +115,21 @@ class Attempt:
         return (asyncio.get_running_loop().time() - self.began_s) * 1e3
 
     def times_ms(self) -> tuple[float, float]:
-        """Return the milliseconds until the first part came, and those of each further token of a choice."""
+        """Return the milliseconds to the first part, and the milliseconds of each further token of a choice."""
         assert self._first_s is not None
         num_more = self._settled().completion_tokens / self.request.n - 1
         return (self._first_s - self.began_s) * 1e3, self._waited_s * 1e3 / num_more if num_more > 0 else 0.0
 
     def waited(self, seconds: float) -> None:
-        """Count a time for which a part that follows the first one was waited for."""
+        """Count a time, in seconds, that was spent waiting for a further part."""
         self._waited_s += seconds
 
     def dispatched(self) -> None:
-        """Note that the request is on its way."""
+        """Record that the request is on its way."""
         self._sink.dispatched(self.request, self._engine_id, num_prompt_tokens=self._prompt_tokens)
 
     def report(self, usage: ReportedUsage) -> None:
-        """Take the usage that the server reports, of all that came by now."""
+        """Store the usage that the server reports for everything that came so far."""
         self.reported, self._has_come_since, self._settled_now = usage, False, None
 
     def add(self, parts: list[Part]) -> list[Part]:
@@ -198,7 +198,7 @@ class Attempt:
         )
 
     def supersede(self) -> None:
-        """Record the attempt as the operator's own: another attempt takes its place."""
+        """Record the usage as the operator's own, since another attempt takes this one's place."""
         self.is_recorded = True
         record = self._record_of(self._usage(self._settled()), "failed")
         self._sink.superseded(record, engine_id=self._engine_id, source=self._source)

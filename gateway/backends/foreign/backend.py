@@ -71,11 +71,11 @@ class ForeignBackend:
         self._requests = ForeignRequests(server, pooled, sink, self._condition, self._adapters, name, self, own_key)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever `health` has changed."""
+        """Call `changed` whenever the result of `health` changes."""
         self._changed = changed
 
     def start(self) -> None:
-        """Begin to ask the server how it is; the server may come later."""
+        """Begin to check the server's health; the server may come later."""
         self._condition.start()
 
     async def stop(self) -> None:
@@ -120,15 +120,15 @@ class ForeignBackend:
         return self.num_in_flight >= self._pooled.settings.max_in_flight or self._condition.is_full
 
     def usual_ms(self) -> float | None:
-        """Return the time that the server's answers took lately."""
+        """Return the usual time of the server's recent answers, in milliseconds; None where there were none."""
         return self._requests.usual_ms()
 
     def take_used(self) -> list[Used]:
-        """Return nothing: a server of another maker is not told how much of which tenant's work its neighbours did."""
+        """Return nothing: use is not reported to servers of other makers."""
         return []
 
     def report_used(self, elsewhere: dict[str, Service]) -> None:
-        """Tell nothing: the server knows no tenants."""
+        """Do nothing: the server knows no tenants."""
 
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
         """Do nothing: the server keeps no usage."""
@@ -200,4 +200,4 @@ class ForeignBackend:
 
 
 def _nobody() -> None:
-    """Tell nobody: nobody watches this backend."""
+    """Do nothing: nobody watches this backend."""

@@ -1,4 +1,4 @@
-"""The condition of one server as its gateway knows it: by asking it now and then, and by the ends of its requests.
+"""The condition of one server as its gateway knows it: from health checks, and from the ends of its requests.
 
 Knows neither requests nor usage.
 """
@@ -37,19 +37,19 @@ INSPECT_WITHIN_S = 20.0
 work."""
 
 KEY_REFUSED = frozenset({401, 403})
-"""Statuses by which a server says that it shows its condition to good keys alone."""
+"""HTTP statuses by which a server says that it shows its health to requests with a good key alone."""
 
 NOT_FOUND = 404
-"""Status of a server that has no route which all servers of its kind have."""
+"""The HTTP status of a server that lacks a route which all servers of its kind have."""
 
 MAX_FALSE_USAGES = 10
-"""False usages of the last FALSE_USAGES_AMONG from which on a server gets no requests for DISTRUST_S."""
+"""The number of false usages, of the last FALSE_USAGES_AMONG, at which a server gets no requests for DISTRUST_S."""
 
 FALSE_USAGES_AMONG = 50
 DISTRUST_S = 60.0
 
 SHARED_CACHE = "tenants would share its prompt cache, as far as is known, which 'separate_caches' forbids"
-"""The reason why a server of a version that was not tried gets no requests, where caches have to be separate."""
+"""The reason why a server of an untested version gets no requests, where tenants' caches have to be separate."""
 
 FIRST_FULL_S, MAX_FULL_S = 0.5, 8.0
 """Seconds for which a server that has no room is asked after others of its pool: at first, and at most."""
@@ -124,7 +124,7 @@ class ServerCondition:
 
     @property
     def is_ready(self) -> bool:
-        """True if the server takes new requests of this gateway, were it for a trial."""
+        """True if the server takes a new request of this gateway, even if only as a trial of the breaker."""
         now_s = _now_s()
         is_trusted = now_s >= self._distrusted_until_s
         return self._has_answered and not self._is_draining and is_trusted and self.breaker.state(now_s) != "open"
@@ -154,15 +154,15 @@ class ServerCondition:
         return self._reason
 
     def start(self) -> None:
-        """Begin to ask the server."""
+        """Begin to check the server's health."""
         self._watching.start()
 
     async def stop(self) -> None:
-        """Ask the server no more."""
+        """Stop checking the server's health."""
         await self._watching.stop()
 
     def take(self) -> tuple[ServerInfo, Admitted]:
-        """Return the server as it was when it answered last, and the breaker's leave to send a request now.
+        """Return the server's facts from its last answer, and the breaker's permit to send a request now.
 
         Raises Unanswered: when it takes none.
         """
@@ -230,7 +230,7 @@ class ServerCondition:
             asyncio.get_running_loop().call_later(self.breaker.open_for_s(_now_s()) + TICK_S, self._notify)
 
     def begin_draining(self) -> None:
-        """Take no new request from now on."""
+        """Refuse new requests from now on."""
         self._is_draining = True
         self._since = int(time.time())
 
@@ -267,7 +267,7 @@ class ServerCondition:
         )
 
     def ask_soon(self) -> None:
-        """Ask the server now: it is another one than it was."""
+        """Check the server's health now, since it has changed."""
         self._is_due.set()
 
     async def _ask(self) -> None:
@@ -305,9 +305,9 @@ class ServerCondition:
         self._notify(has_news=self.info != before or self.capabilities != could)
 
     def _notify(self, *, has_news: bool = False) -> None:
-        """Notify watchers where the condition is another one than at their last notice.
+        """Call the watchers if the condition has changed since their last notice.
 
-        has_news: True: notify in any case.
+        has_news: True: call them in any case.
         """
         now = self.is_ready, self.reason
         if now != self._notified or has_news:
@@ -315,7 +315,7 @@ class ServerCondition:
             self._changed()
 
     def _answered(self, note: str = "") -> None:
-        """Take requests for the server from now on.
+        """Accept requests for the server from now on.
 
         note: a remark for operators.
         """
@@ -327,7 +327,7 @@ class ServerCondition:
         return "the server refuses the pool's key" if self._server.key else "the server asks for a key"
 
     def _unready(self, reason: str, text: str = "") -> None:
-        """Take no requests for the server.
+        """Refuse requests for the server.
 
         text: the server's own words, for the log alone.
         """

@@ -28,10 +28,10 @@ FED_BYTES = 64 << 10
 """Bytes that are parsed between two checks of the bounds."""
 
 READ_BYTES = 16 << 10
-"""Bytes of a body that are read at once, so that no reader works on more before others have their turn."""
+"""Bytes of a body that are read at once, so that other readers get their turns."""
 
 UNREAD_FOR_S = 5.0
-"""Seconds for which the server may have to wait until its reader takes more; then the response is given up."""
+"""Seconds for which more than MAX_UNREAD_BYTES may be unread before the response is given up."""
 
 
 class ServerGone(Exception):
@@ -53,7 +53,7 @@ class ServerChanged(ServerGone):
 
 
 class ReaderTooSlow(ServerGone):
-    """The error for a connection that ended since its reader left too much unread for too long.
+    """The error for a connection that was closed because its reader left too much unread for too long.
 
     The error says nothing about the server.
     """
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
         return self._is_whole and not self._buffer
 
     def close(self) -> None:
-        """Cut the connection off, whatever is on its way."""
+        """Close the connection, even in the middle of a response."""
         self._forget_timer()
         if self._paused is not None:
             self._paused.cancel()
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
             self._transport = None
 
     def cut(self, why: str) -> None:
-        """Cut the connection off, and have its reader get ServerGone."""
+        """Close the connection, and give its reader ServerGone."""
         self._fail(why)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
             waiter.set_result(None)
 
     def _fail(self, why: str) -> None:
-        """End the connection with an error: bytes that come later count no more."""
+        """End the connection with an error; bytes that come later are ignored."""
         if self._why is None:
             self._why = ServerGone(why, has_begun=self._has_begun)
         self.is_reusable = False
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
     # what the transport tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport, as asyncio's protocol asks for."""
+        """Store the transport, as a protocol of asyncio does."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -319,21 +319,27 @@ class Connection(asyncio.Protocol):
     # what the parser tells
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field of the response's head. Raises ValueError: when its fields are too many or too long."""
+        """Store a field of the response's head.
+
+        Raises ValueError: when the fields are too many or too long.
+        """
         self._num_header_bytes += len(name) + len(value)
         if len(self.headers) >= MAX_HEADERS or self._num_header_bytes > MAX_HEAD_BYTES:
             raise ValueError("the head of its response is too large")
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Take the status of the response. Raises ValueError: for an interim one, which no request asks for."""
+        """Store the status of the response.
+
+        Raises ValueError: for an interim response, which no request asks for.
+        """
         self.status = self._parser.get_status_code()
         if self.status < 200:
             raise ValueError("its response has a status that was not asked for")
         self._has_head = True
 
     def on_body(self, body: bytes) -> None:
-        """Take bytes of the body, which wait until they are read."""
+        """Store bytes of the body until they are read."""
         self._buffer.append(body)
         self._num_buffered += len(body)
         self._num_body_bytes += len(body)
@@ -345,5 +351,5 @@ class Connection(asyncio.Protocol):
 
 
 def _always() -> bool:
-    """Tell that whatever has come ends a wait."""
+    """Return True: whatever has come ends a wait."""
     return True

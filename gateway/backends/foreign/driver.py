@@ -1,4 +1,4 @@
-"""The interface of a driver: how one kind of server is asked, read, and looked after.
+"""The interface of a driver: how one kind of server is asked, how its replies are read, and how it is checked.
 
 A driver holds no connection and no state of a request but its `Reader`. It knows nothing of tenants, usage or limits.
 """
@@ -37,7 +37,7 @@ class ReplicaName(msgspec.Struct, frozen=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """The facts about a server by its last answer."""
+    """The facts about a server from its last answer to a health check."""
 
     served_model: str = ""
     """The name by which requests ask for the model."""
@@ -50,7 +50,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     inputs: frozenset[str] = frozenset()
     """The names of the inputs that its model takes, where models differ in that."""
     places: tuple[str, ...] = ()
-    """The adapters by their number at the server, where requests name them so: the digest of each, "" for another."""
+    """The digests of the adapters by their numbers at the server, "" for an unknown one, where requests use numbers."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -99,8 +99,7 @@ class AdapterWay(Protocol):
     way was not tried with the server's version."""
 
     missing: re.Pattern[str] | None
-    """The errors by which the server says that it does not have an adapter, where the status does not say so; None:
-    status 404 does."""
+    """A pattern for the errors that say that the server does not have an adapter; None: status 404 says it."""
 
     async def load(self, server: Server, digest: str, within_s: float) -> None:
         """Load an adapter; one that is loaded already stays.
@@ -132,18 +131,18 @@ Framing = Literal["events", "lines"]
 
 
 class Driver(Protocol):
-    """The way in which one kind of server is asked and read."""
+    """The interface to one kind of server: its requests, its replies and its health."""
 
     takes_ids: bool
     """True where requests of this pool hold token ids, and replies too; else both are text."""
 
     @property
     def tested(self) -> VersionRange | None:
-        """The versions of the server with which the driver was tried; None if the server's kind has no versions."""
+        """The versions of the server with which the driver was tested; None if the server's kind has no versions."""
 
     @property
     def generic(self) -> Driver | None:
-        """The driver of servers of other versions; None where this driver is for them as well."""
+        """The driver for servers of other versions; None where this driver serves them as well."""
 
     @property
     def separates_caches(self) -> bool:
@@ -179,7 +178,7 @@ class Driver(Protocol):
 
 
 Content = Callable[[str], AbstractContextManager[Path]]
-"""Returns the folder of an adapter's content by the content's digest, as `AdapterStore.reading`.
+"""A function that returns the folder of an adapter's content by its digest, as `AdapterStore.reading`.
 
 Raises AdapterRejected, StoreFailure or OSError: when the store does not have it, or cannot be read.
 """

@@ -19,7 +19,7 @@ MAX_SHOWN_CHARS = 400
 """Characters of an error that the log shows."""
 
 ECHO_CHARS = 32
-"""The least number of characters in a row, in common between an error and the request, that count as the request's."""
+"""The least length, in characters, of a text common to an error and the request that is left out as the request's."""
 
 ECHO_STEP = 8
 """Characters between two places of an error that are searched for in the request."""
@@ -31,7 +31,7 @@ ECHO = "[of the request]"
 
 
 NO_ERROR = msgspec.Raw(b"null")
-"""The field `error` of an event without one."""
+"""The value of the field `error` in an event without an error."""
 
 
 class _ErrorBody(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ _decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
 async def read_refusal(connection: Connection, until_s: float) -> ServerRefused:
-    """Return a response other than 200 as an error: its status, its known code, its text, and when to come again."""
+    """Read a response other than 200 as an error: its status, its known code, its text, and when to retry."""
     try:
         body = await read_at_most(connection, MAX_ERROR_BYTES, until_s)
     except ServerGone:

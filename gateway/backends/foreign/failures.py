@@ -1,4 +1,4 @@
-"""The failures of a server of another maker, as the errors that clients get: without its words or its address."""
+"""Turns failures of a server of another maker into the errors that clients get, without its words or its address."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ RETRY_AFTER_S = 1.0
 MAX_RETRY_AFTER_S = 60.0
 
 _FULL = frozenset({408, 409, 425, 429, 503, 529})
-"""Statuses of a server that has no room now."""
+"""HTTP statuses of a server that has no room now."""
 
 _CLIENTS = frozenset({400, 413, 422})
-"""Statuses of a request that the server will not run, however often it is sent."""
+"""HTTP statuses of a request that the server refuses, however often it is sent."""
 
 
 def not_ready(reason: str, code: str = ENGINE_UNAVAILABLE) -> Overloaded:

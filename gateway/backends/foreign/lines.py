@@ -1,4 +1,4 @@
-"""Lines of JSON out of bytes as they come, bounded, for servers without server-sent events.
+"""Splits bytes into lines of JSON as they arrive, within bounds, for servers without server-sent events.
 
 Knows nothing of what the lines say.
 """

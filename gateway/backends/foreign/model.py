@@ -17,11 +17,10 @@ from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.tool import Tool
 
 MESSAGE_TOKENS = 16
-"""Tokens that a chat template puts around one message, at most."""
+"""The most tokens that a chat template puts around one message."""
 
 LONGEST_TOKEN_BYTES = 32
-"""Bytes of a token of which a prompt may consist: a prompt with more bytes than the context times this number is
-refused."""
+"""The assumed bytes of the longest token: a prompt of more bytes than the context times this number is refused."""
 
 
 class OpaqueModel:

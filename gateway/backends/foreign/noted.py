@@ -1,6 +1,6 @@
-"""The counts of the requests at one server, noted before anybody reads what came: one record for all that came at once.
+"""Collects the counts of one server's requests, so that all that came at once are recorded together.
 
-Knows neither how replies are read nor where counts are kept.
+A count is recorded before anybody reads what came. Knows neither how replies are read nor where counts are kept.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from gateway.backends.usage import UsageSink
 
 
 class NotedCounts:
-    """The attempts whose new counts are not noted yet."""
+    """The attempts whose new counts have not been recorded yet."""
 
     def __init__(self, sink: UsageSink) -> None:
         self._sink = sink
         self._attempts: dict[Attempt, None] = {}
 
     def add(self, attempt: Attempt) -> None:
-        """Have the counts of an attempt noted by the next `note`."""
+        """Have the counts of an attempt recorded by the next `note`."""
         self._attempts[attempt] = None
 
     def note(self) -> None:
-        """Note the counts of all attempts of which something came. To be called before any of it is read."""
+        """Record the new counts of all attempts. To be called before any of what came is read."""
         if self._attempts:
             counts = [attempt.so_far for attempt in self._attempts]
             self._attempts.clear()

@@ -1,4 +1,4 @@
-"""The keys of projects at one server: found for each request, and left alone for a while where the server refuses one.
+"""The keys of projects at one server: found for each request, and not used for a while where the server refuses one.
 
 Each key has a breaker of its own, so that a provider is not asked again and again with a key that it does not take.
 """
@@ -20,11 +20,11 @@ OwnKey = Callable[[str], Awaitable[ProviderKey | None]]
 cannot be found out."""
 
 MAX_REFUSED = 1_000
-"""Projects whose refused keys are remembered; the one that was refused longest ago is asked anew."""
+"""The most projects whose refused keys are remembered; beyond that the oldest is forgotten."""
 
 
 async def nobodys(project_id: str) -> ProviderKey | None:
-    """Return no key: no project brings one."""
+    """Return None: no project brings a key."""
     return None
 
 

@@ -37,7 +37,7 @@ class Part(msgspec.Struct):
 
 
 class ReportedUsage(msgspec.Struct, frozen=True):
-    """The usage of the whole request so far, as the server counts it."""
+    """The usage of the whole request so far, as the server reports it."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -72,11 +72,11 @@ def not_listed(wanted: str, listed: Sequence[str]) -> BadReply:
 
 
 class AnotherModel(BadReply):
-    """The error for a reply of another model than the requested one, such as the base in place of an adapter."""
+    """The error for a reply from another model than the requested one, such as the base in place of an adapter."""
 
 
 class ReplyRefused(Exception):
-    """The error for a reply that nobody may get, such as a filtered one, from a server that is well.
+    """The error for a reply that must not reach its client, such as a filtered one, from a healthy server.
 
     The error says nothing about the server, and another server would most likely reply the same. The message is for
     operators alone.

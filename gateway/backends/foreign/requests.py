@@ -36,7 +36,7 @@ from gateway.domain.pools.provider_key import ProviderKey
 from gateway.domain.routing.breaker import Admitted
 
 OF_KEYS = frozenset({401, 402, 403})
-"""Statuses by which a server refuses the key of a request, or says that nobody pays for it."""
+"""HTTP statuses by which a server refuses the key of a request, or says that nobody pays for it."""
 
 WINDOW_WAIT_S = 2.0
 """Seconds for which a request waits until fewer than `max_in_flight` are open at the server."""
@@ -108,8 +108,8 @@ class ForeignRequests:
         """Yield an item for the new parts of the reply, as `shown` makes it, then the item that ends the reply.
 
         The parts are those that came since the last item. The reply's usage is recorded before the last item. Closing
-        the generator cuts the connection off; tokens used by then are recorded all the same.
-        driver: the way in which the server is asked and read.
+        the generator cuts the connection off; tokens used by then are recorded all the same. driver: the way in which
+        the server is asked and read.
         Raises as `Backend.generate`.
         Raises ReadTooSlowly: when more waited for the reader than may wait.
         """
@@ -151,9 +151,7 @@ class ForeignRequests:
 
     @contextmanager
     def _judged(self, stream: ReplyStream, admitted: Admitted, own: KeyInUse | None) -> Iterator[None]:
-        """Give a context in which a reply is read.
-
-        Afterwards, record the usage, judge the server, and give the place back.
+        """Yield to the code that reads a reply; then record the usage, judge the server, and give the place back.
 
         Raises as `items`.
         """
@@ -257,7 +255,10 @@ class ForeignRequests:
         return await stream.take()
 
     async def _take_place(self) -> tuple[ServerInfo, Admitted]:
-        """Take a place in the window. Raises Unanswered: when the server is not ready, or has no place in time."""
+        """Take a place in the server's window.
+
+        Raises Unanswered: when the server is not ready, or has no place in time.
+        """
         self._condition.check()
         try:
             await self.window.take(WINDOW_WAIT_S)
@@ -299,7 +300,7 @@ class ForeignRequests:
         return _unanswered(attempt, failed())
 
     def _of_key(self, stream: ReplyStream) -> GatewayError:
-        """Return the error of a request whose key the server refuses."""
+        """Return the error for a request whose key the server refuses."""
         if stream.key is not None:
             return ProviderKeyRefused(self._name.pool, stream.key.hint)
         return failed() if self._server.key else ProviderKeyMissing(self._name.pool)

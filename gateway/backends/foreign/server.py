@@ -25,8 +25,10 @@ END_WITHIN_S = 1.0
 """The most seconds from the last event to the response's end, so that the connection is used again."""
 
 LOST_WITHIN_S = 1.0
-"""The most seconds between sending a request over an idle connection and its loss for the request to be sent again.
-Later, the server may have begun to work on it."""
+"""The most seconds within which a request over an idle connection may be lost and sent again.
+
+Later, the server may have begun to work on it.
+"""
 
 MAX_REPLY_BYTES = 1 << 20
 """Bytes of a whole reply that is no stream."""
@@ -50,7 +52,7 @@ class Proof(msgspec.Struct, frozen=True):
     path: str
     """The path of the question."""
     of: Hashable
-    """The value that the answer has to have."""
+    """The value that a good answer has."""
     read: Callable[[bytes], Hashable]
     """Returns the value of an answer's body. Raises BadReply: when the body is no answer."""
 
@@ -120,13 +122,11 @@ class Server:
     ) -> Connection:
         """Send a request, and return the connection once the head of its response is there; `give` takes it back.
 
-        until_s: the time, by the loop's clock, until which the head has to be there.
-        sent: called with each connection over which the request is sent, before the head is there; there are two where
-        the first had been closed while it was idle.
-        trace: the header `traceparent`; "" sends none.
-        is_traced_outside: True if servers get the header whose addresses the internet reaches.
-        proof: asked over a connection that was not proved yet.
-        key: sent in place of the key that the server usually gets.
+        until_s: the time, by the loop's clock, until which the head has to be there. sent: called with each connection
+        over which the request is sent, before the head is there; there are two where the first had been closed while it
+        was idle. trace: the header `traceparent`; "" sends none. is_traced_outside: True if servers get the header
+        whose addresses the internet reaches. proof: asked over a connection that was not proved yet. key: sent in place
+        of the key that the server usually gets.
         Raises ServerGone: when the server cannot be reached, or does not answer in time.
         Raises ServerChanged: when a proof fails.
         """
@@ -196,7 +196,7 @@ class Server:
             raise ServerGone("nothing came in time") from None
 
     def give(self, connection: Connection, *, has_ended: bool = False) -> None:
-        """Keep a connection for the next request, where its response was read whole; else close it.
+        """Take a connection back for the next request, if its response was read whole; else close it.
 
         has_ended: True if the rest of the response holds nothing, and comes in a moment.
         """
@@ -231,7 +231,7 @@ class Server:
         self.give(connection)
 
     def _take_idle(self, proof: Proof | None) -> Connection | None:
-        """Return the connection that was used last and is still open; with a proof, of those that have it."""
+        """Take the idle connection that was used last and is still open; with a proof, one that has this proof."""
         for connection in reversed([each for each in self._idle if proof is None or each.proved == proof.of]):
             self._idle.remove(connection)
             if connection.is_open:

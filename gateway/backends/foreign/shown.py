@@ -1,4 +1,4 @@
-"""The parts of a server's reply as readers get them: pieces of text, or the token ids that text is made of.
+"""Turns the parts of a server's reply into what readers get: pieces of text, or token ids that become text later.
 
 Text is held back and cut where a stop string may begin.
 """
@@ -17,7 +17,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Shown(Protocol[T_co]):
-    """The form in which one reply is read."""
+    """The form in which a reply is given to its reader."""
 
     def parts(self, attempt: Attempt, parts: list[Part]) -> T_co | None:
         """Return an item for the client from parts of the reply; None if they show nothing yet."""
@@ -27,7 +27,7 @@ class Shown(Protocol[T_co]):
 
 
 class ShownIds:
-    """A reply of token ids, as deltas of our own engine have them."""
+    """A reply of token ids, given as deltas like those of our own engine."""
 
     def __init__(self, request_id: str) -> None:
         self._request_id = request_id
@@ -52,7 +52,7 @@ class ShownIds:
 
 
 class ShownText:
-    """A reply of text. Texts of one choice that came at once are one piece."""
+    """A reply of text, given as pieces; texts of one choice that came at once are one piece."""
 
     def __init__(self, generation: Generation) -> None:
         self._choices = [_Choice(index, generation.stop) for index in range(generation.request.n)]

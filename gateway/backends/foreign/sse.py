@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MAX_EVENT_BYTES = 1 << 20
-"""Bytes of one event."""
+"""The most bytes of one event."""
 
 
 class EventTooLarge(ValueError):
@@ -54,7 +54,7 @@ class EventReader:
         return found
 
     def finish(self) -> list[bytes]:
-        """Return the event that the end of the stream completes, if there is one."""
+        """Return the last event if the end of the stream completes one; else an empty list."""
         return self.push(b"\n\n") if self._rest or self._data else []
 
 

@@ -24,25 +24,25 @@ from gateway.domain.pools.provider_key import ProviderKey
 from gateway.domain.routing.foreign_usage import MAX_TOKEN_BYTES
 
 ERROR_WITHIN_S = 5.0
-"""Longest time of a whole error."""
+"""The most seconds for reading a whole error."""
 
 SPARE_EVENTS = 1024
-"""Events of a reply beside four for each token that was asked for."""
+"""The events that a reply may have beyond four for each requested token."""
 
 EVENT_BYTES, REPEATED_BYTES = 4096, 32
 """Bytes of one event on average, and for each token that was asked for: SGLang repeats the reply in each event."""
 
 FIELD_BYTES = 64
-"""Bytes of an event beside its data, such as its name and id."""
+"""The bytes that an event may have beside its data, such as its name and id."""
 
 MAX_SKIPPED_BYTES = 4 << 20
-"""Bytes of a reply that belong to no complete event, such as comments."""
+"""The most bytes of a reply that belong to no complete event, such as comments."""
 
 SPARE_LINES, EVENT_LINES = 1 << 16, 8
 """Line ends of a reply, and those of each event beside them: a line takes time, however short it is."""
 
 SPARE_BYTES = 4096
-"""Bytes of text of a reply beside MAX_TOKEN_BYTES for each token that was asked for."""
+"""The bytes of text that a reply may have beyond MAX_TOKEN_BYTES for each requested token."""
 
 SPARE_TOKENS = 16
 """Token ids that a reply may have beyond those that were asked for."""
@@ -110,7 +110,7 @@ class ReplyStream:
         self._max_bytes = MAX_TOKEN_BYTES * max_tokens + SPARE_BYTES
 
     def cut(self) -> None:
-        """Cut the connection off: this gateway stops. `take` raises ServerGone."""
+        """Close the connection, since this gateway stops. `take` raises ServerGone then."""
         self.attempt.is_cut_off = True
         if self._connection is not None:
             self._connection.cut("this gateway stops")
@@ -168,7 +168,7 @@ class ReplyStream:
         self._connection = await self._asked(self._info, self._part_until_s)
 
     def _came(self) -> bool:
-        """Read the bytes that have come while the reader waits; tell whether the reader has to go on."""
+        """Read the bytes that arrived while the reader waits; tell whether the reader has to wake."""
         connection = self._connection
         if connection is None or not self._read(connection):
             return True
@@ -186,7 +186,7 @@ class ReplyStream:
         return True
 
     def _add(self, data: bytes) -> None:
-        """Read the events that became complete. data: b"" at the end of the reply."""
+        """Process the events that became complete. data: b"" at the end of the reply."""
         attempt, reader, now_s, had_begun = self.attempt, self._reader, self._now_s(), self.attempt.has_begun
         if now_s > self._part_until_s:  # such as by comments alone
             raise ServerGone("its next part does not come in time", has_begun=True)
@@ -224,7 +224,7 @@ class ReplyStream:
         self._noted.add(attempt)
 
     def _bound(self, num_bytes: int, found: list[bytes], num_lines: int) -> None:
-        """Count the bytes, events and lines of the reply.
+        """Count the bytes, events and lines of the reply against their bounds.
 
         Raises BadReply: when they are more than any reply to this request needs.
         """

@@ -133,7 +133,7 @@ class CallingChoice:
         self._has_calls = self._has_calls or bool(parsed.calls)
 
     def _release(self, text: str) -> list[Token]:
-        """Take and return the pending tokens that the text completes."""
+        """Take the pending tokens that the text completes, and return them."""
         self._num_shown_chars += len(text)
         count = sum(token.start < self._num_shown_chars for token in self._pending)
         released, self._pending = self._pending[:count], self._pending[count:]

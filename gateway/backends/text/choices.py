@@ -120,7 +120,7 @@ class Choice:
         return ids
 
     def _release(self, text: str) -> list[Token]:
-        """Take and return the pending tokens that the text completes and no stop string can still take away."""
+        """Take the pending tokens whose text is complete and that no stop string can still remove, and return them."""
         self._num_shown_chars += len(text)
         released = self._begun()
         del self._pending[: len(released)]

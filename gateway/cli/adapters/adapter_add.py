@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25
 UNTRIED = ("inspected", "probed")
-"""States of a version that no engine has judged."""
+"""States of a version that no engine has tried."""
 
 OUTCOME_S = 60
 """Seconds to wait for an engine to try the new version, unless a flag sets another time."""

@@ -1,4 +1,4 @@
-"""An adapter from this machine to the server: in one request, or in pieces that go on where a connection broke.
+"""Sends an adapter from this machine to the server: in one request, or in pieces that resume after a broken connection.
 
 Knows nothing of the files' contents, but that PEFT writes two of them.
 """
@@ -32,19 +32,18 @@ MAX_WHOLE_BYTES = 16 << 20
 
 PIECE_BYTES = 8 << 20
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before each attempt to go on after a connection broke, until one gets on."""
+"""Seconds before each attempt to resume after a connection broke, until an attempt sends more bytes."""
 
 PAUSED = "adapter_uploads_paused"
 MAX_PAUSED_S = 600.0
 """Seconds to wait, in all, for a tenant whose adapters were refused: the longest pause, and one more."""
 
 TRANSIENT = frozenset({"wrong_offset", "import_busy"})
-"""Refusals of a piece after which the next attempt may succeed: the server has not noticed yet that a connection broke.
-"""
+"""Error codes of a piece after which the next attempt may succeed: the server has not noticed the broken connection."""
 
 
 def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict[str, Any]:
-    """Return the answer of `ask` once the tenant may add adapters; `progress` shows each wait.
+    """Call `ask` until the tenant's pause for adapters is over; return its answer. `progress` shows each wait.
 
     Raises as `ask`.
     """

@@ -1,1 +1,1 @@
-"""Files and batches, with a key of a project."""
+"""Commands about files and batches, with a key of a project."""

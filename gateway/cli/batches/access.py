@@ -1,4 +1,4 @@
-"""The flags by which commands find a server and a project's key."""
+"""The flags by which commands that take a project's key find the server and the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings of commands about tenants that Stripe does not know."""
+"""Warns of tenants that Stripe does not know."""
 
 from __future__ import annotations
 

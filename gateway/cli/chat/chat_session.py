@@ -22,7 +22,7 @@ Ctrl-C ends an answer."""
 DIM, BOLD, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-"""Characters that a terminal would obey rather than show."""
+"""Control characters, which a terminal would act on."""
 
 
 class Screen:
@@ -63,7 +63,7 @@ class Screen:
 
 
 class Session:
-    """A session of questions and answers. One is run once.
+    """A session of questions and answers, to be run once.
 
     read: returns a line for a prompt; EOFError ends the session.
     """

@@ -15,11 +15,11 @@ class Conversation(msgspec.Struct):
     """The base model of the model."""
     system: str | None = None
     options: dict[str, Any] = {}
-    """Fields of every request, by their names there."""
+    """Further fields of every request, by the names of the API."""
     messages: list[dict[str, str]] = []
 
     def asking(self, question: str) -> dict[str, Any]:
-        """Return the body of a request that asks this question next."""
+        """Return the body of a request that asks this question next in the conversation."""
         before = [{"role": "system", "content": self.system}] if self.system else []
         messages = [*before, *self.messages, {"role": "user", "content": question}]
         return {"model": self.model, "messages": messages, **self.options}

@@ -1,1 +1,1 @@
-"""Experiments from the command line."""
+"""Commands about experiments."""

@@ -21,16 +21,18 @@ if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
 LIKED = (0.2, 0.8)
-"""The part of the replies that made-up users of the control, and of other arms, like: far enough apart for
-`NUM_REQUESTS` units to prove it."""
+"""The share of replies that made-up users of the control, and of other arms, like.
+
+They are far enough apart for `NUM_REQUESTS` units to prove the difference.
+"""
 NUM_REQUESTS = 100
 PARALLEL = 8
-"""Requests at a time, which the engine computes together."""
+"""The number of requests that are under way at a time, which the engine computes together."""
 METRIC = "thumbs_up"
 MAX_TOKENS = 4
 VOTES_AT_ONCE = 20
 VOTE_EVERY_S = 2.0
-"""Seconds that a vote waits for others at most: it has to come within its unit's outcome window."""
+"""The most seconds that a vote waits to be sent with others: it has to come within its unit's outcome window."""
 CLOSED_AFTER_S = 15
 """Seconds from the end of a unit's outcome window until its outcomes are in results, which wait for late usage."""
 PROGRESS_EVERY = 20
@@ -99,7 +101,7 @@ def _traffic(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _send(client: InferenceClient, found: dict[str, Any], arguments: argparse.Namespace) -> int:
-    """Send requests, some at a time, and votes about their replies in lists; return how many votes are good.
+    """Send requests, some at a time, and votes about their replies in lists; return the number of good votes.
 
     found: the experiment.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PARTS = 10_000
 UNTIL = {"paused": "it is started again", "stopped": "you `decide` for an arm"}
-"""For each state in which no unit is given an arm, the words for its end."""
+"""Words for how a state ends in which no unit is given an arm, by state."""
 
 
 def register(verbs: Verbs) -> None:

@@ -185,7 +185,7 @@ def _comparison(each: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _effect(each: dict[str, Any]) -> tuple[str, str]:
-    """Return an effect and its interval, as parts of the control's mean where that is told from 0."""
+    """Return an effect and its interval in words, as parts of the control's mean where that is known not to be 0."""
     relative = each["relative_interval"]
     if relative is not None and relative["low"] is not None and relative["high"] is not None:
         effect = "" if each["relative_effect"] is None else percent_text(each["relative_effect"], is_signed=True)

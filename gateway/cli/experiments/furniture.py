@@ -1,4 +1,4 @@
-"""`lorikeet experiment metric`, `layer` and `holdout`: the objects that experiments of a tenant refer to."""
+"""`lorikeet experiment metric`, `layer` and `holdout`: the objects to which experiments of a tenant refer."""
 
 from __future__ import annotations
 

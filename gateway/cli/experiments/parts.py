@@ -38,7 +38,7 @@ def percent(text: str) -> float:
 
 
 def part(text: str) -> int:
-    """Return a percentage above 0 as the 10,000ths that are kept of it.
+    """Return a percentage above 0 in 10,000ths.
 
     Raises ArgumentTypeError: for what is no percentage, and for one of more than two decimals.
     """

@@ -24,7 +24,7 @@ next request waits until a replica has started.
 
 
 def add_autoscale(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Add the arguments of `lorikeet pool autoscale` to the parser."""
     parser.add_argument("--min", type=int, metavar="N", help="the fewest replicas that run (default: 1)")
     parser.add_argument("--max", type=int, metavar="N", help="the most replicas that run")
     parser.add_argument(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
-    """Add the verbs."""
+    """Add `lorikeet host` and `lorikeet join` to the command line."""
     actions = add_group(
         verbs, "host", "Manage hosts: the machines on which agents start engines, and gateways reach them."
     )

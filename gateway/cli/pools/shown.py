@@ -1,4 +1,4 @@
-"""Pools, replicas and hosts as tables."""
+"""Prints pools, replicas and hosts as tables."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ TIMEOUT_S = 1800
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of waiting."""
+    """Add the flags `--wait` and its like to the parser."""
     parser.add_argument(
         "--wait", action="store_true", help="show progress until the pool is as wanted, or the change has failed"
     )
@@ -37,7 +37,8 @@ def settle(
     """Print the outcome of a change: at once, or with --wait once it has ended. Returns the exit code.
 
     replaced: the id of a replica that has to be gone first.
-    Raises CommandFailed: when the change failed, or its WaitingEnded when Ctrl-C is pressed.
+    Raises CommandFailed: when the change failed.
+    Raises WaitingEnded: when Ctrl-C is pressed.
     """
     if not arguments.wait:
         return print_result(arguments, pool, text)
@@ -60,7 +61,7 @@ def settle(
 def _watch(
     client: AdminClient, pool: dict[str, Any], progress: Progress, timeout_s: int, replaced: str
 ) -> dict[str, Any]:
-    """Watch a pool until it is as wanted or timeout_s is over, and return it as it is then.
+    """Watch a pool until its change has ended or timeout_s is over, and return the pool.
 
     Raises CommandFailed: when the pool cannot become as wanted.
     """
@@ -80,7 +81,7 @@ def _watch(
 
 
 def _check(pool: dict[str, Any], wanted: int) -> None:
-    """Check that a pool can still become as wanted.
+    """Check that the change of a pool can still succeed.
 
     Raises CommandFailed: when it cannot.
     """

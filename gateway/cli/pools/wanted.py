@@ -77,7 +77,7 @@ def add_access(parser: argparse.ArgumentParser) -> None:
 
 
 def read_model(text: str) -> str:
-    """Return the model as the hosts understand it: a path of this folder becomes an absolute one."""
+    """Return the model as hosts find it: a relative path becomes an absolute one."""
     if text.startswith(("./", "../", "~")) or (text.endswith(".gguf") and Path(text).exists()):
         return str(Path(text).expanduser().absolute())
     return text
@@ -101,7 +101,7 @@ def changed_settings(present: dict[str, str], arguments: argparse.Namespace) -> 
 
 
 def read_access(client: AdminClient, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the part of a body that says who may use the pool; empty where nothing is said about that."""
+    """Return the fields of a body that say who may use the pool; {} where the flags say nothing about that."""
     if arguments.all_tenants:
         return {"access": "all"}
     if arguments.tenant:

@@ -1,1 +1,1 @@
-"""Texts ranked for a query, and as vectors, with a key of a project."""
+"""Commands that rank texts for a query, or turn them into vectors, with a key of a project."""

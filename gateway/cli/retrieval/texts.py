@@ -1,4 +1,4 @@
-"""The texts that a command is given: as arguments, and as lines of a file or of standard input."""
+"""Reads the texts that a command is given: as arguments, and as lines of a file or of standard input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from gateway.cli.errors import CommandFailed, WrongUsage
 
 MOST_BYTES = 64 << 20
-"""The most that is read of a file: more than any request may have."""
+"""The most bytes that are read of a file: more than any request may have."""
 
 
 def add_texts(parser: argparse.ArgumentParser, name: str, what: str) -> None:

@@ -94,12 +94,12 @@ def _state(target: Mapping[str, Any]) -> str:
 
 
 def _money(nanos: int) -> str:
-    """Return the price of a million tokens, in the currency of the price book."""
+    """Return the price of a million tokens in words, in the currency of the price book."""
     return f"{nanos / NANOS:.4f}".rstrip("0").rstrip(".")
 
 
 def _also(step: Mapping[str, Any]) -> str:
-    """Return words on what a step does besides trying its target."""
+    """Return in words what a step does besides trying its target."""
     plan = []
     if step["wait_ms"]:
         plan.append(f"after {step['wait_ms']} ms")

@@ -29,7 +29,7 @@ MAX_GATEWAYS = 64
 
 
 def register(verbs: Verbs) -> None:
-    """Add the verbs of this module to the command line."""
+    """Add the commands that run or prepare a part of the server, and `lorikeet settings`, to the command line."""
     serve = add_command(
         verbs,
         "serve",

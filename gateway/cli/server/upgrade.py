@@ -26,7 +26,7 @@ HOW = {
     "agents": "replace, letting their engines run",
     "engines": "lorikeet replica restart ID --wait, one after the other",
 }
-"""The way to take each step, in the order of the steps."""
+"""Instructions for each step of an upgrade, in the order of the steps."""
 
 
 def register(verbs: Verbs) -> None:

@@ -1,1 +1,1 @@
-"""Stored responses and conversations, with a key of a project."""
+"""Commands about stored responses and conversations, with a key of a project."""

@@ -25,11 +25,10 @@ ImportState = Literal["receiving", "fetching", "uploaded", "done", "rejected", "
 AT_WORK: tuple[ImportState, ...] = ("receiving", "fetching", "uploaded")
 
 MAX_FETCHED = 2
-"""The most imports of one project that are fetched at a time, about: one project's slow sources must not hold up other
-projects."""
+"""The most imports of one project that are fetched at a time, roughly: slow sources must not hold up others."""
 
 MAX_CLAIMS = 3
-"""The most gateways that may begin to fetch one content: if all of them died, the content may be the reason."""
+"""The most times that the fetch of an import may be begun: if all the gateways died, the content may be the reason."""
 
 
 class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +176,10 @@ _TOUCH = """
 async def touch_import(
     conn: Connection, import_id: str, *, received_bytes: int | None = None, size_bytes: int | None = None
 ) -> bool:
-    """Give a sign of life of an import, with the bytes received by now. Return False where it is over, so stop."""
+    """Record that an import is still worked on, and its bytes received by now.
+
+    Return False where the import is over.
+    """
     return await conn.execute(_TOUCH, import_id, received_bytes, size_bytes) != "UPDATE 0"
 
 

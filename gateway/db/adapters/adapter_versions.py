@@ -44,8 +44,7 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     source: str
     promote: bool
-    """True if the version was ever to become current once it is ready; a later wish for another version may have
-    overtaken that."""
+    """True if the version was ever to become current once it is ready; a later order may have replaced that."""
     current: bool
     report: dict[str, Any] | None
     """The findings of the inspection, as a JSON object."""
@@ -67,7 +66,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class PutVersion(msgspec.Struct, frozen=True):
-    """The result of putting a version."""
+    """The result of making content a version of an adapter."""
 
     adapter_id: str
     version: int
@@ -143,8 +142,8 @@ async def put_version(
     """Make this content a version of the adapter `name`, new or not, in the caller's transaction.
 
     Content that is a version already, ready or to be probed, gets no second number; promoted, it becomes current (once
-    it is ready). claimed: the caller will probe a new one.
-    base_digest: the base that the content was inspected for; it is registered (`bases`).
+    it is ready). claimed: the caller will probe a new one. base_digest: the base that the content was inspected for; it
+    is registered (`bases`).
     Raises OtherBase: when the adapter of this name is for another base.
     """
     adapter, is_new_adapter = await ensure_adapter(conn, project_id, name, base_digest)
@@ -166,7 +165,10 @@ async def put_version(
 
 
 async def record_promotion(conn: Connection, adapter_id: str, version: int, promotion: int) -> None:
-    """Record that a version becomes current once it is ready, or now. promotion: a number of `next_promotion`."""
+    """Record the order that a version become current once it is ready, or now.
+
+    promotion: a number of `next_promotion`.
+    """
     await conn.execute(_RECORD_PROMOTION, adapter_id, version, promotion)
 
 
@@ -223,7 +225,7 @@ _MOVE = """
 async def move_version(
     conn: Connection, adapter_id: str, version: int, before: VersionState, after: VersionState
 ) -> bool:
-    """Move a version from one state to the next; return False if it is not in the first state."""
+    """Change a version's state from one to another; return False if it is not in the first state."""
     return await conn.execute(_MOVE, adapter_id, version, before, after) != "UPDATE 0"
 
 

@@ -126,7 +126,7 @@ _EXISTED_IN = """
 async def adapter_existed_in(
     conn: Connection, organization_id: str, project_ids: list[str] | None, adapter_id: str
 ) -> bool:
-    """Tell whether one of these projects has, or had, an adapter of this id."""
+    """Tell whether one of these projects has, or ever had, an adapter of this id."""
     return bool(await conn.fetchval(_EXISTED_IN, organization_id, project_ids, adapter_id))
 
 
@@ -135,7 +135,7 @@ _EXISTED = "SELECT EXISTS (SELECT FROM adapters WHERE project_id = $1 AND id = $
 
 
 async def adapter_existed(conn: Connection, project_id: str, adapter_id: str) -> bool:
-    """Tell whether the project has, or had, an adapter of this id."""
+    """Tell whether the project has, or ever had, an adapter of this id."""
     return bool(await conn.fetchval(_EXISTED, project_id, adapter_id))
 
 
@@ -170,12 +170,12 @@ _PROMOTE = """
 
 
 async def next_promotion(conn: Connection, adapter_id: str) -> int:
-    """Return the number of a new wish that a version become current. The caller has locked the adapter."""
+    """Return the number of a new order that a version become current. The caller has locked the adapter."""
     return int(await conn.fetchval(_RECORD_PROMOTION, adapter_id))
 
 
 async def promote(conn: Connection, adapter_id: str, version: int, promotion: int) -> bool:
-    """Make a ready version the current one, unless the current version was asked for later."""
+    """Make a ready version the current one, unless a later order has made another one current."""
     return await conn.execute(_PROMOTE, adapter_id, version, promotion) != "UPDATE 0"
 
 
@@ -186,7 +186,7 @@ _CONFIRM = """
 
 
 async def confirm_current(conn: Connection, adapter_id: str) -> None:
-    """Let the current version stay current, whatever was wished before and is not ready yet."""
+    """Keep the current version, and cancel all earlier orders for versions that are not ready."""
     await conn.execute(_CONFIRM, adapter_id)
 
 

@@ -51,7 +51,7 @@ _REFERENCES = """
 
 
 async def references(conn: Connection, organization_id: str) -> list[Reference]:
-    """Return everything that the organization needs the store for."""
+    """Return all versions of the organization's adapters that need their content in the store."""
     return [Reference(**row) for row in await conn.fetch(_REFERENCES, organization_id)]
 
 
@@ -60,7 +60,7 @@ _STORE_LOCK_KEY = 0x61646170746572  # "adapter"
 
 @asynccontextmanager
 async def store_shared(conn: Connection) -> AsyncIterator[None]:
-    """Give a transaction during which no content leaves the store, so that what is put there can be referred to."""
+    """Run a transaction during which no content leaves the store, so that what is put there can be referred to."""
     async with conn.transaction():
         await conn.execute("SELECT pg_advisory_xact_lock_shared($1)", _STORE_LOCK_KEY)
         yield
@@ -68,7 +68,7 @@ async def store_shared(conn: Connection) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def store_exclusive(conn: Connection) -> AsyncIterator[None]:
-    """Give a transaction during which nobody else puts content into the store or takes it out."""
+    """Run a transaction during which nobody else puts content into the store or takes it out."""
     async with conn.transaction():
         await conn.execute("SELECT pg_advisory_xact_lock($1)", _STORE_LOCK_KEY)
         yield

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_PROBES = 10
-"""The most times that a probe may begin and come to no end: an adapter that takes engines or gateways down with it is
-refused."""
+"""The most probes of a version that may begin and not finish, after which it is refused: it may kill engines."""
 
 
 class ToProbe(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +41,7 @@ class Ready(msgspec.Struct, frozen=True):
     promoted: bool
     """True if the version became the current one."""
     before: int | None
-    """The version that was current before, where it became current itself."""
+    """The version that was current before this one replaced it; None where it did not."""
 
 
 # A transaction that claims holds no other lock, and waits for none.
@@ -96,7 +95,7 @@ _TOUCH = """
 
 
 async def touch_claim(conn: Connection, adapter_id: str, version: int) -> None:
-    """Give a sign of life of a claimed probe. The caller does so every few seconds."""
+    """Record that a claimed probe still runs. The caller does so every few seconds."""
     await conn.execute(_TOUCH, adapter_id, version)
 
 

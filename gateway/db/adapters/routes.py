@@ -77,12 +77,12 @@ class NamedTarget(msgspec.Struct, frozen=True):
 
     name: str
     created_at: datetime.datetime
-    """When the name was made."""
+    """The time when the name was made."""
     treatment: str | None
     """The changes to requests by the name, beside the model, as JSON (`treatment.Treatment`)."""
     version: RouteRow | None = None
     pool: str | None = None
-    """The name of the pool; of a version, the one that is to serve it if it can, or None for any."""
+    """The name of the pool; for a version, the pool that is to serve it if it can, or None for any."""
     experiment_id: str | None = None
     policy: NamedPolicy | None = None
     is_shared: bool = False
@@ -131,13 +131,13 @@ _SHARED = """
 
 
 async def find_shared(conn: Connection, organization_id: str, project_id: str, name: str) -> NamedTarget | None:
-    """Return the organization's route of a name that the project has no name of its own like."""
+    """Return the organization's route of a name, unless the project has a name of its own like it."""
     row = await conn.fetchrow(_SHARED, organization_id, project_id, name)
     return None if row is None else _shared(row)
 
 
 async def list_shared(conn: Connection, organization_id: str, project_id: str) -> list[NamedTarget]:
-    """Return the organization's routes that the project has no name of its own like, the oldest first."""
+    """Return the organization's routes, the oldest first, without those whose name the project has itself."""
     return [_shared(row) for row in await conn.fetch(_SHARED, organization_id, project_id, None)]
 
 

@@ -52,7 +52,7 @@ _FINGERPRINT = "SELECT fingerprint FROM watched_adapters WHERE project_id = $1 A
 
 
 async def taken_fingerprint(conn: Connection, project_id: str, name: str) -> str | None:
-    """Return the fingerprint of the folder's content that was taken in last, None if nothing was."""
+    """Return the fingerprint of the folder's content that was last taken in; None if nothing was."""
     fingerprint: str | None = await conn.fetchval(_FINGERPRINT, project_id, name)
     return fingerprint
 

@@ -135,7 +135,7 @@ async def list_batches(conn: Connection, project_id: str, *, after: str | None, 
 
 
 LET_GO_SECONDS = 2.5
-"""The seconds after which a cancelled batch is taken from a gateway that has not let it go."""
+"""The seconds after which a cancelled batch is taken from a gateway that has not released it."""
 
 _CANCEL = """
     UPDATE batches SET status = 'cancelling', cancelling_at = now(),
@@ -146,7 +146,7 @@ _CANCEL = """
 
 
 async def cancel_batch(conn: Connection, project_id: str, batch_id: str) -> bool:
-    """Have a batch end as soon as possible; return False if it is ending or has ended.
+    """Cancel a batch, so that it ends as soon as possible; return False if it is ending or has ended.
 
     The gateway that works on it has LET_GO_SECONDS to store the results that it has, which are billed.
     """
@@ -162,7 +162,7 @@ _DROP_OF_PROJECT = "DELETE FROM batches WHERE project_id = $1"
 
 
 async def drop_old_batches(conn: Connection) -> int:
-    """Delete some that ended long ago; returns how many."""
+    """Delete some of the batches that ended long ago; return how many."""
     return len(await conn.fetch(_DROP_OLD, RETENTION_DAYS, DROP_AT_ONCE))
 
 

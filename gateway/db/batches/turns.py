@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 ASKS_SECONDS = 10.0
-"""Seconds for which a project counts as one that asks, from the last time that a gateway said so."""
+"""Seconds for which a project counts as asking, since a gateway last reported it so."""
 
 KEPT_SECONDS = 3600.0
-"""Seconds for which the row of a project is kept that asks no more."""
+"""Seconds after which the row of a project that no longer asks is deleted."""
 
 
 class Charged(NamedTuple):
@@ -72,5 +72,5 @@ _DROP_OLD = "DELETE FROM batch_turns WHERE asked_at < now() - $1 * interval '1 s
 
 
 async def drop_old_turns(conn: Connection) -> int:
-    """Delete the rows of projects that ask no more; return how many."""
+    """Delete the rows of projects that have not asked for KEPT_SECONDS; return how many."""
     return int((await conn.execute(_DROP_OLD, KEPT_SECONDS)).split()[-1])

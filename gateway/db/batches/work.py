@@ -22,7 +22,7 @@ CHECKED, RUN, ENDED = ("validating",), ("in_progress",), ("finalizing", "cancell
 """The statuses of batches whose file is to be checked, whose lines are to run, and whose files are to be written."""
 
 PACE_SECONDS = 60.0
-"""The seconds over which the pace of a batch is taken."""
+"""The seconds over which the pace of a batch is measured."""
 
 
 _OPEN_LINES = msgspec.json.Decoder(dict[str, int])
@@ -53,7 +53,7 @@ class LeasedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewLine(msgspec.Struct, frozen=True, array_like=True):
-    """A line of an input file that was found good."""
+    """A line of an input file that has passed the check."""
 
     number: int
     first_byte: int
@@ -154,7 +154,7 @@ _RECOUNT = """
 
 
 async def begin_anew(conn: Connection, batch: LeasedBatch) -> LeasedBatch:
-    """Have lines of a locked batch that were running wait again: the gateway that was at them has lost the lease.
+    """Mark lines of a locked batch as waiting again that ran in a gateway which has lost the lease.
 
     Return the batch with its open lines, counted anew where they do not agree with the batch's other counts.
     """
@@ -245,7 +245,7 @@ _LOCK = """
 
 
 async def lock_batch(conn: Connection, batch: LeasedBatch) -> str | None:
-    """Lock a batch until the transaction ends and return its status; None where it is lost."""
+    """Lock a batch until the transaction ends, and return its status; None where another gateway has the batch."""
     status: str | None = await conn.fetchval(_LOCK, batch.project_id, batch.id, batch.fence)
     return status
 
@@ -293,7 +293,7 @@ async def add_lines(conn: Connection, batch: LeasedBatch, lines: Sequence[NewLin
 
 
 async def begin_batch(conn: Connection, batch: LeasedBatch, num_total: int) -> bool:
-    """Have the lines of a locked batch run. Return False, and change nothing, where the database lost some of them."""
+    """Set a locked batch running. Return False, and change nothing, where the database lost some of its lines."""
     return bool(await conn.fetchval(_BEGIN, batch.project_id, batch.id, num_total))
 
 
@@ -317,7 +317,7 @@ async def metadata_of(conn: Connection, batch: LeasedBatch) -> tuple[str, bytes]
 # lines
 
 CLAIM_WINDOW = 1024
-"""The first waiting lines of a batch, among which a claim chooses."""
+"""The number of waiting lines, from the first one on, among which a claim chooses."""
 
 # Base models take turns, and lines of one adapter follow each other: the fewer adapters run at once, the faster.
 _CLAIM = """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Adjustment(msgspec.Struct, frozen=True):
-    """A cost without tokens."""
+    """A correction of what a tenant pays: a cost without tokens."""
 
     id: str
     project_id: str
@@ -152,7 +152,7 @@ async def adjusted_projects(conn: Connection, organization_id: str, period: date
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """The amount that a month owed a project."""
+    """An amount that a month owes a project."""
 
     project_id: str
     nanos: int

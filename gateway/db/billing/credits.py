@@ -50,7 +50,7 @@ async def grant_credit(
     reason: str,
     expires_at: datetime.datetime | None,
 ) -> Grant:
-    """Grant a credit to a project, in the caller's transaction, as every function that follows in this module."""
+    """Grant a credit to a project, in the caller's transaction."""
     grant_id = new_id("credit")
     await conn.execute(_GRANT, grant_id, organization_id, project_id, amount_nanos, reason, expires_at)
     await refresh_balances(conn, organization_id, project_id)
@@ -106,7 +106,7 @@ async def find_balance_limit(conn: Connection, organization_id: str, project_id:
 
 
 async def refresh_balances(conn: Connection, organization_id: str, project_id: str | None = None) -> None:
-    """Compute the balances of the organization's prepaid projects, or of one, and hold them to these."""
+    """Recompute the balances of the organization's prepaid projects, or of one, and set these as limits."""
     limit_ids = [row["id"] for row in await conn.fetch(_LOCK_LIMITS, organization_id, project_id)]
     if limit_ids:
         await conn.execute(_BEGIN_ANEW, limit_ids)
@@ -116,6 +116,8 @@ async def refresh_balances(conn: Connection, organization_id: str, project_id: s
 
 async def set_prepaid(conn: Connection, organization_id: str, project_id: str, prepaid: bool) -> bool:
     """Set whether a project pays in advance, and return whether that changed anything.
+
+    Runs in the caller's transaction.
 
     Raises one of `CONFLICTS`: when another transaction is in the way; try again.
     """

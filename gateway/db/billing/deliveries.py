@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 FIRST_DELAY = datetime.timedelta(seconds=30)
 LONGEST_DELAY = datetime.timedelta(hours=6)
 WATCHED_DAYS = 62
-"""A day is delivered again if its sums change within so many days after it, as a late journal or a correction does.
-Daily deliveries begin no earlier."""
+"""The days for which a delivered day is delivered again if its sums change, as by a late journal or a correction.
+
+Daily deliveries begin no earlier.
+"""
 
 _LOCK_KEY = 0x6C6F726964656C76  # "loridelv"
 _TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
@@ -30,12 +32,12 @@ _UNLOCK = "SELECT pg_advisory_unlock($1)"
 
 
 async def try_become_deliverer(conn: Connection) -> bool:
-    """Tell whether this session is the one that delivers, until `stop_delivering` or the end of the session."""
+    """Take the lock to deliver, and return whether this session has it, until `stop_delivering` or its own end."""
     return bool(await conn.fetchval(_TRY_LOCK, _LOCK_KEY))
 
 
 async def stop_delivering(conn: Connection) -> None:
-    """Let another session deliver.
+    """Release the lock to deliver.
 
     If the session cannot answer any more, it is ended, which gives the lock up as well.
     """
@@ -231,14 +233,14 @@ _FAILED = """
 
 
 async def note_delivered(conn: Connection, run: DueRun) -> None:
-    """Note that the export of a period was delivered."""
+    """Record that the export of a period was delivered."""
     await conn.execute(_DELIVERED, run.delivery.id, run.period, run.sums)
 
 
 async def note_failed(
     conn: Connection, run: DueRun, error: str, *, first_delay: datetime.timedelta = FIRST_DELAY
 ) -> None:
-    """Note a failed run.
+    """Record a failed attempt to deliver the export of a period.
 
     It is due again after a pause that doubles with each attempt, up to LONGEST_DELAY; it is never given up.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 ROWS_PER_BATCH = 250
-"""Rows that are read at once: few, since a gateway that exports serves requests in between."""
+"""The number of rows that are read at once: few, since a gateway that exports serves requests in between."""
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ _LEDGER_ROWS = """
 
 
 _IN_ORDER = "SET LOCAL enable_sort = off"
-"""Rows come out of the days' indexes one by one; a planner that counts only the whole would sort a month first."""
+"""A setting of the planner: rows are read from the days' indexes one by one, rather than sorted for the whole month."""
 
 _AS_TEXT = {"period": "month", "corrects_period": "corrects_month"}
 _row_values = itemgetter(*(_AS_TEXT.get(name, name) for name in LedgerRow.__struct_fields__))

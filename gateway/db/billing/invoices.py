@@ -1,4 +1,4 @@
-"""Invoices: a closed period's is issued once and never changes, an open one's is a draft from the present sums."""
+"""Invoices: that of a closed period is issued once and never changes; that of an open one is a draft."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ _BILLED = "SELECT DISTINCT project_id FROM period_sums WHERE organization_id = $
 
 
 async def billed_projects(conn: Connection, organization_id: str, start: datetime.date) -> list[str]:
-    """Return the projects that have something on their invoice of a month."""
+    """Return the ids of the projects that have something on their invoice of a month."""
     return [row["project_id"] for row in await conn.fetch(_BILLED, organization_id, start)]
 
 

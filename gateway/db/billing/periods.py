@@ -39,7 +39,7 @@ class PeriodRow(msgspec.Struct, frozen=True):
 
 
 class CannotClose(Exception):
-    """The month has to stay open for now; the message says why."""
+    """The error for a month that has to stay open for now; the message says why."""
 
 
 _LIST = """

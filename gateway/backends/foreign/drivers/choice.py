@@ -1,4 +1,4 @@
-"""The choice between a server's own driver and a generic one, which servers of untried versions get.
+"""Chooses between a server's own driver and a generic one, which servers of untested versions get.
 
 Asks the server for its version. Knows neither the server's condition nor its adapters.
 """
@@ -17,7 +17,7 @@ from gateway.backends.foreign.versions import version_of
 from gateway.backends.generation import Generation
 
 VERSION_EVERY_S = 60.0
-"""Seconds until a server that goes on answering is asked for its version again: another one may be at its address."""
+"""Seconds between two questions for the version of a server that goes on answering: it may have been replaced."""
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ class DriverChoice:
         self._due_s = 0.0
 
     async def check_version(self, server: Server, *, is_new: bool) -> None:
-        """Ask the server for its version, where that is due. is_new: whether it did not answer until now."""
+        """Ask the server for its version if that is due. is_new: True if it did not answer until now."""
         tested = self._own.tested
         if tested is None or not (is_new or time.monotonic() >= self._due_s):
             return

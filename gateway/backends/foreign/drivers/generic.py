@@ -26,7 +26,7 @@ def _nothing(generation: Generation) -> Mapping[str, Any]:
 
 
 def the_digest(info: ServerInfo, digest: str) -> str:
-    """Return the name of an adapter in requests: its digest."""
+    """Return the name by which requests call an adapter: its digest."""
     return digest
 
 

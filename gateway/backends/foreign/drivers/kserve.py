@@ -182,13 +182,13 @@ class StepReader:
 
 
 def path_of(model: str, verb: str = "") -> str:
-    """Return the path of a model, or of one thing that it can be asked for."""
+    """Return the path of a model, or of an action on it."""
     path = f"/v2/models/{urllib.parse.quote(model, safe='')}"
     return f"{path}/{verb}" if verb else path
 
 
 async def _asked(server: Server, method: str, path: str, within_s: float) -> bytes:
-    """Send a request to the server and return the body of the reply.
+    """Send a request to the server, and return the body of the reply.
 
     Raises ServerRefused: when the status is not 200.
     Raises ServerGone: when the server does not answer within within_s.

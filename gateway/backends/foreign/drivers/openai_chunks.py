@@ -27,7 +27,7 @@ MAX_PARTS = 128
 """Parts of one choice, and pieces of calls, that one chunk may have."""
 
 _FAILURES = frozenset({"error", "abort"})
-"""Reasons by which servers say that they failed."""
+"""Finish reasons by which servers say that they failed."""
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -173,7 +173,7 @@ def check_parts(parts: Sequence[object], num_choices: int = 1) -> None:
 
 
 def finish_of(reason: str | None) -> FinishReason | None:
-    """Return the end of a choice as this gateway knows it; None where it goes on.
+    """Return the finish reason of a choice as this gateway knows it; None where the choice goes on.
 
     Raises BadReply: when the server says that it failed.
     Raises ReplyRefused: for any other reason that is not known, such as a filter's.

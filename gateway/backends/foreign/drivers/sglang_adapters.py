@@ -26,7 +26,7 @@ UNKNOWN_ADAPTER = "LoRA adapters are not loaded"
 """Words of the error for an adapter that the server does not have, or has no more."""
 
 UNFIT = ("rank", "target module", "target_module", "incompatible", "not compatible")
-"""Words of refusals that are about the adapter; another one may be about the folder, which the operator can mend."""
+"""Words that show that a refusal is about the adapter; others may be about the folder, which the operator can mend."""
 
 
 class _Change(msgspec.Struct, frozen=True):
