@@ -1,4 +1,4 @@
-"""Reports changes of keys, adapters and limits to this process, so that its caches are never stale for long.
+"""Reports changes of keys, adapters and limits to this process, so that its caches are soon up to date.
 
 LISTEN brings each change within milliseconds. A counter that the changing transaction itself increments is polled
 beside it: a change that a lost connection failed to bring is noticed within `POLL_EVERY_S`. The statement that polls
@@ -30,7 +30,10 @@ class Change(msgspec.Struct, frozen=True):
     """One row that changed."""
 
     version: int
-    """The counter after the change; 0 for a change that is not counted, which only present listeners notice."""
+    """The value of the counter after the change; 0 for a change that is not counted.
+
+    Only present listeners notice such a change.
+    """
     table: str
     """The name of the table, such as "api_keys" or "adapters"."""
     id: str
@@ -39,7 +42,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 Subscriber = Callable[[Change | None], None]
-"""Called with one change, or with None when anything may have changed."""
+"""A function that is called with one change, or with None when anything may have changed."""
 
 
 class ChangeFeed:
@@ -67,7 +70,7 @@ class ChangeFeed:
         await listening.wait()
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening for changes."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

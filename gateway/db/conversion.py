@@ -1,4 +1,4 @@
-"""Databases that the numbered migrations of before the first release built.
+"""Converts databases that were built by the numbered migrations from before the first release.
 
 The last of their schemas is taken over in place, by `conversion.sql`; earlier ones are refused.
 
@@ -50,12 +50,12 @@ def is_convertible(names: Sequence[str]) -> bool:
 
 
 def is_too_old(names: Sequence[str]) -> bool:
-    """Tell whether these are the names of the first migrations alone: nothing here converts a schema as old as that."""
+    """Tell whether the names are those of the first migrations alone: such an old schema is not converted."""
     return 0 < len(names) < len(CONVERTED) and tuple(names) == tuple(CONVERTED)[: len(names)]
 
 
 async def convert(conn: Connection, applied: Mapping[str, str]) -> None:
-    """Convert a database that remembers these migrations (name: SHA-256), in the caller's transaction.
+    """Convert a database in the caller's transaction. applied: the migrations that it remembers, name to SHA-256.
 
     Raises MigrationRefused: when they are not exactly those of the schema that can be converted.
     """

@@ -1,4 +1,4 @@
-"""Wakes the workers of this process when work waits for them in the database.
+"""Wakes the workers of this process when there is work for them in the database.
 
 One statement looks for all kinds of work, several times a second, so that idle workers ask nothing. Each of its columns
 repeats the condition of the statement by which a worker takes work. A column may be true while there is no work for
@@ -19,8 +19,11 @@ RARELY_S = 10.0
 """The seconds after which a worker looks for work without being woken."""
 
 LEAST_S = 1.0
-"""The least time between two polls at which the same work wakes its worker, where it may wait without being for this
-process; the books of experiments and work that people wait for are done at once."""
+"""The least seconds between two polls at which the same kind of work wakes its worker again.
+
+Such work may wait without being for this process; the books of experiments and work that people wait for are done at
+once.
+"""
 
 Work = Literal["books", "imports", "probes", "deliveries", "responses", "batches", "experiments", "awaited_notes"]
 """A kind of work: a column of the statement below."""
@@ -64,14 +67,14 @@ class DueWork:
         self._woken_s: dict[Work, float] = {}
 
     def wake(self, work: Work) -> asyncio.Event:
-        """Return the event of a kind of work, which its worker clears.
+        """Return the event that wakes the worker of a kind of work, which the worker clears.
 
         Each look that finds such work sets the event, as does one at which the database could not be asked.
         """
         return self._wakes.setdefault(work, asyncio.Event())
 
     async def poll(self, conn: Connection) -> int:
-        """Wake the workers for which something waits, and return the counter of announced changes.
+        """Wake the workers whose work waits, and return the counter of announced changes.
 
         Raises one of `gateway.db.pool.FAILURES`: when the database fails.
         """

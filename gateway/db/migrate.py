@@ -125,7 +125,7 @@ async def _migrate(
 
 
 async def _apply_tables(conn: Connection, migrations: list[Script]) -> list[str]:
-    """Bring the tables up to date; return the names of what was applied."""
+    """Bring the tables up to date; return the names of the applied scripts."""
     await conn.execute(_CREATE_LEDGER)
     applied = {row["name"]: row["sha256"] for row in await conn.fetch(_SELECT_APPLIED)}
     steps = [read_conversion(), *migrations]

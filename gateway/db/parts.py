@@ -85,9 +85,9 @@ async def see_installation(conn: Connection) -> Seen:
 
 
 def _taken_away(name: str, sql: str) -> list[str]:
-    """Return the tables and columns that a script drops.
+    """Return the tables and columns that a script drops, none for scripts of functions.
 
-    For functions, return none: they are replaced whole, and older gateways call the new ones.
+    Functions are replaced whole, and older gateways call the new ones.
     """
     return [] if name == "functions" else taken_away(sql)
 

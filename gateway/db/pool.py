@@ -24,7 +24,7 @@ CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 30.0
 LOOKUP_TIMEOUT_S = 5.0
-"""Seconds that a tenant's request waits for what the database alone knows."""
+"""The most seconds that a tenant's request waits for an answer of the database."""
 RELEASE_TIMEOUT_S = 1.0
 """Seconds in which a server stops a statement whose caller has given up, before the connection counts as lost."""
 """The timeout of each statement, also of a ROLLBACK over a connection that has gone silent."""
@@ -43,7 +43,7 @@ UNAVAILABLE: tuple[type[Exception], ...] = (
     asyncpg.OperatorInterventionError,  # shutting down, or the backend was terminated
     asyncpg.TooManyConnectionsError,
 )
-"""The errors that a query raises when the database is away, as opposed to refusing what was asked."""
+"""The errors that a query raises when the database is away, as opposed to refusing the query."""
 
 CONFLICTS: tuple[type[Exception], ...] = (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError)
 """The errors that a query raises when its transaction was ended for the sake of another, in a deadlock or where it
@@ -54,7 +54,7 @@ UNFIT: tuple[type[Exception], ...] = (
     asyncpg.IntegrityConstraintViolationError,
     asyncpg.ProgramLimitExceededError,  # as where a value becomes longer than a value can be
 )
-"""The errors that a query raises for its values, and will raise again."""
+"""The errors that a query raises because of its values, and would raise again."""
 
 UNUSABLE: tuple[type[Exception], ...] = (
     asyncpg.InvalidAuthorizationSpecificationError,  # a wrong password is one
@@ -81,7 +81,7 @@ def in_words(error: Exception) -> str:
 
 
 MIN_LOCKS_PER_TRANSACTION = 1024
-"""The server's setting.
+"""The least value of the server's setting max_locks_per_transaction.
 
 The ledger has a partition for each day, each with five locks or more for a query that reads all of it: a report over
 years, a backup, a restore.
@@ -105,7 +105,7 @@ _REPLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 
 
 async def replan(conn: Connection) -> None:
-    """Let the server plan each statement of this transaction for its own values, such as the days that it reads.
+    """Have the server plan each statement of this transaction for its own values, such as the days that it reads.
 
     After some repetitions the server makes a plan for any values, which locks the ledger's partitions of all days.
     """
@@ -114,7 +114,7 @@ async def replan(conn: Connection) -> None:
 
 
 async def read_whole_numbers(conn: Connection) -> None:
-    """Let a connection read numeric values as ints.
+    """Have a connection return numeric values as ints.
 
     Sums of money are numeric, since one month's may exceed a bigint, and never a fraction.
     """
@@ -122,8 +122,11 @@ async def read_whole_numbers(conn: Connection) -> None:
 
 
 SESSION = {"jit": "off"}
-"""PostgreSQL's settings of every session. Its queries are short: a plan whose cost was estimated too high would be
-compiled for a hundred times as long as it runs."""
+"""PostgreSQL's settings of every session.
+
+Its queries are short: a plan whose cost was estimated too high would be compiled for a hundred times as long as it
+runs.
+"""
 
 
 _SET = "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS wanted (name, value)"
@@ -138,7 +141,7 @@ async def _begin_session(settings: Mapping[str, str], niceness: int, conn: async
 
 
 async def _as_it_is(conn: asyncpg.Connection[asyncpg.Record]) -> None:
-    """Leave the session of a connection that is given back as it is.
+    """Leave a returned connection's session unchanged.
 
     Borrowers change nothing beyond a transaction, an open one of which asyncpg rolls back; asyncpg's usual four
     statements would double the exchanges with the server.
@@ -221,18 +224,19 @@ class Database:
                 raise
 
     def bounded(self, num_connections: int) -> Database:
-        """Return the same pool for a part of the process that has to leave connections to parts whose clients wait.
+        """Return the same pool with a bound on the connections that are borrowed through it at once.
 
-        num_connections: the most that the part borrows at once.
+        num_connections: the bound. A part of the process uses it that has to leave connections to parts whose clients
+        wait.
         """
         return _Bounded(self._dsn, self._pool, num_connections)
 
     @asynccontextmanager
     async def snapshot(self, deadline_s: float | None = None) -> AsyncIterator[Connection]:
-        """Give a read-only transaction that sees one moment, on a connection outside the pool: it may take long.
+        """Run a read-only transaction that sees one state of the database, on a connection outside the pool.
 
-        It keeps the server from tidying up, so it ends when nothing is asked of it for `SNAPSHOT_IDLE_S`, and after
-        deadline_s even while its user waits for something else.
+        It may take long. It keeps the server from tidying up, so it ends when nothing is asked of it for
+        `SNAPSHOT_IDLE_S`, and after deadline_s even while its user waits for something else.
 
         Raises one of `UNAVAILABLE`: when the database cannot be reached.
         """

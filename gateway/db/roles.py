@@ -22,7 +22,7 @@ RUNTIME_ROLE = "lorikeet_runtime"
 
 
 class Dsns(msgspec.Struct, frozen=True):
-    """The connection strings of one database, by role."""
+    """The connection strings of one database: the owner's and the gateways'."""
 
     owner: str
     runtime: str
@@ -53,7 +53,7 @@ _GRANT = "SELECT grant_to_runtime($1)"
 
 
 async def grant_to_runtime(conn: Connection, role: str) -> None:
-    """Give a role the rights of gateways on all tables, and take any others from it.
+    """Give a role the rights of gateways on all tables, and revoke all its other rights.
 
     Raises MigrationRefused: when the role is a superuser, or has the rights of the tables' owner anyhow.
     """
@@ -82,7 +82,7 @@ _ENSURE_ROLE = """
 
 
 async def ensure_runtime_role(owner_dsn: str, password: str) -> None:
-    """Make RUNTIME_ROLE in an embedded database, if need be, and set its password.
+    """Create RUNTIME_ROLE in an embedded database if it does not exist, and set its password.
 
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """

@@ -47,19 +47,19 @@ FUNCTIONS = (
 MIGRATIONS = ROOM / "migrations"
 
 BASELINE = "0000_schema"
-"""The name of the first state that numbered migrations change: that of a converted database (see `conversion`)."""
+"""The name of the first state that numbered migrations change: a converted database has it (`conversion`)."""
 
 
 class MigrationRefused(RuntimeError):
-    """The database and the files of this code contradict each other; nothing was changed."""
+    """The error for a database that contradicts the files of this code; nothing was changed."""
 
 
 class NewerDatabase(MigrationRefused):
-    """The database has all that this code knows, and migrations of a later version."""
+    """The error for a database with migrations of a later version."""
 
 
 class Script(msgspec.Struct, frozen=True):
-    """SQL that is applied as it is."""
+    """SQL statements that are applied as they are."""
 
     name: str
     sql: str

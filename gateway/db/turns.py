@@ -1,4 +1,4 @@
-"""Turns: locks by which one of all processes does work for which one process is enough. Knows nothing of that work."""
+"""Turns: locks by which one process of all does work that one process is enough for. Knows nothing of that work."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ async def is_free(conn: Connection, lock_key: int) -> bool:
 
 
 class Turn:
-    """A turn, held by a database session of its own; another process gets it once that session ends, however it ends.
+    """A turn, held by a database session of its own; another process gets it once that session ends.
 
-    lock_key: the key of the turn's subject, one of this module.
+    lock_key: the key of the lock, one of those in this module.
     """
 
     def __init__(self, database: Database, lock_key: int) -> None:
@@ -51,7 +51,7 @@ class Turn:
             raise
 
     def release(self) -> None:
-        """Give the turn up, if it is this process's."""
+        """Release the turn, if this process has it."""
         if self._session is not None:
             self._session.terminate()
             self._session = None

@@ -13,15 +13,15 @@ import msgspec
 MAX_ECHO_CHARS = 100
 
 ENGINE_UNAVAILABLE = "engine_unavailable"
-"""Code of an `Overloaded` error when no engine is there, as opposed to too much load."""
+"""The code of an `Overloaded` error when no engine is there, as opposed to too much load."""
 
 SHUTTING_DOWN = "server_shutting_down"
 
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
-"""Code of an `InvalidRequest` whose prompt and completion are too long for the model."""
+"""The code of an `InvalidRequest` whose prompt and completion are too long for the model."""
 
 REFUSED_BY_SERVER = "refused_by_server"
-"""Code of an `InvalidRequest` that a server of another maker refuses for a reason that is not known."""
+"""The code of an `InvalidRequest` that a server of another maker refused for an unknown reason."""
 
 
 def shortened(text: str) -> str:
@@ -60,14 +60,14 @@ class GatewayError(Exception):
 
 
 class InvalidRequest(GatewayError):
-    """The request is wrong; param names the field."""
+    """The error for a wrong request; param names the field."""
 
     status = 400
     type = "invalid_request_error"
 
 
 class BodyTooLarge(InvalidRequest):
-    """The body of a request is larger than its route takes."""
+    """The error for a request's body that is larger than its route takes."""
 
     status = 413
     code = "request_too_large"
@@ -85,7 +85,7 @@ class UnsupportedCoding(InvalidRequest):
 
 
 class InvalidApiKey(GatewayError):
-    """The request has no key, or one that opens nothing."""
+    """The error for a request without a key, or with one that opens nothing."""
 
     status = 401
     type = "invalid_request_error"
@@ -93,7 +93,7 @@ class InvalidApiKey(GatewayError):
 
 
 class InvalidCredentials(GatewayError):
-    """A login that failed or has ended."""
+    """The error for a login that failed or has ended."""
 
     status = 401
     type = "invalid_request_error"
@@ -101,7 +101,7 @@ class InvalidCredentials(GatewayError):
 
 
 class PermissionDenied(GatewayError):
-    """The caller is known, and may not do this."""
+    """The error for a known caller that may not do this."""
 
     status = 403
     type = "permission_error"
@@ -115,7 +115,7 @@ class Suspended(PermissionDenied):
 
 
 class ProviderKeyMissing(PermissionDenied):
-    """The servers of a pool are asked with the project's own key, and the project has none for them."""
+    """The error when a pool's servers are asked with the project's own key, and the project has none."""
 
     code = "provider_key_missing"
 
@@ -128,7 +128,7 @@ class ProviderKeyMissing(PermissionDenied):
 
 
 class ProviderKeyRefused(PermissionDenied):
-    """The server of another maker refuses the project's own key."""
+    """The error when the server of another maker refuses the project's own key."""
 
     code = "provider_key_refused"
 
@@ -142,7 +142,7 @@ class ProviderKeyRefused(PermissionDenied):
 
 
 class TooManyAttempts(GatewayError):
-    """Too many guesses, before anybody is authenticated."""
+    """The error for too many guesses of a password, before anybody is authenticated."""
 
     status = 429
     type = "requests"
@@ -172,7 +172,7 @@ class ModelNotFound(NotFound):
 
 
 class Conflict(GatewayError):
-    """The present state of the object does not allow this change."""
+    """The error when the present state of the object does not allow this change."""
 
     status = 409
     type = "invalid_request_error"
@@ -203,14 +203,14 @@ class LimitReached(GatewayError):
 
 
 class QuotaExceeded(LimitReached):
-    """The budget of a day or a month is used up: trying again soon is no use."""
+    """The error when the budget of a day or a month is used up: trying again soon is no use."""
 
     type = "insufficient_quota"
     code = "insufficient_quota"
 
 
 class UploadsPaused(LimitReached):
-    """So many of the project's adapters were refused in a row that the next has to wait."""
+    """The error when the next adapter has to wait, because many of the project's were refused in a row."""
 
     code = "adapter_uploads_paused"
 
@@ -224,7 +224,7 @@ class UploadsPaused(LimitReached):
 
 
 class Overloaded(GatewayError):
-    """No engine can take the request now; it may be sent again."""
+    """The error when no engine can take the request now; it may be sent again."""
 
     status = 503
     type = "server_error"
@@ -232,7 +232,7 @@ class Overloaded(GatewayError):
 
 
 class NoReplicaYet(Overloaded):
-    """The first replica of a pool did not start while the request waited for it, or too many wait already.
+    """The error when a pool's first replica did not start in time, or too many requests wait for it already.
 
     Nothing of the request was sent.
     """
@@ -241,7 +241,7 @@ class NoReplicaYet(Overloaded):
 
 
 class ShuttingDown(GatewayError):
-    """The gateway stops before the request has ended; another one, or the next, takes the request."""
+    """The error when the gateway stops before the request has ended; another gateway, or the next one, takes it."""
 
     status = 503
     type = "server_error"
@@ -252,7 +252,7 @@ class ShuttingDown(GatewayError):
 
 
 class BackendFailed(GatewayError):
-    """The engine died or failed while it worked on the request."""
+    """The error when the engine died or failed while it worked on the request."""
 
     status = 502
     type = "server_error"
@@ -260,7 +260,7 @@ class BackendFailed(GatewayError):
 
 
 class ContentUnreadable(GatewayError):
-    """The stored content was encrypted with a key that this gateway does not have, or was tampered with."""
+    """The error for stored content under a key that this gateway does not have, or that was tampered with."""
 
     status = 503
     type = "server_error"
@@ -288,14 +288,14 @@ class ClientGone(GatewayError):
 
 
 class DeadlinePassed(GatewayError):
-    """The request did not end in the time that its caller gave it."""
+    """The error when the request did not end within the time that its caller gave it."""
 
     status = 504
     code = "deadline_exceeded"
 
 
 class FileUnavailable(GatewayError):
-    """The content of a file is not where it should be, or its store does not answer."""
+    """The error when the content of a file is missing, or its store does not answer."""
 
     status = 503
     type = "server_error"

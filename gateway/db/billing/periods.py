@@ -129,5 +129,5 @@ _INVOICED = """
 
 
 async def mark_invoiced(conn: Connection, organization_id: str, start: datetime.date) -> None:
-    """Note that the invoices of a period were issued."""
+    """Record that the invoices of a period were issued."""
     await conn.execute(_INVOICED, organization_id, start)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 LEAD = datetime.timedelta(seconds=20)
-"""The time between setting prices and their effect, once there is usage.
+"""The time from setting prices until they apply, once there is usage.
 
 Every gateway knows the prices by then: one that does not hear of the database for 15 s reserves nothing any more.
 """
@@ -36,7 +36,7 @@ class StoredVersion(msgspec.Struct, frozen=True):
 
 
 class Refused(Exception):
-    """The version of the price book is wrong. field: the wrong part."""
+    """The error for a wrong version of the price book. field: the wrong part."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(reason)
@@ -171,7 +171,7 @@ _WITHDRAW = "SELECT withdraw_prices($1, $2)"
 
 
 class InForce(Exception):
-    """The version is in force, was, or is about to be."""
+    """The error for a version that is in force, was, or is about to be."""
 
 
 async def withdraw_version(conn: Connection, organization_id: str, version_id: str) -> StoredVersion | None:
@@ -195,7 +195,7 @@ async def withdraw_version(conn: Connection, organization_id: str, version_id: s
 
 
 class PricedAdapter(msgspec.Struct, frozen=True):
-    """An adapter with its price class. price_class: the name by which entries of the price book mean such adapters."""
+    """An adapter with its price class, by which entries of the price book name groups of adapters."""
 
     adapter_id: str
     price_class: str
@@ -229,7 +229,7 @@ def _stored(row: asyncpg.Record) -> StoredVersion:
 
 
 def _whole_second(time: datetime.datetime) -> datetime.datetime:
-    """Return the first whole second that is not before time, so that all records of an earlier second are complete."""
+    """Return the first whole second that is not before `time`, so that all records of earlier seconds are complete."""
     return (time + datetime.timedelta(microseconds=999_999)).replace(microsecond=0)
 
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 DROP_AT_ONCE = 1000
-"""Rows that one transaction deletes at most."""
+"""The most rows that one transaction deletes."""
 
 EVENT_RETENTION_MINUTES = 60
 """The minutes for which the events of a response that has ended are kept."""
 
 TABLE = "background_responses"
-"""The name by which gateways are informed of a change."""
+"""The name of the table in the notices by which gateways learn of a change."""
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -157,7 +157,7 @@ _PUT_BACK = """
 
 
 async def put_back(conn: Connection, turn: Turn, *, again_s: float) -> None:
-    """Let a response that has said nothing yet be taken again after some seconds."""
+    """Give a response without events back, to be taken again after some seconds."""
     await conn.execute(_PUT_BACK, *msgspec.structs.astuple(turn), again_s)
 
 
@@ -169,7 +169,7 @@ _HOLD = """
 
 
 async def hold_background(conn: Connection, owner: str, ids: Collection[str], *, lease_s: float) -> list[HeldRow]:
-    """Prolong the leases of the responses that a gateway runs, and return those that it still holds."""
+    """Renew the leases of the responses that a gateway runs, and return those that it still holds."""
     return [HeldRow(**row) for row in await conn.fetch(_HOLD, owner, lease_s, list(ids))]
 
 
@@ -181,7 +181,7 @@ _GIVE_UP = """
 
 
 async def give_up_background(conn: Connection, turn: Turn) -> None:
-    """End a response of which nothing can be read as failed."""
+    """End a response as failed, whose content cannot be read."""
     await conn.execute(_GIVE_UP, *msgspec.structs.astuple(turn))
 
 
@@ -197,7 +197,7 @@ _APPEND = """
 
 
 async def append_events(conn: Connection, turn: Turn, segment: Segment) -> bool:
-    """Add the next events of a stream; False where another gateway has the response, or nobody."""
+    """Add the next events of a stream; return False where this gateway no longer has the response."""
     return bool(await conn.fetchval(_APPEND, *msgspec.structs.astuple(turn), *msgspec.structs.astuple(segment)))
 
 
@@ -227,7 +227,7 @@ _NOTIFY = """
 async def end_background(
     conn: Connection, turn: Turn, status: Status, *, content_key: str, sealed_request: bytes, sealed_response: bytes
 ) -> bool:
-    """Note how a response ended, which is final, and queue its webhooks; return False as `append_events` does.
+    """Set a response's final status, and queue its webhooks; return False as `append_events` does.
 
     sealed_request: b"" where the response is stored with its input elsewhere.
     """
@@ -284,7 +284,7 @@ _PROGRESS = """
 async def get_progress(
     conn: Connection, wanted: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], tuple[Status, int]]:
-    """Return the status of responses and how many events each has, by project and id, as far as they are there."""
+    """Return the status and the number of events of responses, by project and id; missing ones are left out."""
     projects, ids = [project for project, _ in wanted], [id for _, id in wanted]
     rows = await conn.fetch(_PROGRESS, projects, ids)
     return {(row["project_id"], row["id"]): (row["status"], row["num_events"]) for row in rows}
@@ -298,7 +298,7 @@ _EVENTS = """
 
 
 async def get_events(conn: Connection, project_id: str, response_id: str, *, number: int, limit: int) -> list[Segment]:
-    """Return the rows of events from the one that holds the event of this number on."""
+    """Return rows of events, from the row that holds the event of this number on."""
     return [Segment(**row) for row in await conn.fetch(_EVENTS, project_id, response_id, number, limit)]
 
 
@@ -342,7 +342,7 @@ async def delete_background(
 
 
 async def _announce(conn: Connection, project_id: str, response_id: str) -> None:
-    """Notify gateways that listen. A gateway that misses the notice looks again by itself."""
+    """Notify gateways that listen for the response. A gateway that misses the notice looks again by itself."""
     event = json.dumps({"version": 0, "table": TABLE, "id": response_id, "project_id": project_id})
     await conn.execute("SELECT pg_notify('lorikeet_changes', $1)", event)
 
@@ -378,7 +378,7 @@ _DROP_EVENTS = """
 
 
 async def drop_old_events(conn: Connection) -> int:
-    """Delete some of the events of responses that ended a while ago; returns how many rows."""
+    """Delete some of the events of responses that ended a while ago; return the number of deleted rows."""
     return len(await conn.fetch(_DROP_EVENTS, DROP_AT_ONCE, EVENT_RETENTION_MINUTES))
 
 
@@ -390,5 +390,5 @@ _DROP_OF_PROJECT = """
 
 
 async def drop_responses_of(conn: Connection, project_id: str) -> int:
-    """Delete some of a project's; returns how many."""
+    """Delete some of a project's background responses; return how many."""
     return len(await conn.fetch(_DROP_OF_PROJECT, project_id, DROP_AT_ONCE))

@@ -19,7 +19,7 @@ _OTHERS = """
 
 
 async def note_content_keys(conn: Connection, ids: Collection[str], writing: str) -> list[str]:
-    """Note that this gateway encrypts with the key `writing` and can read content of the keys ids.
+    """Record that this gateway encrypts with the key `writing` and has the keys `ids`.
 
     Return the ids of keys that other gateways have encrypted with of late and this one lacks.
     """
@@ -28,7 +28,7 @@ async def note_content_keys(conn: Connection, ids: Collection[str], writing: str
 
 
 MAX_COUNTED = 100_000
-"""The number up to which the rows of each table are counted for one key."""
+"""The number up to which the rows of each table are counted for one content key."""
 
 
 class UnreadableRow(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 DROP_AT_ONCE = 200
-"""Conversations that one transaction deletes at most, with their items."""
+"""The most conversations that one transaction deletes, with their items."""
 
 
 class ConversationRow(msgspec.Struct, frozen=True):
@@ -121,11 +121,10 @@ async def append_items(
     items: Sequence[NewItem],
     model: str | None,
 ) -> int | None:
-    """Add items behind the others, together, and return the bytes of the conversation.
+    """Add items to the end of a conversation, together, and return the bytes of the conversation.
 
     None where there is no such conversation. Called in a transaction, to be rolled back where the conversation is too
-    large.
-    model: the model that made some of the items.
+    large. model: the model that made some of the items.
     """
     num_bytes = sum(item.num_bytes for item in items)
     grown = await conn.fetchrow(_GROW, project_id, conversation_id, _listed(allowed), len(items), num_bytes, model)
@@ -237,5 +236,5 @@ _DROP_OF_PROJECT = """
 
 
 async def drop_conversations_of(conn: Connection, project_id: str) -> int:
-    """Delete some of a project's; returns how many."""
+    """Delete some of a project's conversations; return how many."""
     return len(await conn.fetch(_DROP_OF_PROJECT, project_id, DROP_AT_ONCE))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 EXPIRE_AT_ONCE = 1000
-"""Rows that one transaction deletes at most."""
+"""The most rows that one transaction deletes."""
 
 State = Literal["running", "kept", "too_large", "not_allowed", "lost"]
 
@@ -96,7 +96,7 @@ _LOAD = """
 
 
 async def load_reply(conn: Connection, slot: Slot, request_id: str) -> ReplyRow | None:
-    """Return the reply that is kept for a slot, or None where it is not kept any more, or not to be shown."""
+    """Return the stored reply of a slot; None where it is not stored any more, or not to be shown."""
     row = await conn.fetchrow(_LOAD, slot.project_id, slot.key_sha256, request_id)
     return ReplyRow(**row) if row else None
 
@@ -108,7 +108,7 @@ _IS_ALIVE = """
 
 
 async def is_alive(conn: Connection, slot: Slot) -> bool | None:
-    """Tell whether the gateway that executes the request was heard of lately; None where nobody executes it."""
+    """Tell whether the gateway that executes the request gave a sign of life lately; None where none executes it."""
     alive: bool | None = await conn.fetchval(_IS_ALIVE, slot.project_id, slot.key_sha256)
     return alive
 
@@ -120,7 +120,7 @@ _LOSE = """
 
 
 async def lose_slot(conn: Connection, slot: Slot) -> None:
-    """Mark a running slot as lost if there is still no sign of life of its gateway: nobody knows whether it ran."""
+    """Mark a running slot as lost if its gateway still gives no sign of life: nobody knows whether its request ran."""
     await conn.execute(_LOSE, slot.project_id, slot.key_sha256)
 
 
@@ -142,7 +142,7 @@ _FINISH = """
 async def finish_slot(
     conn: Connection, slot: Slot, request_id: str, *, content_key: str | None, sealed: bytes | None
 ) -> None:
-    """Note that a request has run, even if it was taken for lost.
+    """Record that a request has run, even if it was marked as lost.
 
     The reply is stored if the project allows that; without a reply, it was too large to store.
     """
@@ -180,7 +180,7 @@ _ABANDON = """
 
 
 async def abandon_slot(conn: Connection, slot: Slot, request_id: str) -> None:
-    """Note that a request may have run, and nobody knows its reply."""
+    """Record that a request may have run, and that its reply is not known."""
     await conn.execute(_ABANDON, slot.project_id, slot.key_sha256, request_id)
 
 
@@ -193,12 +193,12 @@ _TOUCH = """
 
 
 async def touch_slots(conn: Connection, running: Collection[tuple[Slot, str]], alive: datetime.timedelta) -> None:
-    """Give a sign of life of the requests, as (slot, request id), that a gateway executes."""
+    """Record signs of life of the requests that a gateway executes, given as (slot, request id)."""
     await conn.execute(_TOUCH, *_columns(running), alive)
 
 
 def _columns(of: Collection[tuple[Slot, str]]) -> tuple[list[str], list[bytes], list[str]]:
-    """Return the columns (project ids, key digests, request ids)."""
+    """Return claims of slots as columns: project ids, digests of keys, request ids."""
     return [slot.project_id for slot, _ in of], [slot.key_sha256 for slot, _ in of], [id_ for _, id_ in of]
 
 
@@ -255,7 +255,7 @@ _DROP_PURGED = """
 
 
 async def drop_purged_slots(conn: Connection) -> int:
-    """Delete some slots of purged projects, with their replies. Return how many."""
+    """Delete some slots of purged projects, with their replies; return how many."""
     return len(await conn.fetch(_DROP_PURGED, EXPIRE_AT_ONCE))
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 DROP_AT_ONCE = 1000
-"""Rows that one transaction deletes at most."""
+"""The most rows that one transaction deletes."""
 
 
 class ContentRow(msgspec.Struct, frozen=True):
@@ -102,5 +102,5 @@ _DROP_OF_PROJECT = """
 
 
 async def drop_contents_of(conn: Connection, project_id: str) -> int:
-    """Delete some of a project's; returns how many."""
+    """Delete some of a project's logged contents; return how many."""
     return len(await conn.fetch(_DROP_OF_PROJECT, project_id, DROP_AT_ONCE))

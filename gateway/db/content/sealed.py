@@ -1,4 +1,4 @@
-"""Encrypted columns of all tables, read only to see whether the keys at hand open them."""
+"""Reads encrypted columns of all tables, to check whether the present keys open them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SealedRow(msgspec.Struct, frozen=True):
     """One encrypted value and the place that it was encrypted for."""
 
     project_id: str
-    """The project, or what stands in its place for what is not a project's."""
+    """The id of the project, or the text in its place for values that belong to no project."""
     name: str
     """The table and, where it has several such columns, the column."""
     id: str
@@ -30,7 +30,7 @@ NOT_READ = {
     "batch_lines": "lines of batches that had not ended, which a restore cancels",
     "file_parts": "the content is in the file store",
 }
-"""Tables with encrypted content that `newest_sealed` leaves out, and why."""
+"""Tables with encrypted content that `newest_sealed` leaves out, with the reason for each."""
 
 NEWEST = """
     (SELECT project_id, 'stored_chats.metadata' AS name, id, content_key, sealed_metadata AS sealed
@@ -125,11 +125,11 @@ NEWEST = """
      WHERE content_key IS NOT NULL AND secret IS NOT NULL
      LIMIT $1)
 """
-"""The query of all encrypted columns; in tables that may have many rows, of the newest rows."""
+"""The query of all encrypted columns; of tables that may have many rows it reads the newest ones."""
 
 
 async def newest_sealed(conn: Connection, limit: int) -> list[SealedRow]:
-    """Return the newest values of each encrypted column, so many of each."""
+    """Return the newest values of each encrypted column, up to `limit` of each."""
     return [SealedRow(*row) for row in await conn.fetch(NEWEST, limit)]
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SecretRow(msgspec.Struct, frozen=True):
-    """A secret of the operator's side, with the column and the row that it is in."""
+    """A secret of the operator's side, with the column and the row that hold it."""
 
     column: SecretColumn
     id: str
@@ -55,7 +55,7 @@ _REPLACE_OF_DELIVERY = "UPDATE deliveries SET secret = $3, content_key = $4 WHER
 
 
 async def replace_secret(conn: Connection, row: SecretRow, content_key: str, secret: bytes) -> None:
-    """Write a secret as it is encrypted now, unless somebody has changed it since it was read."""
+    """Replace a secret by the same secret under another key, unless it was changed since it was read."""
     match row.column:
         case "users.totp_secret":
             await conn.execute(_REPLACE_SEED, row.id, row.secret, secret, content_key)

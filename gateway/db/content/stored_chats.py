@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 DROP_AT_ONCE = 1000
-"""Rows that one transaction deletes at most."""
+"""The most rows that one transaction deletes."""
 
 MAX_PAGE_BYTES = 16 << 20
-"""Bytes of replies that a page holds at most, unless its only reply is larger."""
+"""The most bytes of replies on a page, unless a single reply is larger."""
 
 Order = Literal["asc", "desc"]
 
@@ -207,7 +207,7 @@ _EXISTS = """
 
 
 async def is_stored(conn: Connection, project_id: str, chat_id: str, allowed: Collection[str] | None = None) -> bool:
-    """Tell whether a list can go on after this chat completion."""
+    """Tell whether a chat completion is stored, so that a list can go on after it."""
     return bool(await conn.fetchval(_EXISTS, project_id, chat_id, _listed(allowed)))
 
 
@@ -272,5 +272,5 @@ _DROP_OF_PROJECT = """
 
 
 async def drop_chats_of(conn: Connection, project_id: str) -> int:
-    """Delete some of a project's; returns how many."""
+    """Delete some of a project's stored chats; return how many."""
     return len(await conn.fetch(_DROP_OF_PROJECT, project_id, DROP_AT_ONCE))

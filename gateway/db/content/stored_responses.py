@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 DROP_AT_ONCE = 1000
-"""Rows that one transaction deletes at most."""
+"""The most rows that one transaction deletes."""
 
 
 class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +119,7 @@ _GET_OF_REQUEST = """
 
 
 async def response_of_request(conn: Connection, project_id: str, response_id: str) -> WholeRow | None:
-    """Return all of the stored response of a request. response_id: or the beginning of it."""
+    """Return the whole stored response of a request. response_id: its id, or the beginning of it."""
     row = await conn.fetchrow(_GET_OF_REQUEST, project_id, response_id)
     return WholeRow(**row) if row else None
 
@@ -139,7 +139,7 @@ _GET_ITEMS = """
 async def get_items(
     conn: Connection, project_id: str, ids: Sequence[str], allowed: Collection[str] | None, *, max_bytes: int
 ) -> list[ItemsRow]:
-    """Return the items of these responses, as far as they are there and within max_bytes together."""
+    """Return the items of these responses, within max_bytes together; missing responses are left out."""
     rows = await conn.fetch(_GET_ITEMS, project_id, list(ids), _listed(allowed), max_bytes)
     return [ItemsRow(**row) for row in rows]
 
@@ -178,7 +178,7 @@ async def get_chain(
     max_links: int,
     max_bytes: int,
 ) -> Chain:
-    """Return a response and all that it follows, as far as they are there, within the bounds."""
+    """Return a response and the earlier ones of its chain, within the bounds."""
     found = await conn.fetch(_CHAIN, project_id, response_id, _listed(allowed), max_links, max_bytes)
     rows = [ItemsRow(*(row[name] for name in ItemsRow.__struct_fields__)) for row in found]
     if not rows or rows[0].parent_id is None:
@@ -238,5 +238,5 @@ _DROP_OF_PROJECT = """
 
 
 async def drop_responses_of(conn: Connection, project_id: str) -> int:
-    """Delete some of a project's; returns how many."""
+    """Delete some of a project's stored responses; return how many."""
     return len(await conn.fetch(_DROP_OF_PROJECT, project_id, DROP_AT_ONCE))

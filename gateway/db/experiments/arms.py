@@ -1,4 +1,4 @@
-"""The targets of experiments' arms: settled when an experiment starts, and held until it is decided.
+"""The targets of experiments' arms: fixed when an experiment starts, and kept available until it is decided.
 
 While held, no version or pool that an arm needs can be removed, nor the alias that names the experiment.
 """
@@ -26,7 +26,7 @@ class PinnedArm(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     """The name of the pool."""
     adapter_id: str | None = None
-    """None: the base model of the pool."""
+    """The id of the adapter; None: the arm serves the base model of the pool."""
     adapter: str | None = None
     """The name of the adapter."""
     version: int | None = None
@@ -47,7 +47,7 @@ _INSERT = """
 async def pin_arms(
     conn: Connection, experiment_id: str, arms: Sequence[PinnedArm], shadow: PinnedArm | None = None
 ) -> None:
-    """Store the targets of an experiment's arms, in order, and of its shadow arm if it has one: they change no more."""
+    """Store the targets of an experiment's arms, in order, and of its shadow arm if it has one. They are final."""
     numbered = [*enumerate(arms), *([] if shadow is None else [(SHADOW_ARM, shadow)])]
     rows = [(experiment_id, at, arm.pool_id, arm.adapter_id, arm.version, _json(arm.treatment)) for at, arm in numbered]
     await conn.executemany(_INSERT, rows)
@@ -178,7 +178,7 @@ _HOLD_NAME = """
 
 
 async def hold_name(conn: Connection, alias_id: str, project_id: str, name: str, experiment_id: str) -> None:
-    """Let a model string name an experiment, in place of the target that it had. alias_id: the id for a new alias."""
+    """Let a model string stand for an experiment instead of its former target. alias_id: the id for a new alias."""
     await conn.execute(_HOLD_NAME, alias_id, project_id, name, experiment_id)
 
 
@@ -191,7 +191,7 @@ _PROMOTE = """
 
 
 async def promote_arm(conn: Connection, project_id: str, model: str, arm: PinnedArm) -> None:
-    """Let the model string of an experiment name the target of one of its arms."""
+    """Let the model string of an experiment stand for the target of one of its arms."""
     await conn.execute(_PROMOTE, project_id, model, arm.pool_id, arm.adapter_id, arm.version, _json(arm.treatment))
 
 

@@ -1,4 +1,4 @@
-"""Events that wait to be added to units and sums: rows of the ledger, refusals and votes, each taken once.
+"""Events that wait to be added to units and sums: rows of the ledger, refusals and votes. Each is taken once.
 
 Only one transaction at a time takes events and changes units and sums: the one that has the lock. The transaction that
 deletes an event adds it.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 LOCK_KEY = 0x6578706572  # "exper"
-"""The advisory lock of units and sums."""
+"""The key of the advisory lock of units and sums."""
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock($1)"
 _LOCK = "SELECT pg_advisory_xact_lock($1)"
 
@@ -60,7 +60,7 @@ class UsageRow(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """An event, with the facts about its request."""
+    """An event that was taken from the queue, with the facts about its request."""
 
     kind: Literal["usage", "refusal", "feedback"]
     experiment_id: str
@@ -98,7 +98,7 @@ _TAKE = """
 
 
 async def take(conn: Connection, most: int) -> list[Taken]:
-    """Delete the oldest events and return them, oldest first, in a transaction that has the lock."""
+    """Take the oldest events off the queue and return them, oldest first, in a transaction that has the lock."""
     return [_taken(row) for row in await conn.fetch(_TAKE, most)]
 
 
@@ -108,7 +108,10 @@ _DROP_OLDEST = (
 
 
 async def drop_oldest(conn: Connection) -> str | None:
-    """Delete the oldest event, which cannot be counted, in a transaction that has the lock; returns its experiment."""
+    """Delete the oldest event, which cannot be counted, and return its experiment's id.
+
+    Runs in a transaction that has the lock.
+    """
     experiment_id: str | None = await conn.fetchval(_DROP_OLDEST)
     return experiment_id
 

@@ -40,7 +40,7 @@ class ExperimentRow(msgspec.Struct, frozen=True, kw_only=True):
     seed: bytes
     layer_seed: bytes
     holdout_seed: bytes | None
-    """None: the experiment has no holdout."""
+    """The seed of the holdout; None: the experiment has no holdout."""
     holdout_size: int | None
     slots: bytes | None
     """The `slots` of `assignment.Split`; None before the start, and in lists."""
@@ -53,7 +53,7 @@ class ExperimentRow(msgspec.Struct, frozen=True, kw_only=True):
     next_weights: Sequence[int] | None
     """The weights of the next epoch, while enrolment is closed for them."""
     closed_at: datetime.datetime | None
-    """When enrolment was closed."""
+    """The time when enrolment was closed."""
     exposed_at: datetime.datetime | None
     """Units that were noted up to this instant keep the epoch of their first exposure."""
     why: dict[str, Any] | None
@@ -192,7 +192,7 @@ _REDEFINE = """
 
 
 async def redefine(conn: Connection, experiment_id: str, definition: Experiment) -> None:
-    """Change the definition of an experiment, and raise its version by one.
+    """Replace the definition of an experiment, and raise its version by one.
 
     The layer and the holdout it names have to exist.
     """
@@ -214,7 +214,7 @@ _START = """
 
 
 async def start_experiment(conn: Connection, experiment_id: str, split: Split) -> None:
-    """Let a draft run with its first split."""
+    """Set a draft running with its first split."""
     await conn.execute(_START, experiment_id, split.slots, list(split.tables))
 
 
@@ -222,7 +222,7 @@ _SET_SPLIT = "UPDATE experiments SET slots = $2, tables = $3, ended = $4, change
 
 
 async def set_split(conn: Connection, experiment_id: str, split: Split) -> None:
-    """Change the arms that units get, without moving any unit that was exposed."""
+    """Replace the split of an experiment, which moves no unit that was exposed."""
     await conn.execute(_SET_SPLIT, experiment_id, split.slots, list(split.tables), list(split.ended))
 
 
@@ -234,7 +234,7 @@ _CLOSE = """
 
 
 async def close_enrolment(conn: Connection, experiment_id: str, weights: Sequence[int]) -> None:
-    """Give the control to units that are not exposed yet until the bookkeeper has the exposed ones.
+    """Give the control to units that are not exposed yet, until the bookkeeper has read the exposed ones.
 
     From then on the new weights hold for all other units.
     """
@@ -251,7 +251,7 @@ _SET_STATE = """
 
 
 async def set_state(conn: Connection, experiment_id: str, state: State) -> None:
-    """Let an experiment that has started run, pause, stop, or be archived.
+    """Change the state of an experiment that has started: running, paused, stopped or archived.
 
     One that a guardrail paused and that runs again is not paused for the same harm any more.
     """
@@ -264,7 +264,7 @@ _DECIDE = """
 
 
 async def set_decided(conn: Connection, experiment_id: str, arm: int) -> None:
-    """Note the arm that everybody gets from now on."""
+    """Record the arm that everybody gets from now on."""
     await conn.execute(_DECIDE, experiment_id, arm)
 
 

@@ -1,4 +1,4 @@
-"""The unit of each analysed request: written in the transaction that writes the request to the ledger, before it.
+"""The unit of each analysed request, written in the transaction that writes the request to the ledger.
 
 The ledger itself never has a unit, since its rows cannot be removed.
 """
@@ -57,7 +57,7 @@ _WRITE = """
 
 
 async def write_exposed(conn: Connection, requests: Sequence[ExposedRequest]) -> set[str]:
-    """Write which units requests were of, in the caller's transaction; return the ids of those that had no row yet."""
+    """Write the units of requests, in the caller's transaction; return the ids of requests that had no row yet."""
     if not requests:
         return set()
     columns = zip(*(_columns(each) for each in requests), strict=True)
@@ -80,7 +80,7 @@ def _columns(each: ExposedRequest) -> tuple[object, ...]:
 
 
 DROP_AT_ONCE = 10_000
-"""Rows of each table that one transaction deletes at most."""
+"""The most rows of each table that one transaction deletes."""
 
 _DROP_EVENTS = """
     DELETE FROM experiment_events WHERE id = ANY (ARRAY (
@@ -105,7 +105,7 @@ _DROP_UNITS = """
 
 
 async def drop_units_of(conn: Connection, project_id: str) -> int:
-    """Delete some of a project's units, of their requests, and of events that wait to be counted. Return how many rows.
+    """Delete some of a project's units, requests and waiting events; return the number of deleted rows.
 
     For a project that is purged: sums are not corrected.
     """

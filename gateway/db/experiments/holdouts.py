@@ -1,4 +1,4 @@
-"""Holdouts: units of a project that take part in nothing."""
+"""Holdouts: units of a project that take part in no experiment that names the holdout."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _INSERT = """
 
 
 async def insert_key(conn: Connection, project_id: str, content_key: str, sealed: bytes) -> None:
-    """Keep the secret of a project, unless it has one or is purged."""
+    """Store the secret of a project, unless it has one or is purged."""
     await conn.execute(_INSERT, project_id, content_key, sealed)
 
 

@@ -23,7 +23,7 @@ class LiveArm(msgspec.Struct, frozen=True):
     has_pool: bool
     """False once the pool is removed."""
     adapter_id: str | None
-    """None: the base model of the pool."""
+    """The id of the adapter; None: the arm serves the base model of the pool."""
     adapter_name: str | None
     version: int | None
     digest: str | None
@@ -33,7 +33,7 @@ class LiveArm(msgspec.Struct, frozen=True):
     fits: bool
     """True if the pool serves the base model that the adapter is for."""
     treatment: str | None
-    """The treatment of the arm, as JSON; None: that of the definition."""
+    """The treatment of the arm, as JSON; None: the treatment of the definition."""
 
 
 class LiveExperiment(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ _EXPOSED = """
 
 
 async def exposed_digests(conn: Connection, experiment_id: str) -> tuple[bytes, bytes]:
-    """Return the units that keep an earlier epoch, and that epoch, a byte for each unit.
+    """Return the units that keep an earlier epoch, and a byte for each unit with the number of that epoch.
 
     A unit is the first eight bytes of its digest, one unit after the other. While enrolment is closed, return all units
     that were exposed.

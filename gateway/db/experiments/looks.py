@@ -1,4 +1,4 @@
-"""Results as they were shown, with the times of the looks.
+"""Looks at results: the results as they were shown, each with its time.
 
 For each experiment there is at most one look a minute, none that shows the same as the one before, and one at each
 change of state.
@@ -47,9 +47,9 @@ _KEEP = """
 async def keep_look(
     conn: Connection, experiment_id: str, version: int, days: int, results: Results, *, always: bool = False
 ) -> None:
-    """Keep results, unless others were kept within the last minute, or the last ones were the same.
+    """Store results as a look, unless one was stored within the last minute, or the last one shows the same.
 
-    always: True: keep them even then, as at a change of the state.
+    always: True: store them even then, as at a change of the state.
     """
     stored = {"days": days, "results": _finite(msgspec.to_builtins(results))}
     await conn.execute(_KEEP, experiment_id, version, msgspec.json.encode(stored).decode(), always, EVERY)
@@ -88,7 +88,7 @@ _DROP_OLD = """
 
 
 async def drop_old_looks(conn: Connection) -> None:
-    """Delete looks of long ago, some at a time."""
+    """Delete some of the looks that are older than their retention."""
     await conn.execute(_DROP_OLD, RETENTION, MAX_DROPPED)
 
 

@@ -1,4 +1,4 @@
-"""Metrics of projects that come as feedback. Numbers are stored in millionths."""
+"""Feedback metrics of projects. Numbers are stored in millionths."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _DELETE = "DELETE FROM feedback_metrics WHERE project_id = $1 AND name = $2"
 
 
 async def user_of_metric(conn: Connection, project_id: str, name: str) -> str | None:
-    """Return the name of an experiment, a draft or an archived one too, that names the metric."""
+    """Return the name of an experiment that names the metric, a draft or an archived one included; None without any."""
     experiment: str | None = await conn.fetchval(_USED, project_id, name)
     return experiment
 

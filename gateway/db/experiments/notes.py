@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NewUnit(msgspec.Struct, frozen=True):
-    """A unit that was exposed, as far as this gateway knows for the first time."""
+    """A unit that was exposed for the first time, as far as this gateway knows."""
 
     experiment_id: str
     digest: bytes
@@ -88,7 +88,7 @@ async def write_notes(
 SILENT_FOR = datetime.timedelta(minutes=10)
 """The time for which new weights wait for a gateway that does not write: it was killed or cut off.
 
-Its later notes are heeded once they are written (`note_late_units`).
+Its later notes are processed once they are written (`note_late_units`).
 """
 
 _BEGIN_BATCH = """
@@ -100,11 +100,10 @@ _BEGIN_BATCH = """
 
 
 async def begin_batch(conn: Connection, gateway_id: str, batch: int, age: datetime.timedelta) -> bool:
-    """Tell whether a gateway's batch of notes has to be written: False where it was, unknown to the gateway.
+    """Tell whether a gateway's batch of notes has yet to be written: False where it was written without its knowledge.
 
-    Called in the transaction that writes the batch, before it.
-    batch: the number of the batch, higher than those before.
-    age: the longest time for which notes may be missing in the batch.
+    Called in the transaction that writes the batch, before it. batch: the number of the batch, higher than those
+    before. age: the longest time for which notes may be missing in the batch.
     """
     return bool(await conn.fetchval(_BEGIN_BATCH, gateway_id, batch, age))
 
@@ -122,7 +121,7 @@ _NOTHING_NOTED = """
 
 
 async def nothing_noted(conn: Connection, gateway_id: str, age: datetime.timedelta) -> None:
-    """Tell that a gateway has nothing to write. age: the longest time for which this may be wrong."""
+    """Record that a gateway has nothing to write. age: the longest time for which this may be wrong."""
     await conn.execute(_NOTHING_NOTED, gateway_id, age)
 
 
@@ -130,7 +129,7 @@ _LEAVE = "DELETE FROM experiment_gateways WHERE id = $1"
 
 
 async def leave(conn: Connection, gateway_id: str) -> None:
-    """Forget a gateway that has written all it noted and notes no more."""
+    """Delete the state of a gateway that has written all its notes and makes no more."""
     await conn.execute(_LEAVE, gateway_id)
 
 
@@ -138,7 +137,7 @@ _DROP_SILENT = "DELETE FROM experiment_gateways WHERE noted_until < clock_timest
 
 
 async def drop_silent(conn: Connection) -> None:
-    """Forget gateways that have been silent for long. One that comes back makes itself known again."""
+    """Delete the state of gateways that have been silent for long. One that comes back makes itself known again."""
     await conn.execute(_DROP_SILENT, SILENT_FOR)
 
 
@@ -153,7 +152,7 @@ _LATE = """
 
 
 async def note_late_units(conn: Connection, units: Collection[tuple[str, int]]) -> None:
-    """Let all gateways read the list of exposed units again where units got weights that had been replaced.
+    """Have all gateways read the list of exposed units again where units got weights that had been replaced.
 
     units: the experiment and the epoch of each new unit, committed by now.
     """

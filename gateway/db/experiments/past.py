@@ -1,4 +1,4 @@
-"""The past traffic and feedback of a project as units, to learn from before an experiment starts.
+"""Reads past traffic and feedback of a project as units, before an experiment starts.
 
 The ledger knows no units: they are those of the project's experiments where it had any, else each API key or each
 request is taken for one. Feedback is about units, or about requests of experiments.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_ROWS = 50_000
-"""The most rows of the ledger that are read: the newest ones."""
+"""The most rows of the ledger that are read; the newest ones are read."""
 
 Past = Literal["unit", "api_key", "request"]
 
@@ -71,7 +71,7 @@ async def load_past(conn: Connection, project_id: str, since: datetime.datetime,
 
 
 MAX_VOTES = 50_000
-"""The most votes that are read: the newest ones."""
+"""The most votes that are read; the newest ones are read."""
 
 
 class PastVotes(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ async def load_past_votes(
 ) -> list[PastVotes]:
     """Return the votes of each unit, or of each request, by a feedback metric since an instant, by their first votes.
 
-    Votes about units alone are about no request.
+    by_unit: False: by request; votes about units alone are about no request.
     """
     rows = await conn.fetch(_VOTES, project_id, metric, since, MAX_VOTES, by_unit)
     return [PastVotes(*row) for row in rows]

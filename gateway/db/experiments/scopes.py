@@ -1,4 +1,4 @@
-"""The facts about experiments that the bookkeeper needs, and its changes of them."""
+"""The facts about experiments that the bookkeeper reads, and the changes that it makes to experiments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _decode = msgspec.json.Decoder(Experiment).decode
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """An experiment that has started, as far as units and sums depend on it."""
+    """An experiment that has started, with the facts on which its units and sums depend."""
 
     id: str
     project_id: str
@@ -57,7 +57,7 @@ _FIND = """
 
 
 async def find_scopes(conn: Connection, experiment_ids: Collection[str]) -> dict[str, Scope]:
-    """Return the scopes of the experiments, of the given ones, that have started."""
+    """Return the scopes of those of the given experiments that have started, by id."""
     return {row["id"]: _scope(row) for row in await conn.fetch(_FIND, list(experiment_ids))}
 
 
@@ -140,7 +140,7 @@ _REWEIGHTED = """
 
 
 async def write_reweighted(conn: Connection, experiment_id: str, tables: Sequence[bytes], slots: bytes) -> None:
-    """Open enrolment with a new epoch's table; units that were exposed by now keep their epoch."""
+    """Open enrolment again with a new epoch's table; units that were exposed by now keep their epoch."""
     await conn.execute(_REWEIGHTED, experiment_id, list(tables), slots)
 
 

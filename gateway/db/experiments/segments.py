@@ -24,17 +24,17 @@ SumsOf = dict[tuple[str, SegmentKey, str], Sums]
 Place = tuple[str, Kind, str, int, int]
 """An experiment, a kind of segments, a value of it, an epoch and the index of an arm."""
 Known = dict[str, dict[Kind, set[str]]]
-"""The values of each kind that are counted apart, by experiment."""
+"""The values of each kind of segments that are counted separately, by experiment."""
 
 
 class SegmentTotal(msgspec.Struct):
-    """Units and sums of segments, as their tables have them or as they are to be added."""
+    """Units and sums of segments: those in the tables, or those to be added."""
 
     units: dict[Place, tuple[int, int, int]] = {}
     sums: dict[tuple[Place, str], Sums] = {}
 
     def known(self, experiment_id: str) -> Known:
-        """Return the values of an experiment that are counted apart."""
+        """Return the segment values of an experiment that are counted separately, by kind."""
         found: Known = {experiment_id: {}}
         for each, kind, value, _, _ in self.units:
             if each == experiment_id and value != OTHER:
@@ -89,7 +89,7 @@ _ADD_SUMS = """
 
 
 async def add_segments(conn: Connection, units: UnitsOf, sums: SumsOf) -> None:
-    """Add changes to the tables, in a transaction that has the lock of units and sums."""
+    """Add changes of units and sums to the tables of segments, in a transaction that has their lock."""
     experiment_ids = {each for each, *_ in units} | {each for each, *_ in sums}
     if not experiment_ids:
         return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_ROWS = 100_000
-"""The most rows of the ledger that are read: the latest ones count."""
+"""The most rows of the ledger that are read; the latest ones are read."""
 
 
 class ShadowSums(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_state = msgspec.msgpack.Decoder(UnitState, strict=False).decode
-"""Gives a state from a row. Not strict, since sums of votes beyond 64 bits are texts there."""
+"""Decodes a unit's state from its row. Not strict, since sums of votes beyond 64 bits are texts there."""
 _MAX_PACKED = 2**63 - 1
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
@@ -27,7 +27,7 @@ class UnitRow(msgspec.Struct, frozen=True):
     state: UnitState | None
     """The state of the unit; None: a gateway noted the unit, and the ledger has no row of it yet."""
     is_closed: bool
-    """True if the unit's outcomes are in the sums."""
+    """True if the outcome window is closed, and the unit's outcomes are in the sums."""
 
 
 _LOAD = """
@@ -39,7 +39,7 @@ _LOAD = """
 
 
 async def load_units(conn: Connection, ids: Collection[UnitId]) -> dict[UnitId, UnitRow]:
-    """Return the units, of the given ones, that have a row, which stay locked until the transaction ends."""
+    """Lock the rows of the given units until the transaction ends, and return those that exist."""
     return _units(await conn.fetch(_LOAD, *_columns(ids)))
 
 
@@ -99,7 +99,7 @@ _DUE = """
 
 
 async def units_to_close(conn: Connection, grace: datetime.timedelta, most: int) -> dict[UnitId, UnitRow]:
-    """Return units whose outcome window ended some time ago and whose outcomes are not in the sums.
+    """Return units whose outcome window ended at least `grace` ago and whose outcomes are not in the sums.
 
     The oldest comes first. Runs in a transaction that has the lock of units and sums.
     """
@@ -157,7 +157,7 @@ async def write_units(conn: Connection, writes: Iterable[UnitWrite]) -> set[tupl
 
 
 def encode_state(state: UnitState) -> bytes:
-    """Return a state as rows have it. The sums of votes have no bound: each vote may have 50 bits."""
+    """Return a state as its row stores it. Sums of votes are texts, since they may exceed 64 bits."""
     sums = [total for total, _ in state.votes.values()] + list(state.before.values())
     sums += [total for did in state.days.values() for total, _ in did.votes.values()]
     if all(abs(total) <= _MAX_PACKED for total in sums):
@@ -246,7 +246,7 @@ _decode_votes: _Decode = msgspec.json.Decoder(list[tuple[int, str, str, int, int
 
 _MARGIN = datetime.timedelta(days=1)
 ROWS_TIMEOUT_S = 120.0
-"""Seconds for reading the rows of units: a unit may have millions of requests."""
+"""The most seconds for reading the rows of units: a unit may have millions of requests."""
 
 
 MAX_RECOUNTED = 2_000_000
@@ -258,7 +258,7 @@ class OlderRequest(Exception):
 
 
 class UnitsTooLarge(Exception):
-    """Units have more requests than one transaction may recount."""
+    """The error for units with more requests than one transaction may recount."""
 
 
 async def rows_of_units(
@@ -312,12 +312,12 @@ _WITH_EVENTS = """
 
 
 async def page_of_units(conn: Connection, experiment_id: str, after: bytes, most: int) -> dict[UnitId, UnitRow]:
-    """Return units of which something is known, in the order of their digests, from the one that follows `after`."""
+    """Return known units in the order of their digests, from the one after `after`, at most `most`."""
     return _units(await conn.fetch(_PAGE, experiment_id, after, most))
 
 
 async def digests_with_events(conn: Connection, experiment_id: str) -> set[bytes]:
-    """Return the units of which something waits that is not in the sums yet."""
+    """Return the digests of units with events that are not in the sums yet."""
     return {row["digest"] for row in await conn.fetch(_WITH_EVENTS, experiment_id)}
 
 
@@ -385,7 +385,7 @@ _FORGET_UNIT = """
 
 
 FORGET = _FORGET_EVENTS, _FORGET_FEEDBACK, _FORGET_REQUESTS, _FORGET_UNIT
-"""Statements that forget a unit, in this order, each with a project and a digest."""
+"""The statements that forget a unit, in this order; each takes a project and a digest."""
 
 
 async def forget_rows(conn: Connection, project_id: str, digest: bytes) -> None:

@@ -38,7 +38,7 @@ class NewFile(msgspec.Struct, frozen=True, kw_only=True):
     purpose: str
     num_bytes: int
     keep_seconds: int | None
-    """Seconds from now on after which the file expires; None: it stays until it is deleted."""
+    """The seconds after which the file expires; None: it stays until it is deleted."""
     content_key: str
     sealed_name: bytes
 
@@ -157,7 +157,7 @@ _DROP_OF_PROJECT = "DELETE FROM files WHERE project_id = $1"
 
 
 async def drop_files_of(conn: Connection, project_id: str) -> int:
-    """Delete a project's files and uploads; their content goes with the sweeper's next turn. Returns 0."""
+    """Delete the rows of a project's files and uploads, and return 0; the sweeper deletes the content later."""
     async with conn.transaction():
         await conn.execute(_DROP_OF_PROJECT, project_id)
         await conn.execute(_DROP_UPLOADS_OF_PROJECT, project_id)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 FORGOTTEN_S = 3600
-"""Seconds without a sign of life after which a part does not come any more."""
+"""Seconds without a sign of life after which a part that was arriving counts as given up."""
 
 REMOVE_AT_ONCE = 100
 
@@ -39,7 +39,7 @@ _BEGIN = """
 
 
 async def begin_part(conn: Connection, project_id: str, part_id: str, content_key: str) -> bool:
-    """Make the row of a part that is about to come; False if its project is purged."""
+    """Make the row of a part that is about to arrive; return False if its project is purged."""
     return bool(await conn.fetchval(_BEGIN, project_id, part_id, content_key))
 
 
@@ -50,7 +50,7 @@ _TOUCH = """
 
 
 async def touch_part(conn: Connection, project_id: str, part_id: str, num_bytes: int) -> bool:
-    """Note how much has come of a part; False if it is removed."""
+    """Record the bytes of a part that have arrived; return False if the part is removed."""
     return bool(await conn.fetchval(_TOUCH, project_id, part_id, num_bytes))
 
 
@@ -70,7 +70,7 @@ async def finish_part(
     upload_id: str | None = None,
     file_id: str | None = None,
 ) -> bool:
-    """Give a part that has come whole to an upload, or to a file as its only part.
+    """Assign a part that has arrived whole to an upload, or to a file as its only part.
 
     Return False if the upload or the file is removed.
     """
@@ -107,7 +107,7 @@ _JOIN = """
 
 
 async def join_parts(conn: Connection, project_id: str, part_ids: Sequence[str], file_id: str) -> None:
-    """Make a file of parts, in this order."""
+    """Assign parts to a file, in this order."""
     await conn.execute(_JOIN, project_id, list(part_ids), file_id)
 
 
@@ -115,7 +115,7 @@ _REMOVE_ONE = "UPDATE file_parts SET state = 'removed' WHERE project_id = $1 AND
 
 
 async def give_up_part(conn: Connection, project_id: str, part_id: str) -> None:
-    """Have the bytes of a part that have come removed."""
+    """Mark a part that is arriving to be removed."""
     await conn.execute(_REMOVE_ONE, project_id, part_id)
 
 
@@ -125,7 +125,7 @@ _REMOVE_OF_UPLOAD = """
 
 
 async def remove_parts_of_upload(conn: Connection, project_id: str, upload_id: str) -> None:
-    """Have all parts that an upload still has removed."""
+    """Mark all parts that an upload still has to be removed."""
     await conn.execute(_REMOVE_OF_UPLOAD, project_id, upload_id)
 
 
@@ -152,5 +152,5 @@ _REMOVE_OF_PROJECT = "UPDATE file_parts SET state = 'removed', upload_id = NULL,
 
 
 async def remove_parts_of_project(conn: Connection, project_id: str) -> None:
-    """Have everything that the file store holds of a project removed."""
+    """Mark all parts of a project to be removed."""
     await conn.execute(_REMOVE_OF_PROJECT, project_id)

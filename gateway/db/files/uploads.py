@@ -124,7 +124,7 @@ _DROP_OLD = """
 
 
 async def drop_old_uploads(conn: Connection) -> int:
-    """Have the parts of expired uploads removed, and delete the rows of old uploads.
+    """Mark the parts of expired uploads to be removed, and delete the rows of old uploads.
 
     Returns 0: nothing is left to do.
     """

@@ -1,4 +1,4 @@
-"""The tokens of single attempts as the ledger has them, to compare with what journals hold."""
+"""Reads the tokens of single attempts from the ledger, to compare them with what journals hold."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TOKENS = """
 async def attempt_tokens(
     conn: Connection, attempts: Sequence[tuple[str, int, datetime.datetime]]
 ) -> dict[tuple[str, int], AttemptTokens]:
-    """Return the tokens of those of the attempts that the ledger has.
+    """Return the tokens of those attempts that the ledger has, by request id and attempt.
 
     attempts: (request_id, attempt, created_at) of each; not empty.
     """

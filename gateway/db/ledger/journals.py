@@ -88,7 +88,7 @@ _SETTLE = """
 
 
 async def settle_journals(conn: Connection, counts: Mapping[str, int]) -> None:
-    """Lower the number of open requests of other journals: that many of their requests have their rows now."""
+    """Lower the numbers of open requests of other journals, by journal: their requests have their rows now."""
     await conn.execute(_SETTLE, list(counts), list(counts.values()))
 
 
@@ -96,7 +96,7 @@ _FORGET = "DELETE FROM journals WHERE id = ANY($1::text[])"
 
 
 async def forget_journals(conn: Connection, journal_ids: Collection[str]) -> None:
-    """Delete journals that were replayed, or ended with nothing open."""
+    """Delete the rows of journals that were replayed, or ended with nothing open."""
     await conn.execute(_FORGET, list(journal_ids))
 
 
@@ -107,7 +107,7 @@ _LOST = """
 
 
 async def lost_journals(conn: Connection) -> list[LostJournal]:
-    """Return the journals that nobody has heard of, with their requests.
+    """Return the journals whose gateways have not reported for LOST_AFTER, with the numbers of their requests.
 
     Nobody can bill these requests unless the journal's folder turns up.
     """
@@ -121,7 +121,7 @@ _WRITE_OFF = """
 
 
 async def write_off_journal(conn: Connection, journal_id: str) -> LostJournal | None:
-    """Wait for a lost journal no longer; return None if no journal with this id is lost.
+    """Stop waiting for a lost journal; return None if no journal with this id is lost.
 
     If the journal turns up later, it is replayed all the same.
     """
@@ -161,7 +161,7 @@ _ADD = """
 
 
 async def add_engine_usage(conn: Connection, journal_id: str, tokens: Mapping[str, tuple[int, int]]) -> None:
-    """Add the prompt and completion tokens, by engine, of the engine's own counts that this transaction writes."""
+    """Add prompt and completion tokens, by engine, that this transaction writes from the engines' own counts."""
     prompts, completions = zip(*tokens.values(), strict=True)
     await conn.execute(_ADD, journal_id, list(tokens), list(prompts), list(completions))
 
@@ -173,7 +173,10 @@ _ENGINE_USAGE = """
 
 
 async def engine_usage(conn: Connection, engine_ids: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Return the prompt and completion tokens that the ledger took of each of these engines that it knows."""
+    """Return the prompt and completion tokens that the ledger has taken from these engines, by engine.
+
+    Engines of which it has none are left out.
+    """
     rows = await conn.fetch(_ENGINE_USAGE, list(engine_ids))
     return {row["engine_id"]: (row["prompt_tokens"], row["completion_tokens"]) for row in rows}
 

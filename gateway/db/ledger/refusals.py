@@ -1,4 +1,4 @@
-"""The refusals of requests before they ran: written in batches, kept for a week, a bounded number for each project."""
+"""Refusals of requests before they ran: written in batches, stored for a week, a bounded number for each project."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 RETENTION = datetime.timedelta(days=7)
 MAX_PER_PROJECT = 1000
 MAX_REQUEST_IDS = 50
-"""The most requests, among refusals that are counted as one, that can be found by their ids."""
+"""The most requests of one counted refusal whose ids are stored, so that they can be found."""
 
 
 class NewRefusal(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ _PLACE = """
 async def place_of(
     conn: Connection, organization_id: str, *, project_ids: Sequence[str] | None, refusal_id: str
 ) -> int | None:
-    """Return the place of a refusal in the list of these projects, for `list_refusals` to go on before.
+    """Return the place of a refusal in the list of these projects, before which `list_refusals` continues.
 
     None if the refusal is in no such list.
     """

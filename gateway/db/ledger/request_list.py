@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 OF_EACH_KEY = (4, 20)
-"""Requests of a project that are read for each wanted request of one key, at first and if those are too few: roll-ups
-do not tell keys apart."""
+"""The number of a project's requests that are read for each wanted request of one key.
+
+More are read if those are too few: roll-ups do not tell keys apart.
+"""
 
 
 class RequestKey(msgspec.Struct, frozen=True):
@@ -207,7 +209,7 @@ async def _all(conn: Connection, query: RequestQuery, scan_limit: int) -> tuple[
 
 
 async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestPlace], RequestKey | None]:
-    """Return the requests of `_all` that fit the filters."""
+    """Return the requests of `_all` that match the filters."""
     after = query.after or RequestKey(query.end, "")
     # Requests of the same instant come before `after` where it has an id; no key is before one without.
     until = min(query.end, after.created_at + datetime.timedelta(microseconds=1 if after.request_id else 0))
@@ -230,7 +232,7 @@ async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestP
 
 
 async def _fitting_in(conn: Connection, query: RequestQuery, after: RequestKey, found_in: Pieces) -> list[RequestPlace]:
-    """Return the places in found_in that fit the query, up to one more than the limit."""
+    """Return the requests in found_in that match the query, up to one more than the limit."""
     lists = (query.models, query.adapter_ids, query.finish_reasons, query.api_key_ids)
     fits = (after.created_at, after.request_id, query.limit + 1, *map(list, lists))
     of_all = [piece for piece in found_in.pieces if not piece.project_id]

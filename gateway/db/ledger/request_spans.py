@@ -1,4 +1,4 @@
-"""The places of the ledger that hold the requests of a list, by the roll-ups of traffic.
+"""Finds the spans of the ledger that hold the requests of a list, by the roll-ups of traffic.
 
 Days are looked at first, then hours of these, then minutes of those, with their projects. However rare a request is,
 few rows are read for it. Roll-ups tell no keys apart: for a key's requests those of its project are read.
@@ -23,7 +23,7 @@ MAX_LOOKED_AT = 20_000
 
 Level = Literal["organization", "project", "model", "full"]
 Span = tuple[datetime.datetime, datetime.datetime]
-"""The minutes from the first up to the second."""
+"""A span of minutes: from the first up to, and without, the second."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _WIDTHS: dict[Width, datetime.timedelta] = {
@@ -64,7 +64,7 @@ class Pieces(msgspec.Struct, frozen=True):
 
     pieces: list[Piece]
     back_to: datetime.datetime | None
-    """The instant before which nothing was looked for; None where everything was."""
+    """The instant back to which was searched; None where everything was."""
 
 
 async def pieces_with(

@@ -1,4 +1,4 @@
-"""Sums of the ledger, kept by one consumer: by minute, hour and day of the usage, and by the month that bills it.
+"""Roll-ups: sums of the ledger, added up by one consumer, by minute, hour and day, and by the month that bills.
 
 Writers of the ledger leave what they add in a queue, in the same transaction; another transaction takes it from there
 and adds it to the sums. So whatever has committed counts exactly once, and nothing has to be told by its number or
@@ -134,7 +134,7 @@ _ROLL_UP = """
 
 
 async def roll_up(conn: Connection, max_rows: int = MAX_BATCH) -> int:
-    """Add waiting usage to the sums, in the caller's transaction if there is one.
+    """Add usage in the queue to the sums, in the caller's transaction if there is one.
 
     Return the number of rows taken from the queue; 0 while another transaction adds.
     """
@@ -143,14 +143,14 @@ async def roll_up(conn: Connection, max_rows: int = MAX_BATCH) -> int:
 
 
 async def catch_up(database: Database) -> None:
-    """Add all that waits to the sums, in transactions of their own, unless another process is at it."""
+    """Add all usage in the queue to the sums, in transactions of their own, unless another process does so."""
     async with database.acquire() as conn:
         while await roll_up(conn) == MAX_BATCH:
             pass
 
 
 async def roll_up_all(conn: Connection) -> None:
-    """Roll up everything that has committed, in the caller's transaction, which waits for any other that rolls up."""
+    """Add all committed usage to the sums, in the caller's transaction, after waiting for any other that does so."""
     await conn.fetchval(_LOCK, _LOCK_KEY)
     while await roll_up(conn):
         pass
@@ -180,7 +180,7 @@ _SPAN = """
 async def span_of_period(
     conn: Connection, organization_id: str, period: datetime.date
 ) -> tuple[datetime.datetime, datetime.datetime]:
-    """Return between which instants the usage was created that a month bills, what came late included.
+    """Return the instants between which the usage that a month bills was created, late usage included.
 
     A query that names them leaves the ledger's other days alone. Exact for a month that is closed, and within a
     snapshot.

@@ -1,4 +1,4 @@
-"""A ledger that stands still for one transaction: nobody writes usage meanwhile, so it may not wait or last long."""
+"""Blocks writes to the ledger for one short transaction, which may not wait or last long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOLD = "SELECT hold_ledger()"
 
 
 async def hold_ledger(conn: Connection) -> None:
-    """Wait until no transaction writes to the ledger, and let none write until the caller's transaction ends.
+    """Wait until no transaction writes to the ledger, and block writes until the caller's transaction ends.
 
     From now on the caller's transaction waits a second for each of its locks at most.
 

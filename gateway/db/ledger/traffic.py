@@ -54,7 +54,7 @@ class TrafficQuery(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
     """True: all buckets are one, which begins at start."""
     with_times: bool = True
-    """True: the times are read too, which costs more than all the rest."""
+    """True: times are read as well, which costs more than all the rest."""
 
     @property
     def is_by_key(self) -> bool:
@@ -211,14 +211,17 @@ def _tpot(sent: bytes | None) -> Percentiles | None:
 
 
 def counts_of(sent: bytes) -> list[int]:
-    """Return the sum of arrays of NUM_BUCKETS integers, one behind the other as PostgreSQL sends them."""
+    """Return the sum of arrays of NUM_BUCKETS integers.
+
+    sent: the arrays as PostgreSQL sends them, one after the other.
+    """
     words = np.frombuffer(sent, dtype=">i4").reshape(-1, _HEADER_BYTES // 4 + NUM_BUCKETS * _ELEMENT_BYTES // 4)
     counts: list[int] = words[:, _HEADER_BYTES // 4 + 1 :: 2].sum(axis=0, dtype=np.int64).tolist()
     return counts
 
 
 def percentiles(counts: Sequence[int], floor_ms: float) -> Percentiles | None:
-    """Return each percentile as the middle of the bucket that it is in, or None where there are no times."""
+    """Return each percentile as the middle of its bucket; None where there are no times."""
     seen = list(accumulate(counts))
     total = seen[-1]
     if total == 0:

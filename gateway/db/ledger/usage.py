@@ -102,7 +102,7 @@ _event_fields = itemgetter(*UsageEvent.__struct_fields__)
 
 
 class BilledTokens(msgspec.Struct, frozen=True):
-    """The tokens of one request as the ledger has them by now."""
+    """The tokens of one request that are in the ledger by now."""
 
     prompt: int
     cached: int

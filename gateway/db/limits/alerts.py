@@ -1,4 +1,4 @@
-"""The parts of the database's state that need an operator's attention now."""
+"""Finds states in the database that need an operator's attention now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MOST = 100
-"""The most alerts of each kind: the worst or the latest ones."""
+"""The most alerts of each kind that are returned: the worst or the latest ones."""
 
 EXPIRES_WITHIN = datetime.timedelta(days=7)
 REJECTED_WITHIN = datetime.timedelta(days=1)

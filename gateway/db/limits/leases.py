@@ -134,7 +134,7 @@ class PostgresLeases:
             await write_leases(conn, gateway_id, decide(_snapshot(await conn.fetch(_READ, limit_ids, gateway_id))))
 
     async def beat(self, gateway_id: str) -> Beat:
-        """Note that the gateway lives."""
+        """Record that the gateway lives, and return the store's answer."""
         async with self._database.acquire() as conn:
             row = await conn.fetchrow(_BEAT, gateway_id, SUSPECT_AFTER, FORGET_AFTER)
             if row is None:
@@ -142,7 +142,7 @@ class PostgresLeases:
             return Beat(unix_ns(row["heard_at"]), row["num_gateways"])
 
     async def claim(self, gateway_id: str, amounts: Mapping[Key, int]) -> Beat:
-        """Take up a gateway's session again, with the amounts that the gateway still holds."""
+        """Begin a gateway's session again, with the amounts that the gateway still holds."""
         async with self._database.transaction() as conn:
             await conn.execute(_SUSPECT_ANEW, SUSPECT_AFTER)
             await conn.execute(_CLAIM, gateway_id)

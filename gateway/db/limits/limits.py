@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A limit in its current window."""
+    """A limit in its current window, with the used and the reserved amount."""
 
     limit: Limit
     used: int
@@ -49,7 +49,7 @@ LOAD_TIMEOUT_S = 5.0
 
 
 class LimitLoader:
-    """Loads limits for `Rules`.
+    """Loads the limits of a project for `Rules`.
 
     Raises one of `gateway.db.pool.FAILURES`: when the database fails or does not answer within LOAD_TIMEOUT_S.
     """
@@ -112,7 +112,7 @@ _UPDATE = """
 
 
 INSERT_TIMEOUT_S = 2.0
-"""The seconds for which the insertion may wait. Usage is not written meanwhile, and keys cannot be changed."""
+"""The most seconds that the insertion of a limit waits. Usage and changes of keys wait meanwhile."""
 
 
 async def set_limit(conn: Connection, wanted: Limit) -> tuple[str, bool]:

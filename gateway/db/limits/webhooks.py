@@ -19,11 +19,10 @@ MAX_ATTEMPTS = 46
 Statements contain the number itself, as the index of due messages does: PostgreSQL uses the index only then.
 """
 FIRST_DELAY = datetime.timedelta(seconds=15)
-"""The time before the second attempt: longer than an attempt takes, so that no gateway sends a message that another one
-still sends."""
+"""The time before the second attempt, longer than an attempt takes: no message is sent by two gateways at once."""
 LONGEST_DELAY = datetime.timedelta(hours=2)
 RETENTION = datetime.timedelta(days=7)
-"""The time for which messages stay that were delivered or given up."""
+"""The time after which messages are deleted that were delivered or given up."""
 
 
 DEFAULT_EVENTS = ("limit.threshold_reached", "experiment.paused")
@@ -46,7 +45,7 @@ class WebhookRow(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A message to send to a webhook now."""
+    """A message that is due to be sent to a webhook."""
 
     id: str
     webhook_id: str
@@ -134,7 +133,7 @@ _LOCK_SECRET = "SELECT content_key, secret FROM webhooks WHERE organization_id =
 
 
 async def lock_secret(conn: Connection, organization_id: str, webhook_id: str) -> SealedSecret | None:
-    """Return the secret of a webhook, None if there is no such webhook. Nobody changes it in this transaction."""
+    """Lock the secret of a webhook until the transaction ends, and return it; None if there is no such webhook."""
     row = await conn.fetchrow(_LOCK_SECRET, organization_id, webhook_id)
     return SealedSecret(**row) if row else None
 
@@ -155,7 +154,7 @@ async def rotate_secret(
     former: SealedSecret | None,
     grace: datetime.timedelta,
 ) -> tuple[WebhookRow, datetime.datetime | None]:
-    """Put a secret in place of that of a webhook, which has to exist.
+    """Replace the secret of a webhook, which has to exist.
 
     former: the secret that signs as well for the time `grace`; None: none does.
 
@@ -222,12 +221,12 @@ _FAILED = """
 
 
 async def note_delivered(conn: Connection, delivery_id: str) -> None:
-    """Note that a message was delivered."""
+    """Record that a message was delivered."""
     await conn.execute(_DELIVERED, delivery_id)
 
 
 async def note_failed(conn: Connection, delivery_id: str, error: str) -> None:
-    """Note why a message could not be delivered."""
+    """Record why a message could not be delivered."""
     await conn.execute(_FAILED, delivery_id, error)
 
 
@@ -249,9 +248,9 @@ _FORGET_ALERTS = """
 
 
 async def clean_up(conn: Connection) -> None:
-    """Forget messages that were delivered or given up long ago, and notes of alerts in windows that are long over.
+    """Delete messages that were delivered or given up long ago, and records of alerts in windows long past.
 
-    Secrets that no longer sign are forgotten as well.
+    Secrets that no longer sign are deleted as well.
     """
     await conn.execute(_FORGET_DELIVERIES, RETENTION)
     await conn.execute(_FORGET_SECRETS)

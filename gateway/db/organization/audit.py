@@ -95,7 +95,7 @@ def chain_hash(row: AuditRow) -> bytes:
 
 
 def check_link(before: Link, row: AuditRow) -> ChainBreak | None:
-    """Check whether a row follows `before` in an unbroken chain."""
+    """Check that a row follows `before` in the chain; return the break, or None if it does."""
     expected = before.sequence + 1
     if row.sequence != expected:
         return ChainBreak(expected, None, f"row {expected} is missing")
@@ -130,7 +130,7 @@ async def record(
     before: object = None,
     after: object = None,
 ) -> None:
-    """Append one row in the transaction of the change itself, as its last statement: it holds the chain's lock.
+    """Append a row in the transaction of the change, as its last statement, since that holds the chain's lock.
 
     before, after: the object as the API shows it, encoded as JSON; never a secret.
     """
@@ -170,7 +170,7 @@ _PREFETCH = 1000
 
 
 async def verify(conn: Connection, organization_id: str) -> Verdict:
-    """Walk the organization's whole chain, in memory of a thousand rows."""
+    """Check the organization's whole chain, a thousand rows in memory at a time."""
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         at = Link(0, NO_HASH)
         async for found in conn.cursor(_ALL, organization_id, prefetch=_PREFETCH):
@@ -241,5 +241,5 @@ _OF_PROJECTS = """
 
 
 async def actors_of_projects(conn: Connection, projects: Sequence[str], actor_ids: Sequence[str]) -> frozenset[str]:
-    """Return the actors, of the given ones, that are members or keys of these projects."""
+    """Return those of the given actors that are members or keys of these projects."""
     return frozenset(row["id"] for row in await conn.fetch(_OF_PROJECTS, projects, actor_ids))

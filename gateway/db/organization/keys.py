@@ -62,7 +62,7 @@ class FoundKey(msgspec.Struct, frozen=True):
     owner_project_role: Role | None
     """The role of the key's owner in the key's project."""
     suspended: Literal["API key", "project", "organization"] | None
-    """The suspended thing on which the key depends: the key itself, its project or its organization."""
+    """The suspended thing on which the key depends: the key itself, its project or its organization; None: none is."""
     store_days: int
     log_content_days: int
     service_tiers: list[ServiceTier]
@@ -290,7 +290,9 @@ _ROTATE = """
 async def rotate_key(
     conn: Connection, project_id: str, key_id: str, *, public: str, sha256: bytes, grace: datetime.timedelta
 ) -> bool:
-    """Give the key a new secret; the one before it stays good for the grace. False if there is no key to rotate.
+    """Give the key a new secret; the former one is valid for the grace period.
+
+    Return False if there is no key to rotate.
 
     A second rotation within the grace ends the oldest secret at once.
     """
@@ -368,5 +370,5 @@ _TOUCH = """
 
 
 async def touch_keys(conn: Connection, used_at: Mapping[str, datetime.datetime]) -> None:
-    """Note when keys were last used, {key id: time}, to the minute."""
+    """Record when keys were last used, {key id: time}, to the minute."""
     await conn.execute(_TOUCH, list(used_at), list(used_at.values()))

@@ -1,4 +1,4 @@
-"""Proofs of a person's identity: the password's hash, the one-time secret, failed attempts, and valid logins.
+"""Credentials and logins of people: the password's hash, the one-time secret, failed attempts, and valid logins.
 
 All times are PostgreSQL's, so that every gateway agrees on them.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """The proofs of one user."""
+    """The credentials of one user: password, one-time secret and recovery codes."""
 
     id: str
     organization_id: str
@@ -94,7 +94,7 @@ _BY_ID = """
 
 
 async def get_credentials(conn: Connection, user_id: str) -> Credentials | None:
-    """Return the proofs of a person's identity; None where there is no such person."""
+    """Return the credentials of a person; None where there is no such person."""
     row = await conn.fetchrow(_BY_ID, user_id)
     return Credentials(**row) if row else None
 
@@ -122,7 +122,7 @@ _SET_TOTP = """
 async def set_totp_secret(
     conn: Connection, user_id: str, secret: bytes | None, *, content_key: str | None = None
 ) -> None:
-    """Keep the seed of an authenticator, which does not count before it is confirmed; None: no second factor.
+    """Store the seed of an authenticator, which is not required before it is confirmed; None removes it.
 
     content_key: the id of the key that the seed is encrypted with.
     """
@@ -135,7 +135,7 @@ _CONFIRM_TOTP = """
 
 
 async def confirm_totp(conn: Connection, user_id: str, recovery_codes: list[bytes]) -> None:
-    """Let a user's authenticator count. recovery_codes: the digests of codes that may take the place of its own."""
+    """Require a user's authenticator from now on. recovery_codes: the digests of codes that may replace its own."""
     await conn.execute(_CONFIRM_TOTP, user_id, recovery_codes)
 
 
@@ -155,7 +155,7 @@ _USE_STEP = "UPDATE users SET totp_last_step = $2 WHERE id = $1 AND totp_last_st
 
 
 async def use_totp_step(conn: Connection, user_id: str, step: int) -> bool:
-    """Use a code's time step, and return whether no code of this step or a later one was used before.
+    """Record a time step as used; return whether no code of this step or a later one was used before.
 
     See RFC 6238, section 5.2.
     """
@@ -169,7 +169,7 @@ _LOCKED_S = """
 
 
 async def locked_for_s(conn: Connection, identity: bytes) -> float:
-    """Return the seconds for which no password of this identity is looked at; 0 when one is."""
+    """Return the seconds for which logins under this identity are refused; 0 when they are not."""
     return float(await conn.fetchval(_LOCKED_S, identity) or 0)
 
 
@@ -185,9 +185,10 @@ _FORGET_OLD = "DELETE FROM login_failures WHERE failed_at < now() - interval '1 
 
 
 async def count_failure(conn: Connection, identity: bytes, person: bytes) -> int | None:
-    """Count one more failure; return how many there were in a row, None while locked. A day later they are forgotten.
+    """Count one more failure; return how many there were in a row, or None while logins are refused.
 
-    person: the digest of the e-mail address, by which `forget_failures` finds the counter.
+    Failures are forgotten a day later. person: the digest of the e-mail address, by which `forget_failures` finds the
+    counter.
     """
     await conn.execute(_FORGET_OLD)
     num_failures: int | None = await conn.fetchval(_FAILED, identity, person)
@@ -203,7 +204,7 @@ _FORGET = "DELETE FROM login_failures WHERE person = $1"
 
 
 async def forget_failures(conn: Connection, person: bytes) -> None:
-    """Forget all counters of an e-mail address, whose digest person is."""
+    """Delete all counters of failures of an e-mail address. person: the digest of the address."""
     await conn.execute(_FORGET, person)
 
 
@@ -357,6 +358,6 @@ _REPLACE = """
 
 
 async def end_replaced(conn: Connection, token_sha256: bytes) -> str | None:
-    """End the login of a token which a new login in the same browser replaces. Return its id if it was valid."""
+    """End the login of a token that a new login in the same browser replaces. Return its id if it was valid."""
     ended: str | None = await conn.fetchval(_REPLACE, token_sha256)
     return ended

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PasskeyRow(msgspec.Struct, frozen=True):
-    """A passkey with the facts that its holder is shown."""
+    """A passkey with the facts that are shown to its holder."""
 
     id: str
     user_id: str
@@ -29,7 +29,7 @@ class PasskeyRow(msgspec.Struct, frozen=True):
 
 
 class FoundPasskey(msgspec.Struct, frozen=True):
-    """A passkey with its public key, to check a login by it."""
+    """A passkey with its public key, by which a login is checked."""
 
     id: str
     user_id: str
@@ -120,7 +120,7 @@ _USED = """
 
 
 async def note_use(conn: Connection, passkey_id: str, sign_count: int, rp_id: str) -> bool:
-    """Note that a passkey was used at the host that it belongs to; return whether the passkey is still there."""
+    """Record the use of a passkey at the host that it belongs to; return whether the passkey still exists."""
     return bool(await conn.fetchval(_USED, passkey_id, sign_count, rp_id))
 
 
@@ -162,7 +162,7 @@ _USE_CHALLENGE = """
 
 
 async def use_challenge(conn: Connection, sha256: bytes, lifetime: datetime.timedelta) -> bool:
-    """Use up a challenge; return whether it was not used before. After its lifetime it is forgotten.
+    """Record a challenge as used; return whether it was not used before. After its lifetime it is forgotten.
 
     sha256: the digest of the challenge.
     """

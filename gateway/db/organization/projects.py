@@ -97,7 +97,7 @@ _WAS_ARCHIVED = "SELECT EXISTS (SELECT FROM projects WHERE organization_id = $1 
 
 
 async def was_archived(conn: Connection, organization_id: str, name: str) -> bool:
-    """Tell whether the organization had a project of this name that was archived."""
+    """Tell whether the organization has archived a project of this name."""
     return bool(await conn.fetchval(_WAS_ARCHIVED, organization_id, name))
 
 
@@ -228,7 +228,10 @@ _LOCK_DUE = """
 
 
 async def lock_to_purge(conn: Connection, organization_id: str, project_id: str) -> bool:
-    """Lock a project until the transaction ends. Return False if it is not due, as where another gateway was faster."""
+    """Lock a project until the transaction ends.
+
+    Return False if it is not due, for example purged by another gateway.
+    """
     return bool(await conn.fetchval(_LOCK_DUE, organization_id, project_id))
 
 
@@ -266,7 +269,7 @@ _PURGED = "UPDATE projects SET purged_at = now() WHERE id = $1"
 
 
 async def purge_project(conn: Connection, project_id: str) -> None:
-    """Take away what an archived project held, in the caller's transaction.
+    """Delete what an archived project held, in the caller's transaction.
 
     Kept are the project's row, the ledger, the audit log, and of keys and adapters what the ledger refers to: their
     ids, the adapters' names, versions and digests. The content of requests and replies is not shown from then on. The

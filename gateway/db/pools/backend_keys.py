@@ -27,7 +27,7 @@ _SET = """
 
 
 async def set_backend_key(conn: Connection, pool_id: str, content_key: str, sealed: bytes, *, hint: str) -> None:
-    """Keep the encrypted key of a pool's servers in place of the one before. The caller has locked the pool."""
+    """Store the encrypted key of a pool's servers in place of the one before. The caller has locked the pool."""
     await conn.execute(_SET, pool_id, content_key, sealed, hint)
 
 
@@ -35,7 +35,7 @@ _REMOVE = "DELETE FROM backend_keys WHERE pool_id = $1"
 
 
 async def remove_backend_key(conn: Connection, pool_id: str) -> bool:
-    """Forget the key of a pool's servers; return whether there was one."""
+    """Delete the key of a pool's servers; return whether there was one."""
     return await conn.execute(_REMOVE, pool_id) == "DELETE 1"
 
 
@@ -43,7 +43,7 @@ _SHOW = "SELECT hint, created_at FROM backend_keys WHERE pool_id = $1"
 
 
 async def find_backend_key(conn: Connection, pool_id: str) -> BackendKey | None:
-    """Return the operators' view of the key of a pool's servers; None where they need none."""
+    """Return the facts about the key of a pool's servers that operators see; None where they need none."""
     row = await conn.fetchrow(_SHOW, pool_id)
     return None if row is None else BackendKey(row["hint"], row["created_at"])
 

@@ -38,7 +38,10 @@ _NOTE = """
 async def note_failure(
     conn: Connection, host_id: str, pool_id: str, revision: int, why: str, retry_after: datetime.timedelta
 ) -> None:
-    """Have no replica of a revision start on a host. retry_after: the time until the host's agent tries again."""
+    """Record that a host failed to prepare a revision, so that no replica of it starts there.
+
+    retry_after: the time until the host's agent tries again.
+    """
     await conn.execute(_NOTE, host_id, pool_id, revision, why[:MAX_WHY_CHARS], retry_after)
 
 
@@ -46,7 +49,7 @@ _CLEAR = "DELETE FROM host_failures WHERE (host_id, pool_id, revision) = ($1, $2
 
 
 async def clear_failure(conn: Connection, host_id: str, pool_id: str, revision: int) -> None:
-    """Note that a host's agent has prepared a revision's model after all, so that replicas may start there again."""
+    """Delete the record of a host's failure to prepare a revision, so that replicas may start there again."""
     await conn.execute(_CLEAR, host_id, pool_id, revision)
 
 
@@ -54,7 +57,7 @@ _CLEAR_ALL = "DELETE FROM host_failures WHERE host_id = $1"
 
 
 async def clear_failures(conn: Connection, host_id: str) -> None:
-    """Let a host be tried again for all revisions, since a new agent may have what the one before lacked."""
+    """Delete all records of a host's failures, since a new agent may have what the one before lacked."""
     await conn.execute(_CLEAR_ALL, host_id)
 
 

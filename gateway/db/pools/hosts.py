@@ -49,7 +49,7 @@ class HostRow(msgspec.Struct, frozen=True):
     version: str | None
     """The version of Lorikeet of the agent that claimed the host last; None before the first."""
     nodes: list[Node]
-    """The machines of a cluster, as its agent saw them last; none for a host that is none."""
+    """The machines of a cluster, as its agent reported them last; none for a host that runs engines itself."""
 
 
 _CLAIM = """
@@ -111,7 +111,7 @@ _RUNS_ELSEWHERE = """
 
 
 async def runs_elsewhere(conn: Connection, host_id: str, placement: Placement) -> bool:
-    """Tell whether a host has replicas that another placement runs.
+    """Tell whether a host has replicas that run under another placement.
 
     An agent with this placement would not see the engines of such replicas.
     """
@@ -125,7 +125,7 @@ _RENEW = """
 
 
 async def renew_host(conn: Connection, host_id: str, generation: int, lease: datetime.timedelta) -> bool:
-    """Prolong the lease; return False if another agent has taken it."""
+    """Renew the lease; return False if another agent has taken it."""
     return await conn.execute(_RENEW, host_id, generation, lease) == "UPDATE 1"
 
 
@@ -163,7 +163,7 @@ _TELL_NODES = "UPDATE hosts SET nodes = $3::jsonb WHERE id = $1 AND generation =
 
 
 async def tell_nodes(conn: Connection, host_id: str, generation: int, nodes: Sequence[Node]) -> None:
-    """Note the machines of a cluster, unless another agent has its host."""
+    """Store the machines of a cluster, unless another agent has its host."""
     await conn.execute(_TELL_NODES, host_id, generation, msgspec.json.encode(nodes).decode())
 
 
@@ -184,7 +184,7 @@ _ANNOUNCE = """
 
 
 async def announce_key(conn: Connection, host_id: str, name: str, public_key: str) -> None:
-    """Let all engines take connections of the holder of a host's key, and no more of one that the host had before.
+    """Publish a host's public key, so that engines take connections of its holder; a former key is revoked.
 
     A removed host stays removed.
     """
@@ -222,6 +222,6 @@ _REMOVE = """
 
 
 async def remove_host(conn: Connection, host_id: str) -> None:
-    """Take a host's keys away and end its agent."""
+    """Remove a host: revoke its keys, and end its agent."""
     await conn.execute(_REMOVE, host_id)
     await clear_failures(conn, host_id)

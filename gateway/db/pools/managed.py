@@ -33,12 +33,10 @@ _LOCK_REPLICAS = "SELECT FROM replicas WHERE pool_id = $1 AND state <> 'stopped'
 
 
 async def lock_whole_pool(conn: Connection, organization_id: str, pool_id: str) -> PoolRow | None:
-    """Return the organization's pool with this id, locked until the transaction ends.
+    """Lock the organization's pool with this id, with its revisions and replicas, and return it.
 
-    Nobody else changes the pool, nor any of its revisions and replicas.
-
-    All are locked before the first change, in the order of `planning`: a change locks the counter of changes, for which
-    somebody who has one of the rows may wait.
+    Nobody else changes them until the transaction ends. All are locked before the first change, in the order of
+    `planning`: a change locks the counter of changes, for which somebody who has one of the rows may wait.
     """
     row = await lock_pool_by_id(conn, organization_id, pool_id)
     if row is not None:
@@ -98,7 +96,7 @@ _UNKNOWN_GRANTS = """
 
 
 async def unknown_grants(conn: Connection, grants: Sequence[Grant]) -> list[int]:
-    """Return the places of grants whose organization does not exist, or has no such active project."""
+    """Return the indexes of grants whose organization does not exist, or has no such active project."""
     organizations, projects = [each.organization_id for each in grants], [each.project_id for each in grants]
     return [row["place"] for row in await conn.fetch(_UNKNOWN_GRANTS, organizations, projects)]
 
@@ -153,7 +151,7 @@ class UsableBase(msgspec.Struct, frozen=True):
     settings: dict[str, str]
     """The engine settings of the revision that serves."""
     own_keys: OwnKeys
-    """True if projects bring keys of their own for the servers."""
+    """The use of keys of the project's own for the servers: `none`, `allowed` or `required`."""
     num_ready: int
     """Replicas of agents that take requests."""
     unmanaged: list[str]

@@ -1,4 +1,4 @@
-"""Pools and hosts as the planner sees them, and its decisions as rows.
+"""Reads pools and hosts as the planner needs them, and writes its decisions as rows.
 
 One planner works at a time. When its agent stops in the midst of the transaction that plans, the server ends the
 transaction, and with it its decisions: a planner that wakes up later changes nothing.
@@ -76,7 +76,7 @@ async def plan_pools(
 
 
 async def may_plan(conn: Connection, host_id: str, host_generation: int) -> bool:
-    """Keep other planners out until the transaction ends.
+    """Lock out other planners until the transaction ends.
 
     Return False if one plans just now, or the caller's lease is lost.
     """
@@ -86,7 +86,7 @@ async def may_plan(conn: Connection, host_id: str, host_generation: int) -> bool
 
 
 class _Move(msgspec.Struct, frozen=True):
-    """A pool goes from one base to another."""
+    """The change of a pool from one base to another."""
 
     pool_id: str
     former_digest: str
@@ -94,7 +94,7 @@ class _Move(msgspec.Struct, frozen=True):
 
 
 def _moves(switch: Switch, pools: Sequence[Pool]) -> list[_Move]:
-    """Return the change of base that a switch of a pool's revision is, if it is one."""
+    """Return the changes of base, none or one, that a switch of a pool's revision is."""
     pool = next(each for each in pools if each.id == switch.pool_id)
     former, wanted = (pool.revisions.get(number or 0) for number in (switch.former, switch.revision))
     if former is None or wanted is None or not former.base_digest or not wanted.base_digest:
@@ -104,7 +104,7 @@ def _moves(switch: Switch, pools: Sequence[Pool]) -> list[_Move]:
 
 
 async def _move(conn: Connection, move: _Move, fitting: Set[str]) -> None:
-    """Let the adapters of a pool's former base go with the pool, unless another pool serves that base.
+    """Move the adapters of a pool's former base to its new base, unless another pool serves the former base.
 
     fitting: the digests of contents that fit the new base. An adapter of which any version does not fit stays.
     """
@@ -118,7 +118,7 @@ async def _move(conn: Connection, move: _Move, fitting: Set[str]) -> None:
 
 
 async def read_world(conn: Connection) -> tuple[list[Pool], list[Host]]:
-    """Return the pools and hosts that `gateway.domain.pools.plan` decides about: all of them."""
+    """Return all pools and hosts, as `gateway.domain.pools.plan` takes them."""
     hosts = [host_of(each) for each in await list_hosts(conn)]
     by_id = {each.id: each for each in hosts}
     failures = await list_failures(conn)

@@ -46,7 +46,7 @@ class Grant(msgspec.Struct, frozen=True):
 
     organization_id: str
     project_id: str | None
-    """None: all projects of the organization."""
+    """The id of the project; None: all projects of the organization."""
 
 
 _labels = msgspec.json.Decoder(dict[str, str])
@@ -110,7 +110,7 @@ async def lock_pools(conn: Connection) -> None:
 
 
 async def keep_pools(conn: Connection) -> None:
-    """Lock the installation's pools against coming and going until the transaction ends. Several may hold this lock.
+    """Keep the installation's pools from being made or removed until the transaction ends. Several may hold this lock.
 
     The first lock of its transaction, as `lock_pools` is.
     """
@@ -137,7 +137,7 @@ _SCALE = "UPDATE pools SET num_replicas = $2 WHERE id = $1 AND num_replicas <> $
 
 
 async def scale_pool(conn: Connection, pool_id: str, num_replicas: int) -> None:
-    """Say how many replicas shall run."""
+    """Set the number of replicas of a pool."""
     await conn.execute(_SCALE, pool_id, num_replicas)
 
 
@@ -161,7 +161,7 @@ _WANT = "UPDATE pools SET wanted_revision = $2 WHERE id = $1 AND wanted_revision
 
 
 async def want_revision(conn: Connection, pool_id: str, revision: int) -> None:
-    """Say which revision is to serve."""
+    """Set the revision that a pool is to serve."""
     await conn.execute(_WANT, pool_id, revision)
 
 
@@ -169,7 +169,7 @@ _TAKE_BACK = "UPDATE pools SET wanted_revision = $3 WHERE id = $1 AND wanted_rev
 
 
 async def take_back(conn: Connection, pool_id: str, failed: int, back_to: int) -> None:
-    """Want an earlier revision again in place of one that failed, unless yet another one is wanted by now."""
+    """Set an earlier revision as wanted again in place of a failed one, unless another one is wanted by now."""
     await conn.execute(_TAKE_BACK, pool_id, failed, back_to)
 
 
@@ -195,7 +195,7 @@ _REMOVE = "UPDATE pools SET removed_at = now(), num_replicas = 0 WHERE id = $1 A
 
 
 async def remove_pool(conn: Connection, pool_id: str) -> None:
-    """Take a pool away and give its name back. The row stays, since the ledger names the pool."""
+    """Mark a pool as removed, and free its name. The row stays, since the ledger names the pool."""
     await conn.execute(_REMOVE, pool_id)
 
 

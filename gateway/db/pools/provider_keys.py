@@ -80,7 +80,7 @@ _SET = """
 async def set_provider_key(
     conn: Connection, project_id: str, pool_id: str, content_key: str, sealed: bytes, *, hint: str
 ) -> None:
-    """Keep a project's encrypted key for the servers of a pool in place of the one before."""
+    """Store a project's encrypted key for the servers of a pool in place of the one before."""
     await conn.execute(_SET, new_id("pkey"), project_id, pool_id, content_key, sealed, hint)
 
 
@@ -88,7 +88,7 @@ _REMOVE = "DELETE FROM provider_keys WHERE project_id = $1 AND id = $2"
 
 
 async def remove_provider_key(conn: Connection, project_id: str, key_id: str) -> None:
-    """Forget a project's key."""
+    """Delete a project's key."""
     await conn.execute(_REMOVE, project_id, key_id)
 
 
@@ -96,7 +96,7 @@ _REMOVE_OF_POOL = "DELETE FROM provider_keys WHERE pool_id = $1"
 
 
 async def remove_provider_keys_of_pool(conn: Connection, pool_id: str) -> None:
-    """Forget the keys that projects have brought for the servers of a pool that is removed."""
+    """Delete the keys of projects for the servers of a pool that is removed."""
     await conn.execute(_REMOVE_OF_POOL, pool_id)
 
 

@@ -158,11 +158,10 @@ async def move_replica(
     *,
     retry_after: datetime.timedelta = datetime.timedelta(0),
 ) -> bool:
-    """Move a replica to another state; return whether that changed its row.
+    """Change a replica's state; return whether that changed its row.
 
-    retry_after: the time until a failed replica is started again.
-    False: another agent has the host, the replica was started again since, or its state does not lead there (a draining
-    one does not become ready).
+    retry_after: the time until a failed replica is started again. False: another agent has the host, the replica was
+    started again since, or its state does not lead there (a draining one does not become ready).
     """
     done = await conn.execute(
         _MOVE, replica_id, host_generation, generation, state, why[:500], retry_after, _MAY_FOLLOW[state]
@@ -180,7 +179,7 @@ _NOTE_SOFTWARE = """
 async def note_software(
     conn: Connection, replica_id: str, host_generation: int, generation: int, version: str, protocol: str
 ) -> None:
-    """Note the version of a replica's engine, and the protocol that it speaks."""
+    """Record the version of a replica's engine, and the protocol that it speaks."""
     await conn.execute(_NOTE_SOFTWARE, replica_id, host_generation, generation, version, protocol)
 
 
@@ -196,10 +195,10 @@ _AWAIT_START = """
 async def await_start(
     conn: Connection, replica_id: str, host_generation: int, generation: int, why: str, *, is_full: bool = False
 ) -> bool:
-    """Note that the host's agent has to start a replica; return whether that changed the replica's row.
+    """Record that a replica waits to be started by its host's agent; return whether that changed its row.
 
-    The replica's process was ended, or could not be started yet, which is no failure of the replica.
-    is_full: True if the machines of a cluster would do, and have no room now.
+    The replica's process was ended, or could not be started yet, which is no failure of the replica. is_full: True if
+    the machines of a cluster would do, and have no room now.
     """
     done = await conn.execute(_AWAIT_START, replica_id, host_generation, generation, why, is_full)
     return done == "UPDATE 1"
@@ -220,7 +219,7 @@ _LOSE = "UPDATE replicas SET state = 'stopped', why = $2 WHERE id = $1 AND state
 
 
 async def lose_replica(conn: Connection, replica_id: str, why: str) -> None:
-    """Note that a replica has ended whose host no agent tends; an agent that comes back ends its engine."""
+    """Record that a replica has ended whose host no agent tends; an agent that comes back ends its engine."""
     await conn.execute(_LOSE, replica_id, why)
 
 
@@ -228,7 +227,7 @@ _LOSE_ALL = "UPDATE replicas SET state = 'stopped', why = $2 WHERE host_id = $1 
 
 
 async def lose_replicas_of(conn: Connection, host_id: str, why: str) -> None:
-    """Take all replicas of a host for ended."""
+    """Record that all replicas of a host have ended."""
     await conn.execute(_LOSE_ALL, host_id, why)
 
 
@@ -244,7 +243,7 @@ _FORGET = "DELETE FROM replicas WHERE state = 'stopped' AND since < now() - $1::
 
 
 async def forget_stopped(conn: Connection, age: datetime.timedelta) -> None:
-    """Delete the rows of replicas that were stopped longer ago than this."""
+    """Delete the rows of replicas that were stopped longer ago than `age`."""
     await conn.execute(_FORGET, age)
 
 

@@ -132,10 +132,9 @@ async def set_prepared(
     num_bytes: int | None,
     adapters: Sequence[str] = (),
 ) -> None:
-    """Note the folder, digest and estimated memory of a revision's model; the base is registered already.
+    """Store the folder, digest and estimated memory of a revision's model; the base is registered already.
 
-    folder: None where only a server of another maker knows the model's files.
-    adapters: as for `RevisionRow`.
+    folder: None where only a server of another maker knows the model's files. adapters: as for `RevisionRow`.
     """
     await conn.execute(_PREPARED, pool_id, revision, folder, base_digest, num_bytes, list(adapters))
 
@@ -144,7 +143,7 @@ _PROGRESS = "UPDATE pool_revisions SET why = $3 WHERE pool_id = $1 AND revision 
 
 
 async def set_progress(conn: Connection, pool_id: str, revision: int, progress: str) -> None:
-    """Note how far the preparation of a revision is."""
+    """Store the progress of a revision's preparation, in words."""
     await conn.execute(_PROGRESS, pool_id, revision, progress)
 
 
@@ -154,7 +153,7 @@ _SET_STATE = "UPDATE pool_revisions SET state = $3, why = $4 WHERE pool_id = $1 
 async def set_revision_state(
     conn: Connection, pool_id: str, revision: int, state: RevisionState, why: str = ""
 ) -> None:
-    """Move a revision to another state, and say why."""
+    """Change a revision's state, with the reason in words."""
     await conn.execute(_SET_STATE, pool_id, revision, state, why)
 
 
@@ -165,7 +164,7 @@ _SET_BYTES = """
 
 
 async def set_num_bytes(conn: Connection, pool_id: str, revision: int, num_bytes: int) -> None:
-    """Note the estimated memory of a replica of a prepared revision."""
+    """Store the estimated memory, in bytes, of a replica of a prepared revision."""
     await conn.execute(_SET_BYTES, pool_id, revision, num_bytes)
 
 
@@ -173,7 +172,7 @@ _SET_FOLDER = "UPDATE pool_revisions SET folder = $3 WHERE pool_id = $1 AND revi
 
 
 async def set_folder(conn: Connection, pool_id: str, revision: int, folder: str, base_digest: str) -> None:
-    """Note the folder of a prepared revision's model as it is now, unless the folder holds another model."""
+    """Store the present folder of a prepared revision's model, unless the folder holds another model."""
     await conn.execute(_SET_FOLDER, pool_id, revision, folder, base_digest)
 
 
@@ -185,7 +184,7 @@ _PREPARE_AGAIN = """
 
 
 async def prepare_again(conn: Connection) -> None:
-    """Have failed revisions prepared again, in pools that have no other revision to serve."""
+    """Mark failed revisions to be prepared again, in pools that have no other revision to serve."""
     await conn.execute(_PREPARE_AGAIN)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 FRESH = datetime.timedelta(seconds=10)
-"""The age from which a gateway's report of its load does not count any more."""
+"""The age from which a gateway's report of its load no longer counts."""
 
 _memory = msgspec.json.Decoder(Memory | None)
 _load = msgspec.json.Decoder(Load)
@@ -46,7 +46,7 @@ class _Decided(msgspec.Struct, frozen=True):
 
     @property
     def moves(self) -> bool:
-        """True if the number of replicas changes."""
+        """True if the decision changes the number of replicas."""
         return bool(self.decision.num_replicas != self.row["num_replicas"])
 
     @property
@@ -57,7 +57,7 @@ class _Decided(msgspec.Struct, frozen=True):
 
     @property
     def learns(self) -> bool:
-        """True if the decision's memory differs from the stored one."""
+        """True if the state that the decision remembers differs from the stored one."""
         return bool(self.decision.memory != _memory.decode(self.row["memory"]))
 
 
@@ -88,7 +88,7 @@ _REMEMBER = """
 
 
 async def scale_pools(conn: Connection, host_id: str, host_generation: int) -> list[Scaled]:
-    """Decide the number of replicas of each pool with bounds, and write it down; return the changes.
+    """Decide and store the number of replicas of each pool with bounds; return the changes.
 
     host_id, host_generation: those of the agent that decides. Nothing is decided where it has lost its lease, or where
     another agent plans just now.
@@ -140,7 +140,7 @@ async def _scale(conn: Connection, row: Record, num_replicas: int) -> bool:
 
 
 async def present_decision(conn: Connection, pool_id: str) -> Decision | None:
-    """Return the decision about a pool as it would be now.
+    """Return the decision about a pool that would be made now.
 
     None where its number of replicas does not follow its load, or where it has not served yet.
     """

@@ -26,7 +26,7 @@ class ScalingRow(msgspec.Struct, frozen=True):
     why: str
     """The reason for the last change."""
     start_s: float | None
-    """Seconds that the first replica of a pool without any took to become ready, last time."""
+    """Seconds that the pool's first replica took to become ready, the last time that it had none."""
 
     @property
     def bounds(self) -> Bounds:
@@ -51,7 +51,7 @@ _CLEAR = "DELETE FROM pool_scaling WHERE pool_id = $1"
 
 
 async def clear_scaling(conn: Connection, pool_id: str) -> None:
-    """Let the number of a pool's replicas be as an operator says. The caller's transaction has locked the pool."""
+    """Have the number of a pool's replicas set by operators. The caller's transaction has locked the pool."""
     await conn.execute(_CLEAR, pool_id)
 
 
@@ -105,7 +105,7 @@ _WAKE = "SELECT pg_notify('lorikeet_changes', $1)"
 async def report_loads(
     conn: Connection, gateway_id: str, loads: Mapping[str, Load], awaited: Sequence[str] = ()
 ) -> None:
-    """Say how a gateway sees pools, by id.
+    """Store the load of pools as a gateway observes it, by pool id.
 
     awaited: pools without a replica for which a request waits; agents hear of these at once.
     """
@@ -120,5 +120,5 @@ _FORGET = "DELETE FROM pool_loads WHERE at < clock_timestamp() - interval '1 min
 
 
 async def forget_loads(conn: Connection) -> None:
-    """Delete the loads that were told by gateways which have gone since."""
+    """Delete the reports of gateways that have gone since."""
     await conn.execute(_FORGET)

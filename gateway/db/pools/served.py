@@ -30,7 +30,7 @@ class ServedPool(msgspec.Struct, frozen=True):
     replicas: list[ReplicaRow]
     """Replicas that have not been stopped, oldest first."""
     is_removed: bool
-    """A removed pool is listed while it has replicas."""
+    """True for a removed pool, which is listed while it has replicas."""
     scaling: ScalingRow | None = None
     """The bounds by which the number of replicas follows the load; None where an operator sets the number."""
 
@@ -105,5 +105,5 @@ _SWITCH = "UPDATE pools SET revision = $2 WHERE id = $1 AND wanted_revision = $2
 
 
 async def switch_revision(conn: Connection, pool_id: str, revision: int) -> bool:
-    """Let a pool serve its wanted revision; return False where it serves it already or wants another one by now."""
+    """Have a pool serve its wanted revision; return False where it already does, or wants another one by now."""
     return await conn.execute(_SWITCH, pool_id, revision) == "UPDATE 1"

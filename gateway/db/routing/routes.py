@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_VERSIONS = 100
-"""The most versions of a route that are kept; the oldest go first, and never the one that answers requests."""
+"""The most versions of a route that are stored; the oldest are deleted, but never the one that answers requests."""
 
 
 class RouteVersionRow(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ async def list_versions(conn: Connection, owner_id: str, route_id: str) -> list[
 
 
 async def find_route_version(conn: Connection, owner_id: str, route_id: str, version: int) -> RouteVersionRow | None:
-    """Return one version of a route; None where there is no such version, or none any more."""
+    """Return one version of a route; None where it does not exist, or was deleted."""
     row = await conn.fetchrow(_VERSIONS, owner_id, route_id, version)
     return RouteVersionRow(**row) if row else None
 
@@ -126,7 +126,10 @@ _DROP_VERSIONS = """
 
 
 async def update_route(conn: Connection, owner_id: str, route_id: str, document: str) -> None:
-    """Let a new version of a route answer from now on. The caller's transaction has locked the owner."""
+    """Add a new version of a route's policy, which answers from now on.
+
+    The caller's transaction has locked the owner.
+    """
     version = await conn.fetchval(_NEXT_VERSION, route_id)
     await conn.execute(_ADD_VERSION, route_id, version, document)
     await set_version(conn, owner_id, route_id, version)
@@ -139,7 +142,7 @@ _SET_VERSION = """
 
 
 async def set_version(conn: Connection, owner_id: str, route_id: str, version: int) -> None:
-    """Let a version of a route that is kept answer from now on."""
+    """Have a stored version of a route answer from now on."""
     await conn.execute(_SET_VERSION, owner_id, route_id, version)
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Defaults(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Values for requests that name none; null leaves a field as it is without an adapter.
+    """Values for fields that a request leaves out; null leaves a field as it is without an adapter.
 
     The bounds are the same as in `engine.protocol.SamplingParams`.
     """
@@ -35,4 +35,4 @@ SAMPLING = (
     "frequency_penalty",
     "repetition_penalty",
 )
-"""The fields that `SamplingParams` has as well."""
+"""The names of the fields that `SamplingParams` has as well."""

@@ -27,7 +27,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9._~@:+=,-]{1,255}")
 
 
 class WrongSource(ValueError):
-    """The text is not a source, or not one that is allowed; the message says why."""
+    """The error for a text that is no source, or no allowed one; the message says why."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Source(msgspec.Struct, frozen=True):
     """The revision on the hub; None for its main branch or, in the list, for every revision."""
 
     def holds(self, other: Source) -> bool:
-        """Tell whether another source is this place or below it."""
+        """Tell whether another source is the same as this one, or below it."""
         return (
             (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
             and self.segments == other.segments[: len(self.segments)]
@@ -83,7 +83,7 @@ class AllowedSources:
         return not self._places
 
     def admit(self, text: str) -> Source:
-        """Return the source that a text names.
+        """Parse a text as a source, and return it if it is allowed.
 
         Raises WrongSource: when the text is not a source, or names one that is not allowed.
         """

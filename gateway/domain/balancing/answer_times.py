@@ -1,4 +1,4 @@
-"""The times that a replica's answers took lately, and the weight of a slow replica beside a fast one. Pure.
+"""The recent answer times of replicas, and the weight of a slow replica beside a fast one. Pure.
 
 For replicas that do not report their load, such as servers of other makers: by a count of requests alone a slow one
 would get as many as a fast one while there are few. Medians are taken, so that one request in many that stalls changes
@@ -16,19 +16,19 @@ NUM_SAMPLES = 9
 """The number of answers whose median is taken."""
 
 APART_S = 0.2
-"""Seconds between two answers that are kept, except the first few: busy replicas give many answers in one moment."""
+"""The least seconds between two answers that are stored, except for the first few: busy replicas give many at once."""
 
 MIN_SAMPLES = 3
 """The least number of answers for which there is a median."""
 
 FORGET_S = 30.0
-"""Seconds after which an answer counts no more, so that a replica that was slow is tried again."""
+"""Seconds after which an answer is forgotten, so that a replica that was slow is tried again."""
 
 USUAL_TOKENS = 32
-"""Tokens of the answer whose time replicas are compared by."""
+"""The number of tokens of the answer whose time is compared among replicas."""
 
 NOISE_MS = 10.0
-"""Milliseconds that are added to each time before two times are compared, since a difference of a few means nothing."""
+"""Milliseconds that are added to each time before comparison, so that differences of a few do not matter."""
 
 TOLERATED = 1.25
 """The factor by which a replica may be slower than the fastest one and still get as many requests."""
@@ -51,7 +51,7 @@ class AnswerTimes:
             self._last.append((now_s, first_ms, token_ms))
 
     def waited(self, now_s: float, waited_ms: float) -> None:
-        """Count a request that nobody waited for any longer before its first token, if that was later than usual."""
+        """Count a request that was given up before its first token, if it waited longer than usual."""
         usual = self._medians(now_s)
         if usual is not None and waited_ms > usual[0]:
             self.answered(now_s, waited_ms, usual[1])
@@ -82,12 +82,11 @@ class AnswerTimes:
 
 
 def paces(usual_ms: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the part of its capacity that each replica counts for, above 0 and at most 1.
+    """Return the part of its capacity with which each replica counts, above 0 and at most 1.
 
     The part follows from the usual time of the replica's answers. None stands for a replica that was not seen lately,
-    which counts as the fastest.
-
-    A part falls with the square of the time: one that is five times slower gets a fifteenth of what the fastest gets.
+    which counts as the fastest. A part falls with the square of the time: one that is five times slower gets a
+    fifteenth of what the fastest gets.
     """
     known = [each for each in usual_ms.values() if each is not None]
     if not known:

@@ -80,7 +80,7 @@ class Balancer:
         self.share_among(self._num_gateways)
 
     def remove(self, replica_id: str) -> None:
-        """Forget a replica and what is known to be there."""
+        """Remove a replica, and forget which adapters and prompts are there."""
         replica = self._replicas.pop(replica_id, None)
         if replica is None:
             return
@@ -90,7 +90,7 @@ class Balancer:
         self._recount()
 
     def update(self, picture: ReplicaLoad, now_s: float) -> None:
-        """Take a snapshot of a replica that was added.
+        """Store a snapshot of a replica that was added.
 
         now_s: the time on a monotonic clock, the same clock in all calls.
         """
@@ -102,13 +102,13 @@ class Balancer:
         self._recount()
 
     def share_among(self, num_gateways: int) -> None:
-        """Note how many gateways send requests to the same replicas."""
+        """Set the number of gateways that send requests to the same replicas."""
         self._num_gateways = max(1, num_gateways)
         for replica in self._replicas.values():
             replica.num_gateways = self._num_gateways
 
     def pace(self, paces: Mapping[str, float]) -> None:
-        """Note the part of its capacity that each replica counts with, by its id; others count with all of it."""
+        """Set the part of its capacity with which each replica counts, by id; others count with all of it."""
         changed = [each for each in self._replicas.values() if each.pace != paces.get(each.id, 1.0)]
         for replica in changed:
             replica.pace = paces.get(replica.id, 1.0)
@@ -169,7 +169,7 @@ class Balancer:
     # choices
 
     def _pick_by_prefix(self, asked: Asked, exclude: Set[str]) -> ReplicaState | None:
-        """Return the replica that knows the prompt's beginning, if the load allows it.
+        """Return the replica that has the prompt's beginning in its cache, if its load allows it; else None.
 
         More load is allowed where that is most of the prompt (Preble; Srivatsa et al., 2024).
         """
@@ -207,7 +207,10 @@ class Balancer:
         return least
 
     def _pick_in_order(self, asked: Asked, bucket: int, exclude: Set[str]) -> ReplicaState | None:
-        """Return the first replica in a key's order that has room; one that starts slowly, for some keys alone."""
+        """Return the first replica in a key's order that has room.
+
+        A replica that starts slowly is chosen for some keys alone.
+        """
         brings_adapter = bool(asked.adapter)
         for replica in self._orders.of(bucket):
             if (
@@ -268,7 +271,7 @@ class Balancer:
         return in_flight >= HOT * self._load / self._capacity * sum(replica.capacity for replica in homes)
 
     def _is_crowded(self, replica: ReplicaState, tenant: str) -> bool:
-        """Tell whether a tenant would alone fill a replica, and has more there than elsewhere."""
+        """Tell whether a tenant alone would fill a replica, and has more of its requests there than elsewhere."""
         there = replica.of_tenant(tenant)
         if there < replica.capacity:
             return False
@@ -297,5 +300,5 @@ class Balancer:
 
 
 def _fullness(replica: ReplicaState, asked: Asked) -> float:
-    """Return the load of a replica by its capacity. For a slow replica, the request counts as taken already."""
+    """Return a replica's load divided by its capacity; for a slow replica, as if it had taken the request."""
     return (replica.load + (asked.units if replica.pace < 1.0 else 0.0)) / replica.capacity

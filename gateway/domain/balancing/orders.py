@@ -30,7 +30,7 @@ class Weighted(Protocol):
 
     @property
     def weight(self) -> float:
-        """The replica's share of first places, relative to the shares of the others."""
+        """The replica's weight: its share of first places, relative to the others."""
 
 
 def seed_of(name: str) -> int:
@@ -44,7 +44,7 @@ def bucket_of(key: str | bytes) -> int:
 
 
 def uniform(bucket: int, seed: int) -> float:
-    """Return a number in (0, 1) that bucket and seed determine: a multiplication of two hashes modulo 2**64."""
+    """Return a number in (0, 1) that the bucket and the seed determine, by a product of two hashes modulo 2**64."""
     return ((_hash(b"%d" % bucket) * seed & _MASK) + 1) * _UNIT
 
 

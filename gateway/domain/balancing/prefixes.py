@@ -1,4 +1,4 @@
-"""The beginnings of prompts: keys by which two prompts are seen to share one, and where each beginning was last sent.
+"""Beginnings of prompts: the keys by which shared beginnings are recognized, and where each was last sent.
 
 An engine keeps the blocks of a prompt it has computed, by tenant and adapter; a prompt that begins alike saves their
 computation there. Knows nothing of replicas but their names.
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 MAX_PREFIXES = 12
-"""Beginnings of one prompt: with blocks of 16 tokens up to 32,768 tokens."""
+"""The most beginnings of one prompt: with blocks of 16 tokens they reach 32,768 tokens."""
 MAX_REMEMBERED = 1 << 16
 
 T = TypeVar("T")

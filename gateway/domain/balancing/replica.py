@@ -10,8 +10,10 @@ from collections.abc import Mapping
 import msgspec
 
 RANK_UNIT = 64
-"""The rank of an adapter with which a sequence weighs as much as two without an adapter: the products with adapters'
-weights grow with the sum of the ranks in a batch (CaraServe; Li et al., 2024)."""
+"""The rank of an adapter whose sequences weigh as much as two sequences without an adapter.
+
+The products with adapters' weights grow with the sum of the ranks in a batch (CaraServe; Li et al., 2024).
+"""
 
 
 class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +50,7 @@ class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The facts about a request on which the choice of a replica depends."""
+    """The facts about a request on which the choice of its replica depends."""
 
     adapter: str = ""
     """The adapter's content key; "" for the base model."""

@@ -58,7 +58,7 @@ class PoolService:
         completion_tokens: int = 0,
         adapter_bytes: int = 0,
     ) -> None:
-        """Count the use that a request has made of a replica since it was counted last.
+        """Count the use of a replica by a request since the last call for that request.
 
         weight: the request's weight, above 0.
         """
@@ -68,7 +68,7 @@ class PoolService:
         amounts[2] += adapter_bytes / weight
 
     def elsewhere(self, replica_ids: Iterable[str]) -> dict[str, dict[str, Service]]:
-        """Return the amounts to report to each replica, and begin anew. A replica without news has no key."""
+        """Return the amounts to report to each replica, and set them to zero. A replica without news has no key."""
         used, self._used = self._used, {}
         totals: dict[str, list[float]] = {}
         for tenants in used.values():

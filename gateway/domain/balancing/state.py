@@ -7,7 +7,7 @@ from gateway.domain.balancing.replica import RANK_UNIT, Asked, ReplicaLoad
 
 MIN_RAMP = 0.1
 LINE_SHARE = 1 / 8
-"""The share of a replica's slots for which adapters may be on their way before others are sent elsewhere."""
+"""The share of a replica's slots for adapters under way, beyond which further adapters go elsewhere."""
 
 
 class ReplicaState:
@@ -63,7 +63,7 @@ class ReplicaState:
         self._tenants_since: dict[str, int] = {}
 
     def update(self, picture: ReplicaLoad, now_s: float, slow_start_s: float) -> None:
-        """Take a new snapshot of the replica, which includes everything that was sent before."""
+        """Store a new snapshot of the replica, which includes all requests that were sent before it."""
         self._picture = picture
         self.available = not (picture.silent or picture.draining)
         age_s = max(0.0, now_s - picture.ready_since_s)
@@ -75,19 +75,19 @@ class ReplicaState:
         self._weigh()
 
     def adapters_now(self) -> set[str]:
-        """Return the keys of the adapters that the snapshot shows there or coming, or that own requests use."""
+        """Return the keys of adapters that are on the replica or on their way: by the snapshot, or by own requests."""
         picture = self._picture
         now = {*picture.resident, *picture.waiting_adapters, *self._adapters}
         self._coming = len(now) - len(picture.resident)
         return now
 
     def scale(self, best_ramp: float) -> None:
-        """Set the ramp relative to the oldest replica's, so that replicas that start together take all the load."""
+        """Set the replica's ramp relative to the oldest replica's: replicas that start together take all the load."""
         self.ramp = self.pace * self.age_ramp / best_ramp
         self.capacity = max(1, self._picture.capacity) * self.ramp
 
     def take(self, asked: Asked) -> None:
-        """Count a request that is sent there."""
+        """Count a request that is sent to the replica."""
         self._own += asked.units
         self._since += asked.units
         self._tokens_since += asked.prompt_tokens
@@ -122,9 +122,9 @@ class ReplicaState:
         return self._adapters.get(adapter, 0)
 
     def of_tenant(self, tenant: str) -> int:
-        """Return the choices of a tenant that run or wait there, as far as is known.
+        """Return the known choices of a tenant that run or wait at the replica.
 
-        The choices that other gateways sent since the picture are not known.
+        The choices that other gateways sent since the snapshot are not known.
         """
         reported = self._picture.tenants.get(tenant, 0) + self._tenants_since.get(tenant, 0)
         return max(reported, self._tenants.get(tenant, 0))
@@ -141,7 +141,7 @@ class ReplicaState:
         return not slots or self._coming < max(1.0, slots * LINE_SHARE)
 
     def _weigh(self) -> None:
-        """Estimate the load, as if all other gateways had sent as much since the snapshot as this one."""
+        """Estimate the load, assuming that each other gateway has sent as much since the snapshot as this one."""
         self.load = max(self._own, self._reported + self._since * self.num_gateways)
 
 

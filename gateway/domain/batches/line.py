@@ -8,7 +8,7 @@ import hashlib
 import msgspec
 
 ATTEMPTS_PER_BEGIN = 8
-"""Numbers of attempts that are set aside each time a line is begun: a pipeline makes fewer attempts at a request."""
+"""The numbers of attempts that are reserved each time a line is begun: a request gets fewer attempts."""
 
 _ID_BYTES = 15
 
@@ -21,11 +21,11 @@ class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     begun: int
-    """The number of times that the line was begun before. The operator bears the usage of those attempts."""
+    """The number of times that the line was begun before; the operator bears the usage of those attempts."""
     instant_ns: int
     """The time at which the line was begun first, in Unix nanoseconds, which all its rows in the ledger have."""
     slack_s: float | None = None
-    """Seconds that the line can rest: 0 where deadlines go first, None where turns do."""
+    """Seconds by which the line can be delayed: 0 where deadlines go first, None where turns decide."""
     batch_id: str = ""
     """The id of the batch."""
 

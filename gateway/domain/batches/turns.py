@@ -20,8 +20,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 ASKS_S = 5.0
-"""Seconds for which a project counts as one that asks, from the last time that it did. A slow database may keep it from
-asking again for a while, after which it gets what the others got meanwhile."""
+"""Seconds for which a project counts as asking since its last question.
+
+A slow database may keep it from asking again for a while, after which it gets what the others got meanwhile.
+"""
 
 
 class Turns:
@@ -35,22 +37,22 @@ class Turns:
         self._ahead: defaultdict[str, float] = defaultdict(float)  # work of places out of turn
 
     def ask(self, project_id: str, now_s: float) -> None:
-        """Note that a line of a project waits."""
+        """Record that a line of a project waits."""
         if now_s - self._asked_s.get(project_id, float("-inf")) > ASKS_S:
             self._tags[project_id] = max(self._tags.get(project_id, self._floor), self._floor)
         self._asked_s[project_id] = now_s
 
     def leave(self, project_id: str) -> None:
-        """Note that no line of a project waits any more."""
+        """Record that no line of a project waits any more."""
         self._asked_s.pop(project_id, None)
 
     def is_turn_of(self, project_id: str, others: Iterable[str]) -> bool:
-        """Tell whether none of the other projects, which all have asked, got less than this one."""
+        """Tell whether none of the other projects, which all have asked, got less work than this one."""
         mine = self._place_of(project_id)
         return all(self._place_of(other) >= mine for other in others)
 
     def begin(self, project_id: str, work: float, now_s: float) -> None:
-        """Charge the estimated work of a line that begins. The project has asked."""
+        """Charge the estimated work of a line that begins, for a project that has asked."""
         asking = [self._tags[each] for each, last_s in self._asked_s.items() if now_s - last_s <= ASKS_S]
         self._floor = max(self._floor, min(asking, default=self._floor))
         self.charge(project_id, work)
@@ -65,7 +67,7 @@ class Turns:
         self._ahead[project_id] += work
 
     def forget_ahead(self) -> None:
-        """Have projects not wait for what they got out of turn."""
+        """Cancel the charges for work out of turn, so that projects do not wait because of it."""
         self._ahead.clear()
 
     def unshared(self, now_s: float) -> dict[str, tuple[float, bool]]:
@@ -75,7 +77,7 @@ class Turns:
         return {each: (self._unshared.get(each, 0.0), each in asking) for each in asking | self._unshared.keys()}
 
     def share(self, sent: Mapping[str, tuple[float, bool]], tags: Mapping[str, float], asking: Collection[str]) -> None:
-        """Take the tags that all gateways share over.
+        """Replace the tags by those that all gateways share.
 
         sent: the result of `unshared` that the tags contain. asking: the projects, of any gateway, that ask.
         """

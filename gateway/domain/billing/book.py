@@ -33,7 +33,7 @@ class Entry(msgspec.Struct, frozen=True):
     """The prices of one kind of request, in nanos per million tokens."""
 
     model: str
-    """The id of a model, that of its base, or any."""
+    """The id of a model, the id of a base model, or `*` for any."""
     adapter_class: str
     """The class of the adapter; "none" for the base itself."""
     service_tier: str
@@ -60,9 +60,10 @@ class Version(msgspec.Struct, frozen=True):
     """Discounts in basis points by project."""
 
     def rates(self, project_id: str, model: str, adapter_class: str, service_tier: str) -> Rates:
-        """Return the rates of the matching entry that names the most, its model first; nothing where no entry matches.
+        """Return the rates of the most specific matching entry; zero where no entry matches.
 
-        If no entry is for batches, a request of a batch costs half of what it costs otherwise.
+        If no entry is for batches, a request of a batch costs half of what it costs otherwise. An entry is more
+        specific that names more, its model first.
         """
         if service_tier == BATCH_TIER and not any(
             entry.service_tier == BATCH_TIER
@@ -88,7 +89,7 @@ class Version(msgspec.Struct, frozen=True):
         return Rates(best.input_nanos, best.cached_input_nanos, best.output_nanos, discount)
 
     def adapter_classes(self, model: str) -> set[str]:
-        """Return the classes as which a request of this model may be billed.
+        """Return the adapter classes as which a request of this model may be billed.
 
         An adapter's class may change while the request runs.
         """
@@ -98,7 +99,7 @@ class Version(msgspec.Struct, frozen=True):
 
 
 Book = Sequence[Version]
-"""The versions of an organization in the order of their times."""
+"""The versions of an organization's prices, in the order of their times."""
 
 
 def in_force(book: Book, from_ns: int, until_ns: int) -> Sequence[Version]:
@@ -109,7 +110,7 @@ def in_force(book: Book, from_ns: int, until_ns: int) -> Sequence[Version]:
 
 
 def most_of(versions: Iterable[Version], project_id: str, model: str, service_tier: str) -> Price:
-    """Return the highest price that any of these versions asks for tokens of this model."""
+    """Return the highest price of tokens of this model in any of these versions."""
     rates = [
         version.rates(project_id, model, adapter_class, service_tier)
         for version in versions

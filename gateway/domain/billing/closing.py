@@ -7,11 +7,14 @@ import datetime
 import msgspec
 
 GRACE = datetime.timedelta(hours=1)
-"""The time after a month's end before the month can be closed: requests that began in it end, and journals are written
-down. Usage that comes even later is billed in the next month, as a correction."""
+"""The time after a month's end before the month can be closed.
+
+Requests that began in it end, and journals are written down. Usage that comes even later is billed in the next month,
+as a correction.
+"""
 
 LOST_GRACE = datetime.timedelta(days=3)
-"""The time for which a lost journal with usage in it holds up the closing, since its folder may turn up."""
+"""The time for which a lost journal keeps a month with usage of it from being closed: its folder may turn up."""
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The drawing of credits: oldest first, by the cost of a closed period, until they are used up or lapse. Pure.
+"""Draws credits: oldest first, by the cost of a closed period, until they are used up or expire. Pure.
 
 balance = sum of (amount - drawn - lapsed) over the grants - cost of the periods that are open
 """
@@ -27,7 +27,7 @@ class Grant(msgspec.Struct, frozen=True):
 
     @property
     def remaining(self) -> int:
-        """The amount that neither was drawn nor has lapsed."""
+        """The amount that was neither drawn nor has lapsed."""
         return self.amount - self.drawn - (self.lapsed or 0)
 
 

@@ -18,7 +18,7 @@ LineKind = Literal["input", "cached_input", "output"]
 
 
 class PeriodSum(msgspec.Struct, frozen=True):
-    """The sum of the ledger for one project in one period at one price."""
+    """The usage and cost of one project in one period at one price, summed over the ledger."""
 
     model: str
     adapter_class: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 NANOS = 10**9
 DECIMALS = 9
 DEFAULT_CURRENCY = "usd"
-"""The currency of amounts where there never were prices: all of them are 0."""
+"""The currency of amounts where no prices were ever set: all amounts are 0."""
 
 MAX_NANOS = 10**17
-"""The largest credit or adjustment: a hundred million units, and a hundredth of what the ledger's integers hold."""
+"""The largest credit or adjustment: a hundred million units, a hundredth of what the ledger's integers can hold."""
 
 
 def decimal_text(nanos: int, min_decimals: int = 2) -> str:
@@ -19,5 +19,5 @@ def decimal_text(nanos: int, min_decimals: int = 2) -> str:
 
 
 def to_number(nanos: int) -> float:
-    """Return an amount as the nearest JSON number, for OpenAI's shapes. The exact nanos stand beside it."""
+    """Return an amount in the currency as the nearest JSON number, for OpenAI's shapes, which show no nanos."""
     return nanos / NANOS

@@ -1,4 +1,4 @@
-"""The cost of a row of usage: the same arithmetic as `cost_of` in the schema, which is the one that bills.
+"""Computes the cost of a row of usage by the same arithmetic as `cost_of` in the schema, which is the one that bills.
 
 The ledger is priced in the transaction that writes it, so that no gateway's idea of the price book counts; this is for
 checks and previews. Money is an integer of nanos of the currency, and floats never come near it.
@@ -34,13 +34,13 @@ class Cost(msgspec.Struct, frozen=True):
     output: int
     total: int
     listed: int
-    """The total without the discount."""
+    """The total before the discount."""
 
 
 def cost(rates: Rates, uncached_tokens: int, cached_tokens: int, output_tokens: int) -> Cost:
     """Return the cost of a row of usage, rounded once, half up.
 
-    The cost of a kind of tokens is the growth of the rounded running sum when that kind is added.
+    The cost of each kind of tokens is the growth of the rounded running sum when that kind is added.
     """
     part = WHOLE_BASIS_POINTS - rates.basis_points
     uncached = uncached_tokens * rates.input_nanos

@@ -12,11 +12,11 @@ import msgspec
 KEY_BYTES = 32
 
 SecretColumn = Literal["users.totp_secret", "webhooks.secret", "webhooks.former_secret", "deliveries.secret"]
-"""A column of secrets that gateways need in the clear. Its values are stored encrypted."""
+"""The name of a column of secrets that gateways need in the clear; its values are stored encrypted."""
 
 
 class BadContentKey(ValueError):
-    """A text is no content key; the message never shows it."""
+    """The error for a text that is no content key; the message never shows the text."""
 
 
 class ContentKey(msgspec.Struct, frozen=True):

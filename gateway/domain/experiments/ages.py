@@ -27,11 +27,14 @@ from gateway.domain.experiments.sums import NO_UNITS, Sums
 from gateway.domain.experiments.units import IN_EVERY_UNIT, num_ages
 
 OF_ALL = "cost_nanos"
-"""The metric whose sums give the number of units whose window has ended, since each of them has a value."""
+"""A metric for which each unit has a value: the sums of it give the number of units whose window has ended."""
 
 Trend = Literal["fading", "growing", "unclear"]
-"""fading: the effect of the last day is proven to be nearer to none than that of the first, or on the other side;
-growing: farther away. unclear: neither is proven."""
+"""The trend of an effect over the days since exposure.
+
+fading: the effect of the last day is proven to be nearer to none than that of the first, or on the other side; growing:
+farther away. unclear: neither is proven.
+"""
 
 
 class AgeRow(msgspec.Struct, frozen=True):

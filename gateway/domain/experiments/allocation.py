@@ -1,4 +1,4 @@
-"""The owners of buckets and slots: tables from weights, changes by the fewest moves, coverage of a layer, epochs.
+"""Allocates buckets and slots: tables from weights, changes by the fewest moves, coverage of a layer, epochs.
 
 Every change makes a new `Split`; no change moves a unit that has been exposed.
 """
@@ -16,7 +16,7 @@ from gateway.domain.experiments.assignment import ENDED_BUCKET, MAX_EPOCHS, NUM_
 from gateway.domain.experiments.states import State
 
 MAX_NAMED = 3
-"""The most experiments that a refusal names."""
+"""The most experiments that an error message names."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ def bucket_counts(weights: Sequence[int]) -> list[int]:
 
 
 def table(weights: Sequence[int]) -> bytes:
-    """Return the first table of weights: a run of buckets for each arm, in the arms' order."""
+    """Return the table of buckets for weights: a run of buckets for each arm, in the arms' order."""
     return b"".join(bytes([arm]) * count for arm, count in enumerate(bucket_counts(weights)))
 
 
@@ -70,7 +70,7 @@ def rebalanced(before: bytes, weights: Sequence[int]) -> bytes:
 
 
 def moved(before: bytes, after: bytes) -> int:
-    """Return in how many buckets two tables differ."""
+    """Return the number of buckets in which two tables differ."""
     return sum(a != b for a, b in zip(before, after, strict=True))
 
 
@@ -175,7 +175,7 @@ def _union(owners: Iterable[Owner]) -> bytes:
 
 
 def _holders(owners: Sequence[Owner]) -> str:
-    """Return a sentence on the experiments that own a layer's slots, the largest first, and how to free slots."""
+    """Return a sentence about the experiments that own a layer's slots, the largest first, and how to free slots."""
     sized = sorted(((NUM_BUCKETS - each.slots.count(0), each) for each in owners), key=lambda it: (-it[0], it[1].name))
     named = [f"'{each.name}' ({each.state}) holds {size / 100:g} %" for size, each in sized[:MAX_NAMED]]
     if not named:

@@ -33,7 +33,7 @@ ENDED_BUCKET = 255
 """The entry of a bucket whose arm has ended."""
 
 Reason = Literal["split", "forced", "arm_ended", "enrolment_closed", "held_out", "not_covered", "no_unit", "paused"]
-"""Why a request gets its arm. Only `split` is analysed."""
+"""The reason why a request gets its arm. Only requests with `split` are analysed."""
 
 OPEN_FEATURE_REASONS: dict[Reason, str] = {
     "split": "split",
@@ -45,7 +45,7 @@ OPEN_FEATURE_REASONS: dict[Reason, str] = {
     "no_unit": "default",
     "paused": "disabled",
 }
-"""OpenFeature's word for each reason, in lower case."""
+"""The reason in OpenFeature's words, in lower case, by ours."""
 
 
 class Exposed(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class Exposed(msgspec.Struct, frozen=True):
     """The epoch of the first exposure of each unit."""
 
     def epoch(self, digest: bytes) -> int:
-        """Return the epoch in which the unit of a digest was exposed first; 0 where it was not."""
+        """Return the epoch of the first exposure of the unit with this digest; 0 where it was not exposed."""
         key = int.from_bytes(digest[:8], "little")
         at = bisect_left(self.keys, key)
         return self.epochs[at] if at < len(self.keys) and self.keys[at] == key else 0
@@ -83,7 +83,7 @@ class Split(msgspec.Struct, frozen=True):
     tables: tuple[bytes, ...]
     """The table of each epoch from the first, numbered 1: for each bucket the index of its arm."""
     exposed: Exposed | None = None
-    """Needed once an epoch has taken slots of an earlier one."""
+    """The units that were exposed before the latest weights; None before an epoch has taken slots of an earlier one."""
     ended: tuple[int, ...] = ()
     """The indexes of arms that have ended: their units get the control and are no longer analysed."""
     enrolling: bool = True

@@ -1,4 +1,4 @@
-"""The results that an experiment on a tenant's own traffic would show: past units, split at random again and again.
+"""Simulates experiments on a tenant's own traffic: past units are split at random, again and again.
 
 No arm did anything in these experiments, so every significant result is a false alarm. The same formulas are used as
 for results. Knows neither tables nor clocks.
@@ -24,7 +24,7 @@ NUM_RUNS = 2_000
 MAX_RUNS = 20_000
 HORIZON_DAYS = (7, 14, 28)
 CHUNK_UNITS = 1_024
-"""Units that are split at once in all runs, which bounds the memory."""
+"""The number of units that are split at once in all runs, which bounds the memory."""
 
 
 class PastUnit(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class PastUnit(msgspec.Struct, frozen=True):
 
 
 class Horizon(msgspec.Struct, frozen=True):
-    """The results of simulated experiments with equal arms, after some days of such traffic, looked at all the time."""
+    """The results of simulated experiments with equal arms after some days, looked at all the time."""
 
     days: int
     units: int
@@ -48,7 +48,7 @@ class Horizon(msgspec.Struct, frozen=True):
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """The facts about experiments that the tenant's own traffic shows."""
+    """The results of simulated experiments on the tenant's own traffic."""
 
     num_units: int
     num_days: int
@@ -59,7 +59,7 @@ class Calibration(msgspec.Struct, frozen=True):
     num_false: int
     """Runs in which the interval that holds at every look excluded no effect at the end of any day."""
     num_false_fixed: int
-    """Runs in which an ordinary test did so at any of the same looks."""
+    """The number of runs in which an ordinary test excluded no effect at the end of any day."""
     horizons: tuple[Horizon, ...]
 
 
@@ -109,7 +109,7 @@ def _horizon(whole: Mean, days: int, units_per_day: float, alpha: float) -> Hori
 def _alarms(
     units: Sequence[PastUnit], days: Sequence[int], kind: Kind, alpha: float, tightest_at: int, num_runs: int, seed: int
 ) -> tuple[int, int]:
-    """Return in how many splits the interval for every look, and the ordinary test, ever raised an alarm."""
+    """Return in how many splits the always-valid interval, and the ordinary test, raised an alarm at any look."""
     rng, fixed_z = np.random.default_rng(seed), NormalDist().inv_cdf(1 - alpha / 2)
     treated = np.zeros((num_runs, len(_COLUMNS)))
     everybody = np.zeros(len(_COLUMNS))

@@ -26,7 +26,7 @@ MIN_TIGHTEST_AT, MAX_TIGHTEST_AT = 20, 100_000_000
 MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 10, 90 * 86_400
 MAX_MIN_DAYS = 365
 UNIT_SOURCES = ("safety_identifier", "user", "prompt_cache_key", "x-lorikeet-unit", "api_key")
-"""The sources of units beside `metadata.<key>`."""
+"""The sources of units, beside `metadata.<key>`."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 NAME_WORDS = "1 to 64 lower-case letters, digits, '.', '_' and '-', the first a letter or a digit"
 _METADATA = "metadata."
@@ -77,14 +77,14 @@ class Shadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Primary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A metric that decides."""
+    """A primary metric: one that decides."""
 
     metric: str
     goal: Goal
 
 
 class Guardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A metric that must not become worse."""
+    """A guardrail: a metric that must not become worse."""
 
     metric: str
     action: Action = "alert"
@@ -132,13 +132,13 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layer: str = "default"
     """Experiments of one layer have no unit in common."""
     holdout: str | None = None
-    """A name of units that take part in nothing."""
+    """The name of a holdout, whose units take part in nothing; None: there is none."""
     analysis: Analysis = DEFAULT_ANALYSIS
     shadow: Shadow | None = None
 
     @property
     def targets(self) -> list[tuple[str, str, Target]]:
-        """The place of each target in the definition, its arm's name, and the target: the shadow arm's last."""
+        """The targets of all arms, the shadow arm last: each with its path in the definition and its arm's name."""
         of_arms = [(f"arms[{at}].target", arm.name, arm.target) for at, arm in enumerate(self.arms)]
         return of_arms if self.shadow is None else [*of_arms, ("shadow.target", self.shadow.name, self.shadow.target)]
 

@@ -17,13 +17,15 @@ from gateway.domain.experiments.statistics import sequences
 from gateway.domain.experiments.sums import NO_UNITS, Sums
 
 Kind = Literal["mean", "ratio"]
-"""mean: the mean of y over units.
+"""The way in which a metric is computed from sums.
+
+mean: the mean of y over units.
 
 ratio: the sum of y over the sum of d, for metrics of requests where units have several.
 """
 
 MIN_UNITS = 2
-"""Units of each arm that an epoch needs to count."""
+"""The least units of each arm with which an epoch counts."""
 
 
 class Mean(msgspec.Struct, frozen=True):
@@ -36,14 +38,14 @@ class Mean(msgspec.Struct, frozen=True):
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """Bounds in the metric's unit, or relative to the control; infinite where nothing is bounded yet."""
+    """The bounds of an interval, in the metric's unit or relative to the control; infinite without a bound."""
 
     low: float
     high: float
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """Treatment minus control, and what may be concluded at this look."""
+    """The difference of treatment and control, and what may be concluded from it at this look."""
 
     n: int
     """Units of both arms."""
@@ -138,11 +140,10 @@ def effect_of(control: Mean, treatment: Mean, alpha: float, tightest_at: int) ->
 
 
 def relative_interval(control: Mean, treatment: Mean, radius: float) -> Interval | None:
-    """Return all r for which |m_B - (1+r) m_A| <= radius sqrt(v_B + (1+r)**2 v_A).
+    """Return the interval of the relative effect r: |m_B - (1+r) m_A| <= radius sqrt(v_B + (1+r)**2 v_A).
 
-    None: they are no interval, since the control's mean is not told from 0 (m_A**2 <= radius**2 v_A), or they say
-    nothing, since it is negative.
-    radius: the radius in standard errors, of a fixed test or of `sequences`.
+    None where the solutions are no interval, since the control's mean is not told from 0 (m_A**2 <= radius**2 v_A), or
+    where the control's mean is negative. radius: the radius in standard errors, of a fixed test or of `sequences`.
     """
     a = control.mean**2 - radius**2 * control.variance
     if not math.isfinite(radius) or a <= 0 or control.mean < 0:

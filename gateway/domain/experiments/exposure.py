@@ -10,11 +10,11 @@ from gateway.domain.experiments.assignment import OPEN_FEATURE_REASONS, Reason
 
 PROVIDER = "lorikeet"
 HEADER = "x-lorikeet-experiment"
-"""The header of a reply that names experiment, arm and reason, as RFC 9651 writes a string with parameters."""
+"""The name of the reply's header with experiment, arm and reason: a string with parameters, as in RFC 9651."""
 
 
 class Exposure(msgspec.Struct, frozen=True):
-    """A request's place in an experiment. All prompts of one request share it."""
+    """A request's arm and place in an experiment. All prompts of one request share it."""
 
     experiment_id: str
     name: str
@@ -58,5 +58,5 @@ class Exposure(msgspec.Struct, frozen=True):
 
 
 def log_id(digest: bytes) -> str:
-    """Return the id by which log lines know a unit: a digest of its digest, which does not tell it."""
+    """Return the id of a unit in log lines: a digest of its digest, from which the digest cannot be found."""
     return blake2b(digest, digest_size=8, person=b"lorikeet log").hexdigest()

@@ -1,4 +1,4 @@
-"""The decision to pause an experiment: harm in an arm that is proven at every look, from sums alone."""
+"""Decides whether to pause an experiment: harm in an arm that is proven at every look, from sums alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ ALPHA = 0.01
 """The probability with which a guardrail of an experiment without effects may ever fire."""
 
 Verdict = Literal["harmed", "safe", "unclear"]
-"""The verdict of a guardrail. harmed: proven worse than the margin allows. safe: proven not worse. unclear: neither."""
+"""The verdict of a guardrail.
+
+harmed: proven worse than the margin allows. safe: proven not worse. unclear: neither is proven.
+"""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -67,7 +70,7 @@ def is_proven(effect: Effect, goal: Goal, alpha: float) -> bool | None:
 
 
 def pair(epochs: Mapping[int, EpochCounts], control: int, treatment: int) -> list[EpochCounts]:
-    """Return the counts of two arms in each epoch in which both have a share, the shares made to sum to 1."""
+    """Return the counts of two arms in each epoch in which both have a share; these shares are scaled to sum to 1."""
     pairs = []
     for _, each in sorted(epochs.items()):
         a, b = each.shares[control], each.shares[treatment]

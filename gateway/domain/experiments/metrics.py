@@ -1,4 +1,4 @@
-"""The metrics that every experiment has from the ledger alone, and how a metric's name is read."""
+"""The built-in metrics, which the ledger alone gives, and the parsing of a metric's name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """The way in which one metric is made of sums."""
+    """The way in which a metric is computed from sums."""
 
     better: Literal["increase", "decrease"]
     per_request: bool = False
@@ -44,11 +44,11 @@ QUANTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
 class Read(msgspec.Struct, frozen=True):
-    """The parts of a metric's name."""
+    """A metric's name, parsed."""
 
     name: str
     metric: Metric | None
-    """None for a metric of the project's own."""
+    """The built-in metric; None for a metric of the project's own."""
     quantile: float | None = None
 
 

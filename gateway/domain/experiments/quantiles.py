@@ -22,7 +22,7 @@ EDGES_MS = tuple(
     FIRST_EDGE_MS * EDGE_FACTOR**index
     for index in range(math.ceil(math.log(LAST_EDGE_MS / FIRST_EDGE_MS) / math.log(EDGE_FACTOR)) + 1)
 )
-"""Upper edges of the buckets of times, in ms; a bucket without an upper edge follows."""
+"""The upper edges, in ms, of the buckets in which times are counted; one more bucket has no upper edge."""
 
 
 class QuantileInterval(msgspec.Struct, frozen=True):
@@ -35,12 +35,12 @@ class QuantileInterval(msgspec.Struct, frozen=True):
 
 
 def bucket_of(value_ms: float) -> int:
-    """Return the index of the bucket that a time is counted in: the first edge that is not below it."""
+    """Return the index of the bucket of a time: the first whose edge is not below it."""
     return bisect_left(EDGES_MS, value_ms)
 
 
 def rank_bounds(num_units: int, p: float, concentration: float, alpha: float) -> tuple[int, int]:
-    """Return the least and the highest number of units below the p-quantile that are not refuted at level alpha.
+    """Return the least and the highest number of units below the p-quantile that level alpha does not refute.
 
     The interval of the quantile is [x of rank least, x of rank highest + 1], ranks from 1.
     """
@@ -78,7 +78,7 @@ def quantile_interval(counts: Sequence[int], p: float, concentration: float, alp
 
 
 def difference(control: QuantileInterval, treatment: QuantileInterval) -> tuple[float, float]:
-    """Return the interval of treatment minus control, at the sum of both intervals' levels."""
+    """Return the interval of the treatment's quantile minus the control's, at the sum of both intervals' levels."""
     return treatment.low - control.high, treatment.high - control.low
 
 

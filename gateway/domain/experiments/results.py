@@ -58,7 +58,7 @@ _Row = TypeVar("_Row", UnitsRow, SumsRow, TimesRow)
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """All data that results are made of."""
+    """The numbers from which results are computed."""
 
     shares: Mapping[int, tuple[float, ...]]
     """By epoch the part of units that each arm should get (`allocation.shares`)."""
@@ -189,7 +189,7 @@ def results_of(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | N
 
 
 def timeline(experiment: Experiment, tally: Tally, own: Mapping[str, Kind] | None = None) -> list[tuple[int, Results]]:
-    """Return the results that looks at the end of each day show, oldest first.
+    """Return the results that a look at the end of each day would show, oldest first.
 
     Counts of requests are the present ones.
     """
@@ -216,7 +216,7 @@ def _by_day(rows: Sequence[_Row]) -> dict[int, list[_Row]]:
 
 
 def collapsed(tally: Tally) -> Tally:
-    """Return the same tally with all days' rows added up, as of the last day."""
+    """Return the tally with the rows of all days added up, as of the last day."""
     day = max((row.day for row in tally.units), default=0)
     units: dict[tuple[int, int], tuple[int, int]] = {}
     for row in tally.units:
@@ -238,7 +238,7 @@ def collapsed(tally: Tally) -> Tally:
 
 
 def of_equal_weights(tally: Tally, arm: int) -> Tally:
-    """Return the part of a tally from epochs in which an arm had the control's share of the units.
+    """Return the tally of only those epochs in which an arm had the control's share of the units.
 
     In other epochs the prompts of the smaller arm are cached less, which makes it slower without any effect.
     """
@@ -253,7 +253,7 @@ def of_equal_weights(tally: Tally, arm: int) -> Tally:
 
 
 def wanted(experiment: Experiment) -> list[tuple[str, Role, Goal | None, float]]:
-    """Return each metric that an experiment has to show, with its role, goal and margin."""
+    """Return the metrics that an experiment's results show, each with its role, goal and margin."""
     metrics = experiment.metrics
     return [
         *((each.metric, "primary", each.goal, 0.0) for each in metrics.primary),
@@ -263,7 +263,7 @@ def wanted(experiment: Experiment) -> list[tuple[str, Role, Goal | None, float]]
 
 
 def level_of(experiment: Experiment, role: Role) -> float:
-    """Return the level at which a metric is judged: primary ones share that of the experiment."""
+    """Return the significance level of a metric: primary ones share that of the experiment."""
     if role == "guardrail":
         return guardrails.ALPHA
     alpha = experiment.analysis.alpha
@@ -272,7 +272,7 @@ def level_of(experiment: Experiment, role: Role) -> float:
 
 
 def kind_of(metric: str, own: Mapping[str, Kind]) -> Kind | None:
-    """Return how a metric is made of sums; None for quantiles, and for metrics that are not there."""
+    """Return how a metric is computed from sums; None for quantiles and unknown metrics."""
     read = read_metric(metric, own)
     if read is None or read.quantile is not None:
         return None

@@ -14,7 +14,7 @@ Kind = Literal["api_key", "endpoint", "stream", "service_tier", "gateway"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MAX_VALUES = 20
-"""The most values of each kind that an experiment counts apart; units of all further ones are counted as `OTHER`."""
+"""The most values of each kind that are counted separately; units of further ones are counted as `OTHER`."""
 OTHER = "other"
 
 Values = tuple[str, ...]
@@ -40,7 +40,7 @@ def segments_of(values: Values, known: Mapping[Kind, set[str]]) -> list[tuple[Ki
 
 
 def learn(known: dict[Kind, set[str]], all_values: Iterable[Values]) -> None:
-    """Add values to those that are counted apart, as long as there is room for their kinds.
+    """Add values to those that are counted separately, up to MAX_VALUES of each kind.
 
     A value is never taken away again, so that a unit stays in its segments.
     """

@@ -1,4 +1,4 @@
-"""The choice of requests that are copied to a shadow arm, and the possible outcomes of a copy. Pure."""
+"""Chooses the requests that are copied to a shadow arm, and names the possible outcomes of a copy. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Outcome = Literal[
 """
 
 OUTCOME_PREFIX = "shadow."
-"""The text before an outcome, among reasons of an experiment."""
+"""The text before the outcome of a copy, among the counted reasons of an experiment."""
 
 _PERSON = b"lorikeet-shadow"
 

@@ -6,8 +6,10 @@ import math
 from statistics import NormalDist
 
 ANYTIME_FACTOR = 1.62
-"""The factor of units that an interval which holds at every look needs over a fixed test, at 80 % power, tuned at the
-fixed size."""
+"""The ratio of the units that an always-valid interval needs to those of a fixed test.
+
+It holds at 80 % power, for an interval tuned at the fixed size.
+"""
 
 
 def units_per_arm(

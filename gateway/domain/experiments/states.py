@@ -30,7 +30,7 @@ _CHANGEABLE: frozenset[State] = frozenset(("draft", "running", "paused"))
 
 
 def after(state: State, verb: Verb) -> State:
-    """Return the state that a verb leads to; the same for a change, and for a draft that is deleted.
+    """Return the state after an action; the same for a change, and for a draft that is deleted.
 
     Raises Conflict: when the verb is not for this state.
     """
@@ -44,7 +44,7 @@ def after(state: State, verb: Verb) -> State:
 
 
 def possible(state: State) -> list[Verb]:
-    """Return the actions that a state of an experiment allows, in the order of its life."""
+    """Return the actions that a state of an experiment allows, in the order of an experiment's life."""
     verbs: list[Verb] = [verb for origin, verb in NEXT if origin == state]
     if state in _CHANGEABLE:
         verbs.append("change")

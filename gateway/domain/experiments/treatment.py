@@ -1,4 +1,4 @@
-"""The changes of an arm to a request, beside the model that serves it: plain data. Knows no field of the API."""
+"""The changes of an arm to a request, apart from the model that serves it: plain data. Knows no field of the API."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class First(msgspec.Struct, frozen=True, array_like=True):
-    """The time of one metric of a unit: the time of the unit's first request that has the metric."""
+    """The time of one metric of a unit, taken from the unit's first request that has the metric."""
 
     at_us: int
     request_id: str
@@ -95,7 +95,7 @@ class First(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Did(msgspec.Struct, frozen=True, array_like=True):
-    """The outcomes of a unit on one day, counted in days since its first exposure."""
+    """The outcomes of a unit on one day since its first exposure."""
 
     counts: Counts = NO_COUNTS
     votes: Mapping[str, tuple[int, int]] = {}
@@ -155,7 +155,7 @@ class Rows(msgspec.Struct, frozen=True):
     sums: Mapping[tuple[Key, str], Unit] = {}
     """The contributions by day, epoch, arm and metric."""
     times: Mapping[tuple[Key, str], int] = {}
-    """The bucket of the unit's time (`quantiles.bucket_of`)."""
+    """The bucket of the unit's time (`quantiles.bucket_of`), by key and metric."""
     ages: Mapping[AgeKey, Unit] = {}
     """The contributions by days since the first exposure, for units whose window ended; idle days are left out."""
     segments: Values = ()
@@ -195,7 +195,7 @@ def folded(events: Iterable[Event], window_us: int) -> UnitState | None:
 
 
 def added(state: UnitState, event: Event, window_us: int) -> UnitState | None:
-    """Return the state of a unit after one event more.
+    """Return the state of a unit after one more event.
 
     None: the event exposed the unit before its known first exposure, which moves its window; fold all its events then.
     """
@@ -344,7 +344,7 @@ def _of_all_days(
 
 
 AT_ONCE: dict[str, str] = {"error_rate": "num_errors", "refusal_rate": "num_refusals"}
-"""Metrics that count a unit at its first such request, each with the unit's count that shows it."""
+"""Metrics that count a unit at its first such request, each with the field of `Counts` that shows it."""
 
 RECIPES: dict[str, tuple[str, str | None]] = {
     "cost_nanos": ("cost_nanos", None),
@@ -357,7 +357,10 @@ RECIPES: dict[str, tuple[str, str | None]] = {
     "length_rate": ("num_cut", "num_requests"),
     "answer_rate": ("num_votes", None),
 }
-"""The count above the line of each other metric and, for ratios, the count below. Times are in microseconds."""
+"""By metric, the count that is the numerator and, for ratios, the count that is the denominator.
+
+Times are in microseconds.
+"""
 
 _FLAGS = frozenset({"answer_rate"})
 
@@ -408,7 +411,7 @@ def _with_votes(votes: Mapping[str, tuple[int, int]], event: Event) -> Mapping[s
 
 
 def _place(event: Event) -> tuple[int, str]:
-    """Return the key by which exposures are ordered, in whatever order they come."""
+    """Return the key that orders exposures: time and id of the request."""
     return event.at_us, event.request_id
 
 

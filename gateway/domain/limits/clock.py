@@ -1,4 +1,4 @@
-"""PostgreSQL's clock, carried on between two readings by the time that has passed on a monotonic clock."""
+"""PostgreSQL's clock between two readings, continued by a monotonic clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bound on the completions that one tenant may have in the engines' queues, so that it cannot fill them. Pure."""
+"""Bounds the completions that one tenant may have in the engines' queues, so that it cannot fill them. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Crowd:
         self._inside: dict[str, int] = {}
 
     def share_among(self, num_gateways: int) -> None:
-        """Divide every tenant's share of the engines' places among this many gateways."""
+        """Set the number of gateways among which every tenant's share of the engines' places is divided."""
         self._num_gateways = max(1, num_gateways)
 
     def enter(self, tenant: str, num_completions: int, capacity: int) -> bool:
-        """Let completions of a tenant in, or return False.
+        """Count completions of a tenant that enter the queues; return False, and count nothing, without room.
 
         A tenant that has nothing inside always may. capacity is the engine's.
         """

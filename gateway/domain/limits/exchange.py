@@ -1,4 +1,4 @@
-"""One exchange with PostgreSQL: the part of each limit that each gateway may have, decided while limits are locked.
+"""One exchange with PostgreSQL, which decides each gateway's part of each limit while the limits are locked.
 
 Pure: `decide` gets the rows that the transaction has read and says what it writes; `committed` and `failed` carry on
 from there. Every amount is absolute, so that the next exchange mends whatever one of unknown end left behind.
@@ -15,18 +15,20 @@ from gateway.domain.limits.slices import Entry, Key, Reservation, Shortage
 from gateway.domain.limits.work import Work
 
 SLICE_S = 5.0
-"""Seconds of reservations that a slice holds, where the gateway's share of the rest allows that: requests go on while
-PostgreSQL is slow."""
+"""Seconds of reservations for which a slice has room ahead, where the gateway's share of the rest allows that.
+
+So requests go on while PostgreSQL is slow.
+"""
 
 FIRST_SLICE = 8
 """The factor on the amount reserved so far that a first slice holds, while the pace of a burst is not known yet."""
 
 FREE_SHARE = 0.05
-"""The largest share of what is left of a limit that all gateways together may hold ahead of requests."""
+"""The largest share of a limit's rest that all gateways together may hold ahead of requests."""
 
 
 class Account(msgspec.Struct, frozen=True):
-    """A limit in its current window."""
+    """A limit in its current window, with the amounts in the ledger and on other gateways."""
 
     window_start: int
     """The start of the window in Unix seconds."""
@@ -48,10 +50,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Stale(msgspec.Struct, frozen=True):
-    """The answer to a request that was planned for another window or for a limit that is gone.
-
-    Another window is one that is not PostgreSQL's current one.
-    """
+    """The answer to a request that was planned for a window that is over, or for a limit that is gone."""
 
     now_ns: int
     """PostgreSQL's time, 0 where it was not read because no limit is left."""
@@ -83,7 +82,7 @@ def ask(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -
 
 
 def fill(holdings: Holdings, one: Ask) -> bool:
-    """Answer a waiting request out of leases that an exchange has brought since then.
+    """Grant a waiting request out of leases that an exchange has brought since then.
 
     Return False if they are too small.
     """
@@ -137,7 +136,7 @@ class Exchange:
         return self._amounts
 
     def committed(self) -> None:
-        """Use the granted leases, since the transaction is done."""
+        """Put the granted leases to use, since the transaction is committed."""
         holdings = self._holdings
         for key, held in self._amounts.items():
             holdings.slices[key].held = held

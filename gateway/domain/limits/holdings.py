@@ -1,4 +1,4 @@
-"""All that one gateway holds of limits, and the requests that hold parts of it.
+"""All leases that one gateway holds of limits, and the requests that have reserved parts of them.
 
 Pure: no I/O, no clock; times are passed in, in seconds of a monotonic clock and ns of PostgreSQL's.
 """
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 
 class _Part(msgspec.Struct, eq=False):
-    """One prompt of a request, with an amount of each entry of its hold."""
+    """One prompt of a request, with an amount for each limit of its reservation."""
 
     reservation: Reservation
     index: int
@@ -90,13 +90,13 @@ class Holdings:
         return reservation
 
     def note_shortage(self, entries: Sequence[Entry], shortage: Shortage, now_s: float) -> None:
-        """Remember a refusal at the slice of its limit."""
+        """Record a refusal at the slice of the limit that was short."""
         for entry in entries:
             if entry.limit.id == shortage.limit.id:
                 entry.slice.short, entry.slice.short_s = shortage, now_s
 
     def known_shortage(self, entries: Sequence[Entry], work: Work, instant_ns: int, since_s: float) -> Shortage | None:
-        """Return a limit that was short since an instant and whose rest would not do for this request either."""
+        """Return a limit that was short since an instant and whose rest is too small for this request as well."""
         for entry in entries:
             short = entry.slice.short
             if short is not None and entry.slice.short_s > since_s and entry.limit.unit != "concurrency":
@@ -106,23 +106,23 @@ class Holdings:
         return None
 
     def awaits(self, rows: Iterable[Row]) -> bool:
-        """Tell whether a lease changes when the ledger takes any of these rows."""
+        """Tell whether a lease changes when the ledger has any of these rows."""
         return any(row in self._unwritten for row in rows)
 
     def dispatched(self, request_id: str) -> None:
-        """Note that the engine has this part, so that its usage will come."""
+        """Record that an engine has this part, so that its usage will come."""
         if (part := self._parts.get(request_id)) is not None:
             part.reservation.dispatched.add(part.index)
 
     def superseded(self, request_id: str) -> None:
-        """Note that no engine has this part any more, and that it has used nothing: another attempt may follow."""
+        """Record that no engine has this part any more, and that it used nothing: another attempt may follow."""
         if (part := self._parts.get(request_id)) is not None:
             part.reservation.dispatched.discard(part.index)
             if part.reservation.closed:
                 self.give_up(request_id)
 
     def seen(self, request_id: str, usage: Usage) -> None:
-        """Note that a part has used at least this much, for which there will be a row.
+        """Record that a part has used at least this much, for which there will be a row.
 
         The part's engine is lost and may report more, up to all that is reserved.
         """
@@ -130,7 +130,7 @@ class Holdings:
             self._spend(part, usage, Row(request_id, is_final=False))
 
     def ended(self, request_id: str, usage: Usage) -> None:
-        """Note that a part used this much. The rest of its reservation is free again."""
+        """Record that a part used this much. The rest of its reservation is free again."""
         if (part := self._parts.pop(request_id, None)) is not None:
             self._spend(part, usage, Row(request_id, is_final=True))
             self._release(part)
@@ -141,7 +141,7 @@ class Holdings:
             self._release(part)
 
     def _spend(self, part: _Part, usage: Usage, row: Row) -> None:
-        """Add the use of a part that is not known yet to the amounts that wait until its row is written."""
+        """Add the newly known use of a part to the amounts that wait for their row in the ledger."""
         work, entries = part.reservation.work, part.reservation.entries
         all_spent = amounts(
             [entry.limit.unit for entry in entries],
@@ -170,7 +170,7 @@ class Holdings:
             self.note_spare(entry.slice)
 
     def close(self, reservation: Reservation) -> None:
-        """Free the place of an answered request among the concurrent ones.
+        """Free an answered request's place among the concurrent ones.
 
         The reservation of parts that never ran is freed as well.
         """
@@ -200,7 +200,7 @@ class Holdings:
                 each.unwritten -= spent
 
     def tick(self, now_s: float, elapsed_s: float, instant_ns: int) -> None:
-        """Measure the pace of every slice. Some then want more, others have nothing to do any more."""
+        """Measure the pace of every slice, after which some need more and others have something to give back."""
         for each in list(self.slices.values()):
             each.per_s = (each.per_s + each.taken / elapsed_s) / 2
             each.taken = 0
@@ -214,7 +214,7 @@ class Holdings:
                 self._drop(each)
 
     def note_spare(self, each: Slice) -> None:
-        """Note that a slice may have something to give back."""
+        """Mark a slice as one that may have something to give back."""
         if each.is_overfull:
             each.short = None
             self.overfull.add(each.key)
@@ -248,7 +248,7 @@ class Holdings:
         return {key: need for key, each in self.slices.items() if (need := each.reserved + each.unwritten)}
 
     def reclaim(self) -> None:
-        """Set all slices to exactly `amounts()`, which PostgreSQL is going to be told."""
+        """Set all slices to exactly `amounts()`, which will be claimed from PostgreSQL."""
         for each in self.slices.values():
             each.held, each.keep = each.reserved + each.unwritten, 0
         self.dirty.clear()

@@ -25,37 +25,37 @@ UNITS: tuple[Unit, ...] = get_args(Unit)
 WINDOWS: tuple[Window, ...] = get_args(Window)
 
 RATED: frozenset[Unit] = frozenset({"requests", "input_tokens", "output_tokens", "tokens", "cost_nanos"})
-"""Units that are counted per window."""
+"""The units that are counted per window."""
 
 SIZES: frozenset[Unit] = frozenset({"input_tokens", "output_tokens", "tokens"})
-"""Units that without a window bound the size of one request: its prompt, each completion, or both together."""
+"""The units that without a window bound the size of one request: its prompt, each completion, or both together."""
 
 OF_NO_KEY: frozenset[Unit] = frozenset({"storage_bytes", "enqueued_batch_tokens"})
-"""Units that are counted for projects alone, not for keys."""
+"""The units that are counted for projects alone, not for keys."""
 
 ALERT_PERCENTS = (80, 100)
-"""The percentages at which a limit alerts that does not say otherwise."""
+"""The percentages of a limit at which it alerts by default."""
 
 NS_PER_S = 1_000_000_000
 _UTC_DAY_S = 86_400
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """At most `max` of a unit per window."""
+    """A limit: at most `max` of a unit per window."""
 
     id: str
     organization_id: str
     project_id: str | None
-    """None stands for the whole organization."""
+    """The id of the project; None stands for the whole organization."""
     api_key_id: str | None
-    """None stands for all keys."""
+    """The id of the key; None stands for all keys."""
     model: str | None
     """The public id of the model to which the limit applies; None stands for all models."""
     unit: Unit
     window: Window
     max: int
     hard: bool
-    """A hard limit refuses, a soft one only alerts."""
+    """True: the limit refuses requests; False: it only alerts."""
     alert_percents: tuple[int, ...] = ()
 
     @property
@@ -93,7 +93,7 @@ def alerts(unit: Unit, window: Window) -> bool:
 
 
 def complaint(unit: Unit, window: Window, *, hard: bool, alert_percents: Collection[int]) -> tuple[str, str] | None:
-    """Return the field that makes a combination wrong, and the words that follow its name; None for a good one."""
+    """Return the field that makes a limit wrong, and the words that follow its name; None for a valid limit."""
     if unit not in RATED and window != "none":
         return "window", f"must be 'none' with the unit '{unit}'"
     if unit in RATED and unit not in SIZES and window == "none":

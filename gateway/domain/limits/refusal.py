@@ -1,4 +1,4 @@
-"""Refusals that explain themselves, and the state of a caller's limits, in the words of OpenAI's headers.
+"""Explains refusals by limits, and a caller's limits in OpenAI's headers.
 
 Pure: turns a shortage into an error.
 """
@@ -54,7 +54,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached:
-    """Return the error that names the exhausted limit and the time to come again.
+    """Return the error for an exhausted limit, with the time to come again.
 
     Programs get nanos, people the currency.
     """
@@ -105,11 +105,11 @@ def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached
 
 
 def standing(entries: Iterable[Entry], now_ns: int) -> Headers:
-    """Return `x-ratelimit-*` for requests and for tokens.
+    """Return the headers `x-ratelimit-*` for requests and for tokens.
 
-    The limit shown is the one with the least left among those of the shortest window. `remaining` is what this
-    gateway last heard of. Limits of the whole organization are left out: what is left of them would show the traffic of
-    its other projects.
+    The limit shown is the one with the least left among those of the shortest window. `remaining` is what this gateway
+    last heard of. Limits of the whole organization are left out: what is left of them would show the traffic of its
+    other projects.
     """
     chosen: dict[str, tuple[int, int, Entry]] = {}
     for entry in entries:

@@ -19,11 +19,11 @@ Key = tuple[str, int]
 
 
 class Shortage(msgspec.Struct, frozen=True):
-    """The reason why a request was refused."""
+    """The facts about a limit that had too little left for a request."""
 
     limit: Limit
     need: int
-    """The least amount that would do."""
+    """The least amount with which the request could run."""
     used: int
     """The amount that the ledger has."""
     reserved: int
@@ -35,33 +35,33 @@ class Shortage(msgspec.Struct, frozen=True):
 
 
 class Slice(msgspec.Struct, eq=False):
-    """One limit in one window."""
+    """One gateway's lease of one limit in one window."""
 
     key: Key
     window_end: int | None
     """Unix seconds; None without a window."""
     held: int = 0
-    """The gateway's lease, as far as it may be used."""
+    """The gateway's lease, as far as the gateway may use it."""
     reserved: int = 0
     """The worst case of running requests."""
     unwritten: int = 0
     """The usage of ended requests that the ledger does not have yet."""
     keep: int = 0
-    """The most that is held free ahead of requests; 0 asks PostgreSQL for each request by itself."""
+    """The most that is held free ahead of requests; 0: PostgreSQL is asked for each request by itself."""
     typical: int = 0
-    """The amount of a large recent request."""
+    """The size of a large recent reservation."""
     taken: int = 0
     """The amount that was reserved since the last tick."""
     per_s: float = 0.0
-    """The amount that is reserved per second."""
+    """The amount that is reserved per second of late."""
     used_s: float = 0.0
-    """The time of the last reservation."""
+    """The time of the last reservation, in seconds of a monotonic clock."""
     left: int = 0
-    """The amount that nobody held at the last exchange."""
+    """The amount that no gateway held at the last exchange."""
     short: Shortage | None = None
-    """The last refusal."""
+    """The facts about the last refusal; None where there was none."""
     short_s: float = 0.0
-    """The time of the last refusal."""
+    """The time of the last refusal, in seconds of a monotonic clock."""
     frozen: bool = False
     """True once the limit has changed: the spare part may not be reserved before it was given back."""
     num_asks: int = 0
@@ -69,12 +69,12 @@ class Slice(msgspec.Struct, eq=False):
 
     @property
     def spare(self) -> int:
-        """The amount that no request has reserved or used."""
+        """The amount of the lease that no request has reserved or used."""
         return self.held - self.reserved - self.unwritten
 
     @property
     def free(self) -> int:
-        """The amount that may be reserved."""
+        """The amount of the lease that may be reserved."""
         return 0 if self.frozen else self.held - self.reserved - self.unwritten
 
     @property
@@ -84,7 +84,7 @@ class Slice(msgspec.Struct, eq=False):
 
     @property
     def is_low(self) -> bool:
-        """True if less than half of the amount that the slice should have free is free."""
+        """True if less is free than half of what the slice should have free."""
         return 2 * self.free < self.keep
 
     @property

@@ -12,7 +12,7 @@ from gateway.domain.limits.slices import Key
 
 
 class SessionLost(Exception):
-    """PostgreSQL has forgotten this gateway, and its leases with it."""
+    """The error when PostgreSQL has forgotten this gateway, and its leases with it."""
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -38,16 +38,16 @@ class LeaseStore(Protocol):
         """
 
     async def beat(self, gateway_id: str) -> Beat:
-        """Tell the store that a gateway lives, and forget the gateways that have not told so for long.
+        """Record that a gateway lives, and forget gateways that have not reported for long.
 
         Raises SessionLost: when this gateway was forgotten.
         """
 
     async def claim(self, gateway_id: str, amounts: Mapping[Key, int]) -> Beat:
-        """Make this gateway known, with leases for all amounts in use, even if other gateways get less."""
+        """Begin the gateway's session again, with leases for all amounts in use, even if other gateways get less."""
 
     async def clean_up(self) -> None:
-        """Forget the accounts of windows that are long over."""
+        """Delete the accounts of windows that are long over."""
 
     async def leave(self, gateway_id: str) -> None:
-        """Be forgotten, with all leases."""
+        """End the gateway's session: its leases are forgotten."""

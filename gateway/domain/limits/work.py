@@ -1,4 +1,4 @@
-"""The most that a request can use, unit by unit, and the amounts that it used in the end. Pure arithmetic."""
+"""Computes the most that a request can use of each unit, and the amounts that it used in the end. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _COUNTS: dict[Unit, tuple[int, int, int]] = {
     "storage_bytes": (0, 0, 0),
     "enqueued_batch_tokens": (0, 0, 0),
 }
-"""The amounts for which a request, a prompt token and a completion token count."""
+"""The amounts for which a request, a prompt token and a completion token count, by unit."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class Work(msgspec.Struct, frozen=True):
         return max(part.max_tokens for part in self.parts)
 
     def least(self, limit: Limit) -> int:
-        """Return the fewest completion tokens for which the request is worth running.
+        """Return the fewest completion tokens with which the request is worth running.
 
         A minute's limit is free again soon, so it refuses a request rather than cutting it short. A budget of days and
         a balance are used up to their end.
@@ -116,7 +116,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def of_all(units: Sequence[Unit], of_parts: Sequence[list[int]]) -> list[int]:
-    """Return the amounts of a request, given those of its parts.
+    """Return the amounts of a request, by unit, from those of its parts.
 
     One request is one of `concurrency`, which no part counts for.
     """

@@ -14,7 +14,7 @@ def address_of_socket(path: str) -> str:
 
 
 def socket_of(address: str) -> str | None:
-    """Return the path of the socket of an address; None where it is no socket's."""
+    """Return the path of the socket in an address; None for an address of another kind."""
     return address.removeprefix(SOCKET_SCHEME) if address.startswith(SOCKET_SCHEME) else None
 
 

@@ -20,14 +20,14 @@ from engine.config import EngineConfig, ModelConfig
 
 Device = Literal["auto", "cpu", "cuda"]
 Placement = Literal["local", "ray"]
-"""The chooser of the machines for a host's engines: the host, which is the only machine, or Ray, for a cluster."""
+"""The way in which a host's engines get their machines: `local`, on the host itself, or `ray`, for a cluster."""
 
 PROCESS_BYTES = 512 << 20
 """Bytes of the interpreter, PyTorch and the memory of steps, on processors."""
 GPU_STEP_BYTES = 1 << 30
 """Bytes of CUDA's context, graphs and the memory of steps, on an accelerator."""
 GPU_HOST_BYTES = 3 << 30
-"""Memory of the host that an engine on an accelerator takes besides."""
+"""Bytes of the host's memory that an engine on an accelerator takes besides."""
 DEFAULT_KV_CACHE_BYTES = DEFAULT_ADAPTER_BYTES = 1 << 30
 """The KV cache that an engine on processors chooses where the settings leave it open."""
 

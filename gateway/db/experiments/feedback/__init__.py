@@ -1,1 +1,1 @@
-"""Queries of feedback: votes as they are, and the votes that the sums of experiments have."""
+"""Queries of feedback: votes as they were cast, and the votes that are in the sums of experiments."""

@@ -1,4 +1,4 @@
-"""The vote that the sums have of each feedback, and the difference to the feedback's present vote."""
+"""The vote of each feedback that is in the sums, and its difference to the feedback's present vote."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def write_counted(
     removed: Iterable[tuple[UnitId, str]],
     recounted: Collection[UnitId],
 ) -> None:
-    """Write which votes the sums have now.
+    """Record which votes are in the sums now.
 
     removed: feedbacks of which they have no vote any more. recounted: units of which they have `counted` alone.
     """
@@ -116,6 +116,6 @@ _DROP_WITHDRAWN = """
 
 
 async def drop_withdrawn(conn: Connection, feedback_ids: Collection[str]) -> None:
-    """Delete the feedbacks, of the given ones, that were withdrawn and that no sums have."""
+    """Delete those of the given feedbacks that were withdrawn and are in no sums."""
     if feedback_ids:
         await conn.execute(_DROP_WITHDRAWN, list(feedback_ids))

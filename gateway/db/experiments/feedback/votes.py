@@ -21,7 +21,7 @@ RETENTION_DAYS = 400
 """Days for which votes, and the ids that clients gave them, are kept."""
 
 DROP_AT_ONCE = 1000
-"""Rows that one transaction deletes at most."""
+"""The most rows that one transaction deletes."""
 
 
 class NewVote(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class VoteRow(NewVote, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """The vote in the table, which a later vote replaces."""
+    """The present vote of a feedback, which a later vote replaces."""
 
     id: str
     occurred_at: datetime.datetime
@@ -95,7 +95,7 @@ _REQUESTS = "SELECT request_id FROM experiment_requests WHERE project_id = $1 AN
 
 
 async def known_requests(conn: Connection, project_id: str, request_ids: Collection[str]) -> set[str]:
-    """Return the ids, of the given ones, that are of requests in a project's experiments."""
+    """Return those of the given ids that are of requests in a project's experiments."""
     return {row["request_id"] for row in await conn.fetch(_REQUESTS, project_id, list(request_ids))}
 
 
@@ -111,7 +111,7 @@ _CLAIMED = """
 
 
 async def claim_ids(conn: Connection, project_id: str, ids: Sequence[tuple[bytes, bytes]]) -> dict[bytes, ClientId]:
-    """Take ids that clients gave votes, and return those that were taken before.
+    """Store ids that clients gave votes, and return those that were stored before.
 
     ids: (digest of the id, fingerprint of the vote), by digest ascending, so that two transactions never wait for each
     other. Waits for another transaction that takes one of them.
@@ -163,7 +163,7 @@ _STANDING = """
 
 
 async def lock_votes(conn: Connection, project_id: str, ids: Collection[str]) -> dict[str, Standing]:
-    """Return votes of these ids that are there, withdrawn ones as well, and keep others from changing them.
+    """Lock the votes of these ids, withdrawn ones included, and return them.
 
     The bookkeeper may refer to them meanwhile, since their keys do not change.
     """
@@ -204,7 +204,7 @@ _ANNOUNCE = """
 
 
 async def announce_votes(conn: Connection, project_id: str, ids: Collection[str]) -> None:
-    """Leave votes that have changed for the bookkeeper of experiments, each once."""
+    """Queue changed votes for the bookkeeper of experiments, each once."""
     await conn.execute(_ANNOUNCE, project_id, list(ids))
 
 
@@ -299,7 +299,10 @@ _DROP_OLD = """
 
 
 async def drop_old_votes(conn: Connection) -> int:
-    """Delete some votes whose days are over, or of purged projects; returns how many. Sums keep the former."""
+    """Delete some votes that are older than RETENTION_DAYS, or of purged projects; return how many.
+
+    The former stay in the sums.
+    """
     return len(await conn.fetch(_DROP_OLD, DROP_AT_ONCE, RETENTION_DAYS))
 
 
@@ -312,7 +315,7 @@ _DROP_OLD_IDS = """
 
 
 async def drop_old_ids(conn: Connection) -> int:
-    """Delete some ids of votes whose days are over; returns how many."""
+    """Delete some ids of votes that are older than RETENTION_DAYS; return how many."""
     return len(await conn.fetch(_DROP_OLD_IDS, DROP_AT_ONCE, RETENTION_DAYS))
 
 

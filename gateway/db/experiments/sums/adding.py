@@ -110,10 +110,10 @@ def _by_key(item: tuple[tuple[str, AgeKey], Sums]) -> tuple[str, AgeKey]:
 
 
 def _numbers(sums: Sums) -> tuple[int | str, ...]:
-    """Return the columns of sums. Numbers that may have more than 64 bits are texts."""
+    """Return the columns of sums. Numbers that may have more than 64 bits are given as texts."""
     return sums.n, *(str(value) for value in msgspec.structs.astuple(sums)[1:])
 
 
 def _place(key: Key) -> tuple[datetime.date, int, int]:
-    """Return the columns of a key."""
+    """Return the columns day, epoch and arm of a key."""
     return datetime.date.fromordinal(_FIRST_DAY + key[0]), key[1], key[2]

@@ -1,4 +1,4 @@
-"""The opinion of people about one metric of one arm, from their votes and, with its bias removed, a judge's votes.
+"""Estimates people's opinion about a metric of an arm from their votes and, with its bias removed, a judge's votes.
 
 People vote about some units, drawn at random, and a judge about many; a unit has the mean of the votes of each. The
 judge's bias falls out, since it shows where both voted (`statistics.judges`). A judge's votes alone are in no other
@@ -19,7 +19,7 @@ from gateway.domain.experiments.sums import NO_UNITS, Sums, Unit
 MILLION = 1_000_000
 """The factor by which means of units are stored as integers, in millionths, so that sums are exact."""
 LABELS_PER_UNIT = 1 / 20
-"""The part of the units about which people are expected to vote: where intervals are tightest."""
+"""The expected part of the units about which people vote, by which intervals are made tightest."""
 LEAST_LABELS = 20
 
 _JUDGE, _BOTH = ":judge", ":both"
@@ -67,9 +67,9 @@ class JudgedEffect(msgspec.Struct, frozen=True):
     num_judged: tuple[int, int]
     """By control and arm: units about which only the judge voted."""
     control: Mean
-    """The mean of people's votes, as the judge helps to know it."""
+    """The mean of people's votes about the control, estimated with the help of the judge."""
     treatment: Mean
-    """The mean of people's votes about the arm, in the same way."""
+    """The mean of people's votes about the arm, estimated in the same way."""
     effect: Effect
     """The difference of the means of treatment and control; its interval holds at every look."""
     by_people: Effect

@@ -1,4 +1,4 @@
-"""Ids of replies that prove to be of a project's own experiments, before any row about the request exists.
+"""Makes and checks ids of replies that prove to belong to a project's experiments, without any row in the database.
 
 Such an id is a request's, followed by 8 characters of a MAC under the project's key. Votes may name it at once.
 """
@@ -29,7 +29,7 @@ def is_signed(key: bytes, signed: str) -> bool:
 
 
 def request_id_of(signed: str) -> str:
-    """Return the id of the request that a signed id is of: `req_<24>`. The MAC is not checked."""
+    """Return the id of the request, `req_<24>`, that is in a signed id. The MAC is not checked."""
     return f"{_REQUEST}{random_part(signed)[:-MAC_CHARS]}"
 
 

@@ -19,7 +19,7 @@ MILLION = 1_000_000
 """The factor by which numbers are stored as integers, in millionths, so that sums are exact."""
 
 MAX_NUMBER = 1_000_000_000.0
-"""The largest number of a vote, either way, whatever the bounds of its metric."""
+"""The largest absolute number of a vote, whatever the bounds of its metric."""
 
 Source = Literal["user", "judge", "code", "human"]
 ValueType = Literal["boolean", "number", "label"]
@@ -41,7 +41,7 @@ class FeedbackMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Value(msgspec.Struct, frozen=True):
-    """The value of a vote, as tables keep it."""
+    """The value of a vote in the form in which tables store it."""
 
     value: int
     """0 or 1 for a boolean; millionths for a number or a label."""

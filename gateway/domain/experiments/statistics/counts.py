@@ -1,8 +1,8 @@
 """Exact tests of counts that hold at every look: sample ratios, errors, binary outcomes, ranks.
 
-Each counted thing falls to arm i with probability shares[i] under the null. The E-value is the ratio of a
-Dirichlet mixture around the shares to the null (Lindon and Malek, arXiv 2011.03567). No base rate is assumed: whether
-there are more errors at noon does not matter, only which arm has them.
+Each counted thing falls to arm i with probability shares[i] under the null. The E-value is the ratio of a Dirichlet
+mixture around the shares to the null (Lindon and Malek, arXiv 2011.03567). No base rate is assumed: whether there are
+more errors at noon does not matter, only which arm has them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def log_e(counts: Sequence[int], shares: Sequence[float], concentration: float) 
 
 
 def log_e_of_epochs(epochs: Sequence[EpochCounts], concentration: float) -> float:
-    """Return ln E over epochs with shares of their own: the sum of the epochs'. Pooled counts would be wrong."""
+    """Return ln E over epochs with shares of their own: the sum over epochs. Pooled counts would be wrong."""
     return math.fsum(log_e(epoch.counts, epoch.shares, concentration) for epoch in epochs)
 
 

@@ -29,7 +29,7 @@ Verdict = Literal["first", "second", "tie"]
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Answers of the control and of an arm to one request, as a judge has seen them twice."""
+    """Two answers to one request, of the control and of an arm, as a judge has compared them in both orders."""
 
     control_first: Verdict
     """The verdict where the control's answer was shown first."""
@@ -88,7 +88,7 @@ def check_judge(judge: str, served: Sequence[str], field: str = "judge.model") -
 
 
 def at_equal_length(pairs: Sequence[Pair]) -> list[float]:
-    """Return the score of each pair as it would be with answers of one length: what a length explains is removed."""
+    """Return the score of each pair as it would be at equal lengths: the part that length explains is removed."""
     scores, ratios = [pair.score for pair in pairs], [pair.length_ratio for pair in pairs]
     if len(pairs) < 3:
         return scores

@@ -1,4 +1,4 @@
-"""Many hypotheses at once: a declared family shares alpha, all other hypotheses are filtered by E-values."""
+"""Tests of many hypotheses at once: a declared family shares alpha, all others are filtered by E-values."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def e_bh(log_es: Sequence[float], alpha: float) -> list[int]:
 
 
 def split_alpha(alpha: float) -> tuple[float, float]:
-    """Return the levels of a test with a planned end: a fifth for looks before it, the rest for one fixed test."""
+    """Return the levels of a test with a planned end: a fifth of alpha for looks before it, the rest for the end."""
     return alpha / 5, alpha * 4 / 5

@@ -32,7 +32,7 @@ def tightest_u(alpha: float) -> float:
 
 
 def information(num_units: int, tightest_at: int, alpha: float) -> float:
-    """Return u of a number of units of both arms, for intervals at level alpha that are tightest at `tightest_at`."""
+    """Return the information u of a number of units of both arms, for intervals tightest at `tightest_at`."""
     return num_units * tightest_u(alpha) / tightest_at
 
 
@@ -88,5 +88,5 @@ def one_sided_radius(u: float, alpha: float) -> float:
 
 
 def p_value(log_e: float) -> float:
-    """Return min(1, 1/E)."""
+    """Return the p-value of an E-value, min(1, 1/E), by ln E."""
     return min(1.0, math.exp(-log_e))
