@@ -20,7 +20,7 @@ class Software(msgspec.Struct, frozen=True):
     """A version of Lorikeet and the protocol between its gateways and engines, such as 3.1."""
 
     version: str | None
-    """None where the part does not tell."""
+    """The version; None for a part that does not report it."""
     protocol: str | None
 
 
@@ -38,7 +38,7 @@ class Journal(msgspec.Struct, frozen=True):
     id: str
     open_requests: int
     folder: str | None
-    """The machine and the folder that the journal is in; None where its gateway did not tell."""
+    """The machine and the folder of the journal; None where its gateway did not report them."""
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -53,15 +53,15 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A script that the database lacks."""
+    """A migration that the database lacks."""
 
     name: str
     takes_away: list[str]
-    """The statements after which gateways of the version before may fail."""
+    """The SQL statements after which gateways of the version before may fail."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """An installation as its database has it."""
+    """The state of an installation as read from its database."""
 
     changes: list[Change] = []
     refusal: str = ""
@@ -161,7 +161,7 @@ def taken_away(sql: str) -> list[str]:
 
 
 def _without_signs(found: re.Match[str]) -> str:
-    """Return a comment as a space, and a text without the signs that divide statements: it may be one to execute."""
+    """Return a space for a comment, and a quoted text without the signs that separate statements."""
     return re.sub("[;,()]", " ", found[0]) if found[0].startswith("'") else " "
 
 

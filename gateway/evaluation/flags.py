@@ -13,7 +13,7 @@ from gateway.routing.experiments import RunningExperiment
 from gateway.routing.resolve import Resolver
 
 API_KEY = "api_key"
-"""The source of units that are keys: the unit of a key is the key itself, whatever the targeting key."""
+"""The source of units that are API keys: for it, the unit is the caller's own key, whatever the targeting key."""
 
 
 class Flags:

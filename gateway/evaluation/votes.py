@@ -33,11 +33,11 @@ FUTURE_S = 300.0
 """Seconds by which a client's clock may be ahead."""
 
 NUM_TRIES = 3
-"""The number of times that votes are written where another transaction wins over theirs."""
+"""The number of times that writing votes is tried where another transaction conflicts."""
 
 
 class _Checked(msgspec.Struct):
-    """A vote whose every field is right, and the id that its client gave it, as a digest."""
+    """A vote with valid fields, and the digest of the id that its client gave it."""
 
     row: NewVote
     client_id: bytes | None
@@ -52,10 +52,11 @@ class Votes:
         self._cipher = cipher
 
     async def add(self, project_id: str, votes: Sequence[Vote], *, many: bool) -> list[FeedbackAccepted]:
-        """Keep all votes, or none; they are on disk on return. many: whether fields are named as those of a list.
+        """Write all votes or none, durably. many: whether error paths name the fields as elements of a list.
 
-        Raises InvalidRequest: for the first field that is wrong. Raises NotFound: for a request that no experiment of
-        the project has. Raises Conflict: for an id of a client under which another vote was sent.
+        Raises InvalidRequest: for the first field that is wrong.
+        Raises NotFound: for a request that no experiment of the project has.
+        Raises Conflict: for an id of a client under which another vote was sent.
         """
         for _ in range(NUM_TRIES - 1):
             with contextlib.suppress(*CONFLICTS):
@@ -196,7 +197,7 @@ async def _check_requests(
 async def _store(
     conn: Connection, project_id: str, checked: Sequence[_Checked], paths: Sequence[str]
 ) -> list[FeedbackAccepted]:
-    """Keep votes and return what is answered to each of them.
+    """Write votes, and return the reply to each of them.
 
     Raises Conflict: for an id of a client under which another vote was sent, before or in the same list.
     """
@@ -230,7 +231,7 @@ async def _store(
 
 
 async def _placed(conn: Connection, project_id: str, votes: Sequence[NewVote]) -> tuple[set[str], dict[str, Standing]]:
-    """Insert votes, or lock the rows in their place. Return the ids of the inserted, and the locked votes.
+    """Insert new votes and lock the rows of existing ones. Return the inserted ids, and the locked rows by id.
 
     A row in a vote's place may be removed before it is locked, if it was withdrawn: then the vote is inserted.
     """
@@ -246,7 +247,7 @@ async def _placed(conn: Connection, project_id: str, votes: Sequence[NewVote]) -
 async def _claimed(
     conn: Connection, project_id: str, checked: Sequence[_Checked], paths: Sequence[str]
 ) -> dict[bytes, ClientId]:
-    """Take the ids that clients gave votes, and return the ids that were taken before, for the same votes.
+    """Claim the ids that clients gave votes. Return the ids that were claimed before, for the same votes.
 
     Raises Conflict: when an id was taken for another vote.
     """

@@ -22,20 +22,22 @@ from gateway.support.pace import Pace
 T = TypeVar("T")
 
 BODY_BYTES_PER_S = 4 << 20
-"""The bytes of bodies that one project may send to one gateway in a second: about a million tokens."""
+"""The bytes of request bodies that one project may send to one gateway per second: about a million tokens."""
 
 BURST_BYTES = 16 << 20
 
 BYTES_PER_WORK = 8
-"""The bytes of a body that cost as much as a unit of decoding work: the most expensive body costs like 3 MiB of text.
+"""The bytes of a body that count as much as a unit of decoding work.
+
+The most expensive body counts as 3 MiB of text.
 """
 
 LIGHT_BYTES = 16 << 10
-"""The bytes of a body up to which its work is not counted: a request itself costs as much."""
+"""The size in bytes up to which the decoding work of a body is not counted: a request itself costs as much."""
 
 
 class Bodies:
-    """Bodies of all projects in one gateway process."""
+    """The reader of request bodies, with the pace of each project, in one gateway process."""
 
     def __init__(self) -> None:
         self._pace = Pace(BODY_BYTES_PER_S, BURST_BYTES, what="large requests")

@@ -14,7 +14,7 @@ from gateway.http.request.credentials import authorization_of
 from gateway.tenancy.authenticate import Authenticator, require
 
 Caller = NamedDependency[SkipValidation[Principal]]
-"""The parameter `caller` of a handler: a principal with a scope that the handler's router asks for."""
+"""The type of a handler's parameter `caller`: a principal whose key has the scope that the router requires."""
 
 
 def provide_caller(authenticator: Authenticator, scope: Scope = "inference") -> Provide:

@@ -55,7 +55,7 @@ class DirectRequest(Request[Any, Any, Any]):
 
 
 class DirectRoute:
-    """One route, for POST alone."""
+    """One route that is called directly, for POST alone."""
 
     def __init__(self, app: Litestar, path: str, handler: HTTPRouteHandler) -> None:
         self._app = app

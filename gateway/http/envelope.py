@@ -58,7 +58,7 @@ caches between store nothing, guess no type, show nothing in a frame and tell no
 
 
 NOT_OURS = (None, ClientGone.code, DeadlinePassed.code)
-"""Codes with which a streamed reply may end that are no fault of the server."""
+"""The error codes (None: no error) at the end of a streamed reply that are no fault of this server."""
 
 
 class Call(msgspec.Struct):
@@ -88,7 +88,7 @@ class Call(msgspec.Struct):
     client_gone: bool = False
     """True once the client has disconnected."""
     is_cut_off: bool = False
-    """True if this gateway stops, and waits no longer for the request."""
+    """True if this gateway is stopping and no longer waits for the request."""
     headers: tuple[tuple[str, str], ...] = ()
     """Further headers of the reply."""
     num_admitted: int = 0
@@ -102,13 +102,13 @@ class Call(msgspec.Struct):
     batch: BatchLine | None = None
     """The line of a batch that is answered as if it were a request; None for a request over HTTP."""
     on_end: Callable[[], None] | None = None
-    """Called when the reply is over, however it ended."""
+    """The function that is called once the reply is over, however it ended."""
     dialect: Dialect = OPENAI
     """The API whose replies the client expects."""
     is_body_counted: bool = False
     """True once the bytes of the body are counted against the project's pace."""
     on_disconnect: Callable[[], None] | None = None
-    """Ends the work that is under way for the client."""
+    """The function that cancels the work for the client."""
 
     @property
     def elapsed_ms(self) -> float:
@@ -116,7 +116,7 @@ class Call(msgspec.Struct):
         return (time.perf_counter_ns() - self.started_ns) / 1e6
 
     def leave(self) -> None:
-        """Note that the client has disconnected, and cancel the work for it."""
+        """Record that the client has disconnected, and cancel the work for it."""
         self.client_gone = True
         if self.on_disconnect is not None:
             self.on_disconnect()
@@ -129,7 +129,7 @@ def call_of(scope: Scope) -> Call:
 
 
 def note_user(call: Call, user: str | None, safety_identifier: str | None = None) -> None:
-    """Note the end user of a request for the log line, as the first 64 bits of SHA-256 in hex.
+    """Record the end user of a request for its log line, as the first 64 bits of SHA-256 in hex.
 
     The name itself may be an address or a number that is nobody's business; who knows the name finds the requests.
     """
@@ -287,7 +287,7 @@ class Application(Litestar):
 
 
 async def _refuse(send: Send, call: Call, error: GatewayError) -> None:
-    """Outside of the framework, which ran the request."""
+    """Send an error as the reply to a request whose handler ended before a reply began."""
     call.error = error.code
     status, body = call.dialect.render_error(error, error.status, call.request_id)
     headers = {"content-type": "application/json", "content-length": str(len(body)), **headers_of(error)}

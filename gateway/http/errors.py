@@ -45,7 +45,7 @@ def _gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Resp
 
 
 def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """Answer the errors that the framework raises by itself.
+    """Return the reply to an error that the framework raises by itself.
 
     These are unknown paths, wrong methods, bodies over the cap, and bad parameters.
     """

@@ -34,7 +34,7 @@ PATTERN_WORDS = "pattern_in_words"
 """The key in `Meta.extra` of a string with a pattern: its value says in words how the string has to be."""
 
 MAX_ENTRIES = 1024
-"""The most entries of a mapping among which the wrong one is looked for: no field may have more."""
+"""The most entries of a mapping that is searched for the wrong one: no field may have more."""
 
 _WORDS = {
     "int": "an integer",
@@ -48,7 +48,10 @@ _WORDS = {
 
 
 def explain(message: str, kind: Any, body: bytes = b"") -> InvalidRequest:
-    """Describe why a body cannot be read as `kind`. message: msgspec's; body: names the entry at fault in a mapping."""
+    """Return the error that says why a body cannot be read as the type `kind`.
+
+    message: msgspec's error message. body: the raw body, which is searched for the entry at fault in a mapping.
+    """
     error = _explained(message, kind)
     found = _PATH.search(message)
     if found is None or error.code == "unknown_parameter" or not (found["part"] or found["path"].endswith("[...]")):
@@ -130,7 +133,7 @@ def _pattern_words(kind: Any, path: str) -> list[str]:
 
 
 def _at(kind: Any, path: str) -> list[Type]:
-    """Return the types that the field at a path may have."""
+    """Return the possible types of the field at a path."""
     found = [_inspected(kind)]
     for step in _STEP.finditer(path):
         found = [below for each in found for below in _below(each, step[1])]
@@ -144,7 +147,7 @@ def _inspected(kind: Any) -> Type:
 
 
 def _below(kind: Type, field: str | None) -> list[Type]:
-    """Return the types that may be one step down: in a field, or as an element."""
+    """Return the possible types one step below: of a field, or of an element."""
     found: list[Type] = []
     for each in _alternatives(kind):
         if isinstance(each, StructType) and field is not None:

@@ -42,24 +42,24 @@ Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
 Name = Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_-]{1,64}\Z", extra_json_schema={"pattern": "^[a-zA-Z0-9_-]{1,64}$"})]
-"""The name of a tool or a schema. `$` would let a line's end follow; in the document's dialect it does not."""
+"""The type of a tool's or a schema's name. `$` would let a line's end follow; in the document's dialect it does not."""
 
 LogitBias = Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)]
-"""Biases by token id. The keys are token ids as JSON has them for keys: in quotes."""
+"""The type of biases by token id. JSON's keys are strings, so token ids are quoted."""
 
 MAX_DEPTH = 100
 """The deepest nesting of schemas and of calls' arguments: each level takes frames of the stack of what renders and
 compiles them."""
 
 _LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
-"""Half of a surrogate pair.
+"""The pattern of an escaped half of a surrogate pair.
 
-It is looked for only where decoding failed: the decoder then says that the body was cut off.
+It is searched for only where decoding failed: the decoder then says that the body was cut off.
 """
 
 
 SEARCHED_BYTES = 256 << 10
-"""The bytes of a body that is not JSON in which half of a surrogate pair is looked for."""
+"""The number of bytes of a malformed body that are searched for half of a surrogate pair."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,12 +90,12 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 
 def invalid(message: str, param: str) -> InvalidRequest:
-    """Return the refusal of a field's value."""
+    """Return the error for a field with a value that is not allowed. param: the field."""
     return InvalidRequest(message, param=param, code="invalid_value")
 
 
 def missing(param: str) -> InvalidRequest:
-    """Return the refusal of a request without a field."""
+    """Return the error for a request that lacks a required field."""
     return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
 
 

@@ -29,10 +29,10 @@ Such a body takes some 20 ms.
 """
 
 FEW_STRINGS = 10_000
-"""The most strings of a text for which cutting them out is faster than to mark each byte as inside or outside."""
+"""The most strings of a text for which cutting them out is faster than marking each byte as inside or outside."""
 
 UNCOUNTED_BYTES = MAX_WORK // CONTAINER_WORK
-"""The bytes up to which a text is within MAX_WORK whatever it holds."""
+"""The size in bytes up to which no text can exceed MAX_WORK."""
 
 _NULL, _SKIPPED = b"null", b"{}"
 """JSON's null, and the value that is decoded in place of a field that is refused whatever it holds."""
@@ -49,13 +49,13 @@ def are_too_much(texts: list[str]) -> bool:
 
 
 def affordable(body: bytes, kind: Any) -> bytes:
-    """Return a body that is decoded to `kind` within MAX_WORK.
+    """Return a body whose decoding to `kind` takes at most MAX_WORK.
 
     kind: a struct. Its fields of the type Any are refused whatever they hold: where the work is in them, an empty
     object stands for each, which is refused in the same way.
 
-    Raises InvalidRequest: for a body that takes more, naming the field that takes most.
-    Raises msgspec.DecodeError: for a text that is no JSON, and for a field that the struct does not have.
+    Raises InvalidRequest: for a body that takes more, naming the field that takes most. Raises msgspec.DecodeError: for
+    a text that is no JSON, and for a field that the struct does not have.
     """
     total = 0 if len(body) <= UNCOUNTED_BYTES else work_of(body)
     if total <= MAX_WORK:
@@ -75,7 +75,7 @@ def affordable(body: bytes, kind: Any) -> bytes:
 
 
 def _refusal(field: str, raw: bytes, kind: Any) -> InvalidRequest:
-    """Return the refusal of a field: for its value, if the field can hold no such value, else for its size."""
+    """Return the error for a field: about its value if the field can never hold such a value, else about its size."""
     empty = b"[]" if raw.startswith(b"[") else _SKIPPED
     try:
         msgspec.json.decode(b'{"%b":%b}' % (field.encode(), empty), type=kind)
@@ -115,7 +115,7 @@ def _skimmer(kind: Any) -> msgspec.json.Decoder[msgspec.Struct]:
 
 
 def work_of(text: bytes, enough: int = MAX_WORK) -> int:
-    """Return the work of a JSON text, or, where that is at most `enough`, no less than that and at most `enough`."""
+    """Return the work of a JSON text if it is more than `enough`, else some number from the work to `enough`."""
     codes = np.frombuffer(text, np.uint8)
     bound = _sum(codes, None)
     if bound <= enough:

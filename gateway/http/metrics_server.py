@@ -24,13 +24,13 @@ from gateway.http.uvicorn_server import UvicornServer
 log = structlog.get_logger(__name__)
 
 FRESH_S = 1.0
-"""Seconds for which a text is sent again."""
+"""Seconds for which the same metrics text is sent again."""
 
 BACKLOG = 64
 
 
 class MetricsText:
-    """The metrics of one process as text. render: makes the text, which takes up to 0.1 s."""
+    """The metrics of one process as text, cached. render: makes the text, which takes up to 0.1 s."""
 
     def __init__(self, render: Callable[[], bytes], clock: Callable[[], float] = time.monotonic) -> None:
         self._render = render
@@ -40,7 +40,7 @@ class MetricsText:
         self._made_s = float("-inf")
 
     async def get(self) -> bytes:
-        """Return a text that is at most FRESH_S old."""
+        """Return a metrics text that is at most FRESH_S old."""
         async with self._lock:
             now_s = self._clock()
             if now_s - self._made_s >= FRESH_S:
@@ -50,7 +50,7 @@ class MetricsText:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A reply to a GET of the operator's."""
+    """A reply of the operator's listener to a GET."""
 
     body: bytes
     status: int = 200
@@ -58,7 +58,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 MakeAnswer = Callable[[], Awaitable[Answer]]
-"""Makes the reply to a GET of one path."""
+"""A function that makes the reply to a GET of one path."""
 
 _UNKNOWN = Answer(b"Metrics are at GET /metrics.\n", 404, "text/plain; charset=utf-8")
 

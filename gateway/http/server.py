@@ -22,7 +22,7 @@ from gateway.http.uvicorn_server import UvicornServer
 log = structlog.get_logger(__name__)
 
 ENDING_S = 2.0
-"""Seconds of the drain's last part; for a short drain, its second half."""
+"""Seconds at the end of the drain in which the remaining requests are ended; in a short drain, its second half."""
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,12 +35,12 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """The bodies of one route."""
+    """The types of the bodies that one route reads and sends."""
 
     body: type[msgspec.Struct] | None = None
     """The struct of a JSON body; None: the route takes none."""
     reply: Any = None
-    """The struct of a JSON reply; for a route that can stream, of the whole reply."""
+    """The struct of a JSON reply; for a route that can stream, the struct of a reply that is not streamed."""
     event: Any = None
     """The data of each event of a stream: a union of structs whose tags are the events' names, or one struct where they
     have no name."""
@@ -49,17 +49,17 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     accepted: type[msgspec.Struct] | None = None
     """The struct of the JSON reply with status 202, where the work goes on."""
     statuses: Mapping[int, type[msgspec.Struct]] = {}
-    """Structs of JSON replies to failures that have a body of their own."""
+    """The structs of JSON replies to failures that have a body of their own, by status."""
     media: tuple[str, ...] = ()
-    """Types of replies that are no JSON."""
+    """The media types of replies that are not JSON."""
     query: Mapping[str, Schema] = {}
-    """Schemas of query parameters that are no plain text."""
+    """The schemas of query parameters that are not plain text, by name."""
     needed: tuple[str, ...] = ()
-    """Query parameters that must be there."""
+    """The names of required query parameters."""
     form: Form | None = None
     """The parts of a multipart body instead of JSON."""
     is_billed: bool = False
-    """True: the route computes, within limits, and takes an Idempotency-Key."""
+    """True: requests to the route run a model, within limits, and take an Idempotency-Key."""
     example: Example = Example()
 
 

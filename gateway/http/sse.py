@@ -54,7 +54,7 @@ def in_one_line(encoded: bytes) -> bytes:
 
 
 class TextEvent:
-    """Events that differ in one string alone: the rest of them is encoded once."""
+    """A server-sent event in which only one string varies: all the rest is encoded once."""
 
     def __init__(self, example: msgspec.Struct, field: str) -> None:
         """Encode all of an event but one string.
@@ -66,12 +66,12 @@ class TextEvent:
         self._head = head + f'"{field}":'.encode()
 
     def __call__(self, text: str) -> bytes:
-        """Return the event with a text."""
+        """Return the event with this text as the string that varies."""
         return self._head + in_one_line(msgspec.json.encode(text)) + self._tail
 
 
 class Encoder(Protocol[T_contra]):
-    """Turns the items of a reply into events."""
+    """An encoder that turns the items of a reply into server-sent events."""
 
     async def encode(self, item: T_contra) -> bytes:
         """Return the events of one item, b"" where it has none."""
@@ -81,14 +81,14 @@ class Encoder(Protocol[T_contra]):
 
 
 class Encoded:
-    """The encoder of items that are events already."""
+    """The encoder for items that are encoded events already."""
 
     async def encode(self, item: bytes) -> bytes:
         """Return an item unchanged: it is encoded already."""
         return item
 
     def end(self) -> bytes:
-        """Return nothing: the last item has the end already."""
+        """Return no events: the last item includes the end."""
         return b""
 
 

@@ -22,11 +22,11 @@ room."""
 
 MAX_FIELD_BYTES = 1024
 ROOM_FOR_FIELDS = 64 << 10
-"""The bytes that a form may have beside its file."""
+"""The most bytes of a form outside of its file."""
 
 
 class Sink(Protocol):
-    """Takes the bytes of a form's file."""
+    """The receiver of the bytes of a form's file."""
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Take the next bytes of the file."""
@@ -78,7 +78,7 @@ async def limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncItera
 
 
 async def while_they_come(chunks: AsyncIterator[bytes], idle_s: float) -> AsyncIterator[bytes]:
-    """Yield chunks as they arrive.
+    """Yield chunks as they arrive, while no pause between them is too long.
 
     Raises InvalidRequest: when no chunk comes for idle_s.
     """
@@ -96,7 +96,7 @@ async def while_they_come(chunks: AsyncIterator[bytes], idle_s: float) -> AsyncI
 
 
 class _Receiver:
-    """Takes the parser's events: a segment, its chunks, None at its end."""
+    """The handler of the parser's events: a segment, its chunks, None at its end."""
 
     def __init__(self, sink: Sink, file: str, fields: Collection[str], max_bytes: int) -> None:
         self._sink = sink

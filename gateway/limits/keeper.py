@@ -38,22 +38,24 @@ Other gateways take this one for dead only later.
 
 EXCHANGE_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 2 * EXCHANGE_TIMEOUT_S
-"""The seconds that a request waits: for its own exchange, and for the one before."""
+"""The seconds that a request waits at most: for the exchange before its own, and for its own."""
 
 SHORT_S = 0.1
-"""The seconds for which a shortage is believed without asking again, so that a client in a loop costs next to
-nothing."""
+"""Seconds for which a shortage is answered without asking PostgreSQL again.
+
+A client in a loop costs next to nothing.
+"""
 
 
 class Settling(msgspec.Struct, frozen=True):
-    """The leases that the transaction which writes usage has to write too."""
+    """The changes of leases that the transaction which writes usage has to make as well."""
 
     gateway_id: str
     amounts: Mapping[Key, int]
 
 
 class Keeper:
-    """Keeps leases between `start` and `stop`. on_beat: called with the number of gateways."""
+    """The leases of one gateway, maintained between `start` and `stop`. on_beat: called with the number of gateways."""
 
     def __init__(self, store: LeaseStore, clock: DatabaseClock, on_beat: Callable[[int], None]) -> None:
         self.holdings = Holdings()
@@ -84,7 +86,7 @@ class Keeper:
             worker.start()
 
     async def stop(self) -> None:
-        """Give everything back that no unwritten usage needs."""
+        """Return all leased amounts that no unwritten usage needs."""
         await stop_all(*self._workers)
         self._answer(self._waiting)
         self.holdings.forget_free()
@@ -132,7 +134,7 @@ class Keeper:
         return asked.answer
 
     def close(self, reservation: Reservation) -> None:
-        """End a reservation; the unused rest can be given back."""
+        """End a reservation, so that its unused rest can be returned."""
         self.holdings.close(reservation)
         self.wake_for_spare()
 
@@ -225,7 +227,7 @@ class Keeper:
             log.warning("leases_unavailable", error=repr(error))
 
     async def _claim(self) -> None:
-        """Register this gateway again, under another name, with the leases that are in use."""
+        """Register this gateway again under another name, and keep the leases that are in use."""
         async with self._lock:
             sent_s = self._clock.monotonic()
             self._gateway_id = _new_gateway_id()

@@ -28,7 +28,7 @@ CONCURRENCY_WAITS_S = (0.01, 0.03, 0.06, 0.1)
 ago may not be back yet."""
 
 FREE = Price()
-"""The price of requests that nobody is charged for."""
+"""The price, zero, of requests that are not charged."""
 
 MAX_STALE = 4
 RETRY_AFTER_S = 1.0
@@ -61,11 +61,11 @@ class Limiter:
         await self._keeper.start()
 
     async def stop(self) -> None:
-        """Give everything back that no unwritten usage needs."""
+        """Return all leased amounts that no unwritten usage needs."""
         await self._keeper.stop()
 
     def limit_changed(self, limit_id: str | None) -> None:
-        """Reserve nothing more out of slices from before a change of this limit; None stands for all limits."""
+        """Stop reserving from slices that predate a change of this limit; None stands for all limits."""
         self._keeper.holdings.forget_free(limit_id)
         self._keeper.wake_for_spare()
 
@@ -213,25 +213,25 @@ class Limiter:
     # calls of the meter
 
     def dispatched(self, request_id: str) -> None:
-        """Note that the engine has a part, so that `ended` will come."""
+        """Record that the engine has a part of a request, so that `ended` will be called for it."""
         self._keeper.holdings.dispatched(request_id)
 
     def superseded(self, request_id: str) -> None:
-        """Note that no engine has a part any more: it is sent again, or free again once its request is closed."""
+        """Record that no engine has a part any more: the part is sent again, or freed when its request is closed."""
         self._keeper.holdings.superseded(request_id)
         self._keeper.wake_for_spare()
 
     def ended(self, request_id: str, usage: Usage) -> None:
-        """Note that a part used this much, which has yet to be written."""
+        """Record the usage of a part that has ended, which has yet to be written to the ledger."""
         self._keeper.holdings.ended(request_id, usage)
         self._keeper.wake_for_spare()
 
     def seen(self, request_id: str, usage: Usage) -> None:
-        """Note that a part of a lost engine used at least this much, which has yet to be written."""
+        """Record the least usage of a part whose engine was lost, which has yet to be written to the ledger."""
         self._keeper.holdings.seen(request_id, usage)
 
     def given_up(self, request_ids: Collection[str]) -> None:
-        """Free the parts for which `ended` will not come after all."""
+        """Free the reserved parts of requests for which `ended` will not be called after all."""
         for request_id in request_ids:
             self._keeper.holdings.give_up(request_id)
         self._keeper.wake_for_spare()

@@ -13,7 +13,7 @@ from gateway.domain.tenancy.principal import Principal
 MAX_PROJECTS = 10_000
 
 Load = Callable[[str, str], Awaitable[Sequence[Limit]]]
-"""Returns every limit of an organization, a project and the project's keys, by (organization id, project id)."""
+"""A function that returns every limit of an organization, a project and the project's keys, from the ids of both."""
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class _Project(msgspec.Struct, frozen=True):
 
 
 class Rules:
-    """The limits of callers, remembered. Its `changed` has to be subscribed to the change feed."""
+    """The limits of callers, cached until they change. `changed` has to be subscribed to the change feed."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -70,7 +70,7 @@ class Rules:
         self._generation += 1
 
     def forget(self, project_id: str) -> None:
-        """Have a project's limits loaded again, since the remembered ones have proved wrong."""
+        """Drop the cached limits of a project, since they have proved outdated: they are loaded again."""
         self._projects.pop(project_id, None)
 
     async def _fetch(self, principal: Principal) -> _Project:

@@ -29,7 +29,7 @@ _FIELDS = {
     "signature": ("thinking",),
     "data": ("redacted_thinking",),
 }
-"""The types of block that have a field, among the served types."""
+"""The types of served blocks that may have a field, by the field's name."""
 
 _ROLES = {
     "text": ("user", "assistant", "system"),
@@ -40,10 +40,12 @@ _ROLES = {
 }
 
 CheckSignature = Callable[[str, str, str], str]
-"""Returns the text of a thinking block whose signature is good. Takes the text, the signature, and the signature's
-path.
+"""A function that returns the text of a thinking block whose signature is valid.
 
-Raises InvalidRequest: when the signature is not this text's."""
+Takes the text, the signature, and the signature's path.
+
+Raises InvalidRequest: when the signature is not this text's.
+"""
 
 
 class Turns(msgspec.Struct, frozen=True):
@@ -222,7 +224,7 @@ def _clear_thinking(messages: Sequence[Message], management: ContextManagement |
 
 
 def _check(block: InputBlock, role: str, path: str) -> None:
-    """Check that a block is of a type that is served, and has the fields of its type and no other's."""
+    """Check that a block has a served type, the fields of that type, and no others."""
     if block.type not in _ROLES:
         raise InvalidRequest(
             f"Blocks of the type '{block.type}' are not supported with this model.",
@@ -244,7 +246,7 @@ def _check(block: InputBlock, role: str, path: str) -> None:
 
 
 def _text(blocks: Sequence[InputBlock]) -> str:
-    """Return the text of a turn, each block on lines of its own, as of chat's messages."""
+    """Return the text of a turn, with each block on lines of its own, as for chat messages."""
     return "\n".join(block.text for block in blocks if block.type == "text" and block.text is not None)
 
 

@@ -22,7 +22,7 @@ _TYPES = {
     OVERLOADED: "overloaded_error",
 }
 _STATUSES = {502: 500, 503: OVERLOADED}
-"""Anthropic's statuses for those that its clients do not know."""
+"""Anthropic's statuses for OpenAI statuses that Anthropic's clients do not know."""
 
 ErrorType = Literal[
     "invalid_request_error",

@@ -100,7 +100,7 @@ def _arguments(thinking: Thinking | None, output: OutputConfig | None) -> Sequen
 
 
 def _grammar(output: OutputConfig | None) -> Grammar | None:
-    """Return the grammar of the text; None where any text will do."""
+    """Return the grammar that constrains the text; None where any text is allowed."""
     if output is None or output.format is None:
         return None
     check_depth(output.format.schema, f"{FORMAT}.schema")

@@ -39,7 +39,7 @@ Kind = Literal["text", "thinking", "call"]
 
 
 class _Open(msgspec.Struct):
-    """The block that is under way."""
+    """The content block that is open."""
 
     kind: Kind
     begun: OutputBlock
@@ -76,17 +76,17 @@ class Progress:
         self._num_calls = 0
 
     def begin(self) -> list[MessageEvent]:
-        """Return the first event."""
+        """Return the event `message_start`."""
         return [MessageStart(self.message)]
 
     def add_text(self, text: str) -> list[MessageEvent]:
-        """Take more text."""
+        """Return the events for more text of the model."""
         if not text:
             return []
         return self._parts([("text", text)] if self._thinking is None else self._thinking.push(text))
 
     def call(self, new: CallDelta) -> list[MessageEvent]:
-        """Take the next part of a call."""
+        """Return the events for the next part of a tool call."""
         events: list[MessageEvent] = []
         if new.name is not None:
             events += self._end_thinking()
@@ -100,10 +100,10 @@ class Progress:
         return events
 
     def stop(self, finish_reason: str, stop_string: str, *, is_window_full: bool) -> list[MessageEvent]:
-        """End the content.
+        """End the content, and return the events for that.
 
-        finish_reason: the engine's.
-        is_window_full: True if a limit that has ended the message was the model's context rather than `max_tokens`.
+        finish_reason: the engine's. is_window_full: True if a limit that has ended the message was the model's context
+        rather than `max_tokens`.
         """
         events = self._end_thinking()
         if self._open is None and not self._content:
@@ -128,7 +128,7 @@ class Progress:
 
     @property
     def _place(self) -> int:
-        """The place of the block that is under way."""
+        """The index of the content block that is open."""
         return len(self._content)
 
     def _parts(self, parts: Sequence[Part]) -> list[MessageEvent]:
@@ -146,7 +146,7 @@ class Progress:
         return events
 
     def _end_thinking(self) -> list[MessageEvent]:
-        """Take the text that was held back while it was undecided whether it is thinking."""
+        """Return the events for text that was held back until it was certain whether it is thinking."""
         return [] if self._thinking is None else self._parts(self._thinking.finish())
 
     def _begin(self, kind: Kind, block: OutputBlock) -> list[MessageEvent]:

@@ -29,15 +29,15 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     initial: MessageObject
     """The message without content."""
     sign: Callable[[str], str]
-    """Signs thinking."""
+    """The function that signs thinking."""
     splits_thinking: bool
-    """True where the model was asked to think, or has been made to begin with that."""
+    """True where the reply's text may begin with thinking: the model was asked to think, or made to begin so."""
     is_thinking: bool
-    """True where the prompt ended with the beginning of thinking."""
+    """True where the prompt already ended with the beginning of thinking."""
     omits_thinking: bool = False
     """True where the client wants the signature of thinking alone."""
     may_fill_context: bool
-    """True where the bound of the completion is what is left of the model's context."""
+    """True where the completion is bounded by the rest of the model's context rather than by `max_tokens`."""
 
     def progress(self) -> Progress:
         """Return the message at its beginning, without content."""

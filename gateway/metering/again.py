@@ -35,11 +35,11 @@ class HeldUsage(msgspec.Struct, frozen=True):
     """The ends of requests that the journals of one machine hold."""
 
     ended: list[Ended]
-    """Each count once, the oldest segment's first."""
+    """The ends of requests, each count once, those of the oldest segment first."""
     num_journals: int
-    """The journals of this database among those that were read."""
+    """The number of journals that belong to this database."""
     num_foreign: int
-    """Segments that belong to another database."""
+    """The number of segments that belong to another database."""
     since_ns: int | None
     """The instant of the oldest end in Unix nanoseconds; None: there is none."""
 
@@ -69,7 +69,7 @@ def held_usage(root: Path, database_id: str) -> HeldUsage:
 
 
 class BilledAgain(msgspec.Struct, frozen=True):
-    """The outcome of billing again."""
+    """The outcome of billing journals' usage again."""
 
     num_attempts: int
     """The number of attempts in the journals."""
@@ -118,7 +118,7 @@ def _idle_limiter(database: Database) -> Limiter:
 
 
 async def difference_tokens(database: Database, held: Sequence[Ended]) -> int:
-    """Return the number of tokens by which the ledger differs from journals.
+    """Return the number of tokens by which the ledger differs from the journals.
 
     An engine's own count has to be in the ledger as it is; of a count that a gateway made, at least as much. Records
     without our tag, which `bill_again` names as refused, count for nothing.

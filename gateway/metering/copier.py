@@ -20,8 +20,10 @@ log = structlog.get_logger(__name__)
 
 MAX_BATCH = 500
 LINGER_S = 0.1
-"""Seconds between the starts of two transactions, so that events under load are written together: a transaction for
-each of them would cost more than its request."""
+"""Seconds between the starts of two transactions, so that several usages are written together under load.
+
+A transaction for each of them would cost more than its request.
+"""
 
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0

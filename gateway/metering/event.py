@@ -36,7 +36,7 @@ def usage_event(ended: Ended, tag: MeterTag) -> UsageEvent:
 
 
 def _unbilled(event: UsageEvent) -> UsageEvent:
-    """Return the event of an attempt that nobody pays for: all its tokens are discarded ones."""
+    """Return the event of an attempt that the operator pays for: all its tokens count as discarded."""
     return msgspec.structs.replace(
         event,
         prompt_tokens=0,
@@ -50,7 +50,7 @@ def _unbilled(event: UsageEvent) -> UsageEvent:
 
 
 def _shared(source: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Return the fields of a struct that `UsageEvent` has, too."""
+    """Return the names of the fields that a struct has in common with `UsageEvent`."""
     return tuple(name for name in source.__struct_fields__ if name in UsageEvent.__struct_fields__)
 
 

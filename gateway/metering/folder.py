@@ -23,7 +23,7 @@ DAMAGED_SUFFIX = ".damaged"
 
 
 class Segment:
-    """One file that is only ever appended to. All methods raise OSError; after that nothing more may be appended."""
+    """One append-only file of a journal. All methods raise OSError; after that nothing more may be appended."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class Segment:
         self._folder_is_synced = False
 
     def append(self, data: bytes) -> None:
-        """Hand data to the kernel.
+        """Write data to the file, without waiting for the disk.
 
         The data survives this process from now on, and a crash of the machine after `sync`.
         """
@@ -54,7 +54,7 @@ class Segment:
 
 
 class JournalFolder:
-    """One folder that this process owns until `release`."""
+    """A folder of a journal that this process owns until `release`."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -62,7 +62,7 @@ class JournalFolder:
 
     @classmethod
     def try_claim(cls, path: Path) -> Self | None:
-        """Own a folder, which is made if need be. Return None while another process owns it.
+        """Claim a folder, which is created if needed. Return None while another process owns it.
 
         Raises OSError: when the folder cannot be made or locked.
         """
@@ -76,7 +76,7 @@ class JournalFolder:
         return cls(path, lock)
 
     def release(self) -> None:
-        """Let another process own the folder."""
+        """Give up the ownership of the folder, so that another process can claim it."""
         os.close(self._lock)
 
     def segments(self) -> list[Path]:

@@ -16,14 +16,14 @@ from gateway.backends.usage import Count
 VERSION = 1
 
 MAGIC = b"\xf5LJ\x01"
-"""The beginning of every frame. In UTF-8 its first byte cannot occur; the frame after a damaged one is found by it."""
+"""The first bytes of every frame. The first one cannot occur in UTF-8; it marks the next frame after a damaged one."""
 
 MAX_RECORD_BYTES = 16 << 20
 
 _HEAD = struct.Struct("<4sII")  # magic, length of the payload, its CRC-32
 
 EndedKey = tuple[str, int, str]
-"""The request, the attempt, and the engine whose record it is (`Ended.engine_id`)."""
+"""The identity of a count: the request, the attempt, and the engine that recorded it (`Ended.engine_id`)."""
 
 
 class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
@@ -31,13 +31,13 @@ class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
 
     version: int
     database_id: str
-    """The id of the ledger that all of it belongs to."""
+    """The id of the database whose ledger the segment's usage belongs to."""
     journal_id: str
-    """The id of the journal of the process that wrote it."""
+    """The id of the journal of the process that wrote the segment."""
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="open"):
-    """A request was sent to an engine.
+    """The record that a request was sent to an engine.
 
     At worst it costs prompt_tokens and max_completion_tokens over all its choices.
     """
@@ -45,28 +45,31 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     request_id: str
     attempt: int
     meter: bytes
-    """`GenerateRequest.meter`."""
+    """The content of `GenerateRequest.meter`: the request's meter tag."""
     engine_id: str
     prompt_tokens: int
     max_completion_tokens: int
 
 
 class Progressed(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
-    """The counts of all requests that one message of an engine took further; they replace earlier ones."""
+    """The record of the token counts that one message of an engine raised; they replace earlier ones."""
 
     counts: list[Count]
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
-    """One whole usage event. ttft_ms and latency_ms are None where the gateway that knew them died."""
+    """The record of a request's end, with its whole usage.
+
+    ttft_ms and latency_ms are None if the gateway that knew them died.
+    """
 
     record: UsageRecord
     engine_id: str
-    """The engine whose own record it is; "" for a record that a gateway made of the counts that it saw."""
+    """The engine that recorded the usage itself; "" for a record that a gateway made of the counts that it saw."""
     ttft_ms: float | None
     latency_ms: float | None
     finished_at_ns: int
-    """The time in Unix nanoseconds."""
+    """The time of the end in Unix nanoseconds."""
     superseded: bool = False
     """True: another attempt took the place of this one after its engine was lost; the operator pays for this one."""
     refused: bool = False
@@ -74,23 +77,23 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
 
     @property
     def attempt(self) -> tuple[str, int]:
-        """The key of the record's row."""
+        """The key of the record's row in the ledger: request id and attempt."""
         return self.record.request_id, self.record.attempt
 
     @property
     def key(self) -> EndedKey:
-        """The identity of the count: what one engine reports again is the same; another source may know better."""
+        """The identity of the count: an engine's repeated report has the same one, another source's report another."""
         return self.record.request_id, self.record.attempt, self.engine_id
 
 
 class Copied(msgspec.Struct, frozen=True, array_like=True, tag="copied"):
-    """The ledger has these usages."""
+    """The record that the ledger has the usages with these keys."""
 
     keys: list[EndedKey]
 
 
 class Adopted(msgspec.Struct, frozen=True, array_like=True, tag="adopted"):
-    """The records of other journals are in this one."""
+    """The record that this journal includes all records of other journals."""
 
     journal_ids: list[str]
 
@@ -112,9 +115,9 @@ class Contents(msgspec.Struct, frozen=True):
 
     records: list[Record]
     num_torn_bytes: int
-    """Bytes at the end, of a record that its writer did not get to finish."""
+    """The number of bytes at the end of a record whose write was not completed."""
     damaged: list[tuple[int, int]]
-    """The (start, end) of bytes before the last good record that are not a record: something has changed them."""
+    """The (start, end) of ranges of bytes before the last good record that are not valid records."""
 
 
 def frame(record: Record) -> bytes:

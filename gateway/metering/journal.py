@@ -40,7 +40,10 @@ GROUP_S = 0.01
 RETRY_S = 0.5
 SEGMENT_BYTES = 4 << 20
 GROWTH = 3
-"""The factor by which a segment may outgrow its beginning, so that beginning anew costs a fixed share."""
+"""The factor by which a segment may outgrow its beginning before a new segment is begun.
+
+Beginning anew then costs a fixed share.
+"""
 
 
 class JournalState(msgspec.Struct, frozen=True):
@@ -49,7 +52,7 @@ class JournalState(msgspec.Struct, frozen=True):
     has_room: bool
     """True if requests may begin."""
     num_bytes: int
-    """Bytes of usage that the ledger does not have yet, below max_bytes."""
+    """The bytes of usage that the ledger does not have yet; less than max_bytes."""
     max_bytes: int
 
 
@@ -112,7 +115,7 @@ class Journal:
         return JournalState(self.has_room, self.unsettled.num_bytes, self._max_bytes)
 
     def open(self, opened: Opened) -> None:
-        """Note a request that is sent to an engine."""
+        """Record that a request is sent to an engine."""
         self._record(opened)
 
     def progress(self, counts: list[Count]) -> None:
@@ -130,7 +133,7 @@ class Journal:
         self._record(Copied(keys))
 
     def adopt(self, journal_ids: list[str]) -> None:
-        """Note in this journal that it holds the records of other journals."""
+        """Record that this journal includes all records of other journals."""
         self._record(Adopted(journal_ids))
 
     def release(self, journal_ids: list[str]) -> None:
@@ -148,7 +151,7 @@ class Journal:
         self._syncer = asyncio.create_task(self._keep_synced())
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until all records so far are on disk; return whether they were in time."""
+        """Wait until all records so far are on disk. Return False if that took longer than timeout_s."""
         target = self.position
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

@@ -34,7 +34,7 @@ Attempt = tuple[str, int]
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A usage, and the row that it becomes."""
+    """A record of usage, and the ledger's row for it."""
 
     ended: Ended
     tag: MeterTag
@@ -115,7 +115,7 @@ class Ledger:
 
 
 def _exposed(entry: Entry) -> ExposedRequest | None:
-    """Return the unit of a request with its arm, if an experiment analyses the request."""
+    """Return the unit of a request with its arm if an experiment analyses the request, else None."""
     tag, event = entry.tag, entry.event
     if not tag.experiment_epoch:
         return None

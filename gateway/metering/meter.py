@@ -24,7 +24,7 @@ from gateway.observability.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 MAX_SUPERSEDED = 10_000
-"""Attempts that are remembered as superseded, and as disowned, in case that their engine wakes and reports them.
+"""The most attempts that are remembered as superseded or disowned, in case their engine reports them late.
 
 An older one is recognized by the ledger.
 """
@@ -58,7 +58,7 @@ class Meter:
         return self._journal.id
 
     def dispatched(self, request: GenerateRequest, engine_id: str, *, num_prompt_tokens: int | None = None) -> None:
-        """Note a request that is sent to an engine."""
+        """Record that a request is sent to an engine."""
         opened = Opened(
             request.request_id,
             request.attempt,
@@ -71,7 +71,7 @@ class Meter:
         self._limiter.dispatched(request.request_id)
 
     def progressed(self, counts: list[Count]) -> None:
-        """Note the tokens that clients may have seen so far."""
+        """Record the tokens that clients may have seen so far."""
         self._journal.progress(counts)
 
     def record(
@@ -84,7 +84,7 @@ class Meter:
         latency_ms: float | None,
         refused: bool = False,
     ) -> None:
-        """Note the usage of a request that has ended."""
+        """Record the usage of a request that has ended."""
         if not self._has_tag(usage):
             return  # not acknowledged, so the engine keeps the record for a gateway that can read it
         superseded = (usage.request_id, usage.attempt) in self._superseded
@@ -105,29 +105,29 @@ class Meter:
         self._copier.wake()
 
     def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
-        """Note the usage of an attempt that another attempt has taken the place of."""
+        """Record the usage of an attempt that another attempt replaced."""
         self._note_superseded(usage.request_id, (usage.attempt,))
         self._limiter.superseded(usage.request_id)
         self.record(usage, engine_id=engine_id, source=source, ttft_ms=None, latency_ms=None)
 
     def has_sent(self, request_id: str, attempts: Iterable[int]) -> bool:
-        """Tell whether one of these attempts at a request went out and still runs, or is superseded."""
+        """Tell whether one of these attempts at a request was sent and still runs, or is superseded."""
         running = self._journal.unsettled.running
         return any((request_id, each) in running or (request_id, each) in self._superseded for each in attempts)
 
     def supersede(self, request_id: str, attempts: Iterable[int]) -> None:
-        """Note in advance that other attempts take the place of these: the operator pays for whatever they use."""
+        """Record in advance that other attempts replace these, so that the operator pays for all their usage."""
         self._note_superseded(request_id, attempts)
         self._limiter.superseded(request_id)
 
     def disown(self, request_id: str, attempts: Iterable[int]) -> None:
-        """Note in advance that the operator pays for these attempts at a line of a batch, at each of its rows."""
+        """Record in advance that the operator pays for these attempts at a batch line, in each of their rows."""
         self.supersede(request_id, attempts)
         for attempt in attempts:
             _remember(self._disowned, (request_id, attempt))
 
     def outrun(self, request_id: str, attempts: range, by: range) -> None:
-        """Note that the operator pays for these attempts, while other attempts of the same reservation go on."""
+        """Record that the operator pays for these attempts, because others of the same reservation were faster."""
         self._note_superseded(request_id, attempts)
         if self.has_sent(request_id, by):
             self._limiter.dispatched(request_id)
@@ -137,7 +137,7 @@ class Meter:
             _remember(self._superseded, (request_id, attempt))
 
     def _has_tag(self, usage: UsageRecord) -> bool:
-        """Tell whether a usage says whom to bill, as everything that was sent from here does."""
+        """Tell whether a usage has a valid meter tag, which says whom to bill."""
         if (usage.request_id, usage.attempt) in self._journal.unsettled.running:
             return True
         try:
@@ -148,7 +148,7 @@ class Meter:
         return True
 
     def given_up(self, request_ids: Collection[str]) -> None:
-        """Give back what requests have reserved that no engine answers any more."""
+        """Release the reservations of requests that no engine answers any more."""
         self._limiter.given_up(request_ids)
 
 

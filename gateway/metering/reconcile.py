@@ -25,7 +25,7 @@ SETTLE_S = 3.0
 """The seconds within which usage is usually in the ledger, and heartbeats have come."""
 
 KEPT = 12
-"""The number of comparisons that a difference is read from: those of two minutes."""
+"""The number of last comparisons from which a difference is computed: those of two minutes."""
 
 TIMEOUT_S = 5.0
 
@@ -64,14 +64,14 @@ class EngineBalance(msgspec.Struct, frozen=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """The least and the most tokens that the ledger lacks of an engine; negative: that it has beyond the engine's."""
+    """The least and the most tokens of an engine that the ledger lacks; negative: that the ledger has in excess."""
 
     least: int
     most: int
 
 
 class Reconciliation(msgspec.Struct, frozen=True):
-    """The comparison of engines with the ledger."""
+    """The result of comparing engines' counts with the ledger."""
 
     engines: list[EngineBalance]
     lost_journals: list[LostJournal]

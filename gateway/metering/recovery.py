@@ -26,11 +26,11 @@ FLUSH_S = 10.0
 
 
 class JournalUnusable(RuntimeError):
-    """There is no folder to keep a journal in; the message has the folder and the reason."""
+    """The error for a machine without a usable journal folder; the message has the folder and the reason."""
 
 
 def claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]:
-    """Claim the first of the folders 0, 1, ... that nobody owns and that this database may have the usage of.
+    """Claim the first of the folders 0, 1, ... that no process owns and whose usage this database may have.
 
     Return it with that usage. A folder that is there and cannot be read is passed over, and stays as it is.
 

@@ -20,25 +20,25 @@ log = structlog.get_logger(__name__)
 
 
 class Unreadable(Exception):
-    """The folder belongs to another database, or to a version of Lorikeet that writes what this one cannot read.
+    """The error for a folder of another database, or of a Lorikeet version whose format this one cannot read.
 
     It is left as it is.
     """
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """The usage in a journal's folder."""
+    """The usage found in a journal's folder."""
 
     ended: list[Ended]
-    """Usage to be written to the ledger, which knows the part that it has already."""
+    """The usage to write to the ledger, including what the ledger may have already."""
     journal_ids: list[str]
-    """The journals of the processes that wrote it, and those that they had it from."""
+    """The ids of the journals whose usage this is: those of the folder, and those that they adopted."""
     num_made_up: int
-    """The number of requests that had not ended, for which ends were made up."""
+    """The number of unfinished requests for which an end was made up."""
     num_unseen: int
-    """The number among `num_made_up` of requests whose clients had been sent nothing."""
+    """The number of requests among `num_made_up` whose clients had received nothing."""
     num_damaged: int
-    """Segments with bytes before their end that are no records; they are kept aside."""
+    """The number of segments with bytes before their end that are no valid records; they are kept aside."""
 
 
 def replay(folder: JournalFolder, database_id: str) -> Replayed:
@@ -80,7 +80,7 @@ def replay(folder: JournalFolder, database_id: str) -> Replayed:
 
 
 def _keep_aside(path: Path) -> None:
-    """Copy a file to one named by its content, so that another try makes no second copy.
+    """Copy a damaged file to a name made from its content, so that a second try makes no second copy.
 
     Not every file system has links.
     """

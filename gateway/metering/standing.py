@@ -25,7 +25,7 @@ TIMEOUT_S = 5.0
 
 
 class Standing(Worker):
-    """Reports the journal between `start` and `stop`."""
+    """The worker that reports the journal to PostgreSQL between `start` and `stop`."""
 
     def __init__(
         self, journal: Journal, database: Database, metrics: JournalMetrics, version: str | None, folder: Path
@@ -41,7 +41,7 @@ class Standing(Worker):
         self._num_beats = 0
 
     async def stop(self) -> None:
-        """Stop, and report a last time: a journal that ends with nothing open leaves no trace."""
+        """Stop after a last report: a journal without open requests leaves no row."""
         await super().stop()
         await self._report(is_last=True)
 

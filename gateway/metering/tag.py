@@ -11,7 +11,7 @@ UnixNs = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class MeterTag(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All facts of an event that the engine does not know.
+    """The facts about a request's usage event that the engine does not know.
 
     They travel as opaque bytes in `GenerateRequest.meter`, so that any gateway that receives the usage can write the
     event.
@@ -36,7 +36,7 @@ class MeterTag(msgspec.Struct, frozen=True, omit_defaults=True):
     """The experiment whose arm the request got, if any; the next four fields are of it."""
     experiment_version: int | None = None
     experiment_arm: int | None = None
-    """The index of the arm."""
+    """The index of the arm in the experiment."""
     experiment_epoch: int | None = None
     """The epoch that chose the arm; 0 where the request is not analysed."""
     experiment_delivered: bool | None = None
@@ -46,7 +46,7 @@ class MeterTag(msgspec.Struct, frozen=True, omit_defaults=True):
     trace_id: str | None = None
     """The trace of the request, where it has one."""
     unit_digest: bytes = b""
-    """The digest of the request's unit, which no row of the ledger has."""
+    """The digest of the request's experiment unit, which is not stored in the ledger."""
 
 
 encode_tag = msgspec.msgpack.Encoder().encode

@@ -25,7 +25,7 @@ from gateway.metering.format import (
 )
 
 ENDED_BYTES = 400
-"""The bytes that one `Ended` takes in the journal, about, its meter tag and its request's id aside."""
+"""The approximate bytes of one `Ended` in the journal, without its meter tag and its request's id."""
 
 
 class Running(msgspec.Struct):
@@ -60,7 +60,7 @@ class Unsettled:
         return len(self.running) + len(self._attempts)
 
     def apply(self, record: Record) -> None:
-        """Take in a record of the journal."""
+        """Update the state by a record of the journal."""
         match record:
             case Progressed(counts):
                 for count in counts:
@@ -85,7 +85,7 @@ class Unsettled:
                 pass
 
     def snapshot(self) -> Iterator[Record]:
-        """Yield the fewest records that add up to the same state."""
+        """Yield as few records as possible that produce the same state."""
         if self.adopted:
             yield Adopted(list(self.adopted))
         yield from self.ended.values()
@@ -100,7 +100,7 @@ class Unsettled:
             yield Progressed(counts)
 
     def put_last(self, key: EndedKey) -> None:
-        """Move an ended usage behind the others, which are written first from now on."""
+        """Move the usage with this key behind all others, so that the others are written first."""
         self.ended[key] = self.ended.pop(key)
 
     def _forget(self, key: EndedKey) -> None:
@@ -121,7 +121,7 @@ class Unsettled:
 
 
 def made_up(running: Running, finished_at_ns: int) -> Ended:
-    """Return an end for a request whose gateway died.
+    """Return an end record for a request whose gateway died.
 
     The end is what the request's client may have seen, until its engine says what the usage was.
     """

@@ -8,7 +8,7 @@ from gateway.db.experiments.events import Waiting
 
 
 class ExperimentMetrics:
-    """The delay of experiments' sums, the events that are missing there, and the experiments that guardrails paused."""
+    """Metrics of experiments: the delay of their sums, missing events, and experiments that guardrails paused."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._waiting = Gauge(
@@ -34,6 +34,6 @@ class ExperimentMetrics:
         )
 
     def observe(self, waiting: Waiting) -> None:
-        """Set the gauges of waiting events, and of the age of the oldest."""
+        """Set the gauges of waiting events and of the age of the oldest one."""
         self._waiting.set(waiting.num)
         self._lag.set(waiting.lag_s)

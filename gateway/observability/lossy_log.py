@@ -9,13 +9,13 @@ from typing import BinaryIO
 
 
 class LossyLog:
-    """Writes the bytes of loggers to a file, and drops the bytes that the file does not take."""
+    """A log file that drops the bytes for which the disk has no room."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def write(self, data: bytes) -> int:
-        """Write bytes, or drop them."""
+        """Write the bytes of log lines, or drop them. Return their number."""
         try:  # not contextlib.suppress, which costs each request's line as much again
             self._file.write(data)
         except OSError:
@@ -23,7 +23,7 @@ class LossyLog:
         return len(data)
 
     def flush(self) -> None:
-        """Write as much to the file as it takes. The rest is tried again with the next line."""
+        """Write the buffered bytes as far as the disk has room. The rest is tried again with the next line."""
         try:
             self._file.flush()
         except OSError:

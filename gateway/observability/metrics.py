@@ -126,7 +126,7 @@ class Metrics:
         )
 
     def watch(self, pools: Mapping[str, Pool]) -> None:
-        """Export the engines' own numbers, as of their last heartbeat, and those of the pools."""
+        """Export the numbers of the pools, and of their engines as of their last heartbeats."""
         self._rendered.register(EngineCollector(pools))
         self._rendered.register(PoolCollector(pools))
 

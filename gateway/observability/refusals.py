@@ -43,7 +43,7 @@ class Refused(msgspec.Struct, frozen=True):
     """Empty where the key itself was refused."""
     api_key_id: str
     key_sha256: bytes | None
-    """The SHA-256 of a key that was refused itself."""
+    """The SHA-256 of the API key, where the key itself was refused."""
     endpoint: str
     model: str
     error: GatewayError
@@ -53,7 +53,7 @@ class _Kind(msgspec.Struct, frozen=True):
     """The fields that make refusals alike. Texts are shortened, since a kind is held until it is written."""
 
     minute: int
-    """The minute of the refusals."""
+    """The Unix minute of the refusals."""
     organization_id: str
     project_id: str
     api_key_id: str

@@ -129,7 +129,7 @@ _PHASES: dict[str, Callable[[Usage], int]] = {
 
 
 class _Overall:
-    """The metrics of requests by base model."""
+    """The metrics of requests by base model, for all tenants together."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.gathered: list[_Counter | _Histogram | _Phases] = []

@@ -10,9 +10,9 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter
 
 MAX_ROUTES = 100
-"""Routes that are counted each on its own, by one gateway process."""
+"""The most routes that one gateway process counts separately."""
 MAX_BRANCHES = 2_000
-"""Branches that are counted each on its own, of all routes together."""
+"""The most branches of all routes together that are counted separately."""
 OTHER = "other"
 
 
@@ -100,20 +100,20 @@ class RouteMetrics:
         )
 
     def took(self, route: str, edges: list[tuple[str, str]]) -> None:
-        """Count the branches on the way to the target of one attempt, each with the path of its node."""
+        """Count the branches that led to one attempt's target. edges: the path of each node, with its branch."""
         for node, branch in edges:
             self._branches.count(route, node, branch)
 
     def tried(self, route: str, outcome: str, *, is_followed: bool = False) -> None:
-        """Count an attempt that has ended or begun to answer. is_followed: another target is tried after it."""
+        """Count an attempt that has failed or begun to answer. is_followed: another target is tried after it."""
         self._attempts.count(route, outcome)
         if is_followed:
             self._fallbacks.count(route, outcome)
 
     def retried(self, route: str, *, is_allowed: bool) -> None:
-        """Count a further round that was about to begin."""
+        """Count a further round of a fallback, whether or not the retry budget allows it."""
         self._retries.count(route, "allowed" if is_allowed else "refused")
 
     def hedged(self, route: str, result: Literal["refused", "first", "second"]) -> None:
-        """Count a request whose first token was late."""
+        """Count a request whose first token was late, by the result of its second try."""
         self._hedges.count(route, result)

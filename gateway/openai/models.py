@@ -56,7 +56,10 @@ class ModelList(msgspec.Struct, frozen=True):
 
 ShowModels = Callable[[Request[Any, Any, Any], Sequence[Model]], ASGIResponse | None]
 ShowModel = Callable[[Request[Any, Any, Any], Model], ASGIResponse | None]
-"""Makes the reply about a model for clients of another API; returns None for clients of OpenAI's."""
+"""A function that makes the reply about a model for clients of another API.
+
+It returns None for clients of OpenAI's.
+"""
 
 
 def models(

@@ -266,9 +266,10 @@ async def rows_of_units(
 ) -> list[UnitRows]:
     """Return all rows of units, as of one moment.
 
-    take_events: whether the waiting events of the units' requests are deleted, since these rows have them.
-    most: the most requests that all of them may have; None for no bound.
-    Raises OlderRequest: when the transaction has to be begun anew. Raises UnitsTooLarge: when they have more.
+    take_events: whether the waiting events of the units' requests are deleted, since these rows have them. most: the
+    most requests that all of them may have; None for no bound.
+    Raises OlderRequest: when the transaction has to be begun anew.
+    Raises UnitsTooLarge: when they have more.
     """
     columns = _columns(ids)
     extent = await conn.fetchrow(_EXTENT, *columns)

@@ -183,7 +183,8 @@ def check_change(before: Experiment, after: Experiment) -> None:
     Possible are more coverage, other weights, an arm ended, guardrails added, and another share of requests for the
     shadow arm.
 
-    The definitions before and after are valid. Raises InvalidRequest: for the first field that may not change so.
+    The definitions before and after are valid.
+    Raises InvalidRequest: for the first field that may not change so.
     """
     for param in ("name", "model", "unit", "layer", "holdout", "analysis"):
         if getattr(before, param) != getattr(after, param):

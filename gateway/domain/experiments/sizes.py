@@ -19,7 +19,8 @@ def units_per_arm(
 
     The number is (z(1 - alpha/2) + z(power))**2 (variance_control + variance_treatment) / effect**2.
 
-    Variances and effect in the metric's unit. Raises ValueError: when the effect is 0.
+    Variances and effect in the metric's unit.
+    Raises ValueError: when the effect is 0.
     """
     if not effect:
         raise ValueError("an effect of 0 is never found")

@@ -42,18 +42,21 @@ _HELD_BLOCKS = {
     "Q4_0": Fraction(20, 32), "Q4_1": Fraction(20, 32), "Q8_0": Fraction(34, 32), "Q4_K": Fraction(148, 256),
     "Q6_K": Fraction(274, 256),
 }  # fmt: skip
-"""Bytes of a weight in the blocks of a GGUF file, as the engine holds them on processors; others become 8 bits."""
+"""The bytes that the engine holds for one weight on processors, by the block format of a GGUF file.
+
+Formats that are not listed here are converted to 8 bits.
+"""
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """The elements of a model's weights."""
+    """The numbers of elements of a model's weights."""
 
     num_parameters: int
-    """All elements."""
+    """The number of all elements."""
     num_in_heads: int = 0
-    """Elements of the head and the embedding."""
+    """The number of elements of the output head and the embedding."""
     formats: Mapping[str, int] = {}
-    """Elements by the format of the blocks that the engine holds them in unasked; none where it is left open."""
+    """The number of elements by the block format that the engine holds them in by default; empty if that is open."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -148,13 +151,13 @@ def token_bytes(model: ModelConfig, item_bytes: int) -> int:
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """The memory and the device that a replica of a revision asks of a host."""
+    """The memory, the device and the kind of host that a replica of a revision needs."""
 
     num_bytes: int
     """Bytes of memory on the accelerator if the replica computes on one, else on the host."""
     device: Device = "auto"
     program: str = ""
-    """The driver whose server is started; "" for an engine of our own, which every host has."""
+    """The driver whose server the host must be able to start; "" for our own engine, which every host can start."""
     labels: Mapping[str, str] = {}
     """The labels that the host must have."""
     excluded: Mapping[str, Sequence[str]] = {}
@@ -162,19 +165,19 @@ class Needs(msgspec.Struct, frozen=True):
     avoided: Mapping[str, str] = {}
     """Hosts, by id, that could not prepare the model when that was tried last, each with the reason."""
     hopeful: Set[str] = frozenset()
-    """The avoided hosts that failed so few times that they may well prepare the model soon."""
+    """The hosts among `avoided` that failed so few times that they may well prepare the model soon."""
 
     num_threads: int = 0
-    """Threads of the replica where it computes on processors; 0: as the settings of its host say."""
+    """The number of threads of the replica where it computes on processors; 0: as its host's settings say."""
 
     def covers(self, needs: Needs) -> bool:
-        """Tell whether the memory of a replica with these needs would be enough for a replica with other needs."""
+        """Tell whether a host with room for a replica with these needs has room for one with the other needs."""
         is_alike = (self.device, self.program) == (needs.device, needs.program)
         has_threads = self.num_threads == needs.num_threads or self.num_threads > needs.num_threads > 0
         return is_alike and has_threads and self.num_bytes >= needs.num_bytes
 
     def later(self) -> Needs:
-        """Return the needs once the hopeful hosts have prepared the model."""
+        """Return the same needs without the hosts in `hopeful` among `avoided`: as if these had prepared the model."""
         avoided = {host_id: why for host_id, why in self.avoided.items() if host_id not in self.hopeful}
         return msgspec.structs.replace(self, avoided=avoided, hopeful=frozenset())
 
@@ -209,7 +212,7 @@ class Host(msgspec.Struct, frozen=True):
     gpu_bytes: Sequence[int] = ()
     """The memory of each accelerator, in the order of their indices."""
     away_s: float = 0.0
-    """Seconds since the lease of the host's last agent ended; infinite where that agent ended and left no engine."""
+    """Seconds since the lease of the host's last agent ended; infinite where that agent stopped and left no engine."""
     programs: frozenset[str] = frozenset()
     """The drivers whose servers the host's agent can start."""
     is_drained: bool = False
@@ -238,9 +241,10 @@ class Host(msgspec.Struct, frozen=True):
         return _excluded(self.labels, excluded)
 
     def is_left_by(self, address: str, needs: Needs) -> bool:
-        """Tell whether a replica that listens at an address has to go, as far as labels and drains are concerned.
+        """Tell whether a replica that listens at an address must leave the host because of labels or a drain.
 
-        A node that is not known any more is waited for.
+        Where the address is none of the known nodes of a cluster, only the host's own labels and drain count: the node
+        may come back.
         """
         where = host_of_tcp(address)
         node = next((each for each in self.nodes if each.address == where), None)
@@ -289,7 +293,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Room:
-    """The memory that is free on each host, less the parts that are taken step by step."""
+    """The free memory of each host, from which replicas are subtracted one by one."""
 
     def __init__(self, hosts: Iterable[Host]) -> None:
         self._hosts = {host.id: host for host in hosts}
@@ -303,7 +307,7 @@ class Room:
         return any(host.is_alive and not host.is_drained for host in self._hosts.values())
 
     def copy(self) -> Room:
-        """Return a copy of the room, to try a placement in."""
+        """Return a copy of the room, in which placements can be tried."""
         other = Room(self._hosts.values())
         other._free = dict(self._free)
         other._num_replicas = dict(self._num_replicas)
@@ -311,11 +315,11 @@ class Room:
         return other
 
     def occupy(self, place: Place, needs: Needs) -> None:
-        """Take the memory of a replica that is there, whether or not it fits."""
+        """Subtract the memory of a replica at a place, whether or not that much is free."""
         self._change(place, -needs.num_bytes, -GPU_HOST_BYTES, 1)
 
     def leave(self, place: Place, needs: Needs) -> None:
-        """Give back the memory of a replica."""
+        """Add the memory of a replica that leaves a place."""
         self._change(place, needs.num_bytes, GPU_HOST_BYTES, -1)
 
     def find(self, needs: Needs) -> Place | None:
@@ -335,7 +339,7 @@ class Room:
         return place
 
     def standings(self, needs: Needs) -> list[Standing]:
-        """Return for each host whether a replica could start there now, and why or why not."""
+        """Return for each host whether a replica could start there now, with the reason."""
         return [
             Standing(
                 host.id,
@@ -346,7 +350,7 @@ class Room:
         ]
 
     def refusal(self, needs: Needs, need: str = "") -> str:
-        """Return a sentence that says why a replica finds no place, with the sums.
+        """Return the sentence that says why no host has room for a replica, with the memory of each host.
 
         need: the replica's memory in words. For a host on which nothing runs, the sentence gives its whole memory.
         """
@@ -401,7 +405,7 @@ class Room:
 
 
 def _share(total: int, free: int) -> str:
-    """Return a memory in words, with its free part if some of it is taken."""
+    """Return a total of memory in words, with the free part of it if some is taken."""
     return f"{gib(total)} in all" if free >= total else f"{gib(total)}, of which {gib(max(free, 0))} are free"
 
 
@@ -411,7 +415,7 @@ def uses_gpu(needs: Needs, host: Host) -> bool:
 
 
 def gib(num_bytes: int) -> str:
-    """Return a number of bytes in GiB, as people read it."""
+    """Return a number of bytes in GiB as text."""
     return f"{num_bytes / (1 << 30):.1f} GiB"
 
 

@@ -38,7 +38,7 @@ class Condition(msgspec.Struct, frozen=True):
 
     state: PoolState
     why: str
-    """A sentence with the numbers or the reason; "" where the state says all."""
+    """A sentence with the numbers or the reason; "" where the state alone is enough."""
     num_ready: int
     """Replicas of any revision that take requests."""
     num_wanted: int

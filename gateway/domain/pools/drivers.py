@@ -14,16 +14,16 @@ the generate extension of the Open Inference Protocol. lorikeet-gateway: the gat
 OWN_DRIVER: Driver = "lorikeet"
 DRIVERS: tuple[Driver, ...] = get_args(Driver)
 LOADING: frozenset[Driver] = frozenset({"vllm", "sglang"})
-"""Drivers whose servers load adapters when they are told to, from a folder that they see."""
+"""Drivers whose servers load adapters from a folder that they can read, on a request of the gateway."""
 
 UPLOADING: frozenset[Driver] = frozenset({"ollama"})
-"""Drivers whose servers get adapters sent, and keep them."""
+"""Drivers whose servers receive adapters over HTTP, and keep them."""
 
 PRELOADED: frozenset[Driver] = frozenset({"llamacpp", "kserve"})
-"""Drivers whose servers have the adapters with which they were started, or that their operator gave them."""
+"""Drivers whose servers have only the adapters with which they were started, or that their operator gave them."""
 
 SEPARATING: frozenset[Driver] = frozenset({"vllm", "sglang"})
-"""Drivers whose servers have a prompt cache for each tenant, as far as their versions were tried."""
+"""Drivers whose servers keep a separate prompt cache for each tenant, in the versions that were tested."""
 
 PROGRAMS: Mapping[Driver, str] = {
     "llamacpp": "llama.cpp's llama-server: put it on the PATH of the agent, name it in LORIKEET_LLAMA_SERVER, or "

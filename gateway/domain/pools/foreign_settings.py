@@ -19,7 +19,7 @@ from gateway.domain.pools.settings import BadSetting
 
 MAX_URL_CHARS = 512
 MAX_LEN = 10_000_000
-"""The most tokens of a context, and the most choices at once, that a server is believed to have."""
+"""The upper bound on the context length in tokens, and on the choices at once, that a server may report."""
 
 
 OwnKeys = Literal["none", "allowed", "required"]
@@ -192,10 +192,10 @@ def check_abilities(driver: Driver, model: str, settings: ForeignSettings) -> No
 
 
 _OF_STARTED = ("device", "num_slots", "num_threads", "kv_cache_bytes", "gpu_memory_fraction", "max_adapter_rank")
-"""Settings of servers that agents start, and of no others."""
+"""The names of settings that only servers started by agents have."""
 
 _OF_ADDRESSES = ("allow_private", "served_model")
-"""Settings of servers that run already, and of none that agents start."""
+"""The names of settings that only servers at given addresses have, which run already."""
 
 
 def check_started_settings(driver: Driver, model: str, settings: Mapping[str, str], *, starts: bool) -> None:
@@ -229,7 +229,7 @@ def with_adapters(driver: Driver, settings: Mapping[str, str], *, store: str) ->
 
 
 def has_adapters(driver: Driver, settings: Mapping[str, str]) -> bool:
-    """Tell whether adapters of its model answer under a revision with these settings, whose values are good."""
+    """Tell whether adapters of its model are served under a revision with these settings, whose values are valid."""
     if driver == OWN_DRIVER:
         return True
     parsed = parse_foreign_settings(settings)
@@ -237,7 +237,7 @@ def has_adapters(driver: Driver, settings: Mapping[str, str]) -> bool:
 
 
 def own_keys_of(driver: Driver, settings: Mapping[str, str]) -> OwnKeys:
-    """Tell whether projects bring keys of their own under a revision with these settings, whose values are good."""
+    """Return the rule for projects' own keys under a revision with these settings, whose values are valid."""
     return "none" if driver == OWN_DRIVER else parse_foreign_settings(settings).own_keys
 
 
@@ -263,6 +263,6 @@ def check_server_url(url: str) -> str:
 
 
 def opaque_digest(pool_id: str, driver: str, served_model: str) -> str:
-    """Return the digest that stands for a base model of which only its server knows the files: no adapter has it."""
+    """Return the digest that identifies a base model whose files only its server knows: no adapter has this digest."""
     text = "\0".join(("foreign base", pool_id, driver, served_model))
     return hashlib.sha256(text.encode()).hexdigest()

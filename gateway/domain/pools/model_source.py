@@ -12,9 +12,10 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def check_model_source(source: str) -> None:
-    """Raise ValueError, with the reason in words, for a text that names no model.
+    """Check the form of a text that names a base model.
 
-    A path is absolute, since the agents of several hosts read it, each from a folder of its own.
+    A path must be absolute, since the agents of several hosts read it, each from a folder of its own.
+    Raises ValueError: with the reason in words, for a text that names no model.
     """
     if len(source) > MAX_SOURCE_CHARS:
         raise ValueError(f"it has more than {MAX_SOURCE_CHARS} characters")

@@ -25,17 +25,19 @@ MAX_PREPARATIONS = 5
 """Failures in a row of one host to prepare a revision's model after which another host may take the revision."""
 
 GONE_S = 30.0
-"""Seconds without an agent after which a host is not waited for: its replicas are replaced, and serve until then."""
+"""Seconds without an agent after which the replicas of a host are replaced. They serve until then."""
 
 FULL_S = 300.0
-"""Seconds for which a replica waits for room in a cluster, whose autoscaler may bring a machine, before one that it
-shall take the place of makes room for it."""
+"""Seconds that a replica waits for room in a cluster before one that it replaces is drained.
+
+Until then the cluster's autoscaler may add a machine.
+"""
 
 LOST_S = 600.0
-"""Seconds without an agent after which a host's replicas are taken for ended. An agent that comes back ends them."""
+"""Seconds without an agent after which a host's replicas count as ended. An agent that comes back ends them."""
 
 LIVE: frozenset[ReplicaState] = frozenset({"starting", "loading", "ready", "failed"})
-"""States of replicas that serve, or are going to."""
+"""States of replicas that serve or are about to serve."""
 
 How = Literal["side by side", "one after the other"]
 """The way in which a pool changes its revision: new replicas beside the old ones, or in their place."""
@@ -48,16 +50,18 @@ class Replica(msgspec.Struct, frozen=True):
     revision: int
     state: ReplicaState
     place: Place | None
-    """The place where the replica runs; None for an engine that somebody else runs, which is only ever drained."""
+    """The place where the replica runs; None for an engine that no agent started, which can only be drained."""
     num_failures: int = 0
     """Failures in a row."""
     replace: bool = False
     why: str = ""
     is_evicted: bool = False
-    """True if the replica is replaced since its host is drained: it stays, in whatever state, until another one is
-    ready."""
+    """True if the replica is to be replaced because its host is drained.
+
+    It keeps running until another one is ready.
+    """
     full_s: float = 0.0
-    """Seconds for which the replica has waited for room that others have in a cluster."""
+    """Seconds for which the replica has waited for room that other replicas occupy in a cluster."""
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -72,7 +76,7 @@ class Revision(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """A pool as its rows want it, and as it is."""
+    """A pool: the state that its rows ask for, and its present state."""
 
     id: str
     num_replicas: int
@@ -86,7 +90,7 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Have a host's agent start a new replica."""
+    """The action to have a host's agent start a new replica."""
 
     pool_id: str
     revision: int
@@ -94,21 +98,21 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """The action to let a replica take no new requests, and stop it then."""
+    """The action to send a replica no new requests, and to stop it once the running ones have ended."""
 
     replica_id: str
     why: str
 
 
 class Lose(msgspec.Struct, frozen=True):
-    """The action to treat a replica as ended whose host no agent tends any more."""
+    """The action to mark a replica as ended because its host has had no agent for too long."""
 
     replica_id: str
     why: str
 
 
 class Switch(msgspec.Struct, frozen=True):
-    """The action to let a pool serve its wanted revision."""
+    """The action to make the wanted revision of a pool the one that serves."""
 
     pool_id: str
     revision: int
@@ -117,12 +121,12 @@ class Switch(msgspec.Struct, frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """Note that a revision failed, and why."""
+    """The action to mark a revision as failed, with the reason."""
 
     pool_id: str
     revision: int
     back_to: int | None
-    """The revision that is wanted again, if there is one."""
+    """The revision that becomes the wanted one again, if there is one."""
     why: str
 
 
@@ -169,7 +173,7 @@ def how(pools: Sequence[Pool], hosts: Iterable[Host], pool_id: str, needs: Needs
 
 
 def room_of(pools: Sequence[Pool], hosts: Iterable[Host]) -> Room:
-    """Return the room that all replicas leave which have not been stopped."""
+    """Return the memory that is free on the hosts, less that of all replicas that have not been stopped."""
     room = Room(hosts)
     for pool in pools:
         for replica in pool.replicas:
@@ -214,9 +218,9 @@ class _Plan:
         return self._actions
 
     def _leave_hosts(self) -> None:
-        """Replace the replicas of hosts that have no agent.
+        """Replace replicas on hosts that have had no agent for too long.
 
-        Replicas that do not run on hosts where their model cannot be prepared are replaced as well.
+        Replicas that wait on hosts where their model cannot be prepared are replaced as well.
         """
         for replica in self._pool.replicas:
             away_s = 0.0 if replica.place is None else self._away_s.get(replica.place.host_id, math.inf)
@@ -235,7 +239,7 @@ class _Plan:
     # the revision that serves
 
     def _keep(self, number: int) -> None:
-        """Keep the number of replicas of a revision, and have others take the place of those to be replaced."""
+        """Start or drain replicas until a number of them run, and replace those that have to leave their hosts."""
         self._drain_excess(number)
         managed = self._managed(number)
         staying = [each for each in managed if not each.replace]
@@ -326,7 +330,7 @@ class _Plan:
     # room
 
     def _create(self, revision: Revision, count: int) -> int:
-        """Create at most this many replicas of a revision, as far as there is room; return how many."""
+        """Create replicas of a revision, at most `count`, while there is room. Return how many were created."""
         for number in range(count):
             place = self._room.take(revision.needs)
             if place is None:
@@ -335,11 +339,11 @@ class _Plan:
         return max(count, 0)
 
     def _will_fit(self, needs: Needs) -> bool:
-        """Tell whether there will be room when the replicas that drain are gone."""
+        """Tell whether a replica will have room once the draining replicas are gone."""
         return self._soon().find(needs) is not None
 
     def _soon(self) -> Room:
-        """Return the room that there will be once the draining replicas are gone."""
+        """Return the free memory once the draining replicas are gone."""
         room = self._room.copy()
         for place, freed in self._draining:
             room.leave(place, freed)
@@ -349,17 +353,17 @@ class _Plan:
         return room
 
     def _make_room(self, candidates: Sequence[Replica], needs: Needs) -> bool:
-        """Drain as few of these replicas as make room for a new one; return False where all are not enough."""
+        """Drain as few candidates as are needed to make room for a new replica. Return False if all are too few."""
         leaving = _fewest_to_leave(self._pool, candidates, needs, self._soon())
         for replica in leaving or ():
             self._drain(replica, "it makes room for a new replica")
         return bool(leaving)
 
     def _make_room_in_cluster(self, candidates: Sequence[Replica], starting: Sequence[Replica]) -> None:
-        """Drain one of these replicas if its room is enough for a replica that has waited for room in a cluster.
+        """Drain one candidate whose room is enough for a replica that has waited for room in a cluster.
 
-        The cluster alone knows what its machines have left. The room that a replica leaves is enough for one that needs
-        no more.
+        The cluster alone knows the free memory of its machines. The room that a replica leaves is enough for one that
+        needs no more.
         """
         waiting = [each for each in starting if each.full_s > FULL_S]
         for replica in _worst_first(candidates):
@@ -388,7 +392,7 @@ class _Plan:
 
 
 def _fewest_to_leave(pool: Pool, candidates: Sequence[Replica], needs: Needs, room: Room) -> list[Replica] | None:
-    """Return the first candidates, worst first, without which there is room; None where all are not enough."""
+    """Return the first candidates, worst first, that must leave for a replica to fit; None if all are too few."""
     room = room.copy()
     leaving: list[Replica] = []
     for replica in _worst_first(candidates):
@@ -417,6 +421,6 @@ def _worst_first(replicas: Sequence[Replica]) -> list[Replica]:
 
 
 def needs_of_replica(pool: Pool, replica: Replica) -> Needs:
-    """Return the memory that a replica of a pool takes; none where its revision is not known."""
+    """Return the memory that a replica of a pool occupies; empty needs where its revision is not known."""
     revision = pool.revisions.get(replica.revision)
     return revision.needs if revision is not None else Needs(0)

@@ -16,28 +16,28 @@ from typing import Literal
 import msgspec
 
 BUSY = 0.8
-"""The share of all places, or of all memory for keys and values, above which more replicas are wanted."""
+"""The share of all places, or of all memory for keys and values, above which replicas are added."""
 SPARE = 0.6
-"""The most that the remaining replicas may have in use for one to be removed."""
+"""The highest share that the remaining replicas may have in use for one replica to be removed."""
 LONGEST_WAIT_S = 2.0
-"""The age of the oldest request without a token from which one more replica is wanted where requests wait."""
+"""The age in seconds of the oldest request without a token at which a replica is added if requests wait."""
 RECENT_S = 10.0
 """Seconds after a request for which a pool is in use."""
 DOWN_AFTER_S = 300
-"""Seconds for which a replica must not have been needed before it goes, unless the bounds say otherwise."""
+"""Seconds for which a replica must not have been needed before it is removed; bounds may set another number."""
 STEP_S = 30.0
-"""Seconds between two replicas that go."""
+"""Seconds between the removals of two replicas."""
 COOL_DOWN_S = 30.0
-"""Seconds after a replica went in which none comes, but for the first one of a pool that has none."""
+"""Seconds after a removal in which no replica is added, except the first one of a pool that has none."""
 MOST_DOWN_AFTER_S = 3600.0
-"""The longest window of a pool that again and again needs the replicas that went."""
+"""The longest window in seconds, for a pool that repeatedly needs replicas again that were removed."""
 PEAK_S = 10.0
-"""Seconds for which a need that has not changed is not written down again."""
+"""Seconds for which an unchanged need is not recorded again."""
 GAP_S = 60.0
-"""Seconds without a decision after which former needs do not count any more."""
+"""Seconds without a decision after which recorded needs are forgotten."""
 
 NEVER_S = 1e9
-"""Seconds that stand for never: JSON has no infinite numbers."""
+"""The number of seconds that means never: JSON has no infinite numbers."""
 
 _ROUNDING = 1e-9
 
@@ -48,7 +48,7 @@ class Bounds(msgspec.Struct, frozen=True):
     min_replicas: int
     max_replicas: int
     down_after_s: float = float(DOWN_AFTER_S)
-    """Seconds for which a replica must not have been needed before it goes."""
+    """Seconds for which a replica must not have been needed before it is removed."""
 
 
 class Load(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,17 +59,17 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     places: int = 0
     """Choices that the ready replicas compute at once."""
     num_running: int = 0
-    """Choices that engines compute, of all gateways."""
+    """Choices that engines compute for requests of all gateways."""
     num_waiting: int = 0
-    """Choices that wait at engines, of all gateways."""
+    """Choices that wait at engines for requests of all gateways."""
     num_own: int = 0
-    """Requests of this gateway at servers that do not report how many they have."""
+    """Requests of this gateway that run at servers which do not report their load."""
     kv_share: float = 0.0
     """The share of the engines' memory for keys and values that is in use, on average."""
     oldest_wait_s: float = 0.0
-    """The age of this gateway's oldest request that has no token yet."""
+    """The age in seconds of this gateway's oldest request that has no token yet."""
     num_held: int = 0
-    """Requests that wait at this gateway for a first replica."""
+    """Requests at this gateway that wait for the pool's first replica."""
     idle_s: float = NEVER_S
     """Seconds since this gateway's last request."""
 
@@ -88,21 +88,24 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state kept between two decisions. Times are in seconds of one clock."""
+    """The state that is kept from one decision to the next. Times are in seconds of one clock."""
 
     changed_at_s: float
-    """When the number of replicas was changed last, or the first look."""
+    """The time of the last change of the number of replicas, or of the first decision."""
     last: Literal["", "up", "down"] = ""
     down_after_s: float = 0.0
-    """The present window; 0 for the one of the bounds."""
+    """The present length of the window in seconds; 0: the one that the bounds set."""
     peaks: tuple[tuple[float, int], ...] = ()
-    """Needs with the time when each was seen last: falling, so that the first one of a window is its highest."""
+    """Pairs (time, need) of the time at which each need was last seen.
+
+    Needs decrease, so the first pair of a window has its maximum.
+    """
     places_each: float = 0.0
-    """Places of one replica, as seen last; 0 before any was ready."""
+    """The places of one replica, as last observed; 0 before a replica was ready."""
     woken_at_s: float | None = None
-    """When a replica was wanted of a pool that had none, until one is ready."""
+    """The time at which a first replica was requested for a pool without any; None once one is ready."""
     start_s: float | None = None
-    """Seconds that the first replica took to become ready, last time."""
+    """The seconds that the first replica took to become ready when that was last measured."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -114,7 +117,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def combined(loads: Sequence[Load]) -> Load | None:
-    """Return the load of a pool over all gateways that told one; None where none did."""
+    """Return the sum of the loads that gateways reported for a pool; None where none reported any."""
     if not loads:
         return None
     ready = max(loads, key=lambda each: each.num_ready)  # the gateway that sees most of the pool
@@ -160,7 +163,7 @@ def decide(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s:
 
 
 def _wake(memory: Memory, load: Load, now_s: float) -> Decision:
-    """Decide for the first replica if a request waits for one: for one replica, however many requests wait."""
+    """Decide for one replica in a pool that has none if a request waits for it, however many requests wait."""
     if not load.num_held:
         return Decision(0, "No request waits for a replica.", memory)
     new_memory = msgspec.structs.replace(memory, changed_at_s=now_s, last="up", peaks=(), woken_at_s=now_s)
@@ -168,7 +171,7 @@ def _wake(memory: Memory, load: Load, now_s: float) -> Decision:
 
 
 def _wanted(load: Load, memory: Memory, snapshot: PoolSnapshot) -> tuple[int, str]:
-    """Return how many replicas the load asks for, and the load as a clause."""
+    """Return the number of replicas that the load needs, and a clause that describes the load."""
     wanted, demand = _need(load, memory, BUSY), _demand(load)
     places = f" on {load.places} places" if load.places else ""
     reason = f"{demand - load.num_waiting - load.num_held} requests run{places}"
@@ -204,7 +207,7 @@ def _more(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, wanted: int, r
 
 
 def _fewer(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, reason: str, now_s: float) -> Decision:
-    """Decide for one replica less if no request needed that many for a whole window."""
+    """Decide for one replica less if the present number was not needed for a whole window."""
     number, window_s = snapshot.num_replicas, memory.down_after_s or bounds.down_after_s
     peaks = tuple(each for each in memory.peaks if now_s - each[0] <= window_s + PEAK_S)
     memory = msgspec.structs.replace(memory, peaks=peaks)
@@ -223,7 +226,7 @@ def _fewer(bounds: Bounds, memory: Memory, snapshot: PoolSnapshot, reason: str, 
 
 
 def _need(load: Load, memory: Memory, share: float) -> int:
-    """Return how many replicas the load takes if at most this share of each is used."""
+    """Return the number of replicas for which the load is at most this share of the capacity of each."""
     demand = _demand(load)
     by_places = math.ceil(demand / (memory.places_each * share) - _ROUNDING) if memory.places_each else 0
     by_kv = math.ceil(load.num_ready * load.kv_share / share - _ROUNDING)
@@ -248,7 +251,7 @@ def _refreshed(memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> M
 
 
 def _with_peak(peaks: tuple[tuple[float, int], ...], need: int, now_s: float) -> tuple[tuple[float, int], ...]:
-    """Return the peaks of need with the present one added; earlier, lower peaks are dropped."""
+    """Return the recorded needs with the present one added; earlier needs that are not higher are dropped."""
     if peaks and peaks[-1][1] == need and now_s - peaks[-1][0] < PEAK_S:
         return peaks
     return (*(each for each in peaks if each[1] > need), (now_s, need))

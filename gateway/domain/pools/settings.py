@@ -16,7 +16,7 @@ from engine.config.text import Field, fields_of
 _OF_THE_HOST = frozenset(
     {"model_dir", "endpoint", "open_endpoint", "adapter_store", "adapter_cache_dir", "adapter_cache_bytes"}
 )
-"""Fields of `EngineConfig` that follow from the host and the model, and that no revision may set."""
+"""Fields of `EngineConfig` that the host and the model determine, and that no revision may set."""
 
 POOL_SETTINGS: Mapping[str, Field] = {
     field.name: field for field in fields_of(EngineConfig) if field.name not in _OF_THE_HOST
@@ -25,7 +25,7 @@ POOL_SETTINGS: Mapping[str, Field] = {
 
 
 class BadSetting(ValueError):
-    """A setting that no pool can have, or not with this value; the message names it."""
+    """The error for a setting that no pool can have, or not with this value; the message names the setting."""
 
     def __init__(self, name: str, reason: str, message: str) -> None:
         super().__init__(message)

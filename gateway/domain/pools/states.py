@@ -31,9 +31,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(?:/[A-Za-z0-9._+-]+)*")
 
 
 def check_pool_name(name: str) -> None:
-    """Raise ValueError, with the reason in words, for a name that no pool may have.
+    """Check that a text may be the name of a pool.
 
     Names stand before `:` and `@` in model strings, and in paths of the admin API.
+    Raises ValueError: with the reason in words, for any other text.
     """
     if ":" in name or "@" in name:
         raise ValueError("The name of a pool holds no ':' and no '@'.")

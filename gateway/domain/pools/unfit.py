@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import msgspec
 
 MAX_NAMES = 20
-"""The most adapters that a refusal names; it gives only the number of the others."""
+"""The most adapters that a refusal names; of further ones it gives the number only."""
 
 
 class UnfitAdapter(msgspec.Struct, frozen=True):
     """A version of an adapter that the new base of its pool cannot serve."""
 
     name: str
-    """The name of the tenant, of the adapter, and the version, as in `acme:support@2`."""
+    """The project's name, the adapter's name and the version, as in `acme:support@2`."""
     why: str
 
 
 def unfit_refusal(unfit: Sequence[UnfitAdapter]) -> str:
-    """Return the sentences that name the adapters which do not fit, and how to go on without them."""
+    """Return the sentences that name the adapters which do not fit, and tell how to change the base regardless."""
     named = "; ".join(f"{each.name} ({each.why})" for each in unfit[:MAX_NAMES])
     more = f"; and {len(unfit) - MAX_NAMES} more" if len(unfit) > MAX_NAMES else ""
     number = "1 adapter version does" if len(unfit) == 1 else f"{len(unfit)} adapter versions do"

@@ -19,7 +19,7 @@ class Base(msgspec.Struct, frozen=True):
     shape: BaseShape
     """The modules that an adapter of the base may change."""
     allowed: frozenset[str] | None = None
-    """Ids of the organizations and projects that may use the pool; None: all."""
+    """The ids of the organizations and projects that may use the pool; None: all may."""
 
     def is_for(self, project_id: str, organization_id: str) -> bool:
         """Tell whether a project of an organization may use the pool."""
@@ -30,7 +30,7 @@ class Bases:
     """The base models of one gateway, by the name of their pool and by digest. `replace` changes them in place."""
 
     def __init__(self, served: Sequence[Base] = (), former_names: Mapping[str, str] | None = None) -> None:
-        """Start with the bases and the former names that `replace` takes."""
+        """Initialize with the served bases and the former names, as `replace` takes them."""
         self.replace(served, former_names or {})
 
     def replace(self, served: Sequence[Base], former_names: Mapping[str, str]) -> None:
@@ -65,7 +65,7 @@ class Bases:
         return tuple(self._by_name)
 
     def named(self, name: str) -> Base | None:
-        """Return the base of the pool of this name."""
+        """Return the base model of the pool with this name; None if there is no such pool."""
         return self._by_name.get(name)
 
     def visible(self, project_id: str, organization_id: str) -> Mapping[str, Base]:
@@ -93,7 +93,7 @@ class Bases:
         return next((base.shape for base in self._by_name.values() if base.digest == digest), None)
 
     def default_for(self, project_id: str, organization_id: str) -> Base | None:
-        """Return the base of an adapter of a project that names none; None where the project may use none."""
+        """Return the base for an adapter of a project that names none; None where the project may use no base."""
         return next(iter(self.visible(project_id, organization_id).values()), None)
 
     def name_of(self, digest: str | None, project_id: str, organization_id: str) -> str:

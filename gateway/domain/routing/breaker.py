@@ -33,7 +33,7 @@ BreakerState = Literal["closed", "open", "half-open"]
 
 
 class Admitted(msgspec.Struct, frozen=True, eq=False):
-    """One request that may be sent. A request that was sent before the breaker opened decides no trial."""
+    """The token of one request that may be sent. A request sent before the breaker opened does not decide a trial."""
 
 
 class Breaker:
@@ -72,7 +72,7 @@ class Breaker:
         return self._trial
 
     def succeeded(self, admitted: Admitted, now_s: float) -> None:
-        """Note that the server answered a request."""
+        """Record that the server answered a request."""
         self._num_consecutive = 0
         self._ended.append((now_s, True))
         if admitted is self._trial:
@@ -80,7 +80,7 @@ class Breaker:
             self._ended.clear()
 
     def failed(self, admitted: Admitted, now_s: float) -> None:
-        """Note that the server failed at a request, or did not answer."""
+        """Record that the server failed to answer a request."""
         self._ended.append((now_s, False))
         self._num_consecutive += 1
         if self._opened_s is not None:
@@ -91,7 +91,7 @@ class Breaker:
             self._opened_s = now_s
 
     def gave_up(self, admitted: Admitted) -> None:
-        """Note that a request ended without saying anything about the server, such as one whose client left."""
+        """Record that a request ended without any evidence about the server, for instance because its client left."""
         if admitted is self._trial:
             self._trial = None
 

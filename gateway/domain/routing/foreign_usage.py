@@ -9,17 +9,17 @@ from __future__ import annotations
 import msgspec
 
 BYTES_PER_TOKEN = 4
-"""Bytes of text that count as one token where nobody counted."""
+"""The number of bytes of text that count as one token where no exact count exists."""
 
 MAX_TOKEN_BYTES = 128
 """The most bytes of text that one token may have: fewer tokens than that cannot be true."""
 
 TEXTLESS_TOKENS = 8
-"""Tokens of a choice that may have no text, such as its end or the marks of a call."""
+"""The most tokens of a choice that may produce no text, such as the end token or the marks of a tool call."""
 
 
 TEMPLATE_TOKENS = 256
-"""The most tokens that a chat template adds to a conversation of its own, such as a system message of the model."""
+"""The most tokens that a chat template may add to a conversation, such as a system message of the model."""
 
 
 def likely_prompt(bound: int, template_tokens: int) -> int:
@@ -31,13 +31,13 @@ def likely_prompt(bound: int, template_tokens: int) -> int:
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """The facts that this gateway knows of a request without the server's word."""
+    """The facts about a request that this gateway knows without the server's report."""
 
     num_choices: int
     max_tokens: int
-    """The most tokens of each choice that were asked for."""
+    """The bound on each choice's tokens that the request asked for."""
     prompt_tokens: int
-    """The prompt's tokens; where they are no exact number, an upper bound."""
+    """The number of the prompt's tokens: exact, or an upper bound."""
     template_tokens: int
     """Tokens of the upper bound that a chat template may add of its own."""
     is_prompt_exact: bool
@@ -45,15 +45,15 @@ class Evidence(msgspec.Struct, frozen=True):
     is_exact: bool
     """True if the reply's tokens are counted by their ids."""
     completion_tokens: int = 0
-    """Tokens by their ids; 0 of a reply that is text."""
+    """The number of token ids in the reply; 0 for a reply that is text."""
     text_bytes: int = 0
     """Bytes of the reply's text, calls and hidden text included."""
     num_events: int = 0
-    """Parts in which the reply came, each of one token at least."""
+    """The number of parts in which the reply arrived, each of one token at least."""
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The counts that are billed."""
+    """The token counts that are billed."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -65,9 +65,10 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 def own_completion(evidence: Evidence) -> int:
-    """Return our own count of a reply's tokens, no more than was asked for.
+    """Return this gateway's count of a reply's tokens, at most the number that was asked for.
 
-    The count is exact by ids; else it is the larger one of the reply's parts and a fourth of its bytes.
+    The count is exact where token ids are known; else it is the larger one of the reply's parts and a fourth of its
+    bytes.
     """
     if evidence.is_exact:
         return evidence.completion_tokens
@@ -75,12 +76,15 @@ def own_completion(evidence: Evidence) -> int:
 
 
 def own_of_text(text_bytes: int, num_events: int, most: int) -> int:
-    """Return our own count of the tokens of a text. most: the tokens that were asked for."""
+    """Return this gateway's count of the tokens of a text. most: the number of tokens that were asked for."""
     return min(most, max(num_events, -(-text_bytes // BYTES_PER_TOKEN)))
 
 
 def own_prompt(evidence: Evidence) -> int:
-    """Return our own count of a prompt's tokens: exact by ids, else a fourth of the bound without the template."""
+    """Return this gateway's count of a prompt's tokens.
+
+    The count is exact where token ids are known; else it is a fourth of the upper bound without the template's part.
+    """
     if evidence.is_prompt_exact:
         return evidence.prompt_tokens
     return likely_prompt(evidence.prompt_tokens, evidence.template_tokens)
@@ -89,8 +93,8 @@ def own_prompt(evidence: Evidence) -> int:
 def settle(evidence: Evidence, reported: tuple[int, int, int] | None, *, reasoning_tokens: int = 0) -> Settled:
     """Return the counts that are billed for a reply that has ended.
 
-    reported: prompt, completion and cached tokens by the server's word.
-    reasoning_tokens: completion tokens that were reasoning, by the server's word. It need not have sent their text.
+    reported: prompt, completion and cached tokens as the server reported them. reasoning_tokens: the completion tokens
+    that the server reported as reasoning, whose text it need not have sent.
     """
     if reported is None:
         return Settled(own_prompt(evidence), own_completion(evidence), 0, is_ours=True, is_false=False)

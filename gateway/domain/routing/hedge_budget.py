@@ -5,7 +5,7 @@ from __future__ import annotations
 SHARE = 0.05
 """Second tries per request sent."""
 MOST_SAVED = 10.0
-"""Second tries that may come at once after many requests without one."""
+"""The most second tries that may accumulate while none is made, and then come at once."""
 
 
 class HedgeBudget:

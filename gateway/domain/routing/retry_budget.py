@@ -18,7 +18,7 @@ FLOOR_PER_S = 10
 
 
 class RetryBudget:
-    """Counts of requests and retries by second. Times are of one monotonic clock, in seconds."""
+    """The counts of requests and retries in each second. Times are in seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._seconds: deque[list[int]] = deque()  # [second, requests, retries], the latest last
@@ -41,7 +41,7 @@ class RetryBudget:
         return True
 
     def _at(self, now_s: float) -> list[int]:
-        """Return the counts of this second; those of seconds before the window are forgotten."""
+        """Return the counts of the present second, after removing those of seconds before the window."""
         now = int(now_s)
         if not self._seconds or self._seconds[-1][0] < now:
             self._seconds.append([now, 0, 0])

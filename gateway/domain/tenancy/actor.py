@@ -11,16 +11,16 @@ from gateway.domain.tenancy.principal import Permission
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller of the admin API."""
+    """The caller of the admin API: a key or a person."""
 
     kind: Literal["api_key", "user"]
     id: str
     """The id of the key or of the user."""
     organization_id: str
     permissions: frozenset[Permission]
-    """The permissions in the whole organization."""
+    """The permissions that hold in the whole organization."""
     project_permissions: Mapping[str, frozenset[Permission]]
-    """Further permissions in single projects."""
+    """Further permissions by the id of the project in which they hold."""
     address: str
     """The caller's network address, for the audit log."""
     request_id: str

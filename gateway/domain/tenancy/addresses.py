@@ -13,7 +13,7 @@ Network = IPv4Network | IPv6Network
 Address = IPv4Address | IPv6Address
 
 IPV6_SITE_BITS = 64
-"""The bits of the network that one subscriber has at the least (RFC 6177): addresses within count as one client."""
+"""The prefix length of a subscriber's IPv6 network (RFC 6177): the addresses within count as one client."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -55,7 +55,7 @@ def _is_part(small: Network, large: Network) -> bool:
 
 
 def client_of(address: str) -> str:
-    """Return the network that counts as one client in limits per address: an IPv4 address, or an IPv6 one's /64."""
+    """Return the network whose addresses count as one client in limits: an IPv4 address itself, or an IPv6 /64."""
     parsed = parse_address(address)
     if isinstance(parsed, IPv6Address):
         return str(ip_network((parsed, IPV6_SITE_BITS), strict=False))

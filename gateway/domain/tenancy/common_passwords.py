@@ -10,22 +10,22 @@ import re
 import unicodedata
 
 MIN_DISTINCT = 5
-"""The least number of different characters."""
+"""The least number of different characters in a password."""
 
 MIN_REST = 4
-"""The characters that have to be left once common words are taken out of a password."""
+"""The least number of characters that must be left once common words are removed from a password."""
 
 FREE_DIGITS = 8
-"""The digits that do not count among these: a date has as many."""
+"""The number of digits that `MIN_REST` does not count: a date has as many."""
 
 MIN_OWN = 3
-"""The length from which a part of the user's address or name is a word."""
+"""The least length of a part of the user's address or name that is removed like a common word."""
 
 LEET = str.maketrans("013457@$!|", "oieastasil")
 
 ROWS = ("abcdefghijklmnopqrstuvwxyz", "01234567890", "qwertyuiop", "asdfghjkl", "zxcvbnm", "qwertzuiop", "azertyuiop")
 MIN_RUN = 4
-"""Neighbors in an alphabet or on a keyboard that count as a run."""
+"""The least number of neighbors in an alphabet or on a keyboard that count as a run."""
 
 WORDS = frozenset(
     """
@@ -70,7 +70,7 @@ def _is_repeated(text: str) -> bool:
 
 
 def _rest(text: str, words: list[str]) -> int:
-    """Return how many characters of a text count: without words, runs, signs and a few digits."""
+    """Return the number of a text's characters that count: those outside of words, runs, signs and a few digits."""
     for word in words:
         text = text.replace(word, " ")
     left = [character for character in _without_runs(text) if character.isalnum()]

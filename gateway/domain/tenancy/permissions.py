@@ -102,7 +102,7 @@ def projects_with(actor: Actor, permission: Permission) -> list[str] | None:
 
 
 def authorize(actor: Actor, permission: Permission, project_id: str | None) -> None:
-    """Let the actor use a permission in the whole organization or, where project_id is given, in that project.
+    """Check that the actor has a permission in the whole organization or, if given, in the project.
 
     Raises PermissionDenied: when the actor does not have the permission.
 

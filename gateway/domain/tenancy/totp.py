@@ -14,7 +14,7 @@ STEP_S = 30
 DIGITS = 6
 SECRET_BYTES = 20
 DRIFT_STEPS = 1
-"""The number of steps that a client's clock may be off, and a code be old (RFC 6238, section 5.2, recommends one)."""
+"""The number of steps by which a code may be too early or too late (RFC 6238, section 5.2, recommends one)."""
 
 
 def new_secret() -> bytes:
@@ -41,7 +41,7 @@ def matching_step(secret: bytes, code: str, unix_s: float) -> int | None:
 
 
 def base32(secret: bytes) -> str:
-    """Return a secret as people type it into an authenticator."""
+    """Return a secret in base32, as people type it into an authenticator."""
     return base64.b32encode(secret).decode()
 
 

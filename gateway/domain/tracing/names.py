@@ -82,13 +82,13 @@ ADAPTER_WAIT_MS: Final = "lorikeet.engine.adapter_wait_ms"
 PREFILL_MS: Final = "lorikeet.engine.prefill_ms"
 DECODE_MS: Final = "lorikeet.engine.decode_ms"
 TIMED_BY: Final = "lorikeet.engine.timed_by"
-"""`engine` where the span's times are the engine's own, `gateway` where the engine told none."""
+"""The attribute that says whose times a span has: `engine` for the engine's own, `gateway` where it reported none."""
 SPANS_LEFT_OUT: Final = "lorikeet.spans_left_out"
 
 BATCH_LINE: Final = "batch line"
 BACKGROUND_RESPONSE: Final = "background response"
 SHADOW: Final = "shadow"
-"""The names of spans of work that runs apart from a request."""
+"""The name of the first span of a shadow copy; the two above are those of a batch line and a background response."""
 
 PREFILL_EVENT: Final = "prefill"
 FIRST_TOKEN_EVENT: Final = "first_token"  # noqa: S105 - the name of an event

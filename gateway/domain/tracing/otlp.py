@@ -16,7 +16,7 @@ from gateway.domain.tracing.span import Attributes, Service, Span, SpanEvent, Va
 
 KINDS = {"internal": 1, "server": 2, "client": 3}
 ERROR = 2
-"""`STATUS_CODE_ERROR`."""
+"""The number of `STATUS_CODE_ERROR` in the protocol."""
 
 _SMALL = [bytes([number]) for number in range(128)]
 _double = struct.Struct("<d").pack
@@ -49,7 +49,7 @@ def encode_request(spans: Iterable[EncodedSpan], resources: Mapping[Service, Att
 
 
 def encode_span(span: Span) -> EncodedSpan:
-    """Return a span that has ended as it is sent."""
+    """Return a span that has ended in the protocol's binary form."""
     parts = [b"\x0a\x10", bytes.fromhex(span.trace_id), b"\x12\x08", bytes.fromhex(span.span_id)]
     if span.parent_id:
         parts += (b"\x22\x08", bytes.fromhex(span.parent_id))

@@ -11,7 +11,7 @@ import msgspec
 
 HEADER = "traceparent"
 SAMPLED = 0x01
-"""The one flag that the specification defines."""
+"""The flag for a trace that the caller records, the only flag that the specification defines."""
 
 _VERSION_0 = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _LATER = re.compile(r"(?!00|ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")

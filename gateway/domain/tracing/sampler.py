@@ -20,11 +20,11 @@ SamplerName = Literal[
 
 OF_PARENT = "parentbased_"
 RATIO_BITS = 64
-"""Bits at the end of a trace's id that are compared with the ratio."""
+"""The number of bits at the end of a trace's id that are compared with the ratio."""
 
 
 class Sampler:
-    """Chooses the requests to trace, by the caller's span and the id of the trace."""
+    """The rule that selects the requests to trace, by the caller's span and the trace's id."""
 
     def __init__(self, name: SamplerName, ratio: float) -> None:
         """Prepare the sampler. ratio: the share of traces, from 0 to 1, that the samplers `traceidratio` choose."""
@@ -33,7 +33,7 @@ class Sampler:
         self._below = round(share * (1 << RATIO_BITS))
 
     def takes(self, trace_id: str, parent: Parent | None) -> bool:
-        """Tell whether a request is traced. parent: the span of the caller, if there is one."""
+        """Tell whether a request is to be traced. parent: the span of the caller, if there is one."""
         if parent is not None and self._asks_parent:
             return parent.is_sampled
         return int(trace_id[-RATIO_BITS // 4 :], 16) < self._below

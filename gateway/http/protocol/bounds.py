@@ -14,22 +14,22 @@ import msgspec
 
 
 class State(enum.StrEnum):
-    """The states in which a connection waits, in the order in which they are tried.
+    """The states of a connection that waits for something, in the order in which they are tested.
 
     A value names the log event of a passed bound.
     """
 
     UNREAD = "client_does_not_read"
-    """A client that does not read: the write buffer is full, or a closed connection has bytes left."""
+    """Waiting for a client that does not read: the write buffer is full, or a closed connection has bytes left."""
     UNWANTED_BODY = "unwanted_body_cut_off"
-    """The rest of an answered request, such as an upload whose head was refused."""
+    """Receiving the rest of an answered request, such as an upload whose head was refused."""
     BODY = "body_does_not_arrive"
     RUNNING = "too_many_bytes_behind_a_request"
-    """The reply to a request; the head of the next one may come."""
+    """Computing the reply to a request, while the head of the next one may arrive."""
     IDLE = "connection_idle"
-    """The first byte after a reply."""
+    """Waiting for the first byte of the next request after a reply."""
     HEAD = "head_does_not_arrive"
-    """The rest of a head, or all of a connection's first one."""
+    """Receiving the rest of a head, or all of a connection's first one."""
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -38,19 +38,22 @@ class Bound(msgspec.Struct, frozen=True):
     state: State
     max_s: float
     late: bytes = b""
-    """The last bytes for a client that waits for a reply after max_s."""
+    """The bytes that are sent to a client that waits for a reply when max_s is over."""
     max_bytes: float = math.inf
-    """The most bytes after those that began the state."""
+    """The most bytes that may arrive in the state after those that began it."""
     too_large: bytes = b""
-    """The last bytes for a client that waits for a reply after max_bytes."""
+    """The bytes that are sent to a client that waits for a reply when max_bytes is exceeded."""
     bytes_per_s: float = math.inf
-    """The rate at which bytes are read."""
+    """The highest rate, in bytes per second, at which the connection is read."""
     bytes_per_extra_s: float = math.inf
-    """Bytes that put the end off by a second, up to max_s from now: byte by byte takes no longer than silence."""
+    """The number of received bytes that postpone the deadline by a second.
+
+    The deadline is at most max_s from now: byte by byte takes no longer than silence.
+    """
 
 
 class Watch:
-    """The clock of one connection. end: called with a bound that is passed, and the last bytes.
+    """The timer of one connection. end: called with a bound that is passed, and the last bytes to send.
 
     Its timer is left alone where the next deadline is later, as it is for most requests, and set anew when it ends.
     """
@@ -79,7 +82,7 @@ class Watch:
             self._timer = None
 
     def count(self, num_bytes: int) -> float:
-        """Count bytes that came in the same state; return the seconds for which to read no more."""
+        """Count bytes that arrived in the same state. Return the seconds for which to stop reading."""
         bound = self._bound
         if bound is None:
             return 0.0

@@ -27,7 +27,10 @@ class ConnectionCap:
         return self._num_in_all >= self._max_in_all
 
     def enter(self, address: str) -> bool:
-        """Count one more connection. Return False if its address may open no more; else `leave` has to be called."""
+        """Count one more connection.
+
+        Return False if its address may open no more; after True, call `leave` at its end.
+        """
         client = client_of(address)
         if 0 < self._max_per_client <= self._num_open[client] and not contains(self._exempt, address):
             return False

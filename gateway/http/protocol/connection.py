@@ -41,7 +41,7 @@ class HeadRefused(Exception):
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that a cap counts, and that is held to the bound of the state that it is in."""
+    """A client's connection, which counts against the cap and is ended when it passes the bound of its state."""
 
     def __init__(self, cap: ConnectionCap, bounds: Sequence[Bound], **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
@@ -77,7 +77,7 @@ class Connection(HttpToolsProtocol):
         return State.IDLE if self._is_silent and cycle is not None else State.HEAD, cycle
 
     def _changed(self, num_bytes: int = 0) -> None:
-        """Act on an event. num_bytes: the bytes that have come."""
+        """Apply the bound of the present state after an event. num_bytes: the bytes that have arrived."""
         state = self._current()
         if state != self._state:
             self._state = state
@@ -155,7 +155,7 @@ class Connection(HttpToolsProtocol):
     # Events of uvicorn's protocol.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count the connection; answer and close one too many."""
+        """Count a new connection; answer and close it if it is one too many."""
         super().connection_made(transport)
         self._last_writes = LastWrites(transport, self._end)
         transport.set_write_buffer_limits(high=MAX_BUFFERED_BYTES)
@@ -170,7 +170,7 @@ class Connection(HttpToolsProtocol):
         self._changed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count the connection no more, and tell a request that runs that its client has left."""
+        """Subtract the connection from the count, and tell its running request that the client has left."""
         super().connection_lost(exc)
         self._bounds = {}
         self._watch.stop()
@@ -222,21 +222,21 @@ class Connection(HttpToolsProtocol):
             self.parser.feed_data(head)
 
     def on_message_begin(self) -> None:
-        """Note that the client is silent no more."""
+        """Record that a request has begun."""
         super().on_message_begin()
         self._is_silent = self._is_past_head = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note a header. Trailers, which come after a body, are dropped: no proxy has checked them."""
+        """Record a header. Trailers, which follow a body, are dropped: no proxy has checked them."""
         if not self._is_past_head:
             super().on_header(name, value)
 
     def on_chunk_header(self) -> None:
-        """Count a chunk."""
+        """Count a chunk for the bound on the bytes of framing."""
         self._excess.chunk()
 
     def on_body(self, body: bytes) -> None:
-        """Take content."""
+        """Take bytes of a request's content."""
         self._excess.content(len(body))
         super().on_body(body)
 
@@ -255,7 +255,7 @@ class Connection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
-        """Note the end of a request's body, also of one that was answered before."""
+        """Record the end of a request's body, also of a request that was answered before."""
         if self.parser.should_upgrade():
             return
         super().on_message_complete()
@@ -264,23 +264,26 @@ class Connection(HttpToolsProtocol):
             self._is_silent = True
 
     def on_response_complete(self) -> None:
-        """Note the end of a reply, of which bytes may wait in the write buffer."""
+        """Record the end of a reply, of which bytes may still wait in the write buffer."""
         super().on_response_complete()
         self._is_silent = True
         self._changed()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP, unless they are refused already. msg: uvicorn's, which no client sees."""
+        """Reply to bytes that are not HTTP, unless they are refused already.
+
+        msg: uvicorn's text, which no client sees.
+        """
         if not self._is_refused:
             self._refuse(NO_HTTP)
 
     def pause_writing(self) -> None:
-        """Note that the write buffer has no more room."""
+        """Record that the write buffer is full."""
         super().pause_writing()
         self._changed()
 
     def resume_writing(self) -> None:
-        """Note that the write buffer has room again."""
+        """Record that the write buffer has room again."""
         super().resume_writing()
         self._changed()
 

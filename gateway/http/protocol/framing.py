@@ -18,10 +18,10 @@ Headers = Sequence[tuple[bytes, bytes]]
 """Names in lower case, and values."""
 
 MAX_EXCESS_BYTES = 16 << 10
-"""The most bytes of a body's sizes of chunks, extensions and trailers beyond those that its content may need."""
+"""The most bytes of a chunked body's framing (sizes, extensions, trailers) beyond those that its content may need."""
 
 CHUNK_BYTES = 16
-"""The bytes around each chunk that are not in excess."""
+"""The bytes of framing around each chunk that do not count as excess."""
 
 FRAMED_BYTES_PER_BYTE = 3
 """The bytes that may come for a byte of content: chunks of one byte need no more, with what is around each chunk."""

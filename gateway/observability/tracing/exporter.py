@@ -28,20 +28,20 @@ MAX_WAITING = 8192
 BATCH_SPANS = 1024
 """The most spans of one message."""
 EVERY_S = 1.0
-"""Seconds for which spans wait for others to be sent with."""
+"""Seconds for which a span waits for others to be sent in the same message."""
 TIMEOUT_S = 10.0
 """Seconds that the collector may take for one message."""
 RETRY_AFTER_S = (1.0, 2.0, 4.0)
 """Seconds before each further try of a message that the collector may take later."""
 STOP_S = 2.0
-"""Seconds that the last spans get when the gateway stops."""
+"""Seconds for sending the remaining spans when the gateway stops."""
 
 _LATER = frozenset({429, 502, 503, 504})
-"""The statuses after which the protocol has a message sent again."""
+"""The HTTP statuses of the collector after which a message is sent again, by the protocol."""
 
 
 class NotTaken(Exception):
-    """The collector did not take a message; the text says why."""
+    """The error for a message that the collector did not accept; the text has the reason."""
 
     def __init__(self, why: str, *, may_retry: bool) -> None:
         super().__init__(why)
@@ -49,7 +49,7 @@ class NotTaken(Exception):
 
 
 class Exporter:
-    """The `SpanSink` of a gateway process, which sends between `start` and `stop`."""
+    """The `SpanSink` of a gateway process that sends spans to a collector between `start` and `stop`."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Exporter:
         self._being_sent = []
 
     def _note_away(self, why: str) -> None:
-        """Log that the collector takes nothing, once until it takes something."""
+        """Log that the collector does not accept messages, once until it accepts one again."""
         if not self._is_away:
             log.warning("spans_not_taken", why=why, num_spans=len(self._being_sent))
         self._is_away = True

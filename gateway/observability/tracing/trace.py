@@ -22,14 +22,14 @@ MAX_SPANS = 64
 
 
 class SpanSink(Protocol):
-    """Takes spans that have ended."""
+    """A receiver of spans that have ended."""
 
     def add(self, span: Span) -> None:
         """Take a span; never waits, and never fails."""
 
 
 class Trace:
-    """The part of a trace that one request of this gateway is. Its first span is the one of the request itself."""
+    """The spans of one request in this gateway. The first one is that of the request itself."""
 
     def __init__(self, trace_id: str, parent_id: str, sink: SpanSink, kind: Kind = "server") -> None:
         """Begin a trace. parent_id: the caller's span; "" for none. kind: the kind of the first span."""
@@ -65,7 +65,7 @@ class Trace:
         self.sink.add(span)
 
     def header(self, span: Span) -> str:
-        """Return the header `traceparent` of what a span causes elsewhere."""
+        """Return the header `traceparent` that names a span as the parent of work elsewhere."""
         return write_parent(self.id, span.span_id, is_sampled=True)
 
     def _begin(self, name: str, kind: Kind, parent_id: str, service: Service = "gateway") -> Span:
@@ -74,7 +74,7 @@ class Trace:
 
 
 class Traced:
-    """The trace of a request: the spans, if it is traced, and the header that it passes on in any case."""
+    """The trace context of a request: its spans, if it is traced, and the header that it passes on in any case."""
 
     __slots__ = ("header", "id", "trace")
 
@@ -119,7 +119,7 @@ class Tracer:
 
 
 def passed_on(header: str, kind: Kind = "server") -> Traced:
-    """Return the trace of a request when this gateway makes no spans: the client's span is passed on."""
+    """Return the trace context of a request of which this gateway records no spans: the client's is passed on."""
     parent = read_parent(header) if header else None
     if parent is None:
         return UNTRACED
@@ -127,10 +127,13 @@ def passed_on(header: str, kind: Kind = "server") -> Traced:
 
 
 class BeginTrace(Protocol):
-    """Begins the trace of a request: `Tracer.begin` or `passed_on`."""
+    """A function that begins the trace of a request: `Tracer.begin` or `passed_on`."""
 
     def __call__(self, header: str, kind: Kind = "server") -> Traced:
-        """Return the trace. header: the client's `traceparent`; "" for none. kind: the kind of the first span."""
+        """Return the trace context. header: the client's `traceparent`; "" for none.
+
+        kind: the kind of the first span.
+        """
 
 
 def new_trace_id() -> str:

@@ -140,7 +140,7 @@ def _time(instant: datetime.datetime | None) -> int | None:
 
 
 def _known(batch_id: str) -> str:
-    """Return the id of a batch, or "", which is none's, for a text that can be none."""
+    """Return an id if it has the form of a batch's id, else "", which is no batch's id."""
     return batch_id if _ID.fullmatch(batch_id) else ""
 
 

@@ -52,7 +52,7 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """The usage of a reply, in the names of any endpoint."""
+    """The usage of a reply, with the field names of all endpoints."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -67,7 +67,7 @@ class _Reply(msgspec.Struct):
 
 
 class _Refused(msgspec.Struct):
-    """The fields that no line may have."""
+    """The fields that must not be in the body of a batch line."""
 
     stream: Any = None
     background: Any = None
@@ -167,7 +167,7 @@ def _check_alone(body: bytes) -> None:
 
 
 class _LineRequest(Request[Any, Any, Any]):
-    """A request whose whole body has come."""
+    """A request for a batch line, whose whole body is available."""
 
     def __init__(self, whole: bytes, endpoint: str, call: Call) -> None:
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(whole))]

@@ -34,7 +34,7 @@ class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The lines of a batch."""
+    """The numbers of lines of a batch."""
 
     total: int
     completed: int

@@ -13,15 +13,15 @@ from gateway.text.tools.parser import CallDelta
 
 
 class CallShape(msgspec.Struct, frozen=True):
-    """The shape in which the calls of one reply are shown."""
+    """The form in which the tool calls of one reply are shown."""
 
     request_id: str
     is_legacy: bool
-    """True: as a function_call."""
+    """True: calls are shown as `function_call`, OpenAI's older form."""
     is_named: bool
-    """True: the client has named the tool itself, so that a call is the usual end of the completion."""
+    """True: the client named the tool, so that its call is a regular end of the completion (`stop`)."""
     must_call: bool = False
-    """True: no text is the completion's content."""
+    """True: the completion consists of tool calls, so that no text is its content."""
 
     def finish_reason(self, reason: str, *, has_calls: bool) -> str:
         """Return OpenAI's finish reason for the engine's. A client that named the tool gets `stop`, as from OpenAI."""
@@ -30,7 +30,7 @@ class CallShape(msgspec.Struct, frozen=True):
         return "function_call" if self.is_legacy else "tool_calls"
 
     def call_id(self, choice: int, index: int) -> str:
-        """Return the id of a call."""
+        """Return the id of a tool call. choice: the choice's number. index: the call's number in the choice."""
         return call_id(self.request_id, choice, index)
 
     def message(self, choice: int, text: str, deltas: Iterable[CallDelta]) -> AssistantMessage:

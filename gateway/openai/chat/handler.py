@@ -183,18 +183,18 @@ def _text_request(wire: ChatCompletionRequest, tier: ServiceTier, tools: Request
 
 
 def _shows_prompt(wire: ChatCompletionRequest) -> str | None:
-    """Return the field that asks for the prompt's tokens."""
+    """Return the name of the field that asks for the prompt's tokens, or None."""
     if wire.return_token_ids:
         return "return_token_ids"
     return None if wire.prompt_logprobs is None else "prompt_logprobs"
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    """One reply, to be sent whole, streamed or stored."""
+    """One reply, in the parts from which it can be sent whole, streamed or stored."""
 
     wire: ChatCompletionRequest
     common: dict[str, Any]
-    """The fields that the whole and each chunk have in common."""
+    """The fields that a whole reply and each chunk of a stream have in common."""
     calls: CallShape
     prompt_ids: list[int]
     prompt_tokens: list[int]
@@ -229,7 +229,7 @@ class _Reply(msgspec.Struct, frozen=True):
 
     @property
     def _shown_names(self) -> TokenBytes:
-        """The tokens of completions as the client wants them named."""
+        """The function that names tokens in the form that the client asked for."""
         return names_of(self.to_bytes, by_id=self.wire.return_tokens_as_token_ids)
 
     async def _choice(self, index: int, answer: Answer) -> ChatChoice:

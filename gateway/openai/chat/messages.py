@@ -13,10 +13,10 @@ from gateway.openai.chat.wire import ChatMessage, ContentPart
 from gateway.openai.shared.callable_tools import made_call
 
 _ROLES = {"developer": "system", "function": "tool"}
-"""Roles that templates know by another name."""
+"""The roles that chat templates know by another name, with that name."""
 
 _LEGACY_ID = "function_call"
-"""The id of calls that have none: there is one at a time."""
+"""The id of tool calls in the older form, which have none: only one is open at a time."""
 
 _FIELDS_OF = {
     "refusal": "assistant",
@@ -134,7 +134,7 @@ def _function(call_id: str, function: FunctionCallParam, path: str) -> dict[str,
 def _content(message: ChatMessage, path: str) -> str:
     """Return the text of a message.
 
-    An assistant's may be a refusal, alone or after what else the assistant said, or nothing where it calls tools.
+    The text of an assistant's message may include a refusal, and may be empty where the message has tool calls.
     """
     if message.refusal is None:
         return _content_text(message, path)

@@ -18,7 +18,7 @@ class PredictedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Text that the reply is expected to repeat.
+    """The text that the client expects the reply to repeat.
 
     It speeds the reply up where the engine speculates (LORIKEET_NUM_DRAFT_TOKENS), and has no effect elsewhere.
     """

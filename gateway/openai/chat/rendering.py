@@ -22,7 +22,7 @@ TemplateArguments = Annotated[
 ]
 
 _USUAL_EFFORTS = ("none", "medium")
-"""The efforts that need no reasoning: OpenAI's default, and none."""
+"""The values of the effort with which a chat template needs no support for reasoning: OpenAI's default, and none."""
 
 
 class TemplateFields(Protocol):

@@ -55,7 +55,7 @@ class ChatEvents:
 
     @property
     def empty(self) -> bytes:
-        """An event without text."""
+        """An event without text, which serves as the unit of padding."""
         return self._text_events[0]("")
 
     async def encode(self, item: Item) -> bytes:

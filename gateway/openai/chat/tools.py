@@ -29,9 +29,9 @@ class RequestedTools(msgspec.Struct, frozen=True):
     """The tools of one request."""
 
     use: ToolUse | None = None
-    """The use of the tools; None where nothing may be called."""
+    """The tools that may be called, and how; None where none may be called."""
     is_legacy: bool = False
-    """True: the client knows functions, and at most one call."""
+    """True: the request has `functions`, the older form, with at most one call in the reply."""
     is_named: bool = False
     """True: the client has named the one tool that must be called."""
 

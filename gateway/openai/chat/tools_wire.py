@@ -15,7 +15,7 @@ CallId = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class FunctionName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The function of a choice."""
+    """The name of the function that a tool choice demands."""
 
     name: Name
 

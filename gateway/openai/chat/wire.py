@@ -118,7 +118,7 @@ class AssistantMessage(msgspec.Struct, frozen=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
-    """A reply of the number that was asked for."""
+    """One of the `n` replies to a request."""
 
     index: int
     message: AssistantMessage

@@ -139,16 +139,16 @@ def _check(wire: CompletionRequest) -> None:
 
 
 def _num_choices(wire: CompletionRequest) -> tuple[int, int]:
-    """Return the number of choices that are shown for each prompt, and the number of candidates.
+    """Return the number of choices that are shown for each prompt, and the number that are generated.
 
-    The shown choices are chosen from the candidates.
+    The likeliest of the generated choices are shown.
     """
     num_choices = wire.n or 1
     return num_choices, wire.best_of or num_choices
 
 
 def _text_request(wire: CompletionRequest, prompt: str | list[int], place: int | None) -> TextRequest:
-    """Return the pipeline's request for one prompt. place: as `index` of FieldNames."""
+    """Return the pipeline's request for one prompt. place: the prompt's index, as in `FieldNames.index`."""
     grammar, grammar_field = requested_grammar(None, wire.structured_outputs)
     num_choices, num_candidates = _num_choices(wire)
     chooses = num_candidates > num_choices  # by log-probabilities, whether they are shown or not
@@ -185,7 +185,7 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int], place: int |
 
 
 def _echo(run: Run, index: int) -> str:
-    """Return a prompt as it is shown before its choices.
+    """Return the text of a prompt that is shown before its choices (`echo`).
 
     A prompt is shown as the client wrote it, or else as the text of its tokens, special ones included.
     """
@@ -194,7 +194,7 @@ def _echo(run: Run, index: int) -> str:
 
 
 def _logprobs_field(wire: CompletionRequest) -> str:
-    """Return the field that asks for log-probabilities; candidates are chosen by them."""
+    """Return the name of the field for which log-probabilities are needed: those to show, or to choose by."""
     if wire.logprobs is not None:
         return "logprobs"
     return "best_of" if wire.prompt_logprobs is None else "prompt_logprobs"
@@ -234,6 +234,6 @@ async def _choices(
 
 
 def _mean_logprob(answer: Answer) -> float:
-    """Per token; an answer without any comes last."""
+    """Return the mean log-probability per token of a choice; a choice without any ranks last."""
     logprobs = [token.logprobs.logprob for token in answer.tokens if token.logprobs is not None]
     return sum(logprobs) / len(logprobs) if logprobs else -float("inf")

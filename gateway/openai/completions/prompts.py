@@ -32,7 +32,7 @@ def prompts(given: str | list[str | int | list[int]], field: str, at_most: int) 
 
 
 def place_of(given: object, index: int) -> int | None:
-    """Return the place of a prompt in its field, as in FieldNames; None where the field is one prompt.
+    """Return the index of a prompt in its field, as in `FieldNames.index`; None where the field is one prompt.
 
     given: the field. index: the place of the prompt among those that `prompts` returned.
     """

@@ -54,11 +54,11 @@ class CompletionEvents:
 
     @property
     def empty(self) -> bytes:
-        """An event without text."""
+        """An event without text, which serves as the unit of padding."""
         return self._event(0, "")
 
     async def encode(self, item: tuple[int, Item]) -> bytes:
-        """Return the prompts where they are echoed, text as it comes, and the finish reason of each choice.
+        """Return the events of an item: echoed prompts, then text as it arrives, and each choice's finish reason.
 
         item: the number of its prompt, and the item. Pieces that came together are one write.
         """
@@ -72,7 +72,7 @@ class CompletionEvents:
         return b""
 
     def end(self) -> bytes:
-        """Return the usage of all where it was asked for, and the end."""
+        """Return the event with the usage of all prompts, if it was asked for, and the event `[DONE]`."""
         if not self._with_usage:
             return DONE
         return event(self._chunk(choices=[], usage=usage_out(self._usages))) + DONE
@@ -98,7 +98,7 @@ class CompletionEvents:
         return data
 
     def _prompt(self, prompt: int, index: int) -> bytes:
-        """Return the event that shows a choice's prompt before all else; b"" where nothing of it is shown."""
+        """Return the event that shows the prompt before the text of a choice; b"" where nothing of it is shown."""
         shown = self._shown[prompt]
         if not shown.echo and prompt not in self._prompts and not self._with_token_ids:
             return b""  # a prompt of special tokens alone has no text, but has log-probabilities

@@ -36,7 +36,7 @@ COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = COMMON_NO_EFFECT | {"suffix":
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
-    """A text of the number that was asked for."""
+    """One of the `n` texts that a prompt gets."""
 
     index: int
     text: str

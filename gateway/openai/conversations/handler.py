@@ -46,7 +46,7 @@ CHANGES_PER_S, CHANGES_BURST = 5.0, 100.0
 """Conversations that a project makes and deletes: each second, and at once. A deletion is a row of the audit log."""
 
 BYTES_PER_REQUEST = 1 << 20
-"""The number of bytes read for which a request counts as one more."""
+"""The number of bytes read that count as one more request against a project's pace."""
 
 _CREATE, _UPDATE = msgspec.json.Decoder(CreateConversation), msgspec.json.Decoder(UpdateConversation)
 _ADD = msgspec.json.Decoder(AddItems)
@@ -191,12 +191,12 @@ def conversations(service: Conversations, earlier: Earlier, bodies: Bodies) -> l
 
 
 def as_json(items: Sequence[Item]) -> list[ItemJson]:
-    """Return items in the form in which a conversation keeps them."""
+    """Return items in the JSON form in which a conversation stores them."""
     return [ItemJson(item.id, msgspec.json.encode(item)) for item in items]
 
 
 def too_long(param: str) -> InvalidRequest:
-    """Return the refusal of items for which a conversation has no room."""
+    """Return the error for items for which a conversation has no room."""
     return InvalidRequest(
         "The conversation would be too long with these items.", param=param, code=CONTEXT_LENGTH_EXCEEDED
     )
@@ -215,7 +215,7 @@ def _found(conversation: Conversation | None, asked: str) -> Conversation:
 
 
 def _known_item(item_id: str) -> str:
-    """Return the id of an item, or "", which is none's, for a text that can be none."""
+    """Return an id if it has the form of an item's id, else "", which is no item's id."""
     return item_id if _ITEM_ID.fullmatch(item_id) else ""
 
 

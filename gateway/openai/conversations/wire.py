@@ -11,7 +11,7 @@ from gateway.http.fields import Metadata
 from gateway.openai.responses.items import InputItem
 
 MAX_ADDED = 20
-"""The most items that are added by one request."""
+"""The most items that one request may add."""
 
 AddedItems = Annotated[list[InputItem], Meta(max_length=MAX_ADDED)]
 

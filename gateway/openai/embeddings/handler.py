@@ -87,12 +87,15 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
 
 
 def bounds_of(wire: EmbeddingsRequest) -> EmbeddingBounds:
-    """Return the bounds on all embeddings of a request: numbers in base64 take little room and little time."""
+    """Return the bounds on the embeddings of a request.
+
+    Numbers in base64 take little room and little time, so that more of them are allowed.
+    """
     return EmbeddingBounds(None if wire.encoding_format == "base64" else MAX_NUMBERS, MAX_TOTAL_TOKENS)
 
 
 def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int], place: int | None = None) -> EmbeddingRequest:
-    """Return the pipeline's request for one input. place: as `index` of FieldNames."""
+    """Return the pipeline's request for one input. place: the input's index, as in `FieldNames.index`."""
     return EmbeddingRequest(
         prompt=prompt,
         names=FieldNames("input", place),
@@ -133,7 +136,7 @@ def _shown(wire: EmbeddingsRequest, vector: bytes, *, is_normalized: bool) -> li
 
 
 def _cut(values: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
-    """Cut values to the first dimensions, of unit length again."""
+    """Return the first `dimensions` values of an embedding, scaled to unit length again."""
     cut = values[:dimensions]
     norm = float(np.linalg.norm(cut))
     return cut / np.float32(norm) if norm else cut

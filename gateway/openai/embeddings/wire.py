@@ -11,10 +11,10 @@ from gateway.http.fields import Metadata, NumTokens, TruncationSide
 
 MAX_INPUTS = 2048
 MAX_TOTAL_TOKENS = 300_000
-"""The most tokens of all inputs of one request, as OpenAI has it."""
+"""The most tokens of all inputs of one request, OpenAI's own bound."""
 
 MAX_NUMBERS = 1 << 22
-"""The most numbers of all embeddings of one request that are shown as JSON numbers, some twenty bytes each."""
+"""The most numbers that a reply shows as JSON numbers, of some twenty bytes each."""
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -41,7 +41,7 @@ from gateway.support.pace import Pace
 PER_S, BURST = 50.0, 200.0
 CHANGES_PER_S, CHANGES_BURST = 10.0, 200.0
 BYTES_PER_REQUEST = 4 << 20
-"""The bytes read or written for which a request counts as one more."""
+"""The number of bytes read or written that count as one more request against a project's pace."""
 
 MAX_LISTED = 10_000
 PURPOSES: tuple[str, ...] = get_args(FilePurpose)
@@ -154,17 +154,17 @@ def shown(file: File) -> FileObject:
 
 
 def known(file_id: str) -> str:
-    """Return the id of a file, or "", which is none's, for a text that can be none."""
+    """Return an id if it has the form of a file's id, else "", which is no file's id."""
     return file_id if _ID.fullmatch(file_id) else ""
 
 
 def no_such(file_id: str) -> NotFound:
-    """Return the refusal of an id that no file of the project has."""
+    """Return the error for an id that no file of the project has."""
     return NotFound(f"No such File object: {file_id[:MAX_SHOWN]}", param="id")
 
 
 def author_of(call: Call, caller: Principal) -> Author:
-    """Return the author that the audit log names for the deeds of a project's key."""
+    """Return the author whom the audit log names for actions with a project's key."""
     return Author(
         organization_id=caller.organization_id,
         kind="api_key",

@@ -28,7 +28,7 @@ from gateway.support.pace import Pace
 
 PER_S, BURST = 20.0, 400.0
 MD5_BYTES_PER_REQUEST = 8 << 20
-"""The bytes that are read to check an MD5 for which a request counts as one more."""
+"""The number of bytes read to check an MD5 that count as one more request against a project's pace."""
 
 FORM = Form(required=("data",), optional=())
 
@@ -120,7 +120,7 @@ def _shown(upload: Upload) -> UploadObject:
 
 
 def _known(upload_id: str) -> str:
-    """Return the id of an upload, or "", which is none's, for a text that can be none."""
+    """Return an id if it has the form of an upload's id, else "", which is no upload's id."""
     return upload_id if _ID.fullmatch(upload_id) else ""
 
 

@@ -36,7 +36,7 @@ from gateway.pipeline.run import Run
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request for a response, after its fields were checked and translated."""
+    """A request for a response, with its fields checked and translated for the pipeline."""
 
     wire: CreateResponse
     tools: ResponseTools
@@ -44,11 +44,11 @@ class Asked(msgspec.Struct, frozen=True):
     before: list[Item]
     """The items before the request's own: those of the response or conversation that it continues."""
     items: list[Item]
-    """The items that the request itself sent."""
+    """The items that the request itself sent, without those that it continues."""
     request: TextRequest
     """The request to the pipeline."""
     seal: Seal | None = None
-    """Seals reasoning for the client to keep; None where the client does not ask for that."""
+    """The function that seals reasoning for the client to keep; None where the client does not ask for that."""
 
     @property
     def logged_messages(self) -> list[LoggedMessage]:
@@ -61,7 +61,10 @@ class Asked(msgspec.Struct, frozen=True):
         return id_of(self.wire.conversation)
 
     def initial(self, sampling: SamplingParams, random_part: str, *, is_stored: bool) -> ResponseObject:
-        """Return the response without output. sampling: the client's values, and the adapter's for all others."""
+        """Return the response before it has output.
+
+        sampling: the client's values, and the adapter's for all others.
+        """
         return initial_response(
             self.wire,
             self.tools,
@@ -74,7 +77,7 @@ class Asked(msgspec.Struct, frozen=True):
         )
 
     def reply(self, initial: ResponseObject, run: Run, request_id: str) -> Reply:
-        """Return the reply that a run is made into. request_id: the id that the ids of calls are made of."""
+        """Return the reply to a run of the request. request_id: the id from which the ids of calls are made."""
         return Reply(
             initial,
             ReplyIds(request_id, initial.id.removeprefix("resp_"), len(self.items)),
@@ -91,7 +94,7 @@ class Asked(msgspec.Struct, frozen=True):
 async def asked_of(
     wire: CreateResponse, caller: Principal, earlier: Earlier, pipeline: Pipeline, *, then: str | None = None
 ) -> Asked:
-    """Return a request as it is understood, with the items that it continues.
+    """Return a request with its fields checked and translated, and with the items that it continues.
 
     then: a question to the model after the conversation; None for none.
 

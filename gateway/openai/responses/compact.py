@@ -37,7 +37,7 @@ REQUEST = (
     "Summarize the conversation so far for an assistant who is to go on with it and has nothing else of it: the user's "
     "goals and wishes, facts and decisions, results of tools, and what is still open. Answer with the summary alone."
 )
-"""The question to the model after the conversation."""
+"""The instruction to the model, after the conversation, to summarize it."""
 
 _DECODER = msgspec.json.Decoder(CompactResponse)
 

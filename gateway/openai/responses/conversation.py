@@ -47,13 +47,13 @@ PREFIXES = {
     "reasoning": "rs",
     "compaction": "cmp",
 }
-"""The beginnings of ids, by the type of item."""
+"""The prefixes of item ids, by the type of item."""
 
 SUMMARY = "Summary of the conversation so far:\n\n"
-"""The beginning of the message that the model reads in place of a compaction item."""
+"""The first words of the message that the model reads in place of a compaction item."""
 
 Open = Callable[[str, Kind, str], str]
-"""Opens sealed content of a kind. Called with the path of the content; raises InvalidRequest."""
+"""A function that opens sealed content of a kind. It takes the content and its path, and raises InvalidRequest."""
 
 _FIELDS = {
     "role": ("message",),
@@ -69,7 +69,7 @@ _FIELDS = {
     "namespace": ("function_call", "custom_tool_call"),
     "caller": (),
 }
-"""The types of item that have a field."""
+"""The types of item that may have a field, by the field's name."""
 
 
 def item_id(prefix: str, random_part: str, number: int) -> str:
@@ -81,10 +81,9 @@ def item_id(prefix: str, random_part: str, number: int) -> str:
 
 
 def own_items(given: str | Sequence[InputItem], resolved: Mapping[str, Item], field: str = "input") -> list[Item]:
-    """Return the input of a request as items, without ids of ours.
+    """Return the input of a request as items, before they get ids from this server.
 
-    resolved: the stored items that references stand for, by their ids.
-    field: the field that holds the items.
+    resolved: the stored items that references stand for, by their ids. field: the field that holds the items.
 
     Raises InvalidRequest: for items of other modalities, and for fields that do not belong to an item.
     """
@@ -119,7 +118,7 @@ def numbered(items: Sequence[Item], random_part: str) -> list[Item]:
 
 
 def unstored_item(wanted: str | None, path: str) -> InvalidRequest:
-    """Return the refusal of a reference to an item that is not stored, whatever the reason is."""
+    """Return the error for a reference to an item that is not stored, whatever the reason is."""
     return InvalidRequest(
         f"Item with id '{shortened(wanted or '')}' not found. Items are stored with responses, where 'store' is true "
         "and the project allows it; else send the item itself (AI SDK: providerOptions.openai.store: false).",
@@ -242,7 +241,7 @@ def _add_call(messages: list[Message], item: FunctionCallItem | CustomToolCallIt
 
 
 def _thought(item: ReasoningItem, opened: Open | None, path: str) -> str:
-    """Return the text of a model's reasoning.
+    """Return the text of a model's reasoning, opened where it is sealed.
 
     Sealed content is opened only where there is no plain one: a stored conversation may go on with another base model,
     for which it was not sealed.
@@ -263,7 +262,7 @@ def _add_thoughts(messages: list[Message], thoughts: list[str]) -> None:
 
 
 def _known_name(item: FunctionCallItem | CustomToolCallItem) -> str:
-    """Return the name by which the model knows the tool of a call."""
+    """Return the name that the model sees for the tool of a call."""
     return in_namespace(item.namespace, item.name) if isinstance(item.namespace, str) else item.name
 
 
@@ -376,7 +375,7 @@ def _of_type(part: InputPart, wanted: str, path: str) -> str:
 
 
 def _joined(parts: Sequence[InputText | OutputText | Refusal]) -> str:
-    """Return the text of parts, each on lines of its own, as of chat's messages."""
+    """Return the text of content parts, each on lines of its own, as for chat messages."""
     return "\n".join(part.refusal if isinstance(part, Refusal) else part.text for part in parts)
 
 

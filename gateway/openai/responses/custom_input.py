@@ -36,7 +36,7 @@ class CustomInput:
         self._has_ended = False
 
     def push(self, arguments: str) -> str:
-        """Return the input that more of the arguments bring."""
+        """Return the part of the input that a further piece of the arguments completes."""
         if self._has_ended:
             return ""
         self._held += arguments
@@ -51,11 +51,11 @@ class CustomInput:
         return _decoded(raw)
 
     def finish(self) -> str:
-        """Return the rest of the input; all the arguments where these are not of the form that was asked for."""
+        """Return the rest of the input; all the arguments where they do not have the expected form."""
         return "" if self._has_begun else self._held
 
     def _whole_chars(self) -> int:
-        """Return the length of what is held before the text's end, or before an escape that is not whole yet."""
+        """Return the length of the held text before its closing quote, or before an incomplete escape."""
         held, at = self._held, 0
         while at < len(held) and held[at] != '"':
             size = 1
@@ -72,6 +72,6 @@ class CustomInput:
 
 
 def _decoded(raw: str) -> str:
-    """Return the text of a JSON string without its quotes. Half of a surrogate pair becomes a replacement character."""
+    """Return the text of a JSON string's content. Half of a surrogate pair becomes a replacement character."""
     text: str = json.loads(f'"{raw}"', strict=False)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -11,7 +11,7 @@ from gateway.openai.shared.logprobs import ChatTokenLogprob
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The field that all events have."""
+    """The base of all events: each has its number in the stream."""
 
     sequence_number: int
     """The number of the event in its stream, from 0, without a gap."""
@@ -26,19 +26,19 @@ class Created(_OfResponse, frozen=True, kw_only=True, tag="response.created"):
 
 
 class Queued(_OfResponse, frozen=True, kw_only=True, tag="response.queued"):
-    """The response waits to be run in the background."""
+    """The event for a response that waits to be run in the background."""
 
 
 class InProgress(_OfResponse, frozen=True, kw_only=True, tag="response.in_progress"):
-    """The response is being generated."""
+    """The event for a response whose generation begins."""
 
 
 class Completed(_OfResponse, frozen=True, kw_only=True, tag="response.completed"):
-    """The last event of a response that is whole."""
+    """The last event of a response that is complete."""
 
 
 class Incomplete(_OfResponse, frozen=True, kw_only=True, tag="response.incomplete"):
-    """The last event of a response that a limit has cut off."""
+    """The last event of a response that a limit ended early."""
 
 
 class Failed(_OfResponse, frozen=True, kw_only=True, tag="response.failed"):

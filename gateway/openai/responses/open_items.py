@@ -36,16 +36,16 @@ from gateway.openai.responses.items import (
 from gateway.openai.shared.logprobs import ChatTokenLogprob
 
 Numbers = Callable[[], int]
-"""Gives events their numbers, one after the other."""
+"""The numbers of events in a stream, one after the other."""
 
 Logprobs = Sequence[ChatTokenLogprob]
 
 Seal = Callable[[str], str]
-"""Seals reasoning for its client to keep. The same text is always sealed to the same bytes."""
+"""A function that seals reasoning for its client to keep. The same text is always sealed to the same bytes."""
 
 
 class OpenItem(Protocol):
-    """An item that is under way."""
+    """An output item that is being generated."""
 
     def begin(self) -> list[ResponseEvent]:
         """Return the events with which the item begins."""
@@ -55,7 +55,7 @@ class OpenItem(Protocol):
 
 
 class OpenReasoning:
-    """Reasoning under way, of one part."""
+    """A reasoning item that is being generated, of one part."""
 
     def __init__(self, id: str, place: int, numbers: Numbers, seal: Seal | None) -> None:
         self._id = id
@@ -92,7 +92,7 @@ class OpenReasoning:
 
 
 class OpenMessage:
-    """A message under way, of one part."""
+    """A message item that is being generated, of one part."""
 
     def __init__(self, id: str, place: int, numbers: Numbers) -> None:
         self._id = id
@@ -111,7 +111,10 @@ class OpenMessage:
         ]
 
     def add_text(self, text: str, logprobs: Logprobs) -> list[ResponseEvent]:
-        """Take text with its tokens' log-probabilities, which wait for the next text where there is none yet."""
+        """Return the event for more text with its tokens' log-probabilities; none without text.
+
+        Log-probabilities without text are kept for the next text.
+        """
         self._logprobs += logprobs
         if not text:
             return []
@@ -141,7 +144,7 @@ class OpenMessage:
 
 
 class OpenCall:
-    """A call of a function under way."""
+    """A function call that is being generated."""
 
     def __init__(
         self, id: str, place: int, call_id: str, name: str, numbers: Numbers, namespace: str | UnsetType = UNSET
@@ -184,7 +187,7 @@ class OpenCall:
 
 
 class OpenCustomCall:
-    """A call of a custom tool under way."""
+    """A call of a custom tool that is being generated."""
 
     def __init__(
         self, id: str, place: int, call_id: str, name: str, numbers: Numbers, namespace: str | UnsetType = UNSET

@@ -78,7 +78,7 @@ def check_reasoning(reasoning: ReasoningOptions | None) -> None:
 
 
 def shows_logprobs(wire: CreateResponse) -> bool:
-    """Return whether the reply has the log-probabilities of its text."""
+    """Tell whether the reply includes the log-probabilities of its text."""
     return LOGPROBS in (wire.include or ()) or bool(wire.top_logprobs)
 
 
@@ -172,14 +172,14 @@ def rendering_of(wire: CreateResponse | CountInputTokens) -> Rendering:
 
 
 def _grammar_field(grammar: Grammar | None) -> str | None:
-    """Return the field that holds a grammar."""
+    """Return the name of the field that holds a grammar; None where there is no grammar."""
     if grammar is None:
         return None
     return f"{FORMAT}.schema" if grammar.kind == "json_schema" else FORMAT
 
 
 def _grammar(wanted: TextFormat | None) -> Grammar | None:
-    """Return the grammar of the text; None where any text will do."""
+    """Return the grammar that constrains the text; None where any text is allowed."""
     if wanted is None or wanted.type != "json_schema":
         for field in ("name", "description", "schema", "strict"):
             if wanted is not None and getattr(wanted, field) is not None:

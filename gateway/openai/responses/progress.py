@@ -68,18 +68,18 @@ class TokenShown(msgspec.Struct, frozen=True):
     """A token with its log-probabilities."""
 
     start: int
-    """The place at which the token begins, in characters of the model's output."""
+    """The index in the model's output, in characters, at which the token begins."""
     logprobs: ChatTokenLogprob
 
 
 class Ids(Protocol):
-    """The ids of a response's output."""
+    """The ids of a response's output items and calls."""
 
     def item(self, prefix: str, index: int) -> str:
         """Return the id of the item at a place of the output."""
 
     def call(self, index: int) -> str:
-        """Return the id of the call of this number."""
+        """Return the id of the call with this number in the response."""
 
 
 class Progress:
@@ -124,7 +124,7 @@ class Progress:
         self._num_reasoning_tokens = 0
 
     def restore(self, events: Sequence[ResponseEvent], num_reasoning_tokens: int) -> None:
-        """Bring a response that has not begun into the state after these events, which are all that it has had."""
+        """Bring a response that has not begun into the state after these events, which are all of its events so far."""
         for event in events:
             match event:
                 case InProgress():
@@ -161,7 +161,10 @@ class Progress:
         return [*events, InProgress(sequence_number=self._numbers(), response=self.response)]
 
     def add_text(self, text: str, tokens: Sequence[TokenShown] = (), num_tokens: int = 0) -> list[ResponseEvent]:
-        """Take more text, or log-probabilities of tokens without any. num_tokens: tokens of the response so far."""
+        """Return the events for more text, or for log-probabilities without text.
+
+        num_tokens: the response's tokens so far.
+        """
         thinking = self._thinking
         if thinking is None:
             return self._write(text, [token.logprobs for token in tokens])
@@ -177,7 +180,7 @@ class Progress:
         return events
 
     def call(self, new: CallDelta) -> list[ResponseEvent]:
-        """Take the next part of a call."""
+        """Return the events for the next part of a tool call."""
         events: list[ResponseEvent] = []
         if new.name is not None:
             events += self._end_thinking()
@@ -191,7 +194,7 @@ class Progress:
         return events + self._open.write(new.arguments)
 
     def stop(self, *, is_cut: bool) -> list[ResponseEvent]:
-        """End the output. is_cut: a limit has ended it."""
+        """Return the events that end the output. is_cut: True where a limit has ended it."""
         self._is_cut = is_cut
         events = self._end_thinking()
         has_nothing = self._open is None and not self._output
@@ -264,7 +267,7 @@ class Progress:
         return events + self._open.add_text(text, logprobs)
 
     def _decided(self) -> Logprobs:
-        """Take the tokens that belong to the text, once it is known where that begins."""
+        """Return the log-probabilities that belong to the answer's text, once it is known where the answer begins."""
         assert self._thinking is not None
         start = self._thinking.text_start
         if start is None:
@@ -282,12 +285,12 @@ class Progress:
         return events
 
     def _counted(self, usage: ResponseUsage) -> ResponseUsage:
-        """Return the usage with the tokens of reasoning."""
+        """Return the usage as replies show it, with the tokens of reasoning."""
         num_tokens = min(self._num_reasoning_tokens, usage.output_tokens)
         return msgspec.structs.replace(usage, output_tokens_details=OutputTokensDetails(num_tokens))
 
     def _begun(self, item: OutputItem) -> OpenItem:
-        """Return an item that has begun and has no content yet."""
+        """Return an output item as it begins, without content."""
         place, numbers = len(self._output), self._numbers
         match item:
             case MessageItem(id=id):
@@ -301,12 +304,12 @@ class Progress:
 
     @property
     def num_reasoning_tokens(self) -> int:
-        """The tokens that were reasoning, by now."""
+        """The number of reasoning tokens so far."""
         return self._num_reasoning_tokens
 
     @property
     def _place(self) -> int:
-        """The place of the next item in the output."""
+        """The index in the output of the next item."""
         return len(self._output) + (self._open is not None)
 
     def _add(self, item: OpenItem) -> list[ResponseEvent]:
@@ -327,7 +330,7 @@ class Progress:
 
 
 class _Numbers:
-    """Numbers of events, one after the other."""
+    """The numbers of events in a stream, one after the other."""
 
     def __init__(self) -> None:
         self.following = 0
@@ -338,12 +341,12 @@ class _Numbers:
 
 
 def _code_of(error: GatewayError) -> Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]:
-    """Return the code of a failure, one of the few that OpenAI's document has."""
+    """Return the code of a failure, one of the few that OpenAI's document allows."""
     if isinstance(error, LimitReached):
         return "rate_limit_exceeded"
     return "invalid_prompt" if isinstance(error, InvalidRequest) else "server_error"
 
 
 def _reason_of(error: GatewayError) -> str:
-    """Return the message of a failure with the error's own code, which the few codes of OpenAI's document hide."""
+    """Return the message of a failure together with the error's own code, which OpenAI's codes do not express."""
     return error.message if error.code is None else f"{error.message} ({error.code})"

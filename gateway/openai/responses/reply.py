@@ -49,12 +49,12 @@ class ReplyIds(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Tokens of a response that has not ended."""
+    """The token counts of a response that has not ended."""
 
     output: int = 0
     reasoning: int = 0
     input: int | None = None
-    """The tokens of the prompt, where they are known by now."""
+    """The number of the prompt's tokens, where it is known already."""
     request_id: str = ""
     """The id under which the run is billed."""
 
@@ -129,13 +129,13 @@ class Reply:
 
     @property
     def completed_at(self) -> int:
-        """The time at which the response ended, in Unix seconds: the first time that it is asked for."""
+        """The time of the response's end in Unix seconds, fixed when it is first read."""
         if self._completed_at is None:
             self._completed_at = int(time.time())
         return self._completed_at
 
     def shown(self, tokens: Sequence[Token]) -> list[TokenShown]:
-        """Return tokens with their log-probabilities, encoded already: the same ones are shown several times."""
+        """Return tokens with their log-probabilities, as encoded JSON, since several events show the same ones."""
         if self._to_bytes is None or not tokens:
             return []
         content = chat_logprobs(tokens, self._to_bytes).content
@@ -173,11 +173,11 @@ class ResponseEvents:
         self._billed: ResponseUsage | None = None
 
     async def encode(self, item: Item) -> bytes:
-        """Return the events of what came together, in one write."""
+        """Return the events for pieces that came together, as one write."""
         return b"".join(self.each(item))
 
     def each(self, item: Item) -> list[bytes]:
-        """Return the events of what came together, each by itself."""
+        """Return the events for pieces that came together, as a list of encoded events."""
         if isinstance(item, list):
             events = [] if self._has_begun else self._progress.begin()
             self._has_begun = True
@@ -205,15 +205,15 @@ class ResponseEvents:
         return b"".join(self.failing(error)) + DONE
 
     def failing(self, error: GatewayError) -> list[bytes]:
-        """Return the events of a failure, each by itself."""
+        """Return the events of a failure as a list of encoded events."""
         return [*map(self._encoded, self._progress.fail(error, self._usage_so_far))]
 
     def cancelling(self) -> list[bytes]:
-        """Return the events of a cancellation, each by itself."""
+        """Return the events of a cancellation as a list of encoded events."""
         return [*map(self._encoded, self._progress.cancel(self._usage_so_far))]
 
     def bill(self, usage: ResponseUsage) -> None:
-        """Have a failed or cancelled response show this usage, whatever this gateway has counted."""
+        """Make a failed or cancelled response show this usage in place of what this gateway counted."""
         self._billed = usage
 
     def restore(self, encoded: Sequence[bytes], counts: Counts) -> None:
@@ -223,7 +223,7 @@ class ResponseEvents:
 
     @property
     def counts(self) -> Counts:
-        """The tokens by now."""
+        """The token counts up to now."""
         return Counts(self._num_tokens, self._progress.num_reasoning_tokens, self._usage_so_far.input_tokens)
 
     @property
@@ -233,7 +233,7 @@ class ResponseEvents:
 
     @property
     def response(self) -> ResponseObject:
-        """The response by now."""
+        """The response in its present state."""
         return self._progress.response
 
     @property
@@ -261,13 +261,13 @@ class ResponseEvents:
 
 
 def _decoded(encoded: bytes) -> ResponseEvent:
-    """Return an event that is encoded as a stream has it."""
+    """Return an event from the bytes that a stream has for it."""
     event: ResponseEvent = _EVENT.decode(encoded.partition(b"\ndata: ")[2])
     return event
 
 
 def _num_shown_bytes(event: TextDelta | ReasoningDelta | ArgumentsDelta | InputDelta) -> int:
-    """Return the number of bytes of an event that show the model's tokens."""
+    """Return the number of bytes in an event that show the model's tokens."""
     size = len(msgspec.json.encode(event.delta))
     return size + len(msgspec.json.encode(event.logprobs)) if isinstance(event, TextDelta) else size
 

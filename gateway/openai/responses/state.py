@@ -28,7 +28,7 @@ READS_PER_S, READS_BURST = 200.0, 1000.0
 """Requests of one project that go on from stored responses, in one gateway."""
 
 MAX_EARLIER_ITEMS = 16_384
-"""The most items that a request goes on from: the work on each of them keeps other requests waiting."""
+"""The most stored items that a request may continue: the work on each of them delays other requests."""
 
 _RESPONSE_ID = re.compile(r"resp_[a-z2-7]{24,32}")
 _ITEM_ID = re.compile(r"[a-z]{2,3}_(?P<random_part>[a-z2-7]{24,32})_[0-9]{1,5}")
@@ -48,12 +48,12 @@ def known_conversation(conversation_id: str) -> str:
 
 
 def id_of(conversation: ConversationParam | None) -> str | None:
-    """Return the id of the conversation that a request names, if any."""
+    """Return the id of the conversation that a request names; None where it names none."""
     return conversation.id if isinstance(conversation, ConversationRef) else conversation
 
 
 def is_to_be_stored(caller: Principal, wanted: bool | None) -> bool:
-    """Return whether a response is to be stored. wanted: None leaves it to the project.
+    """Tell whether a response is to be stored. wanted: the request's `store`; None leaves it to the project.
 
     Raises InvalidRequest: when the project does not allow what is wanted.
     """
@@ -63,7 +63,7 @@ def is_to_be_stored(caller: Principal, wanted: bool | None) -> bool:
 
 
 def not_allowed(what: str, param: str | None = None) -> InvalidRequest:
-    """Return the refusal of a request to store content that the project does not allow to be stored."""
+    """Return the error for a request to store content that the project does not allow to be stored."""
     return InvalidRequest(
         f"This project does not allow {what}. An operator allows it with `lorikeet tenant modify NAME --store-days N`.",
         param=param,
@@ -98,7 +98,7 @@ def items_of(turn: Turn) -> list[Item]:
 
 
 class Earlier:
-    """The stored items that requests go on from. A gateway process has one."""
+    """The stored items that requests continue, of all projects. A gateway process has one."""
 
     def __init__(
         self, stored: StoredResponses, conversations: Conversations, bodies: Bodies, sealed: SealedItems
@@ -148,7 +148,7 @@ class Earlier:
         self._bodies.charge(caller, num_bytes)
 
     async def add(self, caller: Principal, conversation_id: str, own: Sequence[Item], whole: ResponseObject) -> bool:
-        """Add a response's input and output to its conversation, and return whether they are there."""
+        """Add a response's input and output to its conversation. Return whether they are in it."""
         items = [*numbered(own, whole.id.removeprefix("resp_")), *whole.output]
         items_json = [ItemJson(item.id, msgspec.json.encode(item)) for item in items]
         return await self._conversations.add(caller, conversation_id, items_json, model=whole.model)

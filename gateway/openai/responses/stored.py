@@ -46,7 +46,7 @@ CANCEL_S = 5.0
 MAX_NUMBER_CHARS = 9
 
 BYTES_PER_REQUEST = 1 << 20
-"""The number of bytes read for which a request counts as one more."""
+"""The number of bytes read that count as one more request against a project's pace."""
 
 INCLUDE = {"type": "array", "items": {"type": "string", "enum": list(get_args(Include))}}
 QUERY: dict[str, dict[str, Any]] = {
@@ -182,7 +182,7 @@ def _items_of(kept: bytes, id: str) -> list[Item]:
 
 
 def without_include(params: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the query parameters other than `include`: stored items show all that they have.
+    """Return the query parameters without `include`, since stored items always show everything.
 
     Raises InvalidRequest: when a value is none of `include`.
     """

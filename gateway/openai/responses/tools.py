@@ -35,9 +35,9 @@ class ResponseTools(msgspec.Struct, frozen=True):
     use: ToolUse | None
     """The tools that the completion may call; None where it may call none."""
     custom: frozenset[str]
-    """The names of custom tools, as the model knows them."""
+    """The names of custom tools, as the model sees them."""
     namespaces: dict[str, tuple[str, str]]
-    """The namespace and the name in it of each tool of a namespace, by the name that the model knows."""
+    """The namespace, and the name within it, of each tool in a namespace, by the name that the model sees."""
     shown: list[ToolShown]
     choice: ToolChoiceShown
 
@@ -118,12 +118,12 @@ def _check_type(kind: str, name: str, custom: frozenset[str], path: str) -> None
 
 
 def in_namespace(namespace: str, name: str) -> str:
-    """Return the name by which the model knows a tool of a namespace."""
+    """Return the name that the model sees for a tool of a namespace."""
     return f"{namespace}__{name}"
 
 
 def _within(tool: ResponseTool, path: str) -> Sequence[ResponseTool]:
-    """Return the tools of a namespace."""
+    """Return the tools of a namespace. path: the path of the namespace."""
     for field in ("parameters", "strict", "format"):
         if getattr(tool, field) is not None:
             raise invalid(f"'{path}.{field}' does not belong to the type 'namespace'.", f"{path}.{field}")
@@ -163,7 +163,7 @@ def _tool(tool: ResponseTool, path: str) -> Tool:
 
 
 def _definition(form: CustomFormat | None, path: str) -> str | None:
-    """Return the grammar that a custom tool's input must match; None where any text will do."""
+    """Return the grammar that a custom tool's input must match; None where any text is allowed."""
     if form is None or form.type == "text":
         for field in ("syntax", "definition"):
             if form is not None and getattr(form, field) is not None:

@@ -15,14 +15,14 @@ from gateway.pipeline.requests import Conversation
 from gateway.text.options import Rendering
 
 BYTES_PER_MESSAGE = 16
-"""The bytes that a message counts beside its text: a template writes its role."""
+"""The number of bytes by which a message counts for more than its text: a template also writes its role."""
 
 GUESSES, CLOSE = 4, 200
 """Counts are placed by how long the texts are until one is as close as this part of what is allowed, and so many times
 at most: lengths may mislead."""
 
 OUTPUT_TOKENS = 16
-"""The tokens for which there must be room beside the prompt where the request does not say how many it wants."""
+"""The number of tokens to keep free for the answer where the request does not bound it."""
 
 
 def without_oldest(messages: Sequence[Message], num_turns: int) -> list[Message]:
@@ -38,7 +38,7 @@ def without_oldest(messages: Sequence[Message], num_turns: int) -> list[Message]
 
 
 def turn_starts(messages: Sequence[Message]) -> list[int]:
-    """Return the places at which turns begin.
+    """Return the indices of the messages with which turns begin.
 
     A turn begins at the first message that is not the system's, and at each of the user's.
     """
@@ -56,11 +56,11 @@ async def truncated(
     max_output_tokens: int | None,
     charge: Callable[[int], None],
 ) -> list[Message]:
-    """Return a conversation without as many of its oldest turns as it takes to fit.
+    """Return a conversation without its oldest turns, as few as have to go for the rest to fit.
 
-    The last turn stays: where that alone is too long, the request will be refused.
-    charge: called with the size of each text that is tokenized beside the one that the request sends anyway, so that no
-    project gets more tokenizing than if it had sent each text by itself.
+    The last turn stays: where that alone is too long, the request will be refused. charge: called with the size of each
+    text that is tokenized beside the one that the request sends anyway, so that no project gets more tokenizing than if
+    it had sent each text by itself.
 
     Raises ModelNotFound: when the caller may use no such model.
     """
@@ -106,7 +106,7 @@ async def truncated(
 
 
 def _sizes(messages: Sequence[Message]) -> list[int]:
-    """Return about how many bytes a conversation has with all its turns, and without one, two and more."""
+    """Return the sizes in bytes of a conversation with all turns, then without each further oldest one."""
     starts = set(turn_starts(messages))
     total = sum(_size(message) for message in messages if message["role"] == "system")
     sizes = []

@@ -32,7 +32,7 @@ Include = Literal[
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
-"""The parts that a client may ask to include; only `message.output_text.logprobs` exists here."""
+"""The parts that a client may include in a reply; only `message.output_text.logprobs` exists here."""
 
 
 class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -28,9 +28,10 @@ def make_tool(name: str, description: str | None, parameters: dict[str, Any] | N
 
 
 def only(use: ToolUse, names: Sequence[str], path: str, tools: str) -> ToolUse:
-    """Return the use of tools with some of them callable alone. names: the names of the callable tools.
+    """Return a `ToolUse` that allows only the named tools to be called.
 
-    path: the path of the field that has the names. tools: the field that has all tools.
+    names: the names of the callable tools. path: the path of the field that has the names. tools: the field that has
+    all tools.
 
     Raises InvalidRequest: when no tool has one of the names.
     """
@@ -54,7 +55,7 @@ def check_unique(tools: Sequence[Tool], field: str, name_field: str, paths: Sequ
 
 
 def made_call(call_id: str, name: str, arguments: str, path: str) -> dict[str, Any]:
-    """Return a call of an earlier turn in the form of chat templates.
+    """Return a tool call of an earlier turn in the form that chat templates take.
 
     The arguments are an object there, or a text where they are none. path: the path of the arguments.
 

@@ -16,13 +16,13 @@ from gateway.pipeline.context import RequestContext
 from gateway.pipeline.run import Run
 
 ADAPTER_HEADER = "x-lorikeet-adapter"
-"""`<name>@<version>` of the adapter that a reply comes from; absent where that is the base model."""
+"""The header with `<name>@<version>` of the adapter that a reply comes from; absent for the base model."""
 
 
 POOL_HEADER = "x-lorikeet-pool"
-"""The name of the pool that a reply comes from, where the operator allows that."""
+"""The header with the name of the pool that a reply comes from, where the operator allows that."""
 COST_HEADER = "x-lorikeet-cost-nanos"
-"""The cost of a whole reply, in nanos of the currency, where the operator allows that."""
+"""The header with the cost of a whole reply in nanos of the currency, where the operator allows that."""
 
 
 def context_of(
@@ -63,13 +63,13 @@ def context_of(
 
 
 def _note_exposure(call: Call, exposure: Exposure) -> None:
-    """Have the reply and the log line name the arm of an experiment, whatever the reply is."""
+    """Make the reply and the log line name the arm of an experiment, even if the reply is an error."""
     call.headers = (*call.headers, (HEADER, exposure.header))
     call.fields = exposure.log_fields(call.tenant)
 
 
 def attach(call: Call, run: Run) -> None:
-    """Give a reply the headers of its run, and close the run when the reply is over, however it ended."""
+    """Add the headers of a run to its reply, and close the run when the reply is over, however it ended."""
     call.headers, call.on_end, call.num_admitted = (*call.headers, *run.headers), run.close, len(run.prompts)
     if run.log_fields:
         call.fields = {**call.fields, **run.log_fields}
@@ -80,7 +80,7 @@ def attach(call: Call, run: Run) -> None:
 
 
 def show_cost(call: Call, run: Run, usages: Sequence[Usage]) -> None:
-    """Have a whole reply show its cost, if the operator allows that and the cost is known before the ledger has it."""
+    """Make a whole reply show its cost, if the operator allows that and the cost is known before the ledger has it."""
     nanos = None if run.details is None else run.details.cost_nanos(usages)
     if nanos is not None:
         call.headers = (*call.headers, (COST_HEADER, str(nanos)))

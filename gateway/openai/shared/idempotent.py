@@ -56,7 +56,7 @@ def idempotent(replies: Idempotency, bodies: Bodies) -> Callable[[Handler], Hand
 
 
 def idempotency_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """Return the key that the client sent, if any. Raises InvalidRequest: for a key that is none."""
+    """Return the key that the client sent, if any. Raises InvalidRequest: for a malformed key."""
     key: bytes | None = None
     for name, value in headers:
         if name == HEADER:
@@ -105,7 +105,7 @@ def _fingerprint(request: Request[Any, Any, Any], body: bytes, caller: Caller) -
 
 
 async def _failed(execution: Execution, call: Call, error: Exception) -> None:
-    """Settle a failed execution.
+    """Record that an execution failed.
 
     The execution is free for another try if nothing was admitted, or the engine refused the only prompt. If there are
     several prompts, others may have been worked on.

@@ -12,7 +12,7 @@ from gateway.backends.generation import Token
 from gateway.openai.shared.slices import encoded
 
 LEAST_LOGPROB = -9999.0
-"""The number that JSON shows for a probability of zero, for which JSON has none; OpenAI's own replies do the same."""
+"""The number that JSON shows for the logarithm of zero, which JSON cannot write; OpenAI's replies use it too."""
 
 TOKENS_AT_ONCE = 64
 
@@ -46,7 +46,7 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 
 
 class TextLogprobs(msgspec.Struct, frozen=True):
-    """Log-probabilities in four lists of the same length."""
+    """The log-probabilities of tokens, in four lists of the same length."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -81,7 +81,7 @@ for the first."""
 
 
 def names_of(to_bytes: TokenBytes, *, by_id: bool | None) -> TokenBytes:
-    """Return the names under which tokens are shown: their bytes or, by_id, `token_id:` and the id, as in vLLM."""
+    """Return the function that names tokens: by their bytes or, by_id, as `token_id:` and the id, as in vLLM."""
     return _id_as_bytes if by_id else to_bytes
 
 
@@ -90,7 +90,7 @@ def _id_as_bytes(token_id: int) -> bytes:
 
 
 def id_name(token_id: int) -> str:
-    """Return a name for a token by its id, if its text does not distinguish it."""
+    """Return the name `token_id:` and the id, for a token that its text does not distinguish."""
     return f"token_id:{token_id}"
 
 
@@ -102,20 +102,20 @@ async def prompt_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> Prom
 
 
 def chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs:
-    """Return the log-probabilities of tokens as chat completions show them."""
+    """Return the log-probabilities of tokens in the form of chat completions."""
     return ChatLogprobs([_chat_token(token, to_bytes) for token in tokens])
 
 
 async def whole_chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs:
     """Return the log-probabilities of a whole choice, which may be megabytes.
 
-    Each token's are encoded already, see `slices`.
+    Each token's are encoded JSON already, see `slices`.
     """
     return ChatLogprobs(await encoded(_chat_token(token, to_bytes) for token in tokens))
 
 
 def text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0) -> TextLogprobs:
-    """Return the logprobs of tokens. offset: characters that precede the tokens' text in the choice's."""
+    """Return the log-probabilities of tokens. offset: characters before the tokens' text in the choice's."""
     shown = TextLogprobs([], [], [], [])
     for token in tokens:
         logprobs = token.logprobs
@@ -138,7 +138,7 @@ def token_name(raw: bytes) -> str:
 
 
 def _is_plain(byte: int) -> bool:
-    """Return whether a byte is shown as a character: printable ASCII except the backslash."""
+    """Tell whether a byte is shown as a character: printable ASCII except the backslash."""
     return 0x20 <= byte < 0x7F and byte != 0x5C
 
 

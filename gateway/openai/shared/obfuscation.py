@@ -14,7 +14,7 @@ from gateway.http.sse import Encoder
 T = TypeVar("T")
 
 WIDTH = 32
-"""Bytes that hold almost every token: texts of 0 to WIDTH - 1 bytes look alike, as do those of the next WIDTH."""
+"""The step of padded sizes in bytes: texts of 0 to WIDTH - 1 bytes get one size, those of the next WIDTH another."""
 
 _END = b"\n\n"
 

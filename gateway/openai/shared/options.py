@@ -50,7 +50,7 @@ def sampling_params(
 
 
 def given_options(request: SamplingFields) -> frozenset[str]:
-    """Return the options of `sampling_params` that the client chose itself; a zero is a choice, null is none."""
+    """Return the names of the sampling options that the client set; a zero counts as set, null does not."""
     return frozenset(name for name in SAMPLING if getattr(request, name) is not None)
 
 
@@ -60,7 +60,7 @@ def stop_strings(request: SamplingFields) -> tuple[str, ...]:
 
 
 def text_style(request: CommonFields, *, follows_prompt: bool) -> TextStyle:
-    """Return how the text of an answer is written. follows_prompt: whether the answer continues the prompt."""
+    """Return the rules for turning tokens into text. follows_prompt: whether the answer continues the prompt."""
     return TextStyle(
         include_stop=bool(request.include_stop_str_in_output),
         with_special=request.skip_special_tokens is False,
@@ -70,7 +70,7 @@ def text_style(request: CommonFields, *, follows_prompt: bool) -> TextStyle:
 
 
 def refuse_beside_tools(request: SamplingFields) -> None:
-    """Refuse fields that bound the tokens which tool calls are made of.
+    """Refuse fields that limit which tokens are generated, together with tools.
 
     Raises InvalidRequest: when the request has `allowed_token_ids`.
     """
@@ -101,7 +101,7 @@ def check_prompt_logprobs(request: CommonFields, *, shown_otherwise: bool = Fals
 
 
 def include_usage(request: CommonFields) -> bool:
-    """Tell whether the stream's last chunk brings the usage.
+    """Tell whether the stream's last chunk includes the usage.
 
     Raises InvalidRequest: when the request has stream options and is not streamed.
     """
@@ -118,7 +118,7 @@ def include_usage(request: CommonFields) -> bool:
 
 
 def continuous_usage(request: CommonFields) -> bool:
-    """Return whether every chunk of the stream brings the usage so far.
+    """Tell whether every chunk of the stream includes the usage so far.
 
     This is a field of vLLM's. It goes with or without the last chunk that `include_usage` asks for.
     """

@@ -10,7 +10,7 @@ from gateway.openai.shared.list_query import MAX_SHOWN, Listing
 
 
 class Listed(Protocol):
-    """An object of a list."""
+    """An object of a list, known by its id."""
 
     @property
     def id(self) -> str:
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Listed)
 
 
 def page_of(listed: Sequence[T], asked: Listing) -> tuple[Sequence[T], bool]:
-    """Return a page of a list, which is in ascending order, and whether there is more.
+    """Return a page of a list in ascending order, and whether more objects follow.
 
     Raises InvalidRequest: when nothing has the id `after`.
     """
@@ -37,7 +37,7 @@ def page_of(listed: Sequence[T], asked: Listing) -> tuple[Sequence[T], bool]:
 
 
 def as_list(shown: Sequence[tuple[str, Any]], has_more: bool) -> dict[str, Any]:
-    """Return the reply that shows a page. shown: the objects, each with its id."""
+    """Return a page in OpenAI's shape. shown: the objects, each with its id. has_more: whether others follow."""
     ids = [id for id, _ in shown]
     return {
         "object": "list",
@@ -49,7 +49,7 @@ def as_list(shown: Sequence[tuple[str, Any]], has_more: bool) -> dict[str, Any]:
 
 
 def unknown_cursor(after: str | None) -> InvalidRequest:
-    """Return the refusal of a page that is to follow an object which is not in the list."""
+    """Return the error for a page after an object that is not in the list."""
     return InvalidRequest(
         f"Invalid value for 'after': this list has nothing with the id '{(after or '')[:MAX_SHOWN]}'.",
         param="after",

@@ -15,7 +15,7 @@ from gateway.openai.shared.context import ADAPTER_HEADER
 from gateway.pipeline.routes.routed import ATTEMPTS_HEADER, ROUTE_HEADER, TARGET_HEADER
 
 REPLAYED_HEADERS = frozenset((ADAPTER_HEADER, HEADER, ROUTE_HEADER, TARGET_HEADER, ATTEMPTS_HEADER))
-"""Headers that a replay has as well: they name the source of the reply."""
+"""The headers of the first reply that a replay repeats: those that name the reply's source."""
 
 
 async def never_disconnected() -> ReceiveMessage:
@@ -25,7 +25,7 @@ async def never_disconnected() -> ReceiveMessage:
 
 
 class Recorded(ASGIResponse):
-    """The reply of an execution.
+    """A reply that is recorded while it is sent.
 
     Its last message goes out when the rest is kept, or a moment later: a client that has seen the end can ask for the
     reply again. As long as all of it is recorded, a client that reads slowly holds nothing up.
@@ -83,7 +83,7 @@ class Recorded(ASGIResponse):
 
 
 async def _send_all(outgoing: asyncio.Queue[Message], send: Send, call: Call) -> None:
-    """Send messages until the last of a reply. Once the client is gone, the rest is sent to nobody."""
+    """Send the messages of a reply in order until the last one. Once the client has left, they are discarded."""
     is_over = False
     while not is_over:
         message = await outgoing.get()

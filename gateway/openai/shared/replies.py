@@ -14,7 +14,7 @@ CALL_ID_CHARS = 24
 
 
 def reply_id(prefix: str, request_id: str) -> str:
-    """Return OpenAI's id of a reply, with the random part of our request id: one leads to the other.
+    """Return OpenAI's id for a reply, made from the random part of the request's id, so that one leads to the other.
 
     request_id: with its MAC, in an experiment (`vote_ids`).
     """
@@ -22,7 +22,7 @@ def reply_id(prefix: str, request_id: str) -> str:
 
 
 def request_of(reply: str) -> str:
-    """Return the id of the request that a reply's id is of."""
+    """Return the id of the request from whose id a reply's id was made."""
     return f"req_{reply.partition('-')[2][:ID_CHARS]}"
 
 
@@ -38,7 +38,7 @@ def json_response(body: msgspec.Struct, *, status: int = 200) -> ASGIResponse:
 
 
 class _JsonReply(ASGIResponse):
-    """A JSON body with its two headers.
+    """A reply with a JSON body and its two headers.
 
     Litestar's own class is made for cookies and media types as well, which costs more than the encoding of a usual
     body.

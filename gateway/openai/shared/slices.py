@@ -11,7 +11,7 @@ import msgspec
 T = TypeVar("T")
 
 BYTES_AT_ONCE = 16_384
-"""The bytes of JSON that are made at once, in less than a millisecond."""
+"""The number of bytes of JSON that are encoded without a pause, in less than a millisecond."""
 
 
 async def encoded(parts: Iterable[T]) -> list[T]:

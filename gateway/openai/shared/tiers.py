@@ -31,9 +31,9 @@ def service_tier(wanted: str | None, caller: Principal) -> ServiceTier:
 
 
 def shown_tier(tier: ServiceTier, caller: Principal) -> str:
-    """Return the service tier that a reply tells.
+    """Return the service tier that a reply shows.
 
     A line of a batch is of the tier `batch`, whatever it asks for, which the types of OpenAI's clients do not know:
-    they refuse such a reply. It tells `default`, as OpenAI's own lines do.
+    they refuse such a reply. It shows `default`, as OpenAI's own lines do.
     """
     return "default" if caller.is_batch else tier

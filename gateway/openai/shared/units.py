@@ -13,7 +13,7 @@ from gateway.routing.experiments import ARM_HEADER
 UNIT_HEADER = "x-lorikeet-unit"
 MAX_UNIT_HEADER_CHARS = 128
 MAX_UNIT_CHARS = 512
-"""Longer values of a body's fields are no units."""
+"""The most characters of a body's field that can be a unit."""
 
 _PREFIX, _ARM, _UNIT, _OFF = b"x-lorikeet-", ARM_HEADER.encode(), UNIT_HEADER.encode(), HEADER.encode()
 _METADATA = "metadata."

@@ -18,7 +18,7 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
-    """The use of the completion tokens."""
+    """The parts of the completion tokens: predicted ones, and reasoning."""
 
     accepted_prediction_tokens: int
     """Tokens of the prediction that became part of the reply."""
@@ -40,7 +40,7 @@ class UsageOut(msgspec.Struct, frozen=True):
 
 
 class UsageSoFar:
-    """Counts the tokens of one streamed reply, over all its prompts and choices."""
+    """The running count of the tokens of one streamed reply, over all its prompts and choices."""
 
     def __init__(self, prompt_tokens: Sequence[int]) -> None:
         """Start the count. prompt_tokens: the number of tokens of each prompt."""
@@ -48,7 +48,7 @@ class UsageSoFar:
         self._by_choice: dict[int, int] = {}
 
     def add(self, choice: int, piece: Piece, *, prompt: int = 0) -> UsageOut:
-        """Return the usage once a piece of `choice` has come. prompt: the number of the choice's prompt."""
+        """Count a piece of a choice, and return the usage so far. prompt: the number of the choice's prompt."""
         self._by_choice[choice] = piece.num_tokens
         if piece.prompt_tokens is not None:
             self._by_prompt[prompt] = piece.prompt_tokens
@@ -56,7 +56,7 @@ class UsageSoFar:
 
     @property
     def shown(self) -> UsageOut:
-        """The usage by now."""
+        """The usage so far."""
         prompts, completion = sum(self._by_prompt), sum(self._by_choice.values())
         return UsageOut(prompts, completion, prompts + completion)
 

@@ -43,10 +43,10 @@ DELETIONS_PER_S, DELETIONS_BURST = 5.0, 100.0
 """Each deletion is a row of the audit log, which an organization's projects write one after another."""
 
 BYTES_PER_REQUEST = 1 << 20
-"""The number of bytes read for which a request counts as one more."""
+"""The number of bytes read that count as one more request against a project's pace."""
 
 MAX_SHOWN = 64
-"""Characters of a wrong id that an error repeats."""
+"""The most characters of a wrong id that an error repeats."""
 
 LIST_QUERY: dict[str, dict[str, Any]] = {
     "after": {"type": "string"},
@@ -197,7 +197,7 @@ def stored_chats(chats: StoredChats, bodies: Bodies) -> list[HTTPRouteHandler]:
 
 
 def _shown(chat: StoredChat) -> dict[str, Any]:
-    """Return a stored chat completion as a reply, whatever fields it had when it was stored."""
+    """Return a stored chat completion in the shape of a reply, whatever fields it had when it was stored."""
     fields: dict[str, Any] = dict(_FIELDS.decode(chat.reply))
     return fields | {"metadata": chat.metadata, "request_id": request_of(chat.id)}
 

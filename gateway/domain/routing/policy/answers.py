@@ -12,10 +12,10 @@ import msgspec
 
 MAX_SCHEMA_DEPTH = 16
 MAX_ANSWER_CHARS = 1 << 20
-"""A longer answer is not accepted."""
+"""The most characters of an answer that is checked; a longer answer is rejected."""
 
 MAX_COMPARISONS = 200_000
-"""Comparisons of one check; an answer that takes more is not accepted."""
+"""The most comparisons of one check; an answer that needs more is rejected."""
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -85,7 +85,7 @@ def _fault_of(word: str, value: object) -> str | None:
 
 
 def _below(schema: dict[str, Any]) -> list[tuple[str, object]]:
-    """Return the schemas directly within a schema, each with its path from there."""
+    """Return the direct subschemas of a schema, each with its path from there."""
     found: list[tuple[str, object]] = [(f".properties.{name}", each) for name, each in _dict(schema, "properties")]
     found += [(f".anyOf[{index}]", each) for index, each in enumerate(schema.get("anyOf", []))]
     if isinstance(schema.get("additionalProperties"), dict):
@@ -110,7 +110,7 @@ def matches_schema(text: str, schema: dict[str, Any]) -> bool:
 
 
 class _Check:
-    """One check, with the number of comparisons that it may still make."""
+    """One check of an answer, with the number of comparisons that are left."""
 
     def __init__(self) -> None:
         self._num_left = MAX_COMPARISONS

@@ -105,11 +105,11 @@ def _check_when(path: str, when: When) -> None:
 
 
 def unusable(path: str, target: str) -> InvalidRequest:
-    """Return the refusal of a policy one of whose targets its project may not use, or is a route itself."""
+    """Return the error for a policy with a target that its project may not use, or that is itself a route."""
     return refusal(path, f"the project has no model '{target}'; another route can be no target")
 
 
 def refusal(path: str, why: str) -> InvalidRequest:
-    """Return the refusal of a policy by the path of the node at fault."""
+    """Return the error that refuses a policy: `path` is that of the node at fault, `why` is the reason."""
     field = f"document.{path}" if path else "document"
     return InvalidRequest(f"Invalid value for '{field}': {why}.", param=field, code="invalid_value")

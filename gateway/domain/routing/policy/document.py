@@ -20,7 +20,7 @@ MAX_DOCUMENT_BYTES = 64 << 10
 MAX_TARGET_CHARS = 256
 
 ErrorKind = Literal["unavailable", "overloaded", "rate_limited", "timeout", "failed", "context_length"]
-"""The reason why a target did not answer, in a policy's words."""
+"""The kinds of errors after which a policy may try another target."""
 
 Outcome = ErrorKind | Literal["rejected"]
 """The reasons to try another target: a kind of error, or an answer that a cascade did not accept."""
@@ -102,14 +102,14 @@ class Shadow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Bounds of a number, both included."""
+    """Lower and upper bound of a number, both inclusive."""
 
     min: Annotated[int, Meta(ge=0)] | None = None
     max: Annotated[int, Meta(ge=0)] | None = None
 
 
 class Hours(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """A part of the day in UTC, over midnight where it ends before it begins."""
+    """A part of the day in UTC; it passes midnight where it ends before it begins."""
 
     from_: str
     """The first minute, as HH:MM."""
@@ -123,7 +123,7 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     metadata: dict[Label, Value | tuple[Value, ...]] = {}
     """The value, or the allowed values, of each of these keys of the request's `metadata`."""
     prompt_tokens: Size | None = None
-    """The estimated size of the prompt: a token per four bytes of its text."""
+    """Bounds on the estimated size of the prompt, at one token per four bytes of its text."""
     tools: bool | None = None
     """True for requests that bring tools, false for others."""
     tier: str | tuple[str, ...] | None = None
@@ -141,21 +141,21 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Conditional(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first branch whose condition holds."""
+    """The first branch whose condition holds, else the branch `otherwise`."""
 
     cases: Annotated[tuple[Case, ...], Meta(min_length=1)]
     otherwise: Node
-    """The branch for requests that no condition is about."""
+    """The branch for requests that meet no condition."""
 
 
 class Several(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Branches to choose from, by their price or by their speed."""
+    """The branches among which price or speed decides."""
 
     nodes: Annotated[tuple[Node, ...], Meta(min_length=1)]
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One node; exactly one of its fields is there."""
+    """One node of the tree; exactly one of its fields is set."""
 
     target: Annotated[str, Meta(min_length=1, max_length=MAX_TARGET_CHARS)] | None = None
     """A model string of a base model, an adapter, an alias or an experiment."""
@@ -247,7 +247,7 @@ def metadata_keys(document: Document) -> set[str]:
 
 
 def num_steps(node: Node) -> int:
-    """Return the most attempts that a plan for a node may have."""
+    """Return the largest number of attempts that a plan for a node can have."""
     below = [num_steps(each) for _, each in branches(node)]
     if node.fallback is not None:
         return sum(below) * node.fallback.rounds

@@ -8,7 +8,7 @@ import msgspec
 
 
 class TargetFacts(msgspec.Struct, frozen=True):
-    """One model string of a policy, as it is at this moment."""
+    """The present state of one model string that a policy names."""
 
     is_usable: bool = True
     """True where there is such a model, and the project may use it."""
@@ -19,20 +19,20 @@ class TargetFacts(msgspec.Struct, frozen=True):
     output_nanos: int = 0
     """The price of a million tokens of completions, in nanos of the currency."""
     first_token_ms: float | None = None
-    """The measured time to the first token; None where there is no recent measurement."""
+    """The measured time to the first token in milliseconds; None where there is no recent measurement."""
     late_ms: float | None = None
-    """The time in which 19 of 20 first tokens came; None where too few were measured."""
+    """The time in milliseconds within which 19 of 20 first tokens arrived; None with too few measurements."""
     token_ms: float | None = None
-    """The measured time of each further token."""
+    """The measured time per further token in milliseconds; None where there is no recent measurement."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about one request and its possible targets."""
 
     route_id: str
-    """The policy's id, under which draws are made."""
+    """The policy's id, which seeds random choices."""
     request_id: str
-    """The id of the request, which decides each draw that is not sticky."""
+    """The request's id, which seeds each random choice that is not sticky."""
     user: str | None = None
     """The end user that the request names."""
     key_id: str | None = None
@@ -42,9 +42,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     num_prompts: int = 1
     """The number of prompts."""
     prompt_tokens: int = 0
-    """The estimated size of the prompt."""
+    """The estimated number of tokens of the prompts."""
     max_tokens: int = 256
-    """The most tokens of each completion, or as many as are usual."""
+    """The bound on each completion's tokens; where the request has none, a usual number."""
     n: int = 1
     """The number of completions, of all prompts together. They are generated side by side."""
     tools: bool = False

@@ -27,15 +27,15 @@ class Step(msgspec.Struct, frozen=True):
     path: str
     """The path of the target's node in the document."""
     then: dict[Outcome, int] = {}
-    """For each outcome after which something else is tried, the number of the step that follows, always a later one."""
+    """The number of the step that follows, by the outcome of this one; always a later step."""
     first_token_ms: int | None = None
-    """The time that the attempt may take to its first token, where a step follows a timeout."""
+    """The milliseconds that the attempt may take to its first token, where another step follows a timeout."""
     accept: Accept | None = None
     """The check on the answer, where another step follows one that is rejected."""
     hedge_ms: float | None = None
-    """The time after which the target is tried on another replica as well, where no first token is there."""
+    """The milliseconds after which the target is tried on another replica as well if no first token has come."""
     wait_ms: int = 0
-    """The time to wait before the attempt, which begins a further round."""
+    """The milliseconds to wait before the attempt, which begins a further round."""
     copies: tuple[Copy, ...] = ()
     """The copies of the request that are made if this attempt answers."""
 

@@ -38,7 +38,7 @@ _Branch = tuple[str, Node]
 
 
 class _Around(msgspec.Struct, frozen=True):
-    """The part of a plan that the nodes around one node decide."""
+    """The settings and successors that a node's attempts inherit from the nodes around it."""
 
     then: dict[Outcome, _Attempt] = {}
     """The attempts that follow the node's last one, by its outcome."""
@@ -73,7 +73,7 @@ class _Walker:
         self._facts = facts
 
     def step(self, attempt: _Attempt, numbers: Mapping[int, int]) -> Step:
-        """Return the step of an attempt. numbers: the numbers of all attempts, by their identity."""
+        """Return the step of an attempt. numbers: the numbers of all attempts, by the attempt's `id()`."""
         around = attempt.around
         return Step(
             attempt.target,
@@ -190,7 +190,10 @@ class _Walker:
         return self.attempts(f"{path}.shadow.node", shadow.node, replace(around, copies=copies))
 
     def _wait_ms(self, path: str, round_: int) -> int:
-        """Return the wait before a further round: it doubles with each, and is shortened by up to a half by a draw."""
+        """Return the milliseconds to wait before a further round.
+
+        The wait doubles with each round, and is shortened by a random part of up to a half.
+        """
         draw = bucket(_seed(self._facts.route_id, f"{path}.rounds[{round_}]"), self._facts.request_id)
         longest_ms = FIRST_WAIT_MS << (round_ - 1)
         return longest_ms - longest_ms * draw // (2 * NUM_BUCKETS)
@@ -237,7 +240,7 @@ class _Walker:
         return chosen
 
     def _unit(self, sticky: str | None) -> str | None:
-        """Return the part of the request by which it keeps its branch, such as its user; None if there is none."""
+        """Return the part of the request that a sticky choice depends on, such as its user; None if there is none."""
         facts = self._facts
         if sticky is None:
             return None
@@ -262,7 +265,7 @@ class _Walker:
         return cost / max(1, facts.prompt_tokens + num_completion_tokens)
 
     def _time_ms(self, target: TargetFacts) -> float:
-        """Return the time of a whole reply, whose completions come side by side.
+        """Return the estimated milliseconds of a whole reply, whose completions are generated side by side.
 
         Return 0 for a target without measured times, so that it is tried and measured.
         """
@@ -303,5 +306,5 @@ def _shortest(bounds: Sequence[int | None]) -> int | None:
 
 
 def _seed(route_id: str, path: str) -> bytes:
-    """Return the key of the draws of one node: two nodes' draws of one unit tell nothing about each other."""
+    """Return the seed for the random choices of one node, so that choices at different nodes are independent."""
     return blake2b(f"{route_id}:{path}".encode(), digest_size=SEED_BYTES, person=b"lorikeet route").digest()

@@ -22,10 +22,10 @@ from gateway.openai.responses.wire import ReplyError, ResponseObject
 from gateway.support.quota import Quota
 
 POLL_S = 0.1
-"""The seconds between two looks at the log."""
+"""The seconds between two queries for progress."""
 
 ALIVE_S = 15.0
-"""The seconds of silence after which a comment shows that the stream lives."""
+"""The seconds of silence after which a comment is sent, so that the client sees the stream alive."""
 
 MAX_FOLLOWERS, MAX_FOLLOWERS_OF_ONE = 1024, 128
 """The most streams of logs in one gateway, for all projects and for each."""
@@ -33,18 +33,18 @@ MAX_FOLLOWERS, MAX_FOLLOWERS_OF_ONE = 1024, 128
 ALIVE = b": alive\n\n"
 
 Key = tuple[str, str]
-"""A project and the id of a response."""
+"""A response: the id of its project, and its own id."""
 
 Progress = tuple[Status, int]
-"""The status of a response, and how many events there are."""
+"""The status of a response, and the number of its events."""
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A part of the stream."""
+    """A part of the stream of a response's events."""
 
     encoded: bytes
     num_events: int = 0
-    """The number of events in the part, comments left aside."""
+    """The number of events in the part, without comments."""
 
 
 class Following:
@@ -104,7 +104,7 @@ class Followers:
         self._polling: asyncio.Task[None] | None = None
 
     async def follow(self, caller: Principal, response_id: str, number: int) -> AsyncGenerator[Shown]:
-        """Yield the events that follow the one of this number, -1 for all.
+        """Yield the events of a response whose numbers are above `number`; -1 for all events.
 
         Raises NotFound: when there is no such response any more.
         Raises InvalidRequest: when its events are not kept any more.

@@ -22,7 +22,7 @@ from gateway.pipeline.context import RequestContext
 from gateway.pipeline.pipeline import Pipeline
 
 NUM_FIRST_EVENTS = 2
-"""The events that a response has when it is queued: `created` and `queued`."""
+"""The number of events that a response has once it is queued: `created` and `queued`."""
 
 
 async def queued(

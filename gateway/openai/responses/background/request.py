@@ -17,13 +17,13 @@ _ITEMS = msgspec.json.Decoder(list[Item])
 
 
 class BackgroundRequest(msgspec.Struct, frozen=True):
-    """The stored parts of a request that are needed to run it as if its client had just sent it."""
+    """The parts of a request that are stored, to run it later as if its client had just sent it."""
 
     request_id: str
     body: bytes
     """The body of the request."""
     headers: list[tuple[bytes, bytes]]
-    """The headers that experiments read."""
+    """The names and values of the headers that experiments read."""
     referenced: bytes = b"[]"
     """The stored items that references in the input stand for, as a JSON list in their order."""
     traceparent: str = ""
@@ -35,7 +35,7 @@ class BackgroundRequest(msgspec.Struct, frozen=True):
         return _WIRE.decode(self.body)
 
     def items(self) -> list[Item]:
-        """Return the items that the request itself sent; none where a reference in the input stands for nothing."""
+        """Return the items that the request itself sent; none where a reference in the input has no stored item."""
         given = self.wire.input
         if isinstance(given, str):
             return own_items(given, {})
@@ -47,7 +47,7 @@ class BackgroundRequest(msgspec.Struct, frozen=True):
 
 
 def referenced_items(wire: CreateResponse, items: Sequence[Item]) -> bytes:
-    """Return the items that references in the input stand for, as they are kept of a request.
+    """Return the stored items that references in the input refer to, as a JSON list.
 
     items: all items that the request itself sent.
     """
@@ -58,5 +58,5 @@ def referenced_items(wire: CreateResponse, items: Sequence[Item]) -> bytes:
 
 
 def of_experiments(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a request that experiments read, which are stored with it."""
+    """Return the names and values of a request's headers that experiments read, which are stored with it."""
     return [(bytes(name), bytes(value)) for name, value in headers if name.startswith(_PREFIX)]

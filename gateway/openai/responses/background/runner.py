@@ -67,7 +67,7 @@ class BackgroundRunner:
         self._holding.start()
 
     def retire(self) -> None:
-        """Take no more responses: this gateway is about to stop."""
+        """Claim no more responses: this gateway is about to stop."""
         if self._stop_at_s is None:
             self._stop_at_s = time.monotonic() + self._drain_s
             self._claiming.cancel()
@@ -85,7 +85,7 @@ class BackgroundRunner:
         await stop_all(self._claiming, self._holding)
 
     def changed(self, change: Change | None) -> None:
-        """Look at once where something was queued, or is to be cancelled."""
+        """Look for work at once where a response was queued or is to be cancelled."""
         if change is None or change.table == TABLE:
             self._wake.set()
             if change is None or any(running.claim.turn.id == change.id for running in self._running.values()):
@@ -134,7 +134,7 @@ class BackgroundRunner:
         )
 
     async def _give_up(self, claim: Claim) -> None:
-        """End a response as failed that would fail the same way again, with the events that there are."""
+        """End a response as failed, with the events logged so far, since another run would fail in the same way."""
         response = msgspec.json.decode(claim.response, type=dict[str, Any])
         response |= {"status": "failed", "error": {"code": "server_error", "message": "The server had an error."}}
         with suppress(*FAILURES):  # it is taken again

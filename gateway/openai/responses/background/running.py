@@ -55,25 +55,28 @@ BILL_POLL_S = 0.1
 """Seconds for which a response that was cut short waits for the ledger's count of it, and between two looks."""
 
 MAX_ROWS = 8
-"""The most rows of the ledger, one for each model that a route tried, that a response may have."""
+"""The most rows of the ledger that a response may have: one for each model that a route tried."""
 
 AGAIN_S = 2.0
 AWAY_S = 60.0
 """The seconds for which a run waits for a database that does not answer."""
 
 FindPrincipal = Callable[[str, str], Awaitable[Principal]]
-"""Returns the principal of a key by the key's id. Raises GatewayError: when it may not be used any more."""
+"""A function that returns the principal of a key by the key's id.
+
+Raises GatewayError: when it may not be used any more.
+"""
 
 
 class RunTools(msgspec.Struct, frozen=True):
-    """The services that runs work with, the same for all of a gateway."""
+    """The services that runs use, the same for all runs of a gateway."""
 
     pipeline: Pipeline
     background: BackgroundResponses
     earlier: Earlier
     principal_of: FindPrincipal
     begin_trace: BeginTrace = passed_on
-    """Goes on with the trace of the request that queued a response."""
+    """The function that continues the trace of the request that queued a response."""
 
 
 class Lost(Exception):
@@ -81,7 +84,7 @@ class Lost(Exception):
 
 
 EXPECTED: tuple[type[Exception], ...] = (Lost, *FAILURES)
-"""Errors of a run that are no fault of the server: the database is away, or the response is another's."""
+"""Errors of a run that are no fault of the server: the database is away, or another gateway has the response."""
 
 
 class Running:
@@ -110,19 +113,19 @@ class Running:
         self._traced = UNTRACED
 
     def cancel(self) -> None:
-        """End the response as cancelled: nothing more is asked of the model."""
+        """End the response as cancelled: the model generates no more."""
         self._is_cancelled = True
         if self._speaking is not None:
             self._speaking.cancel()
 
     def lose(self) -> None:
-        """Stop: the response is not this gateway's any more."""
+        """Stop the run without an end, since another gateway has the response."""
         self._is_lost = True
         if self._speaking is not None:
             self._speaking.cancel()
 
     async def run(self) -> str:
-        """Run the response, with spans where its request is traced, and return what came of it."""
+        """Run the response, with spans where its request is traced, and return its outcome."""
         self._traced = self._tools.begin_trace(self._request.traceparent, "internal")
         outcome = "left"
         try:
@@ -178,7 +181,7 @@ class Running:
             self._speaking.cancel()
 
     async def _failed(self, error: GatewayError) -> str:
-        """End a response that an error has ended, or have it tried again where nothing was said yet."""
+        """End a response after an error, or leave it for another try if it has no output yet. Return the outcome."""
         is_early = isinstance(error, Overloaded | ShuttingDown | LimitReached) and not isinstance(error, QuotaExceeded)
         if is_early and not self._has_spoken and self.claim.age_s < MAX_WAIT_S:
             again_s = max(AGAIN_S, error.retry_after_s or 0.0)
@@ -195,7 +198,7 @@ class Running:
         return self._events.response.status
 
     async def _bill(self) -> None:
-        """Wait a moment for the ledger's count of the response, and have the response show it."""
+        """Wait briefly for the ledger's count of the response's tokens, and make the response show it."""
         if not self._billed_as:
             return
         turn, ids = self.claim.turn, [row_id(self._billed_as, index) for index in range(MAX_ROWS)]
@@ -216,7 +219,7 @@ class Running:
         return self._events.each([])[self._num_logged :]
 
     async def _speak(self) -> None:
-        """Ask the model, and log what it says until the response has ended.
+        """Run the model, and log its output as events until the response has ended.
 
         Raises as `Pipeline.complete`.
         """
@@ -279,7 +282,7 @@ class Running:
         )
 
     async def _durably(self, write: Coroutine[None, None, None]) -> None:
-        """Finish a write, even if the run is cancelled meanwhile."""
+        """Complete a write, even if the run is cancelled meanwhile."""
         self._writing = asyncio.create_task(write)
         await asyncio.shield(self._writing)
 
@@ -324,13 +327,13 @@ class Running:
         return stored_form(self._wire, items, response) if items else None
 
     def _taken(self) -> tuple[list[bytes], bytes]:
-        """Take the events that are not logged, and the tokens by now."""
+        """Take the events that are not logged yet, with the token counts up to now in MessagePack."""
         new, self._new = self._new, []
         counts = msgspec.structs.replace(self._events.counts, request_id=self._billed_as)
         return new, msgspec.msgpack.encode(counts)
 
     async def _written(self, write: Callable[[], Awaitable[bool]]) -> None:
-        """Have a write done once the database answers.
+        """Execute a write, again and again until the database answers.
 
         Raises Lost: when the response is not this gateway's any more.
         """
@@ -347,7 +350,7 @@ class Running:
         raise Lost
 
     async def _logged_before(self) -> tuple[list[bytes], Counts]:
-        """Return the events that the response has had so far, where another gateway ran it, and the tokens by then."""
+        """Return the events that another gateway's run of the response logged, and the token counts up to them."""
         turn, logged, counts = self.claim.turn, list[bytes](), b""
         while len(logged) < self._num_logged:
             segments = await self._tools.background.events(turn.project_id, turn.id, len(logged))
