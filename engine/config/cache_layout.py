@@ -107,7 +107,7 @@ def layout_of(windows: Mapping[int, int | None], max_length: int) -> CacheLayout
 
 
 def _cost(numbers: list[int], depth: int) -> float:
-    """Return what blocks of `depth` layers cost, as a part of the cache's room: unused layers, and the tables.
+    """Return the waste of blocks of `depth` layers as a share of the cache's room: unused layers, and the tables.
 
     numbers: the number of layers of each window.
     """

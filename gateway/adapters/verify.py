@@ -101,7 +101,7 @@ _MISSING = "the store does not hold it"
 
 
 def _check(store: AdapterStore, digest: str) -> str | None:
-    """Return what is wrong with the content of a digest; None if nothing is."""
+    """Return the fault of the stored content of a digest; None if the content is whole."""
     try:
         store.verify(digest)
     except AdapterMissing:

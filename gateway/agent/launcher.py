@@ -166,7 +166,7 @@ class Launcher(Protocol):
         """Call this function for each engine that ends from now on, of those that `start` or `running` returned."""
 
     def release(self, replica_ids: set[str], held_s: float = math.inf) -> None:
-        """Free what is reserved for the engines of all other replicas, unless one of them lives.
+        """Free the resources that are reserved for the engines of all other replicas, unless one of them lives.
 
         held_s: seconds for which the caller still has the host.
         """

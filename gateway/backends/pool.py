@@ -160,7 +160,7 @@ class PoolRevision:
         return self._replicas.get(replica_id)
 
     def refresh(self, replica: Replica) -> None:
-        """Update what the balancer knows of a replica that has changed."""
+        """Update the balancer's state of a replica that has changed."""
         if self._replicas.get(replica.id) is replica:
             now_s = time.monotonic()
             self._balancer.update(_picture(replica, now_s), now_s)

@@ -29,7 +29,7 @@ class LineRunner(Protocol):
     ) -> LineReply:
         """Answer one line as if its body had come over HTTP.
 
-        Where the call is cancelled, the line is aborted and nobody is billed for it.
+        If the call is cancelled, the line is aborted and nobody is billed for it.
 
         Raises GatewayError: when the line is refused or fails.
         """

@@ -20,7 +20,7 @@ class UseCounter:
         self._ended: list[Used] = []
 
     def ended(self, stream: EngineStream, usage: Usage) -> None:
-        """Count what an ended request used beyond the amounts that were taken before.
+        """Count the tokens of an ended request beyond those that were counted before.
 
         usage: the engine's own count, or the one that this gateway saw.
         """

@@ -87,7 +87,7 @@ class Policy(Protocol):
     """The policy by which one gateway chooses a replica for each request."""
 
     def update(self, picture: Picture, now_s: float) -> None:
-        """Update what the gateway knows of a replica, by its heartbeat."""
+        """Update the gateway's state of a replica by the replica's heartbeat."""
 
     def pick(self, asked: Asked) -> str:
         """Return the id of the replica that a request goes to."""

@@ -119,7 +119,7 @@ _GET_OF_REQUEST = """
 
 
 async def response_of_request(conn: Connection, project_id: str, response_id: str) -> WholeRow | None:
-    """Return the whole stored response of a request. response_id: its id, or the beginning of it."""
+    """Return the whole stored response of a request. response_id: the response's id, or its beginning."""
     row = await conn.fetchrow(_GET_OF_REQUEST, project_id, response_id)
     return WholeRow(**row) if row else None
 

@@ -241,5 +241,5 @@ _OF_PROJECTS = """
 
 
 async def actors_of_projects(conn: Connection, projects: Sequence[str], actor_ids: Sequence[str]) -> frozenset[str]:
-    """Return those of the given actors that are members or keys of these projects."""
+    """Return the given actors that are members or keys of these projects."""
     return frozenset(row["id"] for row in await conn.fetch(_OF_PROJECTS, projects, actor_ids))

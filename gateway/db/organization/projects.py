@@ -269,7 +269,7 @@ _PURGED = "UPDATE projects SET purged_at = now() WHERE id = $1"
 
 
 async def purge_project(conn: Connection, project_id: str) -> None:
-    """Delete what an archived project held, in the caller's transaction.
+    """Delete the rows that belong to an archived project, in the caller's transaction.
 
     Kept are the project's row, the ledger, the audit log, and of keys and adapters what the ledger refers to: their
     ids, the adapters' names, versions and digests. The content of requests and replies is not shown from then on. The

@@ -243,8 +243,8 @@ class Host(msgspec.Struct, frozen=True):
     def is_left_by(self, address: str, needs: Needs) -> bool:
         """Tell whether a replica that listens at an address must leave the host because of labels or a drain.
 
-        Where the address is none of the known nodes of a cluster, only the host's own labels and drain count: the node
-        may come back.
+        If the address is none of the known nodes of a cluster, only the host's own labels and drain count: the node may
+        come back.
         """
         where = host_of_tcp(address)
         node = next((each for each in self.nodes if each.address == where), None)

@@ -15,7 +15,8 @@ def check_model_source(source: str) -> None:
     """Check the form of a text that names a base model.
 
     A path must be absolute, since the agents of several hosts read it, each from a folder of its own.
-    Raises ValueError: with the reason in words, for a text that names no model.
+
+    Raises ValueError: when a text names no model; the message is the reason.
     """
     if len(source) > MAX_SOURCE_CHARS:
         raise ValueError(f"it has more than {MAX_SOURCE_CHARS} characters")

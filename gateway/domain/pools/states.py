@@ -34,7 +34,8 @@ def check_pool_name(name: str) -> None:
     """Check that a text may be the name of a pool.
 
     Names stand before `:` and `@` in model strings, and in paths of the admin API.
-    Raises ValueError: with the reason in words, for any other text.
+
+    Raises ValueError: when no pool may have the name; the message is the reason.
     """
     if ":" in name or "@" in name:
         raise ValueError("The name of a pool holds no ':' and no '@'.")

@@ -116,6 +116,6 @@ _DROP_WITHDRAWN = """
 
 
 async def drop_withdrawn(conn: Connection, feedback_ids: Collection[str]) -> None:
-    """Delete those of the given feedbacks that were withdrawn and are in no sums."""
+    """Delete the given feedbacks that were withdrawn and are in no sums; keep the others."""
     if feedback_ids:
         await conn.execute(_DROP_WITHDRAWN, list(feedback_ids))

@@ -95,7 +95,7 @@ _REQUESTS = "SELECT request_id FROM experiment_requests WHERE project_id = $1 AN
 
 
 async def known_requests(conn: Connection, project_id: str, request_ids: Collection[str]) -> set[str]:
-    """Return those of the given ids that are of requests in a project's experiments."""
+    """Return the given ids that are ids of requests in a project's experiments."""
     return {row["request_id"] for row in await conn.fetch(_REQUESTS, project_id, list(request_ids))}
 
 
