@@ -29,11 +29,14 @@ from gateway.pipeline.run import Prepared, ReplyDetails, Run
 from gateway.routing.route import Route
 
 Refused = Callable[[RequestContext, Exposure, str, GatewayError], None]
-"""Notes that a request of an experiment was refused, with its service tier and the error."""
+"""A function that records that a request of an experiment was refused, with its service tier and the error."""
 
 
 FindRates = Callable[[str, str, str, str, int], Rates | None]
-"""Returns the rates of an organization's project for a model in a service tier at an instant in Unix nanoseconds."""
+"""A function that returns the rates of a model for a project.
+
+It takes the ids of organization and project, the model, the service tier, and an instant in Unix nanoseconds.
+"""
 
 
 class Admitting:
@@ -62,7 +65,7 @@ class Admitting:
         *,
         instant_ns: int | None = None,
     ) -> Run:
-        """Return the run of a request's prompts; completions may have to be shorter than asked for.
+        """Return the run of a request's prompts, whose completions may be bounded lower than asked for.
 
         instant_ns: the time of the request, where it was admitted before elsewhere; None: now.
 

@@ -13,7 +13,10 @@ from gateway.limits.rules import Sizes
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, TextRequest
 
 MAX_LOGPROB_VALUES = 1 << 22
-"""The most log-probabilities of one HTTP request, alternatives included: hundreds of megabytes of JSON."""
+"""The most log-probabilities of one HTTP request, alternatives included.
+
+More would be hundreds of megabytes of JSON.
+"""
 
 
 def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
@@ -78,7 +81,10 @@ def too_long(
     *,
     is_at_least: bool = False,
 ) -> InvalidRequest:
-    """Return the refusal of a prompt of num_tokens tokens; at least that many if the prompt was not read."""
+    """Return the error for a prompt of num_tokens tokens.
+
+    is_at_least: True: the prompt has at least num_tokens tokens, since it was not read to its end.
+    """
     count = f"at least {num_tokens}" if is_at_least else str(num_tokens)
     where = f"'{prompt_field}'" if prompt_field.endswith("]") else f"the {prompt_field}"
     more = f" and asks for {asked} more in the completion" if asked else ""
@@ -161,7 +167,7 @@ def check_logprobs(num_values: int, field: str) -> None:
 
 
 def check_numbers(asked: Sequence[EmbeddingRequest], size: int, bounds: EmbeddingBounds) -> None:
-    """Check how many numbers the embeddings of one request come to; `size` is that of the model's embeddings.
+    """Check the total of numbers in the embeddings of one request. size: the size of the model's embeddings.
 
     Raises InvalidRequest: when there are more than the bound.
     """
@@ -176,7 +182,7 @@ def check_numbers(asked: Sequence[EmbeddingRequest], size: int, bounds: Embeddin
 
 
 def check_total(num_tokens: int, bounds: EmbeddingBounds, field: str) -> None:
-    """Check how many tokens the texts of one request have, so far or in all.
+    """Check the total of tokens in the texts of one request, so far or in all.
 
     Raises InvalidRequest: when there are more than the bound.
     """

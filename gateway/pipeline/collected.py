@@ -20,7 +20,7 @@ class Answer(msgspec.Struct):
     token_ids: list[int] = []
     """The choice's token ids, where they were asked for."""
     steps: list[tuple[int, int]] = []
-    """The characters of the text and the tokens that there were after each piece, of a model that thinks."""
+    """The lengths of the text in characters and in tokens after each piece, for a model that thinks."""
     stop_string: str = ""
     """The stop string that ended the choice; "" where none did, or where that is not known."""
 
@@ -35,10 +35,10 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 class Collector:
-    """Puts the items of one prompt together."""
+    """The collector of one prompt's items, which puts choices together."""
 
     def __init__(self, num_choices: int, *, counts_steps: bool = False) -> None:
-        """Begin to collect. counts_steps: answers have their steps."""
+        """Initialize without items. counts_steps: True: answers have their `steps`."""
         self._answers = [Answer() for _ in range(num_choices)]
         self._texts: list[list[str]] = [[] for _ in range(num_choices)]
         self._lengths = [0] * num_choices
@@ -46,7 +46,7 @@ class Collector:
         self._counts_steps = counts_steps
 
     def add(self, item: Item) -> Collected | None:
-        """Take one item; return the whole with the last one."""
+        """Add one item. Return the collected choices after the last item, else None."""
         if isinstance(item, Usage):
             for answer, texts in zip(self._answers, self._texts, strict=True):
                 answer.text = "".join(texts)

@@ -42,33 +42,32 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     """The operation, as the ledger and the request log name it."""
     account: str | None = None
-    """The account by which engines and tokenizing are fair to the request; None: the account of the caller's project.
-    """
+    """The account under which engines and tokenizing share their time fairly; None: that of the caller's project."""
     stream: bool = False
     """True where the caller reads the reply as it is generated."""
     deadline: float | None = None
-    """The event loop's time, in seconds, after which nothing of the request goes on."""
+    """The event loop's time, in seconds, at which all work for the request ends; None: there is no deadline."""
     gone: Callable[[], bool] = _never
-    """Tells that nobody waits for the reply any more."""
+    """The function that tells whether nobody waits for the reply any more."""
     trace: Traced = UNTRACED
     """The trace that the request belongs to."""
     logged_messages: Iterable[LoggedMessage] | None = None
     """The request's messages for the request log, read once and only if the project logs content. None: its prompts."""
     unit: Callable[[str], str | None] = _no_unit
-    """Gives the unit that the request names in a source (`definition.UnitSource.source`), for an experiment."""
+    """The function that returns the unit that the request names in a source (`definition.UnitSource.source`)."""
     forced_arm: str | None = None
-    """The arm of an experiment that the caller asks for by name. It is not analysed."""
+    """The name of the arm of an experiment that the caller asks for. The request is not analysed then."""
     is_off: bool = False
     """True where the caller asks for no part in an experiment."""
     exposed: Callable[[Exposure], None] = _ignore_exposure
-    """Called with the arm of an experiment that the request gets, before anything can refuse the request."""
+    """The function that is called with the request's arm of an experiment, before anything can refuse the request."""
 
     batch: BatchLine | None = None
-    """The line of a batch that the request is; None for a request of its own."""
+    """The batch line that the request answers; None for a request of its own."""
 
     @property
     def fair_account(self) -> str:
-        """Return the account by which engines and tokenizing are fair to the request."""
+        """The account under which engines and tokenizing share their time fairly."""
         return self.account or self.principal.project_id
 
     def check(self) -> None:

@@ -74,7 +74,10 @@ def treated_prompt(prompt: Prompt, treatment: Treatment) -> Prompt:
 
 
 def _with_prompt(prompt: Prompt, system_prompt: str, *, replaces: bool) -> Prompt:
-    """Return a conversation that begins with a system prompt; the same one if it has a system prompt that stays."""
+    """Return a conversation with a system prompt at its beginning.
+
+    replaces: True: an existing system prompt is replaced; False: the conversation stays as it is if it has one.
+    """
     if not isinstance(prompt, Conversation):
         return prompt
     others = [message for message in prompt.messages if message["role"] != "system"]

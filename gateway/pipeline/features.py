@@ -27,7 +27,7 @@ def check_features(request: TextRequest, features: frozenset[Feature]) -> None:
 
 
 def _asked(request: TextRequest) -> Iterator[tuple[Feature, str]]:
-    """Yield the features that a request asks for beyond those of every backend, each with the field that asks."""
+    """Yield the features that a request needs beyond those of every backend, each with the field that needs it."""
     sampling, names = request.sampling, request.names
     if isinstance(request.prompt, list):
         yield "token_ids", names.prompt

@@ -29,18 +29,18 @@ OPERATIONS = {
     "/v1/embeddings": names.EMBEDDINGS,
     "/v1/rerank": names.RERANK,
 }
-"""The task that a request asks of a model, by endpoint; all other endpoints ask for a chat."""
+"""The kind of task that a span names, by endpoint; all endpoints that are not listed are chats."""
 
 _WITHOUT_TEXT = (names.EMBEDDINGS, names.RERANK)
 
 CANCELLED = "cancelled"
-"""The type of error of a request whose client has left."""
+"""The error type that a span has for a request whose client left."""
 
 _MS = 1_000_000
 
 
 class ModelCall:
-    """The span of a call, from the moment that its target is known to its answer, its error or its end."""
+    """The span of a model call, from the choice of its target to its answer, error or end."""
 
     def __init__(self, trace: Trace, span: Span, context: RequestContext, model: str) -> None:
         self._trace = trace
@@ -67,7 +67,7 @@ class ModelCall:
     def prepared(
         self, route: Route, pool: PoolRevision, requests: Sequence[GenerateRequest], context: RequestContext
     ) -> None:
-        """Note the model, the pool and the parameters of the request on the span, once they are known."""
+        """Record the model, the pool and the parameters of the request on the span, once they are known."""
         self._num_prompts, self._driver, self._pool = len(requests), pool.driver, pool.name
         adapter, attributes = route.adapter, self._span.attributes
         attributes[names.PROVIDER] = pool.driver
@@ -124,7 +124,7 @@ class ModelCall:
         return embedding, usage
 
     def note(self, error: GatewayError) -> None:
-        """Note the error for which the call has no answer."""
+        """Record the error with which the call fails."""
         self._error = _type_of(error)
 
     def ending(self, close: Callable[[], None]) -> Callable[[], None]:
@@ -177,7 +177,7 @@ class ModelCall:
     def _answered(
         self, request: GenerateRequest, usage: Usage, span: Span | None, first_ns: int | None, reasons: list[str]
     ) -> None:
-        """Note a prompt's answer; the call ends with the last prompt's."""
+        """Record the answer to one prompt; the call ends with the last prompt's answer."""
         self._usages[request.request_id] = usage
         self._reasons += reasons
         if span is not None:
@@ -199,7 +199,7 @@ class ModelCall:
 
 
 def _as_the_engine_says(span: Span, usage: Usage) -> int:
-    """Give a span the times of its engine, by the clock of the engine's machine; return its end."""
+    """Set a span's times by the clock of the engine's machine. Return its end in Unix nanoseconds."""
     prefill_ns = usage.arrived_unix_ns + int(usage.queue_ms * _MS)
     token_ns = prefill_ns + int(usage.prefill_ms * _MS)
     span.start_ns = usage.arrived_unix_ns
@@ -236,7 +236,7 @@ def _add_sampling(attributes: Attributes, sampling: SamplingParams, num_choices:
 
 
 def _type_of(error: Exception) -> str:
-    """Return the type of an error as spans have it: the code that a client would get, where there is one."""
+    """Return the error type for a span: the code that a client would get, where there is one."""
     if isinstance(error, Unanswered):
         error = error.error
     return error.code or error.type if isinstance(error, GatewayError) else type(error).__name__

@@ -44,12 +44,14 @@ from gateway.routing.route import Route
 from gateway.text.options import PLAIN
 
 FindKeyUse = Callable[[str, PoolRevision], Awaitable[KeyUse]]
-"""Tells which key a project's requests, by its id, are sent to a pool with. Raises GatewayError: when that cannot be
-found out."""
+"""A function that returns whose key a project's requests to a pool are sent with, from the project's id and the pool.
+
+Raises GatewayError: when that cannot be found out.
+"""
 
 
 class Pipeline:
-    """Takes requests of principals to pools. One per gateway process."""
+    """The pipeline from requests of principals to the replicas of pools. A gateway process has one."""
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class Pipeline:
         found: Route | RunningExperiment,
         trial: Trial = ALONE,
     ) -> Run:
-        """Admit completions at one target."""
+        """Admit completions at one target. trial: the place of the target among those that are tried."""
         is_followed = trial.is_followed
         exposure = self._placing.exposure(context, found)
         expose = partial(self._placing.expose, context, exposure)
@@ -158,7 +160,7 @@ class Pipeline:
         return run
 
     def _copy(self, context: RequestContext, asked: Sequence[TextRequest], run: Run, placed: PlacedShadow) -> None:
-        """Have a copy of a request run once its reply is over."""
+        """Start a copy of a request on a shadow target once the reply to the request is over."""
         payer = placed.payer or context.principal
         shadow = Shadow(
             context, asked, run.num_prompt_tokens, placed.route, payer, placed.ended, placed.exposure, placed.suffix
@@ -304,7 +306,7 @@ def _trace_run(call: ModelCall, run: Run, context: RequestContext, route: Route,
 
 
 def _numbered(prepared: Prepared, attempt: int) -> Prepared:
-    """Return the prompt with the number of its first attempt."""
+    """Return the prompt with the number of its first attempt set."""
     request = msgspec.structs.replace(prepared.generation.request, attempt=attempt)
     return msgspec.structs.replace(prepared, generation=msgspec.structs.replace(prepared.generation, request=request))
 
@@ -317,6 +319,6 @@ def _with_logprobs(request: TextRequest) -> TextRequest:
 
 
 def _unseen(request: TextRequest) -> TextRequest:
-    """Return the request for a copy: without the fields that only change what the client sees."""
+    """Return the request for a copy, without the fields that change only the form of the reply."""
     sampling = msgspec.structs.replace(request.sampling, num_logprobs=None, num_prompt_logprobs=None)
     return msgspec.structs.replace(request, sampling=sampling, style=PLAIN, service_tier=SHADOW_TIER)

@@ -35,9 +35,9 @@ class PlacedShadow(msgspec.Struct, frozen=True):
     """The target of a request's copy."""
 
     route: Route | None
-    """None where the target is gone."""
+    """The route of the copy; None where its target does not exist any more."""
     ended: Callable[[Outcome], None]
-    """Called with the outcome of the copy."""
+    """The function that is called with the outcome of the copy."""
     exposure: Exposure | None = None
     """The shadow arm of an experiment that asks for the copy."""
     payer: Principal | None = None
@@ -47,7 +47,7 @@ class PlacedShadow(msgspec.Struct, frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """The target of all prompts of one request, whatever changes meanwhile."""
+    """The model, pool and arm for all prompts of one request, fixed when the request is placed."""
 
     route: Route
     pool: PoolRevision
@@ -98,13 +98,13 @@ class Placing:
         return found.expose(context.unit, forced_arm=context.forced_arm, is_off=context.is_off)
 
     def expose(self, context: RequestContext, exposure: Exposure | None) -> None:
-        """Note the arm that a request got, and have its reply name it."""
+        """Record the arm that a request got, and make its reply name the arm."""
         if exposure is not None:
             context.exposed(exposure)
             self._notes.exposed(exposure)
 
     def placed(self, context: RequestContext, found: Route | RunningExperiment, exposure: Exposure | None) -> Placed:
-        """Return where all prompts of a request go: in an experiment, to the arm of its exposure and no other.
+        """Return the placement of all prompts of a request: in an experiment, that of its exposure's arm.
 
         Raises ModelNotFound: when the model or the pool is gone.
         """
@@ -120,7 +120,7 @@ class Placing:
     def refused(
         self, context: RequestContext, exposure: Exposure | None, service_tier: str, error: GatewayError
     ) -> None:
-        """Note that a request of an experiment was refused, for whatever reason: arms may differ in that."""
+        """Record that a request of an experiment was refused, for whatever reason, since arms may differ in that."""
         if exposure is not None:
             origin = Origin(
                 context.principal.api_key_id, context.endpoint, context.stream, service_tier, self._journal_id
@@ -128,7 +128,7 @@ class Placing:
             self._notes.refused(exposure, context.principal.project_id, context.request_id, error, origin)
 
     def pool(self, route: Route, model: str) -> PoolRevision:
-        """Return the pool of a route. model: the string that it was asked for by.
+        """Return the pool of a route. model: the model string by which the request named the route.
 
         Raises ModelNotFound: when the pool was removed just now.
         """
@@ -138,7 +138,7 @@ class Placing:
         return pool.serving
 
     def has_spare_room(self, route: Route, share: float) -> bool:
-        """Tell whether less than a share of a route's pool is taken; a pool that is gone refuses by itself."""
+        """Tell whether less than a share of the places of a route's pool is taken; True for a pool that is gone."""
         pool = self._pools.get(route.base)
         return pool is None or pool.serving.has_spare_room(share)
 
@@ -169,6 +169,6 @@ class Placing:
         return model
 
     def _only_model(self, principal: Principal) -> str | None:
-        """Return the base model, where the caller may use but one: requests that need not name a model go without."""
+        """Return the only base model that the caller may use, for requests without a model; None if several are."""
         visible = self._resolver.bases.visible(principal.project_id, principal.organization_id)
         return next(iter(visible)) if len(visible) == 1 else None

@@ -36,11 +36,11 @@ from gateway.routing.route import Route
 from gateway.text.tools.grammar import call_grammar
 
 TIER_WEIGHTS = {"flex": 0.5, "default": 1.0, "priority": 2.0, SHADOW_TIER: 0.1}
-"""The share of service of a request's tenant, relative to others, while the engine is saturated."""
+"""The weights by which a saturated engine divides its time among tenants, by the service tier of their requests."""
 
 
 def _terms(context: RequestContext) -> BatchTerms | None:
-    """Return the terms that put a line of a batch into the batch band; None for a request of its own."""
+    """Return the terms under which an engine schedules a batch line; None for a request of its own."""
     return None if context.batch is None else BatchTerms(context.batch.slack_s)
 
 

@@ -18,7 +18,7 @@ Prompt = Conversation | str | list[int]
 
 
 class FieldNames(msgspec.Struct, frozen=True):
-    """The client's names of the fields that only the pipeline can find wrong."""
+    """The names that the client's API has for fields in which only the pipeline can find a fault."""
 
     prompt: str
     index: int | None = None
@@ -32,12 +32,12 @@ class FieldNames(msgspec.Struct, frozen=True):
 
     @property
     def this_prompt(self) -> str:
-        """The name of the place of the prompt, such as `input[1]`."""
+        """The path of the prompt in the request's body, such as `input[1]`."""
         return self.prompt if self.index is None else f"{self.prompt}[{self.index}]"
 
 
 class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Completions of one prompt."""
+    """A request for completions of one prompt."""
 
     prompt: Prompt
     names: FieldNames
@@ -46,8 +46,11 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     given: frozenset[str] = frozenset()
     """The fields of `sampling` that the client gave a value; an adapter may have its own values for the others."""
     max_tokens: int | None = None
-    """The most tokens to generate. None: as many as usual_max_tokens, or as the gateway's default, where there is room.
-    0: nothing is generated, the prompt alone is looked at."""
+    """The most tokens to generate.
+
+    None: as many as usual_max_tokens, or as the gateway's default, where there is room. 0: nothing is generated; only
+    the prompt is processed.
+    """
     clips_max_tokens: bool = False
     """True if a max_tokens larger than the room that is left becomes that room, instead of being refused."""
     usual_max_tokens: int | None = None
@@ -56,17 +59,17 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     """Strings that end the text."""
     style: TextStyle = PLAIN
-    """The form in which the text is shown."""
+    """The rules by which the tokens of the completion become text."""
     prediction: str = ""
     """The completion that the client expects; "" is none."""
     add_special_tokens: bool = True
     """True if a prompt of text gets the tokenizer's special tokens around it."""
     max_prompt_tokens: int | None = None
-    """The number of the prompt's last tokens that count; None: all."""
+    """The number of tokens to which a longer prompt is cut, at its beginning; None: it is not cut."""
     keeps_first: bool = False
-    """True: max_prompt_tokens keeps the prompt's first tokens instead of its last ones."""
+    """True: max_prompt_tokens cuts the prompt at its end instead."""
     service_tier: str = "default"
-    """The tier that the request is priced as and weighted by."""
+    """The service tier, which decides the price and the weight of the request."""
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +86,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the model's own prompt that goes before a text; None: the prompt for input_type, or the model's
     default."""
     input_type: Literal["query", "document"] | None = None
-    """The part of the text in a search; None: neither."""
+    """The role of the text in a search; None: none."""
     dimensions: int | None = None
     """The number of values of the embedding that the client wants; None: all."""
     add_special_tokens: bool = True
@@ -101,11 +104,11 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     query: str
     document: str
     names: FieldNames
-    """The prompt's name is that of the query."""
+    """The names of the request's fields; the prompt's is that of the query."""
     max_document_tokens: int | None = None
-    """The number of the document's first tokens that count; None: as many as the model's context has room for."""
+    """The number of tokens to which a longer document is cut; None: as many as the model's context has room for."""
     instruction: str | None = None
-    """The meaning of relevance, in words, for models that take an instruction; None: as the model's makers have it."""
+    """The definition of relevance in words, for models that take an instruction; None: the model's own."""
     service_tier: str = "default"
 
     @property

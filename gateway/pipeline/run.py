@@ -44,19 +44,19 @@ from gateway.text.thinking import ENDS_OPEN_TOKENS, begins_thinking
 log = structlog.get_logger(__name__)
 
 MAX_FINGERPRINTS = 1024
-"""The most fingerprints that are remembered: one for each adapter in use."""
+"""The most fingerprints that are cached: one for each adapter in use."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A prompt that has passed all checks: only its tenant's limits and the backend can refuse it now."""
+    """A prompt that has passed all checks, except its tenant's limits and those of the backend."""
 
     generation: Generation
     tag: MeterTag
     """The tag of the prompt's usage, which travels with the request once it is admitted."""
     grammar_field: str | None = None
-    """The client's name of the grammar, which only the engine understands."""
+    """The client's name of the grammar's field, for an error of the engine, which alone understands grammars."""
     prompt_field: str | None = None
-    """The client's name of the prompt, of which a server of another maker alone knows the length."""
+    """The client's name of the prompt's field, for a server of another maker that alone knows the prompt's length."""
 
     @property
     def max_tokens(self) -> int:
@@ -65,7 +65,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class ReplyDetails(msgspec.Struct, frozen=True):
-    """The facts that a reply may tell of its source and its price."""
+    """The facts about a reply's source and price that its headers may show."""
 
     pool: str
     """The name of the pool that answers."""
@@ -170,7 +170,7 @@ class Run:
 
     @property
     def has_begun_to_think(self) -> bool:
-        """Tell whether the chat template has written the beginning of the model's thinking into the first prompt."""
+        """True where the chat template has written the beginning of the model's thinking into the first prompt."""
         last = self.prompts[0][-ENDS_OPEN_TOKENS:]
         return bool(last) and begins_thinking(b"".join(map(self.token_bytes, last)))
 
@@ -198,8 +198,8 @@ class Run:
     ) -> None:
         """Run the first prompt up to its first item, which is read with the others later.
 
-        Until then another run may take this one's place, after errors that `is_followed` is true of.
-        give_up: called before a prompt is aborted that has no item after `bound_s`.
+        Until then another run may take this one's place, after errors that `is_followed` is true of. give_up: called
+        before a prompt is aborted that has no item after `bound_s`.
 
         Raises as `items`.
         Raises TooSlow: when the first item is not there after `bound_s`.
@@ -234,7 +234,7 @@ class Run:
         return answer
 
     def serve_whole(self) -> None:
-        """Have the answer read that `begin_whole` returned."""
+        """Make `items` yield the answer that `begin_whole` collected."""
         self._begun, self._whole = replayed(self._whole), []
 
     def before_end(self, take: Callable[[Collected], Awaitable[None]]) -> None:
@@ -295,7 +295,7 @@ class Run:
         return source if self._goes_on(is_followed) else self._held(prepared, source, is_followed)
 
     def _goes_on(self, is_followed: Callable[[GatewayError], bool]) -> bool:
-        """Tell whether a prompt is sent at once, rather than wait for a first replica.
+        """Tell whether a prompt is sent at once, rather than held for the pool's first replica.
 
         It is sent where a replica is there, or another target can answer meanwhile.
         """
@@ -341,7 +341,7 @@ class Run:
             raise self._for_caller(error, prepared) from None
 
     def _watch(self, index: int) -> Callable[[Item], Collected | None]:
-        """Return a function that logs each item.
+        """Return a function that logs each item, and collects the items for `before_end`.
 
         If `before_end` waits for the whole, it returns the whole with the last item.
         """
@@ -406,7 +406,7 @@ class Run:
             _log_pieces(self._transcript, item, index * self._prepared[index].generation.request.n)
 
     def _for_caller(self, error: InvalidRequest | BackendFailed, prepared: Prepared) -> InvalidRequest | BackendFailed:
-        """Return the error with the caller's own name of the field that was refused: grammar, prompt or adapter.
+        """Return the error with the caller's own name of the field at fault: grammar, prompt or adapter.
 
         If a shared adapter cannot be loaded or fails, the reason is left out: it is for the adapter's owner alone.
         """
@@ -444,7 +444,7 @@ def _no_bytes(token_id: int) -> bytes:
 
 
 def _log_pieces(transcript: Transcript, pieces: list[Piece], first: int) -> None:
-    """Add pieces to the request log; `first` is the number of the prompt's first choice within the whole reply."""
+    """Add pieces to the request log. first: the number of the prompt's first choice within the whole reply."""
     for piece in pieces:
         index = first + piece.index
         if piece.text:

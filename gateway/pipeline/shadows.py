@@ -38,7 +38,7 @@ MAX_WAITING_TOKENS = 1 << 19
 """The most copies that wait in one gateway process, of all projects and of one, and tokens of all their prompts."""
 
 SPARE_SHARE = 0.35
-"""A copy begins only while less than this part of its pool's places is taken and nobody waits there."""
+"""The share of a pool's places in use below which a copy begins, provided that no request waits there."""
 
 RETRY_S = 0.25
 MAX_WAIT_S = 30.0
@@ -58,11 +58,11 @@ class Shadow(msgspec.Struct, frozen=True):
     num_tokens: int
     """The tokens of the request's prompts."""
     route: Route | None
-    """The target; None where that is gone."""
+    """The route of the copy; None where its target does not exist any more."""
     payer: Principal
     """The principal that is charged for the copy and whose cost limits apply: the caller, or an operator's project."""
     ended: Callable[[Outcome], None]
-    """Called once, with the outcome of the copy."""
+    """The function that is called once, with the outcome of the copy."""
     exposure: Exposure | None = None
     """The shadow arm, where an experiment asks for the copy."""
     suffix: str = ""
@@ -72,12 +72,12 @@ class Shadow(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Return the id of the copy's row in the ledger."""
+        """The id of the copy's row in the ledger."""
         return self.context.request_id + ID_SUFFIX + self.suffix
 
     @property
     def own_context(self) -> RequestContext:
-        """Return the context in which the copy runs.
+        """The context in which the copy runs.
 
         The account is the caller's, also where another project pays: no project meets the cached prompts of another.
         """
@@ -94,7 +94,7 @@ class Shadow(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct, frozen=True):
-    """A copy that waits, with the time at which it began to wait."""
+    """A copy that waits, and the time from which it waits."""
 
     shadow: Shadow
     since_s: float
@@ -137,11 +137,11 @@ class Shadows:
         return not self._running and not self._num_waiting
 
     def start(self) -> None:
-        """Take copies from now on."""
+        """Accept copies from now on."""
         self._is_open = self._max_running > 0
 
     async def stop(self) -> None:
-        """Drop the copies that wait, and abort those that run: the ledger gets what they used."""
+        """Drop the copies that wait, and abort those that run: what they used is billed."""
         self._is_open = False
         if self._retry is not None:
             self._retry.cancel()
@@ -170,7 +170,7 @@ class Shadows:
         return close_and_offer
 
     def offer(self, shadow: Shadow) -> None:
-        """Have a copy run as soon as it is its project's turn, or drop it where there is no room."""
+        """Queue a copy to run when it is its project's turn, or drop it where there is no room."""
         if not self._is_open:
             self._end(shadow, "stopped")
         elif shadow.context.gone():
@@ -231,14 +231,14 @@ class Shadows:
             del self._waiting[project_id]
 
     def _taken(self, waiting: deque[_Waiting]) -> Shadow:
-        """Return the first of the copies that wait, which waits no more."""
+        """Remove the first copy from a queue and return it."""
         shadow = waiting.popleft().shadow
         self._num_waiting -= 1
         self._num_waiting_tokens -= shadow.num_tokens
         return shadow
 
     def _ran(self, task: asyncio.Task[Outcome]) -> None:
-        """Note the outcome of a copy whose task has ended, and start the next one."""
+        """Record the outcome of a copy whose task has ended, and start the next copy."""
         shadow = self._running.pop(task)
         if task.cancelled():
             self._end(shadow, "failed")
@@ -250,7 +250,7 @@ class Shadows:
         self._fill()
 
     async def _run(self, shadow: Shadow) -> Outcome:
-        """Run a copy, with spans where its request is traced, and return what became of it."""
+        """Run a copy, with spans where its request is traced, and return its outcome."""
         traced = shadow.context.trace.part()
         outcome: Outcome = "failed"
         try:

@@ -16,11 +16,11 @@ _INSTEAD = {
     "rerank": "This model ranks documents alone. Use /v1/rerank.",
 }
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""The names under which models have the prompt of a document, the one that counts first."""
+"""The names under which models may list the prompt for documents, in order of preference."""
 
 
 def check_task(task: Task, wanted: Literal["text", "embed", "rerank"]) -> None:
-    """Check that a model does what a request wants. A model for text embeds as well.
+    """Check that a model can do the task of a request. A model for text can embed as well.
 
     Raises InvalidRequest: when the model is for something else; the error says for what.
     """

@@ -20,7 +20,7 @@ from gateway.routing.route import Route
 T = TypeVar("T")
 
 THREAD_ABOVE_TOKENS = 4096
-"""More tokens are turned into text in a thread, so that the streams of others go on."""
+"""The number of tokens above which decoding is done in a thread, so that streams are not delayed."""
 
 
 class Tokenized(msgspec.Struct, frozen=True):
@@ -30,11 +30,11 @@ class Tokenized(msgspec.Struct, frozen=True):
     max_model_len: int
     """The longest prompt and completion together, in tokens."""
     strings: list[str] | None
-    """Each token as the vocabulary has it, where that was asked for: a space may be another character there."""
+    """Each token as the vocabulary spells it (a space may be another character there); None unless asked for."""
 
 
 class TokenRequests:
-    """Answers requests for tokens and for texts. A gateway process has one."""
+    """The service that tokenizes and detokenizes for clients. A gateway process has one."""
 
     def __init__(self, placing: Placing, tokenizing: Tokenizing) -> None:
         self._placing = placing
@@ -112,9 +112,9 @@ class TokenRequests:
 
 
 def _completed(route: Route, prompt: Prompt, *, with_shared: bool) -> Prompt:
-    """Return a prompt with what its arm and its adapter add.
+    """Return a prompt with the system prompts that its arm and its adapter add.
 
-    with_shared: an adapter of another project adds to it as well.
+    with_shared: True: an adapter of another project adds its own as well.
     """
     if route.treatment is not None:
         prompt = treated_prompt(prompt, route.treatment)

@@ -17,23 +17,27 @@ from gateway.pipeline.tokenizing_threads import TokenizingThreads
 from gateway.text.pairs import QueryTooLong, encode_pair, encode_pair_by_template
 
 THREAD_ABOVE_CHARS = 4096
-"""Longer prompts are tokenized in a thread, so that the streams of others go on."""
+"""The number of characters above which a prompt is tokenized in a thread, so that streams are not delayed."""
 
 MAX_CHAR_BYTES = 4
 """The most bytes of one character in UTF-8."""
 
 CHARS_PER_VALUE = 16
-"""The characters for which each message, field and value of a conversation counts beside its text: a template goes
-through them all."""
+"""The characters that each message, field and value of a conversation counts beside its text.
+
+A template goes through them all.
+"""
 
 
 PREDICTED_PER_TOKEN = 4
-"""Tokens of a prediction that are kept for each token that the completion may have: much of a prediction may be left
-out."""
+"""The number of a prediction's tokens that are kept for each token that the completion may have.
+
+Much of a prediction may be left out in the completion.
+"""
 
 
 class Tokenizing:
-    """Turns prompts into tokens, for all projects of one gateway process."""
+    """The tokenizer of prompts for all projects of one gateway process."""
 
     def __init__(self) -> None:
         self._threads = TokenizingThreads()
@@ -41,7 +45,7 @@ class Tokenizing:
     async def prepared_prompt(
         self, account: str, model: Model, request: TextRequest | EmbeddingRequest
     ) -> PreparedPrompt:
-        """Return a request's prompt, or the part of it that its client wants: the end, or the beginning.
+        """Return a request's prompt as tokens, cut to its end or its beginning if the client asked for that.
 
         Raises InvalidRequest: for a prompt that cannot fit the model's context, most of them without reading it.
         """
@@ -100,7 +104,7 @@ class Tokenizing:
         return _pair(model, request, document)
 
     async def predicted_tokens(self, account: str, model: Model, prediction: str, max_tokens: int) -> list[int]:
-        """Return a prediction's tokens, as many as can be of use to a completion of max_tokens."""
+        """Return the tokens of a prediction, at most as many as can help a completion of max_tokens tokens."""
         if not prediction:
             return []
         capabilities = model.capabilities
@@ -164,17 +168,17 @@ def _check_number(capabilities: Capabilities, field: str, token_ids: list[int]) 
 
 
 def _end_within(capabilities: Capabilities, field: str, text: str) -> str:
-    """Return the end of a text, long enough to fill the model's context."""
+    """Return the end of a text, cut to the most characters that can matter for the model's context."""
     return text[-capabilities.max_model_len * capabilities.longest_token_bytes :]
 
 
 def _beginning_within(capabilities: Capabilities, field: str, text: str) -> str:
-    """Return the beginning of a text, long enough to fill the model's context."""
+    """Return the beginning of a text, cut to the most characters that can matter for the model's context."""
     return text[: capabilities.max_model_len * capabilities.longest_token_bytes]
 
 
 def is_long(messages: Sequence[Message]) -> bool:
-    """Tell whether a conversation is to be rendered in a thread, by all that it holds, tool calls and names included.
+    """Tell whether a conversation is so long that it should be rendered in a thread, tool calls and names included.
 
     The count ends as soon as the answer is known.
     """

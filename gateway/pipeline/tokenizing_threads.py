@@ -17,11 +17,11 @@ from gateway.domain.errors import LimitReached
 T = TypeVar("T")
 
 MAX_WAITING = 64
-"""The most jobs of one project, the one that runs included."""
+"""The most jobs of one project, including the one that runs."""
 
 
 class TokenizingThreads:
-    """The threads of one gateway process.
+    """The threads that tokenize in one gateway process, shared fairly by projects.
 
     At most one job of each project is with the threads, which serve in the order of arrival, so projects take turns; a
     project's further jobs wait here.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 ORGANIZATION = "default"
-"""The name of the organization of a new installation."""
+"""The name that the organization of a new installation gets."""
 
 
 async def make_pool(
@@ -92,7 +92,7 @@ async def needs_model(dsn: str, settings: Settings) -> bool:
 
 
 def _lacks(settings: Settings, served: Sequence[ServedPool]) -> bool:
-    """Tell whether a pool serves the settings' model and the pool's folder is not on this machine."""
+    """Tell whether a pool serves the model of these settings and its folder is not on this machine."""
     here = (on_this_machine(each, settings) for each in served)
     folders = (each.folder for pool in here for each in pool.revisions.values() if each.model == settings.model)
     return any(folder is None or not Path(folder).is_dir() for folder in folders)

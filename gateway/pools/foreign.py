@@ -25,12 +25,13 @@ from gateway.domain.pools.provider_key import ProviderKey
 from gateway.support.outbound import NotPublic, is_public
 
 SOON_S = 0.5
-"""Seconds between two looks at a server that an agent started, which is ready as soon as its agent says so."""
+"""Seconds between two requests to a starting server, which is ready as soon as its agent says so."""
 
 AddressOf = Callable[[httpx.URL], Awaitable[str]]
-"""Returns the address that a URL leads to.
+"""A function that returns the address that a URL leads to, and raises where that is not allowed.
 
-Raises NotPublic: when no connection to the address is allowed."""
+Raises NotPublic: when no connection to the address is allowed.
+"""
 
 
 class ForeignServers:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Here:
-    """The machine of one gateway. Its keys are read, or made, when the first engine on TCP is met."""
+    """This machine's keys and model folders. The keys are read or made for the first connection to an engine on TCP."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._keys: KeyPair | None = None
 
     def peer(self, public_key: str | None) -> Peer | None:
-        """Return the keys for a connection to an engine that proves this public key; None for an engine on a socket.
+        """Return the keys for a connection to an engine that proves this public key; None if public_key is None.
 
         Raises OSError: when the key files cannot be read or made.
         Raises BadKey: when a key file is damaged.
@@ -46,5 +46,5 @@ class Here:
         await announce_key(conn, host_id(self._settings.data_dir), socket.gethostname(), keys.public)
 
     def placed(self, served: ServedPool) -> ServedPool:
-        """Return a pool whose revisions name the folders of this machine."""
+        """Return a pool whose revisions have the folders that their models have on this machine."""
         return on_this_machine(served, self._settings)

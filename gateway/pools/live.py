@@ -38,19 +38,19 @@ from gateway.pools.rooms import Rooms, starts_when_asked
 from gateway.support.worker import Worker, stop_all
 
 POLL_S = 5.0
-"""Seconds between two looks at the number of gateways."""
+"""Seconds between two queries for the number of gateways."""
 
 REREAD_S = 60.0
 """Seconds after which all rows are read without an announced change."""
 
 LEAVE_S = 60.0
-"""Seconds for which running requests may keep the connection to a replica that is gone from the rows."""
+"""Seconds for which running requests may keep the connection to a replica whose row is gone."""
 
 FIND_EVERY_S = 0.01
-"""Seconds between two looks of a gateway that starts for its connections."""
+"""Seconds between two checks, during a start, whether pools are connected to replicas."""
 
 CONNECTED = frozenset({"loading", "ready", "draining"})
-"""States of replicas that a gateway connects to."""
+"""The states of replicas to which a gateway connects."""
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -58,20 +58,22 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 Connect = Callable[[str, EngineModel, str | None], ManagedBackend]
-"""Makes the backend of an engine at a ZeroMQ endpoint, not started; the text is the public key that the engine proves
-where the endpoint is on TCP."""
+"""A function that makes the backend of an engine, not started.
+
+It takes the engine's ZeroMQ endpoint, and the public key that an engine on TCP proves.
+"""
 
 ConnectForeign = Callable[[str, RevisionRow, Model, ReplicaName], ManagedBackend]
-"""Makes the backend of a server of another maker at a URL, for a revision and its model, not started."""
+"""A function that makes the backend of another maker's server, not started, from its URL, revision and model."""
 
 NO_ADAPTERS = BaseShape({}, 0)
-"""The shape of a base to which no adapter belongs."""
+"""The shape of a base that no adapter fits."""
 
 Served = EngineModel | OpaqueModel
-"""A base model that a pool serves: its files are here, or only its servers have them."""
+"""The model of a revision: one whose files are here, or one whose files only its servers have."""
 
 Key = tuple[str, int, str]
-"""A running replica: its id, the generation of its start and its address."""
+"""The identity of a running replica: its id, the generation of its start and its address."""
 
 
 class LivePools(Mapping[str, Pool]):
@@ -135,12 +137,12 @@ class LivePools(Mapping[str, Pool]):
 
     @property
     def ready(self) -> bool:
-        """True if this gateway can serve: a pool has a ready replica, or no pool wants one."""
+        """True if some pool has a ready replica, or no pool wants one."""
         return self._num_wanted == 0 or any(pool.ready for pool in self._pools.values())
 
     @property
     def by_base(self) -> list[tuple[str, ManagedBackend]]:
-        """The backends that serve, each with the digest of its base model."""
+        """The backends that take requests, each with the digest of its base model."""
         found = []
         for name, pool in self._pools.items():
             base = self._bases.named(name)
@@ -150,7 +152,7 @@ class LivePools(Mapping[str, Pool]):
 
     @property
     def connected(self) -> list[ManagedBackend]:
-        """The backends of all replicas, and of those that are gone from the rows and end their last requests."""
+        """The backends of all replicas, including those without a row that complete their last requests."""
         followed = [replica.backend for revision in self._revisions.values() for replica in revision]
         return [*followed, *self._leaving.values()]
 
@@ -175,10 +177,10 @@ class LivePools(Mapping[str, Pool]):
             worker.start()
 
     async def find_replicas(self, within_s: float) -> None:
-        """Return once each pool with a replica that serves by its row has a connection to one.
+        """Wait until each pool with a serving replica, by its rows, has a connection to one.
 
-        within_s: seconds after which to return at the latest. A gateway that has just started then need not refuse what
-        is asked.
+        within_s: seconds after which to return at the latest. A gateway that has just started then need not refuse
+        requests.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
@@ -191,7 +193,7 @@ class LivePools(Mapping[str, Pool]):
         return pool is None or not serves or pool.ready
 
     async def stop(self) -> None:
-        """Follow no more rows. Connections stay, for requests that run: `disconnect` ends them."""
+        """Stop following the rows. Connections stay for running requests: `disconnect` ends them."""
         await stop_all(*self._workers)
 
     async def disconnect(self) -> None:
@@ -201,7 +203,7 @@ class LivePools(Mapping[str, Pool]):
         await asyncio.gather(*self._leaving, *(backend.stop() for backend in self.connected), return_exceptions=True)
 
     def changed(self, change: Change | None) -> None:
-        """Read the rows again that a change may be about."""
+        """Schedule the reading of the rows that a change may be about."""
         if change is None:
             self._stale = None
         elif change.table != "pools":
@@ -211,7 +213,7 @@ class LivePools(Mapping[str, Pool]):
         self._wake.set()
 
     async def _step(self) -> None:
-        """Read the rows that have changed, and make the pools as the rows say."""
+        """Read the changed rows, and update the pools by them."""
         now_s = asyncio.get_running_loop().time()
         stale, self._stale = self._stale if now_s < self._reread_at_s else None, set()
         try:
@@ -267,7 +269,7 @@ class LivePools(Mapping[str, Pool]):
             del self._models[folder]
 
     def _take(self, served: Sequence[ServedPool], former_names: Mapping[str, str]) -> None:
-        """Make the pools as these rows say, without waiting for anything."""
+        """Update the pools by these rows, without waiting for anything."""
         bases, pools, revisions = [], {}, {}
         self._num_wanted = 0
         gone = dict(self._keys)
@@ -348,7 +350,7 @@ class LivePools(Mapping[str, Pool]):
     def _follow_replicas(
         self, revision: PoolRevision, of: RevisionRow, rows: Sequence[ReplicaRow], gone: dict[str, Key]
     ) -> None:
-        """Connect to the replicas of a revision; those that stay are taken out of `gone`."""
+        """Connect to the replicas of a revision, and remove those that stay from `gone`."""
         for row in rows:
             if row.address is None or row.state not in CONNECTED:
                 continue

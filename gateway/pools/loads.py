@@ -14,11 +14,11 @@ from gateway.support.worker import Worker
 
 REPORT_EVERY_S = 1.0
 UNCHANGED_EVERY_S = 4.0
-"""Seconds after which a load that has not changed is reported again."""
+"""Seconds after which an unchanged load is reported again."""
 
 
 class PoolLoads(Worker):
-    """Reports loads between `start` and `stop`. A gateway process has one."""
+    """The worker that reports loads between `start` and `stop`. A gateway process has one."""
 
     def __init__(self, database: Database, pools: LivePools, gateway_id: str) -> None:
         super().__init__(self._step, REPORT_EVERY_S, name="loads of pools", wake=pools.rooms.awaited)
@@ -54,12 +54,15 @@ class PoolLoads(Worker):
 
 
 def _may_run(pool: Pool) -> bool:
-    """Tell whether a pool has replicas, or wants one: one that cannot start is wanted until the load says otherwise."""
+    """Tell whether a pool has replicas or wants some.
+
+    A pool that cannot start wants one until its load changes that.
+    """
     return bool(pool.replicas) or pool.num_wanted > 0
 
 
 def _is_news(before: Load | None, load: Load) -> bool:
-    """Tell whether a load differs from the one before in more than the time since its last request."""
+    """Tell whether a load differs from the reported one by more than the time since the last request."""
     if before is None:
         return True
     return (before.num_held, before.num_running, before.num_waiting, before.num_own, before.num_ready) != (

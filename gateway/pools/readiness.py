@@ -16,7 +16,7 @@ DATABASE_TIMEOUT_S = 2.0
 
 
 class GatewayReadiness:
-    """Looks at the database and at the pools when it is asked; the log has the missing parts, once for each change."""
+    """The readiness of this gateway, from the database and the pools; missing parts are logged at each change."""
 
     def __init__(self, database: Database, pools: LivePools) -> None:
         self._database = database
@@ -30,7 +30,7 @@ class GatewayReadiness:
         return self._is_leaving
 
     def leave(self) -> None:
-        """Be ready no more, since the gateway is about to stop."""
+        """Make the gateway not ready from now on, since it is about to stop."""
         self._is_leaving = True
 
     async def is_ready(self) -> bool:

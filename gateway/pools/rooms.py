@@ -10,11 +10,11 @@ from gateway.db.pools.served import ServedPool
 from gateway.domain.pools.plan import MAX_FAILURES
 
 USUAL_START_S = 30.0
-"""Seconds that a first replica takes to become ready, where none has been timed."""
+"""Seconds that a first replica is expected to take to become ready where no start was measured."""
 
 
 class Rooms:
-    """The waiting rooms of pools, by the pool's id. A room holds the requests that wait for a first replica."""
+    """The waiting rooms by the pools' ids: the requests of each pool that wait for its first replica."""
 
     def __init__(self, max_wait_s: float) -> None:
         """Make rooms. max_wait_s: seconds for which a request waits for a first replica."""
@@ -41,7 +41,7 @@ class Rooms:
             self._rooms.pop(pool_id).open(None)
 
     def leave(self) -> None:
-        """Let no request wait any more: this gateway is about to stop."""
+        """Make all waiting rooms refuse requests: this gateway is about to stop."""
         self._is_leaving = True
         for room in self._rooms.values():
             room.open(None)
@@ -53,6 +53,6 @@ def starts_when_asked(served: ServedPool) -> bool:
 
 
 def _is_hopeless(served: ServedPool) -> bool:
-    """Tell whether the replicas of a pool fail again and again, so that waiting for one is of no use."""
+    """Tell whether the replicas of a pool fail so often that waiting for one is useless."""
     managed = [each for each in served.replicas if each.host_id is not None]
     return bool(managed) and all(each.num_failures >= MAX_FAILURES for each in managed)

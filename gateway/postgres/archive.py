@@ -41,12 +41,12 @@ GONE = (
     "is not in this server's history",  # the server was restored to a moment before
     "is ahead of the WAL flush position of this server",
 )
-"""Parts of messages of a server that does not have the log from where the archive ends."""
+"""Parts of the error messages of a server that no longer has the write-ahead log from the archive's end on."""
 
 NO_SLOT = f'replication slot "{SLOT}" does not exist'
 
 HELD_S = 2.0
-"""Seconds for which a receiver that has just ended may still hold the slot."""
+"""Seconds for which a receiver that has ended may still hold the replication slot."""
 
 STATUS_EVERY_S = 1
 RETRY_S = 5.0
@@ -60,7 +60,7 @@ _FORK = re.compile(r"^\s*(\d+)\s+([0-9A-F]+/[0-9A-F]+)", re.MULTILINE)
 
 
 class ArchiveError(RuntimeError):
-    """An archive cannot be written or read; the message says why."""
+    """The error for an archive that cannot be written or read; the message has the reason."""
 
 
 def is_archive(folder: Path) -> bool:
@@ -109,7 +109,7 @@ def _newest_timeline(archive: Path) -> tuple[int, dict[int, int]]:
 
 
 def _leads_to(base: Path, timeline: int, forks: dict[int, int]) -> bool:
-    """Tell whether a base backup was whole before the log went on to a timeline."""
+    """Tell whether a base backup was complete before the log branched off to a timeline."""
     own = int(first_segment(base)[:8], 16)
     if own >= timeline:
         return True
@@ -150,7 +150,7 @@ def _label(base: Path) -> re.Match[str]:
 
 
 def wal_since(archive: Path, segment: str) -> list[Path]:
-    """Return the log's files from a segment on, histories of timelines included."""
+    """Return the files of the write-ahead log from a segment on, including histories of timelines."""
     return sorted(
         path
         for path in (archive / WAL).iterdir()
@@ -198,7 +198,7 @@ def prune(archive: Path, num_bases: int) -> None:
 
 
 class Receiver:
-    """A process that writes the server's log to an archive, as it comes."""
+    """The process that writes the server's write-ahead log to an archive as it is generated."""
 
     def __init__(self, dsn: str, archive: Path) -> None:
         self._dsn = dsn
@@ -221,7 +221,7 @@ class Receiver:
         )
 
     def failure(self) -> str | None:
-        """Return why the process has ended; None while it runs."""
+        """Return the reason why the process has ended; None while it runs."""
         if self._process is None or self._process.poll() is None:
             return None
         assert self._process.stderr is not None
@@ -258,7 +258,7 @@ def _wait_until_free(dsn: str) -> None:
 
 
 async def _holder(dsn: str) -> int | None:
-    """Return the process id of the server's sender that has the slot; None if nobody receives.
+    """Return the process id of the server process that uses the slot; None if nobody receives.
 
     Raises ArchiveError: when the database cannot be used.
     """
@@ -327,7 +327,7 @@ def keep_archive(
 
 
 def _set_aside(dsn: str, archive: Path) -> Path:
-    """Give up the replication slot, and move the base backups and the log into an archive within this one."""
+    """Drop the replication slot, and move the base backups and the log into a subfolder of the archive. Return it."""
     try:
         _run("pg_receivewal", dsn, [f"--slot={SLOT}", "--drop-slot"])
     except ArchiveError as error:  # nothing was moved yet: the next try begins anew

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 APPLICATION_NAME = "lorikeet-backup"
 
 LEFT_OUT = ("public.kept_replies", "public.request_contents", "public.background_responses", "public.background_events")
-"""Tables whose rows are not in a dump.
+"""The tables whose rows a dump leaves out.
 
 Encrypted replies of a day: a dump has only that their keys were used, so that after a restore none of them runs again.
 Content of requests and replies, which is promised to be gone after its days. Responses that run in the background,
@@ -41,7 +41,7 @@ class DumpFailed(RuntimeError):
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a database, to compare with after it was restored."""
+    """The numbers and digests of a database's content, for a comparison after a restore."""
 
     installation_id: str
     migrations: tuple[str, ...]
@@ -57,7 +57,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A moment of the database, kept as long as its transaction is."""
+    """A snapshot of the database, which lives as long as its transaction."""
 
     id: str
     """The id for `pg_dump --snapshot`."""
@@ -83,7 +83,7 @@ async def snapshot(dsn: str) -> AsyncIterator[Snapshot]:
 
 
 async def contents(dsn: str) -> Contents:
-    """Return the content of a database, to compare with.
+    """Return numbers and digests of a database's content, for a comparison after a restore.
 
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
@@ -109,7 +109,10 @@ _COUNT = """
 
 
 async def read_contents(conn: Connection) -> Contents:
-    """Return the content of a database in numbers, to compare before and after."""
+    """Return numbers and digests of a database's content, for a comparison after a restore.
+
+    conn: a connection to the database.
+    """
     row = await conn.fetchrow(_COUNT)
     assert row is not None
     return msgspec.convert(dict(row), Contents)
@@ -153,7 +156,7 @@ _LAST_CHANGE = "SELECT pg_last_xact_replay_timestamp()"
 
 
 async def last_change(dsn: str) -> str | None:
-    """Return the time of the last transaction that a server has replayed, as in RFC 3339; None if it has none.
+    """Return the time of the last transaction that a server replayed, in RFC 3339; None if it replayed none.
 
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
@@ -194,7 +197,7 @@ _COUNT_SESSIONS = """
 
 
 async def num_sessions(dsn: str) -> int:
-    """Count the connections of gateways to the database.
+    """Return the number of connections that gateways have to the database.
 
     Raises one of `gateway.db.pool.UNUSABLE` or `gateway.db.pool.UNAVAILABLE`: when the database cannot be used.
     """
@@ -278,7 +281,7 @@ _OWN_OPTION = re.compile(rb"ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \(pg_attve
 
 
 def without_options(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a script but those that set an option of a server's own. Rows are left as they are."""
+    """Yield the lines of a script except those that set an option which only one server version knows."""
     is_row = False
     for line in lines:
         if is_row or not _OWN_OPTION.fullmatch(line):

@@ -47,7 +47,7 @@ would only start that again."""
 OTHER_SERVER_TIMEOUT_S = 15.0
 PROGRESS_INTERVAL_S = 5.0
 STOP_SIGNALS = ((signal.SIGINT, 60.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 5.0))
-"""PostgreSQL's fast and immediate shutdown, then the kernel's; each with the seconds it gets."""
+"""The signals of PostgreSQL's fast and immediate shutdown and SIGKILL, each with the seconds to wait after it."""
 
 SERVER_SETTINGS = {
     "listen_addresses": "",
@@ -64,7 +64,7 @@ SERVER_SETTINGS = {
 
 
 class EmbeddedPostgresError(RuntimeError):
-    """PostgreSQL could not be started; the message says why, with its last log lines where it got that far."""
+    """The error for a PostgreSQL that could not be started; the message has the reason and its last log lines."""
 
 
 class EmbeddedPostgres:
@@ -122,7 +122,7 @@ class EmbeddedPostgres:
         return dsn(password, socket_dir)
 
     def stop(self) -> None:
-        """Disconnect everyone, write everything down, end. Does nothing when the server does not run."""
+        """Disconnect all clients, write everything to disk, and end the server. Does nothing when it does not run."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -28,7 +28,7 @@ FALLBACK_ACCOUNTS = ("postgres", "nobody")
 
 
 class PlacementError(RuntimeError):
-    """The error when there is no place where PostgreSQL could run; the message is the reason."""
+    """The error for a machine without a folder in which PostgreSQL could run; the message is the reason."""
 
 
 def run_as(account: Account, reachable_by: int | None = None) -> dict[str, Any]:
@@ -44,11 +44,11 @@ def run_as(account: Account, reachable_by: int | None = None) -> dict[str, Any]:
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """The place of one PostgreSQL."""
+    """The folder, account and programs of one PostgreSQL."""
 
     account: Account
     home: Path
-    """The folder of the account, mode 0700, for the cluster and its socket."""
+    """The account's own folder, of mode 0700, for the cluster and its socket."""
     bin_dir: Path
     """The folder with `postgres` and `initdb`."""
 

@@ -40,7 +40,7 @@ LOG_COPY = "wal"
 UNFINISHED = "cluster.new"
 ACCESS_FILE = "recovery.hba"
 EMBEDDED = f"postgresql://{SUPERUSER}@/postgres"
-"""The role and the database of an embedded server, as `RecoveredPostgres.start` takes them."""
+"""The role and the database of an embedded server, in the form that `RecoveredPostgres.start` takes."""
 
 FALLBACK_ROOT = Path("/var/lib/lorikeet")
 NOT_BELOW = (
@@ -50,7 +50,7 @@ NOT_BELOW = (
     "max_wal_senders",
     "max_worker_processes",
 )
-"""Parameters that may not be lower than those of the server that wrote the log."""
+"""Parameters that must be at least as high as on the server that wrote the log."""
 
 NEVER_COPIED = ("postmaster.pid", "postmaster.opts", "postgresql.auto.conf", "standby.signal")
 TOO_LATE = "recovery ended before configured recovery target was reached"
@@ -106,7 +106,7 @@ class RecoveredPostgres:
         return self._dsn
 
     async def take_password(self) -> None:
-        """Give the role that restored the password of the data folder, for starts in order."""
+        """Set the password of the data folder for the role that restored, so that regular starts work."""
         conn = await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_S)
         try:
             async with conn.transaction():
@@ -121,7 +121,7 @@ class RecoveredPostgres:
             self._server.stop()
 
     def clean_up(self) -> None:
-        """Delete the files that the restore needed beside the database. The server was stopped."""
+        """Delete the files that the restore needed beside the database, after the server was stopped."""
         home = home_of(self._data_dir.absolute())
         with as_root():
             for name in (LOG_COPY, UNFINISHED):
@@ -186,7 +186,7 @@ def _recovery(placement: Placement, archive: Path, base: Path, at: datetime.date
 
 
 def as_of(at: datetime.datetime | None) -> str:
-    """Return a moment in words, with its zone. at: None: the last one that an archive has."""
+    """Return a moment in words with its time zone. at: None: the last moment of an archive."""
     return "of the archive's end" if at is None else f"as of {_in_utc(at)}"
 
 

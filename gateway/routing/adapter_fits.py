@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 Verdicts = dict[str, str]
-"""By its digest, the reason why a content does not fit a base; "" if it fits."""
+"""The reasons why contents do not fit a base, by the content's digest; "" for a content that fits."""
 
 
 class Fits:
-    """Remembers each verdict for as long as its base is wanted: contents and bases never change."""
+    """The cache of verdicts, each kept while its base is wanted, since contents and bases never change."""
 
     def __init__(self, store: Callable[[], AdapterStore], max_rank: int) -> None:
         """Make an empty memory of verdicts.

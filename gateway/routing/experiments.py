@@ -27,16 +27,16 @@ from gateway.domain.routing.bases import Bases
 from gateway.routing.route import OwnName, Route, RoutedAdapter
 
 ARM_HEADER = "x-lorikeet-arm"
-"""The header by which a client asks for an arm."""
+"""The request header by which a client asks for an arm."""
 
 ProjectKey = Callable[[str], Awaitable[bytes]]
-"""Gives the secret of a project by its id, as `gateway.experiments.keys.ProjectKeys.key` does."""
+"""A function that returns a project's secret by its id, as `gateway.experiments.keys.ProjectKeys.key` does."""
 
 MAX_EXPOSED = 100
-"""The most experiments of which the exposed units are remembered: nine bytes a unit."""
+"""The most experiments whose exposed units are kept in memory, at nine bytes a unit."""
 
 UnitOf = Callable[[str], str | None]
-"""Gives the unit that a request names in a source (`definition.UnitSource.source`)."""
+"""A function that returns the unit that a request names in a source (`definition.UnitSource.source`)."""
 
 _DEFINITION = msgspec.json.Decoder(Experiment)
 _DEFAULTS = msgspec.json.Decoder(Defaults)
@@ -50,7 +50,7 @@ class RoutedArm(msgspec.Struct, frozen=True):
     model: str
     """The name by which limits, prices and allow-lists know the arm: `<base>` or `<base>:<adapter>`."""
     route: Route | None
-    """None where the version or the pool of the arm is gone, or where the project may not use the pool."""
+    """The route of the arm; None if its version or pool is gone, or the project may not use the pool."""
 
 
 class RoutedShadow(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class RoutedShadow(msgspec.Struct, frozen=True):
 
     arm: RoutedArm
     share: int
-    """The part of the requests in parts of 10,000."""
+    """The part of the requests that is copied, in parts of 10,000."""
 
 
 class RunningExperiment(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class RunningExperiment(msgspec.Struct, frozen=True):
     """The model string by which requests name the experiment."""
     version: int
     source: str
-    """The place of a request that names its unit."""
+    """The part of a request that names its unit."""
     arms: tuple[RoutedArm, ...]
     split: Split
     project_key: bytes
@@ -134,7 +134,7 @@ class RunningExperiment(msgspec.Struct, frozen=True):
 
 
 class ExperimentLoader:
-    """Reads experiments as they are served. A gateway process has one."""
+    """The reader of experiments from the database. A gateway process has one."""
 
     def __init__(self, database: Database, bases: Bases, project_key: ProjectKey) -> None:
         self._database = database
@@ -209,7 +209,10 @@ class ExperimentLoader:
 
 
 def exposed_of(keys: bytes, epochs: bytes) -> Exposed:
-    """Return the index of units from the first eight bytes of each digest and from the epoch of each, in one order."""
+    """Return the index of units. keys: the first eight bytes of each digest.
+
+    epochs: each unit's epoch, in the same order.
+    """
     numbers = np.frombuffer(keys, dtype="<u8")
     order = np.argsort(numbers, kind="stable")
     return Exposed(

@@ -18,7 +18,7 @@ MAX_KNOWN = 10_000
 
 FAILED_S = 10.0
 FAILED_MS = 60_000.0
-"""The milliseconds that the first token of a model counts for in the seconds after a failure."""
+"""The milliseconds that count as a model's time to first token for a few seconds after a failure."""
 
 
 NUM_SAMPLES = 64
@@ -33,7 +33,7 @@ def _no_times() -> array[float]:
 
 
 class Speed(msgspec.Struct):
-    """Measured times of one model."""
+    """Measured response times of one model."""
 
     first_token_ms: float
     token_ms: float
@@ -59,7 +59,7 @@ class Measured:
         self._failed_s: dict[tuple[str, str], float] = {}  # when each failed last, the latest last
 
     def add(self, project_id: str, model: str, now_s: float, *, first_token_ms: float, token_ms: float) -> None:
-        """Count one answer. token_ms: the mean time of each token after the first."""
+        """Record the times of one answer. token_ms: the mean time of each token after the first."""
         before = self._known.pop((project_id, model), None)
         speed = Speed(first_token_ms, token_ms, now_s)
         if before is not None:
@@ -75,14 +75,14 @@ class Measured:
             del self._known[next(iter(self._known))]
 
     def failed(self, project_id: str, model: str, now_s: float) -> None:
-        """Count an answer that failed or came too late."""
+        """Record that an answer failed or came too late."""
         self._failed_s.pop((project_id, model), None)
         self._failed_s[project_id, model] = now_s
         if len(self._failed_s) > MAX_KNOWN:
             del self._failed_s[next(iter(self._failed_s))]
 
     def find(self, project_id: str, model: str, now_s: float) -> Speed | None:
-        """Return the speed of a model; None where it was not measured lately."""
+        """Return the measured times of a model; None where it was not measured lately."""
         failed_s = self._failed_s.get((project_id, model))
         if failed_s is not None and now_s - failed_s < FAILED_S:
             known = self._known.get((project_id, model))

@@ -28,12 +28,12 @@ BASIS_POINTS = 10_000
 _GONE = TargetFacts(is_usable=False)
 
 MISSING_S = 1.0
-"""Seconds for which a target that a project does not have is not looked up again: each look is a query."""
+"""Seconds for which an unknown target of a project is not looked up again: each look-up is a query."""
 MAX_MISSING = 10_000
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A plan, and the data that it was made of."""
+    """A plan, and the targets that it refers to."""
 
     plan: Plan
     facts: Facts
@@ -42,7 +42,7 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 async def always_the_pools(project_id: str, pool: str) -> KeyUse:
-    """Return that requests are sent with the pool's own key: no project brings one."""
+    """Return that requests are sent with the pool's own key. Both arguments are ignored."""
     return "pool"
 
 
@@ -72,7 +72,9 @@ class Planner:
         self._missing_until_s: dict[tuple[str, str], float] = {}
 
     async def plan(self, project_id: str, organization_id: str, document: Document, facts: Facts) -> Planned:
-        """Return the plan of a policy for a request of a project. facts: without those of targets.
+        """Return the plan of a policy for a request of a project.
+
+        facts: the facts of the request, without targets' facts.
 
         Raises Overloaded: when the database cannot be asked.
         """
@@ -95,7 +97,7 @@ class Planner:
         return Planned(walk(document, facts), facts, found)
 
     async def find(self, project_id: str, organization_id: str, model: str) -> Found | None:
-        """Return the target of a project's model string, whatever the models of any key; None for an unknown one.
+        """Return the target of a project's model string, without regard to keys' allow-lists; None for an unknown one.
 
         Raises Overloaded: when the database cannot be asked.
         """

@@ -22,7 +22,7 @@ class RoutedPolicy(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Return the name of the route as a reply gives it."""
+        """The name of the route as replies show it."""
         return f"{self.name}@{self.version}"
 
     def is_in(self, allowed: Collection[str] | None) -> bool:

@@ -46,16 +46,16 @@ Found = Route | RunningExperiment | RoutedPolicy
 
 
 class Resolver:
-    """Finds routes, and remembers them until the change feed reports a change. Subscribe `changed` to the feed.
+    """The cached mapping of model strings to routes. Its `changed` must be subscribed to the change feed.
 
     An adapter answers under every pool of its own base, and under no other.
     """
 
     def __init__(self, database: Database, bases: Bases, project_key: ProjectKey) -> None:
-        """Make a resolver that remembers nothing.
+        """Initialize an empty cache.
 
-        bases: the served base models, which may change in place; call `changed(None)` when they did.
-        project_key: gives the secrets under which units of experiments are digested.
+        bases: the served base models, which may change in place; call `changed(None)` when they did. project_key: gives
+        the secrets under which units of experiments are digested.
         """
         self._database = database
         self._experiments = ExperimentLoader(database, bases, project_key)
@@ -66,7 +66,7 @@ class Resolver:
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
     async def resolve(self, principal: Principal, model: str) -> Route:
-        """Return where a request of a project's key goes that is no exposure.
+        """Return the route of a request that exposes no unit to an experiment.
 
         A request of an experiment goes where its control goes, and one of a policy to the policy's first target that
         can be used.
@@ -91,7 +91,7 @@ class Resolver:
         return found
 
     async def look_up(self, project_id: str, organization_id: str, model: str) -> Found | None:
-        """Return the target of a project's model string, whatever the models of any key; None for an unknown one.
+        """Return the target of a project's model string, without regard to keys' allow-lists; None for an unknown one.
 
         Raises Overloaded: when the database cannot be asked.
         """
@@ -186,7 +186,7 @@ class Resolver:
     async def _ask(
         self, project_id: str, organization_id: str, model: str, wanted: Wanted, visible: Collection[str]
     ) -> tuple[Found | None, bool]:
-        """Ask the database for a model string's target, and return it with whether it may be remembered."""
+        """Query the database for the target of a model string. Return it, and whether it may be cached."""
         if wanted.is_alias:
             async with self._database.acquire() as conn:
                 named = await find_named(conn, project_id, wanted.name)
@@ -200,7 +200,7 @@ class Resolver:
     async def _of_name(
         self, project_id: str, organization_id: str, named: NamedTarget | None
     ) -> tuple[Found | None, bool]:
-        """Return the target of a project's own name, and whether it may be remembered."""
+        """Return the target of a project's own name, and whether it may be cached."""
         if named is None:
             return None, True
         if named.experiment_id is not None:
@@ -228,7 +228,7 @@ class Resolver:
     async def _pool_of(
         self, row: RouteRow | None, visible: Collection[str], wanted: str | None = None
     ) -> tuple[str | None, bool]:
-        """Return the pool that serves a version, and whether that may be remembered.
+        """Return the pool that serves a version, and whether that may be cached.
 
         wanted: the pool that it has to be; None: any that the project may use.
         """

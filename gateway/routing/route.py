@@ -22,28 +22,28 @@ class RoutedAdapter(msgspec.Struct, frozen=True):
     """The key of the version's content, as engines know it."""
     defaults: Defaults
     created_at: datetime.datetime
-    """The time at which the name was made that the adapter was asked for by."""
+    """The creation time of the name by which the request asked for the adapter."""
     is_shared: bool
     """True where another project of the organization owns the adapter."""
 
     @property
     def label(self) -> str:
-        """Return the name of the adapter as a reply gives it."""
+        """The name of the adapter as replies show it."""
         return f"{self.ref.name}@{self.ref.version}"
 
 
 class OwnName(msgspec.Struct, frozen=True):
-    """A name of a model that somebody made: an alias, or an experiment's or a policy's."""
+    """The name of an alias, an experiment or a routing policy that a project or its organization made."""
 
     owner_id: str
     """The project, or the organization that made a policy for all its projects."""
     created_at: datetime.datetime
     has_several_targets: bool = False
-    """True where other requests by this name may go elsewhere."""
+    """True where other requests with this name may go to other targets."""
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The place that a request goes to: the pool of a base model, and the adapter to apply there."""
+    """The target of a request: the pool of a base model, and the adapter to apply there."""
 
     id: str
     """The model string that the route was asked for by."""

@@ -24,7 +24,7 @@ ACCOUNT_NAME = "lorikeet-server"
 CHECK_TIMEOUT_S = 60.0
 FOLDERS = ("adapters", "adapter-cache", "link", "uploads", "replicas")
 FILES = ("inspection.lock", host.ID_NAME, lease.LOCK_NAME)
-"""Files that agents and gateways make in the data folder, beside those whose paths are settings."""
+"""Files that agents and gateways write to the data folder, besides those whose paths are settings."""
 
 # A program that prints the first path that cannot be reached. Each argument is a kind and a path: enter, read all of,
 # or write to.
@@ -62,13 +62,16 @@ def owner_of_models(settings: Settings, account: Account | None) -> Account | No
 
 
 def take_back(settings: Settings) -> None:
-    """Let root use a folder of sockets that an earlier start gave away."""
+    """Make root the owner of a folder of sockets that an earlier start gave to another user."""
     if os.geteuid() == 0 and settings.run_dir.is_dir() and not settings.run_dir.is_symlink():
         os.chown(settings.run_dir, 0, 0)
 
 
 def _out_of_reach(settings: Settings, account: Account) -> str | None:
-    """Return something that a user needs and cannot reach. The kernel is asked: access lists count, too."""
+    """Return a path that a user needs and cannot reach; None if all can be reached.
+
+    The kernel is asked: access lists count, too.
+    """
     if settings.data_dir.stat().st_uid != 0:
         return f"{settings.data_dir}, which is not root's"
     needed = [f"x{settings.data_dir}"]

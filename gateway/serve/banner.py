@@ -36,7 +36,7 @@ def banner(settings: Settings, access: Access, num_demo_pools: int = 1, computes
 
 
 def _dashboard_lines(settings: Settings, access: Access) -> list[str]:
-    """Return the lines that tell where people sign in.
+    """Return the lines that tell how to sign in to the dashboard.
 
     The first password is shown by the start that made the password, and by no other.
     """

@@ -55,15 +55,15 @@ TENANT_KEY_NAMES = {"acme": "OPENAI_API_KEY", "globex": "GLOBEX_API_KEY"}
 """For each demo tenant, the variable in `demo.env` that holds its key."""
 
 DEMO_PRICES = Entry(ANY, ANY, ANY, input_nanos=200_000_000, cached_input_nanos=50_000_000, output_nanos=800_000_000)
-"""The prices of the demo. They show a tenant's costs: usage from before any prices would stay free."""
+"""The prices of the demo, which let it show a tenant's costs: usage from before any prices would stay free."""
 
 
 class BadOperatorKey(ValueError):
-    """LORIKEET_ADMIN_KEY does not have the form of an operator's key."""
+    """The error for a LORIKEET_ADMIN_KEY that does not have the form of an operator's key."""
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The keys of this installation."""
+    """The keys and the first password of this installation."""
 
     operator_key: str
     tenant_keys: dict[str, str]
@@ -73,7 +73,7 @@ class Access(msgspec.Struct, frozen=True):
     has_demo_prices: bool = False
     """True if nobody has set other prices."""
     notice: str = ""
-    """Words about people who are locked out; "" for none."""
+    """A sentence about people who are locked out; "" for none."""
 
 
 async def bootstrap(dsn: str, settings: Settings, base_digest: str, runtime: str | None = None) -> Access:
@@ -106,7 +106,7 @@ async def bootstrap(dsn: str, settings: Settings, base_digest: str, runtime: str
 
 
 async def _notice(connection: Connection, settings: Settings) -> str:
-    """Return words about people whom the settings lock out; "" for none."""
+    """Return a sentence about people whom the settings lock out; "" for none."""
     if settings.require_totp == "nobody":
         return ""
     party = relying_party(settings.public_url, settings.port)

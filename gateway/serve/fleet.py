@@ -21,15 +21,15 @@ GATEWAY_MARGIN_S = 20.0
 """The seconds that gateways get on top of the requests' own bound, to write down usage and close."""
 
 FAILURES_SHOWN = 2
-"""Failures in a row at which the child's last log lines are shown: one may be chance, two have a reason."""
+"""The number of failures in a row from which a child's last log lines are shown: one may be chance."""
 
 FAILURES_TO_GIVE_UP = 5
 REASON_LINES = 20
-"""The number of last lines that are searched for a child's own words."""
+"""The number of last log lines that are searched for a child's own error message."""
 
 
 class StartFailed(RuntimeError):
-    """A child cannot run with this configuration, or fails again and again before the first request could be served.
+    """The error for a child that cannot run with this configuration, or repeatedly fails before the first request.
 
     The message is the child's own, or holds its last log lines.
     """
@@ -73,11 +73,11 @@ class Fleet:
             child.start()
 
     def began(self, agent_command: Sequence[str]) -> None:
-        """Note that all children are ready. agent_command: the command for later starts of the agent."""
+        """Record that all children are ready. agent_command: the command for later starts of the agent."""
         self._agent.run_next(agent_command)
 
     def tend(self, stop: StopSignals, *, starting: bool = False) -> None:
-        """Restart children that ended and are due; to be called a few times a second.
+        """Restart children that have ended and whose delay is over; to be called a few times a second.
 
         starting: True until all has been ready once, so that a child which cannot run ends the start.
 
@@ -117,7 +117,7 @@ class Fleet:
 
 
 def _check_start(child: Child, exited: Exited) -> None:
-    """Check that a child can start.
+    """Check that a child that ended can be started again.
 
     Raises StartFailed: when a child says that its configuration is wrong, or has failed too often.
     """

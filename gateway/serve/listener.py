@@ -17,11 +17,11 @@ PROBE_TIMEOUT_S = 2.0
 
 
 class PortUnavailable(RuntimeError):
-    """The address cannot be listened on; the message names the setting to change."""
+    """The error for an address that cannot be listened on; the message names the setting to change."""
 
 
 class Listener:
-    """One address, reserved when the object is made: connections are refused until `listen`.
+    """A listening socket, bound when the object is made: connections are refused until `listen`.
 
     Raises PortUnavailable: when the host has no address, or another process has the port.
     """
@@ -91,7 +91,7 @@ def engines_in_words(base_url: str, operator_key: str) -> str:
 
 
 def answers(base_url: str, operator_key: str, model: str) -> bool:
-    """Tell whether an engine of a base model is ready, or none will be: its pool is drained, has failed or is gone.
+    """Tell whether a base model has a ready engine, or will have none: its pool is drained, has failed or is gone.
 
     Return False if the gateway does not answer.
     """
@@ -106,7 +106,7 @@ def answers(base_url: str, operator_key: str, model: str) -> bool:
 
 
 def _asked(base_url: str, operator_key: str, path: str, kind: type[T]) -> T | None:
-    """Ask the admin API, and return the reply; None if there is none."""
+    """Return the reply of the admin API to a GET; None if there is none."""
     address = urlsplit(base_url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PROBE_TIMEOUT_S)
     try:

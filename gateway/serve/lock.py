@@ -16,18 +16,18 @@ from gateway.support import process
 
 LOCK_NAME = "serve.lock"
 RESTORE_MARKER = "restore.unfinished"
-"""The name of the marker in a data folder to which a backup was being restored when something stopped it."""
+"""The name of the file that marks a data folder whose restore was interrupted."""
 
 KERNEL_LOCKS = Path("/proc/locks")
 _HOLDER = re.compile(r"pid (?P<pid>\d+) at (?P<url>https?://\S+)\n")
 
 
 class DataFolderInUse(RuntimeError):
-    """Another `serve` runs on this data folder; the message names its pid and URL."""
+    """The error for a data folder on which another `serve` runs; the message names its pid and URL."""
 
 
 class DataFolderUnusable(RuntimeError):
-    """The data folder cannot be made or written; the message names the setting."""
+    """The error for a data folder that cannot be made or written; the message names the setting."""
 
 
 def make_data_folder(data_dir: Path) -> None:
@@ -44,7 +44,7 @@ def make_data_folder(data_dir: Path) -> None:
 
 
 def refuse_half_restored(data_dir: Path) -> None:
-    """Check that no restore into the folder was broken off.
+    """Check that no interrupted restore has left the data folder incomplete.
 
     Raises DataFolderUnusable: when one was: a server would go on with half of the data.
     """

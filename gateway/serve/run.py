@@ -41,14 +41,14 @@ FIRST_MODEL_S = 60.0
 """Seconds for which a start waits for the first base model when everything else is ready."""
 
 TEND_INTERVAL_S = 0.2
-"""Seconds between two looks for children that ended.
+"""Seconds between two checks for children that have ended.
 
-Each look takes processor time from the engine, where processors are few.
+Each check takes processor time from the engine, where processors are few.
 """
 
 
 class DatabaseUnusable(RuntimeError):
-    """DATABASE_URL names a database that cannot be reached or used; the message says why, without the password."""
+    """The error for a DATABASE_URL that cannot be reached or used; the message has the reason, without the password."""
 
 
 # Errors that a person can put right; any other error is a fault of ours and keeps its traceback.

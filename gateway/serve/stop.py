@@ -19,7 +19,7 @@ class StopRequested(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Counts stop signals while entered; used from the main thread, one instance at a time."""
+    """The count of stop signals received while entered; used from the main thread, one instance at a time."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -28,12 +28,12 @@ class StopSignals:
 
     @property
     def requested(self) -> bool:
-        """True once a stop was asked for."""
+        """True once a stop signal has come."""
         return self._count > 0
 
     @property
     def forced(self) -> bool:
-        """True once a stop was asked for again."""
+        """True once a second stop signal has come."""
         return self._count > 1
 
     @contextmanager

@@ -40,13 +40,13 @@ class RestartPolicy(msgspec.Struct, frozen=True):
 
 
 class Exited(msgspec.Struct, frozen=True):
-    """A child ended by itself."""
+    """The report that a child ended by itself."""
 
     name: str
     returncode: int
     ran_s: float
     failures: int
-    """The number of failures in a row without having run well."""
+    """The number of failures in a row, without a healthy run between them."""
     delay_s: float
     """Seconds until the restart."""
 
@@ -56,7 +56,7 @@ class Exited(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A child was started again."""
+    """The report that a child was started again."""
 
     name: str
     pid: int
@@ -66,12 +66,10 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Child:
-    """One supervised process.
+    """One supervised child process.
 
-    log: the file that the process's output is appended to.
-    env: the whole environment of the process.
-    pass_fds: file descriptors that the process inherits.
-    account: the user that the process runs as; None: the user of this process.
+    log: the file that the process's output is appended to. env: the whole environment of the process. pass_fds: file
+    descriptors that the process inherits. account: the user that the process runs as; None: the user of this process.
     clock: seconds on a monotonic clock.
     """
 
@@ -133,7 +131,7 @@ class Child:
         return self._process.pid
 
     def poll(self) -> Exited | Started | None:
-        """Notice an exit, or restart when its delay is over; returns what happened."""
+        """Check for an exit, or restart the process when its delay is over. Return the event, or None."""
         now = self._clock()
         if self._process is None:
             return Started(self.name, self.start()) if now >= self._restart_at else None
@@ -163,7 +161,7 @@ class Child:
         return self._process is None
 
     def kill(self) -> None:
-        """End the process and everything it started that stayed in its session, now."""
+        """Send SIGKILL to the process and to everything in its session."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -11,13 +11,13 @@ from typing import TextIO
 
 
 class Terminal:
-    """Writes lines to out (standard error unless told otherwise), flushed, so that pipes and logs see them at once."""
+    """The output of `serve`: lines on out (standard error by default), flushed so that pipes and logs see them."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stderr if out is None else out
 
     def report(self, line: str) -> None:
-        """Write one line of progress or of news."""
+        """Write one line about progress or an event."""
         self._write(f"lorikeet: {line}\n")
 
     def show(self, text: str) -> None:

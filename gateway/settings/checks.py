@@ -16,7 +16,7 @@ ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?|https?://\[[0-9A-Fa-f:.
 
 
 class BadSetting(ValueError):
-    """A variable of the environment is unknown or wrong; the message is one line that names it."""
+    """The error for an unknown or wrong environment variable; the message is one line that names it."""
 
 
 def check(settings: Settings) -> None:

@@ -13,7 +13,7 @@ from gateway.settings.storage import StorageSettings
 
 
 class ClientSettings(StorageSettings, frozen=True, kw_only=True):
-    """The settings of `StorageSettings`, of clients and of connections."""
+    """The settings of `StorageSettings`, and those of clients and connections."""
 
     trusted_proxies: Annotated[
         str,

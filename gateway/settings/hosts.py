@@ -11,7 +11,7 @@ from gateway.settings.listening import MAX_PORT
 
 
 class HostSettings(ClientSettings, frozen=True, kw_only=True):
-    """The settings of `ClientSettings`, of hosts and of replicas."""
+    """The settings of `ClientSettings`, and those of hosts and replicas."""
 
     link_address: Annotated[
         str,
@@ -97,7 +97,7 @@ class HostSettings(ClientSettings, frozen=True, kw_only=True):
 
     @property
     def has_link(self) -> bool:
-        """Tell whether this host's engines are on TCP, for gateways of other machines."""
+        """True where this host's engines listen on TCP, for gateways of other machines."""
         return bool(self.link_address) or self.placement != "local"
 
     @property

@@ -22,7 +22,7 @@ def listed(text: str) -> list[str]:
 
 
 class ListeningSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of addresses, metrics and traces."""
+    """The settings of listening addresses, metrics and traces."""
 
     host: Annotated[str, Meta(description="Address on which the gateway listens.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=1, le=65535, description="Port on which the gateway listens.")] = 8080
@@ -79,13 +79,13 @@ class ListeningSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def base_url(self) -> str:
-        """URL at which this machine reaches the gateway, without a path."""
+        """The URL at which this machine reaches the gateway, without a path."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
-        """Host and port of metrics_listen; None where it is off.
+        """The host and port of metrics_listen; None where it is off.
 
         Raises ValueError: when the text is no host and port; `load_settings` turns the error into BadSetting.
         """

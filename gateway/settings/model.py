@@ -13,7 +13,7 @@ from gateway.settings.places import PlaceSettings
 DEMO_MODEL_NAME = "smollm2-135m-instruct"
 MODEL_NAME_PATTERN = r"^[^:\s]+$"
 ENGINE_DEFAULTS = EngineConfig(model_dir="", endpoint="", adapter_store="")
-"""The engine's settings where no variable is set, before its places are derived from the data folder."""
+"""The engine's settings where no variable is set, without the paths that follow from the data folder."""
 
 
 def model_name_of(model: str) -> str:
@@ -22,7 +22,7 @@ def model_name_of(model: str) -> str:
 
 
 class ModelSettings(PlaceSettings, frozen=True, kw_only=True):
-    """The settings of `PlaceSettings`, of the model and of its engine."""
+    """The settings of `PlaceSettings`, and those of the base model and its engine."""
 
     model: Annotated[
         str,

@@ -18,18 +18,18 @@ _LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
 
 
 class PlaceSettings(ListeningSettings, frozen=True, kw_only=True):
-    """The settings of `ListeningSettings` and the data folder."""
+    """The settings of `ListeningSettings`, and the data folder with the paths below it."""
 
     data_dir: Annotated[Path, Meta(description="Folder for everything that Lorikeet stores.")] = Path(".lorikeet")
 
     @property
     def model_cache_dir(self) -> Path:
-        """Prepared base models."""
+        """The folder of prepared base models."""
         return self.data_dir / "models"
 
     @property
     def export_dir(self) -> Path:
-        """Below which scheduled exports are put, a folder for each organization."""
+        """The folder of scheduled exports, with a subfolder for each organization."""
         return self.data_dir / "exports"
 
     @property
@@ -44,7 +44,7 @@ class PlaceSettings(ListeningSettings, frozen=True, kw_only=True):
 
     @property
     def admin_login_path(self) -> Path:
-        """The file with which the first person signs in to the dashboard, until the password is changed."""
+        """The file with the first person's login for the dashboard, until the password is changed."""
         return self.data_dir / "admin-login.txt"
 
     @property
@@ -69,12 +69,12 @@ class PlaceSettings(ListeningSettings, frozen=True, kw_only=True):
 
     @property
     def metrics_dir(self) -> Path:
-        """The folder in which the gateways of one `serve` count together."""
+        """The folder in which the gateway processes of one `serve` share their counts."""
         return self.run_dir / "metrics"
 
     @property
     def run_dir(self) -> Path:
-        """Folder of the Unix sockets: under the data folder, or under the temporary one where that path is too long."""
+        """The folder of Unix sockets: in the data folder, or in the temporary folder if that path is too long."""
         folder = self.data_dir / "run"
         if len(str(folder / _LONGEST_SOCKET_NAME).encode()) <= MAX_SOCKET_PATH_BYTES:
             return folder

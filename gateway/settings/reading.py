@@ -20,8 +20,7 @@ PREFIX = "LORIKEET_"
 URL_VARIABLE = "LORIKEET_URL"
 API_KEY_VARIABLE = "LORIKEET_API_KEY"
 CLIENT_VARIABLES = frozenset({URL_VARIABLE, API_KEY_VARIABLE})
-"""The variables that tell `lorikeet chat` which server to call; a server that meets them in its environment ignores
-them."""
+"""The variables of the client command `lorikeet chat`; a server ignores them in its environment."""
 
 _PATH_FIELDS = frozenset({"data_dir", "adapter_folder"})  # Path is not one of msgspec's types
 _SECRET_FIELDS = frozenset(
@@ -29,16 +28,16 @@ _SECRET_FIELDS = frozenset(
 )
 
 _OF_THE_ENGINE = {"endpoint": "LORIKEET_ENGINE_ENDPOINT"}
-"""Variables of the engine's fields whose name is not LORIKEET_<FIELD>."""
+"""The variables of engine fields that are not named LORIKEET_<FIELD>."""
 
 _NO_VARIABLE = frozenset({"model_dir", "adapter_cache_dir"})
-"""Fields of the engine that follow from LORIKEET_MODEL and LORIKEET_DATA_DIR."""
+"""The engine fields without a variable, which follow from LORIKEET_MODEL and LORIKEET_DATA_DIR."""
 
 _WHERE_UNSET = {
     "adapter_store": "`adapters` in the data folder",
     "endpoint": "a socket under the data folder; pools have theirs",
 }
-"""For fields that the engine must be given, the words for their derived values if a variable is unset."""
+"""The description of the default of each engine field that is derived where its variable is unset."""
 
 
 class SettingRow(msgspec.Struct, frozen=True):

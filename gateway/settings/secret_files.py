@@ -15,7 +15,7 @@ MAX_BYTES = 64 << 10
 
 
 class BadSecretFile(ValueError):
-    """The file of a secret cannot be used; the message is one line that names the variable, and never the secret."""
+    """The error for a secret's file that cannot be used; the message is one line that names the variable."""
 
 
 def with_secrets(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:

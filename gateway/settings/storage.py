@@ -13,7 +13,7 @@ from gateway.settings.model import ModelSettings
 
 
 class StorageSettings(ModelSettings, frozen=True, kw_only=True):
-    """The settings of `ModelSettings`, of stored content, files, adapters and journals."""
+    """The settings of `ModelSettings`, and those of stored content, files, adapters and journals."""
 
     max_body_bytes: Annotated[Bytes, Meta(description="Largest body of a request, e.g. `4MiB`.")] = 4 << 20
     max_adapter_bytes: Annotated[Bytes, Meta(description="Largest upload of an adapter, e.g. `512MiB`.")] = 512 << 20

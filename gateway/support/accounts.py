@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 DEVICE_GROUPS = ("render", "video")
-"""The groups that may use accelerators."""
+"""The names of groups whose members may use accelerators."""
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -93,14 +93,14 @@ def _add_user(useradd: str, name: str) -> None:
 
 
 def step_down(account: Account) -> None:
-    """Let this process, which must be root, act as another user until `as_root`."""
+    """Make this process, which must be root, act as another user until `step_up`; within `as_root` it is root again."""
     os.setgroups([account.gid])
     os.setegid(account.gid)
     os.seteuid(account.uid)
 
 
 def step_up() -> None:
-    """Take root's rights back after `step_down`; do nothing if it has given none up."""
+    """Regain root's rights after `step_down`; do nothing if none were given up."""
     if _stepped_down():
         os.seteuid(0)
         os.setegid(0)

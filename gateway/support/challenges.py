@@ -13,7 +13,7 @@ KEY_ID_BYTES = 8
 
 
 class Challenges:
-    """Seals and opens challenges. A gateway process has one; all gateways of an installation open each other's."""
+    """The sealer of challenges in a gateway process; all gateways of an installation open each other's."""
 
     def __init__(self, cipher: Cipher) -> None:
         self._cipher = cipher

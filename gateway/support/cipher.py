@@ -31,13 +31,13 @@ class Sealed(msgspec.Struct, frozen=True):
     """Encrypted content."""
 
     key_id: str
-    """The id of the key that encrypted it."""
+    """The id of the key that encrypts the content."""
     data: bytes
     """The nonce, the ciphertext and GCM's tag."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The place of content."""
+    """The place of stored content, which encryption binds it to."""
 
     project_id: str
     name: str
@@ -47,12 +47,12 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def associated_data(self) -> bytes:
-        """Return the place as bytes, which an encrypted content is bound to."""
+        """The place as bytes, which the encryption authenticates."""
         return msgspec.msgpack.encode(self)
 
 
 class Cipher:
-    """Encrypts and decrypts content. keys: the first one encrypts."""
+    """Encryption and decryption of content. keys: the first one encrypts, all decrypt."""
 
     def __init__(self, keys: Sequence[ContentKey]) -> None:
         self._keys = {key.id: key for key in keys}
@@ -111,7 +111,7 @@ class Cipher:
             return None
 
     def tags(self, metadata: Mapping[str, str], project_id: str, key_id: str | None = None) -> list[bytes]:
-        """Return a keyed digest of each pair, by which equal pairs of a project are found without being read.
+        """Return a keyed digest of each key-value pair, by which equal pairs of a project are found without being read.
 
         key_id: the id of the key to make the digests with; None: the key that encrypts.
         """

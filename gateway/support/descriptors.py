@@ -5,10 +5,10 @@ from __future__ import annotations
 import resource
 
 MAX_DESCRIPTORS = 1 << 20
-"""The most descriptors that are ever asked for, even if the system has no bound."""
+"""The most file descriptors that this process asks for, even if the system has no bound."""
 
 RESERVED = 256
-"""Descriptors that no client's connection takes: for journals, uploads, the database, engines and inspections."""
+"""The number of file descriptors kept from clients' connections: for journals, uploads, the database and engines."""
 
 
 def raise_descriptor_limit() -> None:
@@ -23,7 +23,10 @@ def raise_descriptor_limit() -> None:
 
 
 def max_connections() -> int:
-    """Return how many connections clients may have open: all descriptors but RESERVED, or half if there are few."""
+    """Return the number of connections that clients may have open.
+
+    It is the number of all descriptors less RESERVED, or half of them if there are few.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     return limit - min(RESERVED, limit // 2)

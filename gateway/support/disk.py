@@ -14,7 +14,7 @@ CHECK_S = 1.0
 
 
 class DiskReserve:
-    """Room that stays free on the disk of a folder.
+    """The room that must stay free on the disk of a folder.
 
     min_free_bytes: the size of the room; 0: no room is kept. clock: seconds on a monotonic clock.
     """
@@ -27,7 +27,10 @@ class DiskReserve:
         self._is_low = False
 
     def is_low(self) -> bool:
-        """Tell whether less is free than is to be, as of a second ago at most. A disk that cannot be asked is not."""
+        """Tell whether less than min_free_bytes is free, as measured a second ago at most.
+
+        The answer is no if the disk cannot be asked.
+        """
         now_s = self._clock()
         if self._min_free_bytes and now_s - self._checked_at_s >= CHECK_S:
             self._checked_at_s = now_s

@@ -14,7 +14,7 @@ ID_NAME = "host.id"
 
 
 def host_id(data_dir: Path) -> str:
-    """Return the id of this host, which its data folder keeps."""
+    """Return the id of this host, which is stored in its data folder."""
     return make_private(data_dir / ID_NAME, f"{new_id('host')}\n").strip()
 
 

@@ -19,9 +19,10 @@ import certifi
 import httpx
 
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Returns the addresses of a name, for a port.
+"""A function that returns the addresses of a host name, for a port.
 
-Raises OSError or UnicodeError: when the name has no address."""
+Raises OSError or UnicodeError: when the name has no address.
+"""
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")  # RFC 4291, section 2.4: all that is routed on the internet
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address is in the last 32 bits
@@ -45,7 +46,7 @@ _METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.g
 
 
 class NotPublic(Exception):
-    """A URL leads to an address that is not public; the message says no more than that."""
+    """The error for a URL that leads to an address that is not public; the message gives no details."""
 
 
 async def look_up(host: str, port: int) -> Sequence[str]:
@@ -55,7 +56,7 @@ async def look_up(host: str, port: int) -> Sequence[str]:
 
 
 class Guard:
-    """Finds the address that a URL leads to. is_allowed: judges each address of the URL's name."""
+    """The check of the addresses that a URL leads to. is_allowed: judges each address of the URL's host name."""
 
     def __init__(self, is_allowed: Callable[[str], bool], look_up: LookUp = look_up) -> None:
         self._is_allowed = is_allowed
@@ -63,7 +64,7 @@ class Guard:
 
     @classmethod
     def of(cls, *, allow_private: bool) -> Guard:
-        """Return a guard.
+        """Return a guard against private addresses.
 
         allow_private: True: addresses that the internet cannot reach, such as the loopback, are allowed as well;
         metadata services never are.
@@ -71,7 +72,7 @@ class Guard:
         return cls(_is_no_metadata if allow_private else is_public)
 
     async def address_of(self, url: httpx.URL) -> str:
-        """Return the address of a URL's host.
+        """Return an allowed address of a URL's host.
 
         Raises NotPublic: when an address of the host is not allowed.
         Raises OSError or UnicodeError: when the host has no address.
@@ -160,7 +161,7 @@ def names_metadata_service(url: httpx.URL) -> bool:
 
 
 def _written_address(host: str) -> str | None:
-    """Return the address that a host is written as, None for a name."""
+    """Return the address that a host is, in whatever notation; None for a host name."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -190,7 +191,7 @@ def _is_no_metadata(address: str) -> bool:
 
 
 def _effective(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return the IPv4 address that an IPv6 address only wraps, else the address itself."""
+    """Return the IPv4 address that an IPv6 address embeds, else the address itself."""
     parsed = ipaddress.ip_address(address)
     if not isinstance(parsed, ipaddress.IPv6Address):
         return parsed

@@ -41,7 +41,9 @@ class Pace:
         self._take(tenant, num_requests, self._ahead_s)
 
     def in_parts(self, tenant: str, most: float) -> Callable[[float], None]:
-        """Return a function that counts one request of a tenant part by part. most: what its parts may come to.
+        """Return a function that counts one request of a tenant part by part.
+
+        most: the most that its parts may add up to.
 
         The first part is counted as by `take`. Further ones pass while all that is counted is within `most` where that
         is more than the burst, so that also here a single request is never too large. The function raises as `take`.
@@ -67,7 +69,7 @@ class Pace:
         self._set(tenant, after_s, now_s)
 
     def charge(self, tenant: str, num_requests: float) -> None:
-        """Count further requests of a tenant after the fact: the next ones wait for them."""
+        """Count further requests of a tenant afterwards, so that the next ones wait for them."""
         now_s = self._clock()
         busy_until_s = max(now_s, self._busy_until_s.get(tenant, now_s))
         self._set(tenant, busy_until_s + num_requests * self._interval_s, now_s)

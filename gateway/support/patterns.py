@@ -15,7 +15,7 @@ def pattern_fault(pattern: str) -> str | None:
 
 
 def holds(pattern: str, text: str) -> bool:
-    """Tell whether a text holds a match of a good regular expression. Knows lines as one text."""
+    """Tell whether a text contains a match of a valid regular expression, also one that spans lines."""
     try:
         return bool(_search(pattern, text))
     except UnicodeEncodeError:  # half a character

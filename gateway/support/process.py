@@ -74,7 +74,7 @@ def last_lines(path: Path, count: int, since_byte: int = 0) -> str:
 
 
 def keep_private() -> None:
-    """Let everything that this process and its children create be accessible to their user alone."""
+    """Set the umask so that files of this process and its children are accessible to their user alone."""
     os.umask(0o077)
 
 
@@ -100,7 +100,7 @@ def make_data_folder(path: Path) -> None:
 
 
 def close_to_others(folder: Path) -> None:
-    """Take all rights of other users off the files in a folder that belong to this process's user."""
+    """Remove the rights of other users from the files in a folder that belong to this process's user."""
     for path in folder.iterdir():
         found = path.lstat()
         if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o077:
@@ -125,7 +125,7 @@ def private_folder(path: Path, uid: int, gid: int) -> Path:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add a file's name to errors within the context, such as those of a full disk, which do not name the file."""
+    """Add a file's name to errors raised within the context, such as those of a full disk, which lack it."""
     try:
         yield
     except OSError as error:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class Quota:
-    """A bound on the amount that all tenants hold together (most), and on that of each tenant (most_of_one)."""
+    """The amounts that tenants hold of a bounded resource. most: the bound on all together.
+
+    most_of_one: on each tenant.
+    """
 
     def __init__(self, most: int, most_of_one: int) -> None:
         self._most = most
@@ -13,7 +16,7 @@ class Quota:
         self.num_held = 0
 
     def take(self, tenant: str, num: int) -> bool:
-        """Take num more for the tenant, and tell whether the bounds allowed it."""
+        """Reserve num more for a tenant. Return False, and reserve nothing, if a bound does not allow it."""
         held = self._held.get(tenant, 0)
         if num > min(self._most - self.num_held, self._most_of_one - held):
             return False
@@ -22,7 +25,7 @@ class Quota:
         return True
 
     def give_back(self, tenant: str, num: int) -> None:
-        """Give back an amount that a tenant has taken."""
+        """Release an amount that a tenant holds."""
         left = self._held.get(tenant, 0) - num
         assert left >= 0, "given back more than was taken"
         self.num_held -= num

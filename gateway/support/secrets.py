@@ -11,7 +11,7 @@ from gateway.support.cipher import Cipher, Place, Sealed
 
 
 class Secrets:
-    """Seals and opens secrets. A gateway process has one."""
+    """Encryption of secrets, bound to their rows. A gateway process has one."""
 
     def __init__(self, cipher: Cipher) -> None:
         self._cipher = cipher

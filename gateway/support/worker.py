@@ -15,13 +15,13 @@ from adapters.errors import StoreFailure
 from gateway.db.pool import FAILURES
 
 AWAY: tuple[type[Exception], ...] = (*FAILURES, StoreFailure)
-"""Errors that pass by themselves: a database, a disk or a bucket does not answer."""
+"""Errors that are expected to pass: a database, a disk or a bucket does not answer."""
 
 log = structlog.get_logger(__name__)
 
 
 class Worker:
-    """Takes a step, rests for an interval or until it is woken, and so on between `start` and `stop`.
+    """A background loop that takes a step, then rests for an interval or until woken, between `start` and `stop`.
 
     A service that is one such loop inherits from Worker; one that has several loops holds several workers.
     """
@@ -63,12 +63,12 @@ class Worker:
         self._task = asyncio.create_task(self._run())
 
     def cancel(self) -> None:
-        """Begin to end the work. `stop` waits for its end."""
+        """Cancel the loop without waiting. `stop` waits for its end."""
         if self._task is not None:
             self._task.cancel()
 
     async def stop(self) -> None:
-        """Cancel the work, and wait until the work has ended."""
+        """Cancel the loop, and wait until it has ended."""
         self.cancel()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)

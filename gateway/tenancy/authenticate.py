@@ -26,7 +26,7 @@ from gateway.tenancy.key_cache import CachedKey, KeyCache
 NOTE_EVERY = datetime.timedelta(minutes=1)
 WRITE_INTERVAL_S = 5.0
 CHANGES_OF_OWNERS = frozenset({"organizations", "users"})
-"""Tables whose rows many keys depend on; they change seldom, and by operators alone."""
+"""Tables whose changes affect many keys; only operators change them, and seldom."""
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Authenticator:
         return principal_of(row)
 
     async def _first_seen(self, parsed: ParsedKey | None, address: str) -> CachedKey:
-        """Look up a key that the cache does not have.
+        """Return a key from the database that is not in the cache, and cache it.
 
         Raises InvalidApiKey: when the key is not good; the failure is counted.
         Raises TooManyAttempts: when the address has had too many failures, and the key was not good when last seen.

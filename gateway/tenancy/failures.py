@@ -23,7 +23,10 @@ class FailureCap:
         self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def blocked_for_s(self, address: str, now_s: float) -> float:
-        """Return the seconds until this address may try again; 0 when it may. now_s: the time on a monotonic clock."""
+        """Return the seconds until an address may try again; 0 when it may now.
+
+        now_s: the time on a monotonic clock.
+        """
         if not self._windows:
             return 0.0
         started_s, num_failures = self._windows.get(client_of(address), (now_s, 0))
@@ -45,7 +48,7 @@ class FailureCap:
             self._windows.popitem(last=False)
 
     def give_back(self, address: str) -> None:
-        """Take back one counted failure, since the attempt has not failed after all."""
+        """Subtract one counted failure of an address, since the attempt has not failed after all."""
         client = client_of(address)
         started_s, num_failures = self._windows.get(client, (0.0, 0))
         if num_failures:

@@ -15,11 +15,11 @@ UNKNOWN_TTL_S = 5.0
 
 
 class CachedKey:
-    """A key that is neither revoked nor unknown.
+    """A key of the database as the cache holds it; revoked and unknown keys have none.
 
-    last_noted: the time at which its use was last noted for `last_used_at`.
-    suspended: the kind of the suspended object: the key, its project or its organization; None: none is suspended.
-    ip_allow: networks that the key may be used from; None: all.
+    last_noted: the time at which its use was last noted for `last_used_at`. suspended: the kind of the suspended
+    object: the key, its project or its organization; None: none is suspended. ip_allow: networks that the key may be
+    used from; None: all.
     """
 
     __slots__ = ("expires_at", "ip_allow", "last_noted", "principal", "suspended")
@@ -72,14 +72,17 @@ class KeyCache:
         return until is not None and now_s < until
 
     def was_good(self, sha256: bytes) -> bool:
-        """Tell whether a key was known until something changed, and was not looked up since.
+        """Tell whether a key was valid before the last change, and has not been looked up since.
 
         The holder of such a key does not guess.
         """
         return sha256 in self._good_before
 
     def put(self, sha256: bytes, entry: CachedKey, generation: int) -> None:
-        """Remember a key that was looked up, unless keys have changed since. generation: at the look-up."""
+        """Cache a key that was looked up, unless keys have changed since.
+
+        generation: the value of `generation` at the look-up.
+        """
         if generation != self.generation:
             self._remember(sha256)  # it was good a moment ago
             return
@@ -94,9 +97,9 @@ class KeyCache:
                 del self._digests_of[oldest.principal.api_key_id]
 
     def put_unknown(self, sha256: bytes, now_s: float, generation: int) -> None:
-        """Remember that no key has this digest, unless keys have changed since.
+        """Cache that no key has this digest, unless keys have changed since.
 
-        generation: the generation at the look-up.
+        generation: the value of `generation` at the look-up.
         """
         if generation != self.generation:
             return
@@ -107,7 +110,7 @@ class KeyCache:
             self._unknown_until.popitem(last=False)
 
     def forget(self, api_key_id: str) -> None:
-        """Forget one key that changed. The key may be a new one, so every failed look-up is forgotten too."""
+        """Remove one changed key from the cache, and all failed look-ups, since the key may be a new one."""
         self.generation += 1
         for sha256 in self._digests_of.pop(api_key_id, ()):
             if self._known.pop(sha256, None) is not None:
@@ -115,7 +118,7 @@ class KeyCache:
         self._unknown_until.clear()
 
     def forget_of_project(self, project_id: str) -> None:
-        """Forget all keys of a project that changed."""
+        """Remove all keys of a changed project from the cache."""
         self.generation += 1
         for sha256, entry in [*self._known.items()]:
             if entry.principal.project_id == project_id:
@@ -125,7 +128,7 @@ class KeyCache:
         self._unknown_until.clear()
 
     def forget_all(self) -> None:
-        """Forget all keys, except that they were good a moment ago (`was_good`)."""
+        """Remove all keys from the cache, but remember that they were valid a moment ago (`was_good`)."""
         self.generation += 1
         for sha256 in self._known:
             self._remember(sha256)

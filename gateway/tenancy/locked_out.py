@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gateway.db.organization.passkeys import LockedOut
 
 MAX_NAMED = 5
-"""The most people who are named."""
+"""The most people whom a notice names."""
 
 
 def locked_out_notice(people: Sequence[LockedOut], rp_id: str) -> str:

@@ -29,7 +29,7 @@ class LoginLine:
 
     @contextmanager
     def place(self, address: str) -> Iterator[None]:
-        """Hold a place for the client at this address.
+        """Hold a place in the line for the client at this address until the context is left.
 
         Raises TooManyAttempts: when the line is full, or half of it is this client's.
         """

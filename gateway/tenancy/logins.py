@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 LIFETIME = datetime.timedelta(hours=12)
 DEVICE_LIFETIME = LIFETIME + datetime.timedelta(days=30)
-"""The time for which a device is known after its last login."""
+"""The time after its last login for which a device is known."""
 
 MAX_USER_AGENT_CHARS = 256
 MAX_KNOWN_TOKENS = 10_000
-"""Tokens of logins of which one gateway remembers that they were good."""
+"""The most login tokens that one gateway remembers as valid."""
 
 OpenSecret = Callable[[str | None, bytes, SecretColumn, str, str], bytes]
-"""Returns a secret in the clear, as `gateway.support.secrets.Secrets.open`."""
+"""A function that returns a secret in the clear, as `gateway.support.secrets.Secrets.open`."""
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ class Client(msgspec.Struct, frozen=True):
     now_s: float
     """The time on a monotonic clock, for limits per address."""
     device: str | None = None
-    """The token that an earlier login from the same browser left."""
+    """The device token that an earlier login left in the same browser; None for none."""
     replaces: str | None = None
-    """The token of a present login of the same browser."""
+    """The token of the present login in the same browser, which the new one replaces; None for none."""
 
     def __repr__(self) -> str:
         return f"Client(address={self.address!r}, request_id={self.request_id!r})"
@@ -124,7 +124,7 @@ class Logins:
         self._recording = asyncio.Lock()
 
     async def stop(self) -> None:
-        """Wait until the audit log has every login that failed so far."""
+        """Wait until all failed logins are in the audit log."""
         await asyncio.gather(*self._recordings)
 
     async def log_in(self, email: str, password: str, code: str | None, client: Client) -> NewLogin:
@@ -165,7 +165,7 @@ class Logins:
         return left is not None
 
     async def verify(self, email: str, password: str, client: Client) -> logins.Credentials:
-        """Return the user whose password it is. The attempt counts as failed until a login succeeds.
+        """Return the user whose password this is. The attempt counts as failed until a login succeeds.
 
         Raises as `log_in`.
         """
@@ -205,8 +205,8 @@ class Logins:
         """Return the holder of a token.
 
         Raises InvalidCredentials: when nobody holds it any more, or its login was unused for too long.
-        Raises TooManyAttempts: when the address has sent too many wrong tokens or keys.
-        A token that was good when last seen is exempt, since its holder does not guess.
+        Raises TooManyAttempts: when the address has sent too many wrong tokens or keys. A token that was good when last
+        seen is exempt, since its holder does not guess.
         """
         digest = _digest(token)
         if digest not in self._known_tokens:
@@ -264,7 +264,7 @@ class Logins:
         )
 
     def check_blocked(self, address: str, now_s: float) -> None:
-        """Check that not too many failures came from an address of late.
+        """Check that an address has not had too many failures lately.
 
         Raises TooManyAttempts: when there were.
         """
@@ -297,7 +297,7 @@ class Logins:
         client: Client,
         message: str = "Incorrect e-mail address, password or code.",
     ) -> InvalidCredentials:
-        """Return the refusal of a login, and have it recorded where there is such a user.
+        """Return the error for a refused login, and record it in the audit log if there is such a user.
 
         Recording goes on in the background: else the time of the reply would tell which addresses exist.
         """
@@ -316,7 +316,7 @@ class Logins:
             log.warning("a failed login of %s from %s is not in the audit log: %s", user.id, client.address, error)
 
     async def admit(self, user: logins.Credentials, client: Client, passkey_id: str | None = None) -> NewLogin:
-        """Make a login of a user who has proven their identity.
+        """Create a login for a user whose identity is proven.
 
         passkey_id: the passkey that proved it; None: the password proved it, with the code of an authenticator if the
         user has one.

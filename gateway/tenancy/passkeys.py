@@ -35,7 +35,7 @@ CLOCK_SKEW_S = 60
 """Seconds by which the clock of another gateway, which made a challenge, may be ahead."""
 
 ALGORITHMS = (-7, -8, -257)
-"""COSE's numbers of the signatures that are taken: ES256, EdDSA, RS256 (WebAuthn, section 5.8.5)."""
+"""The COSE numbers of the accepted signature algorithms: ES256, EdDSA, RS256 (WebAuthn, section 5.8.5)."""
 
 REFUSED = "This passkey is not known here, or was asked for too long ago. Try again."
 
@@ -55,7 +55,7 @@ class SealsChallenges(Protocol):
 
 
 class NewCredential(msgspec.Struct, frozen=True):
-    """The answer of a device that was asked to make a passkey."""
+    """The reply of a device that was asked to make a passkey."""
 
     id: bytes
     client_data: bytes
@@ -63,7 +63,7 @@ class NewCredential(msgspec.Struct, frozen=True):
 
 
 class Assertion(msgspec.Struct, frozen=True):
-    """The answer of a device that was asked for a passkey."""
+    """The reply of a device that was asked to prove that it has a passkey."""
 
     id: bytes
     client_data: bytes
@@ -81,7 +81,7 @@ class VerifiedPasskey(msgspec.Struct, frozen=True):
 
 
 class _ClientData(msgspec.Struct, frozen=True):
-    """The part of a browser's statement that names the challenge, in base64url without padding."""
+    """The part of the browser's client data that has the challenge, in base64url without padding."""
 
     challenge: str
 
@@ -148,7 +148,7 @@ class Passkeys:
         return checked
 
     async def use(self, conn: Connection, client_data: bytes) -> bool:
-        """Use up the challenge of a browser's statement that was checked; return whether it was not used before."""
+        """Mark the challenge in a browser's verified client data as used. Return False if it was used before."""
         kept = LIFETIME + 2 * datetime.timedelta(seconds=CLOCK_SKEW_S)  # a challenge may be good so long after its use
         return await rows.use_challenge(conn, hashlib.sha256(_challenge_of(client_data) or b"").digest(), kept)
 

@@ -26,7 +26,7 @@ MAX_DELAY_S = 900.0
 FREE_FROM_STRANGERS = 100
 PAUSE_S = 30.0
 MAX_WAITING = 64
-"""Attempts of one gateway that wait for their turn, each from another network."""
+"""The most attempts, each from another network, that wait for their turn in one gateway."""
 
 
 def lockout_s(num_failures: int) -> float:
@@ -91,7 +91,7 @@ class Throttle:
 
 
 async def unlock(conn: Connection, email: str) -> None:
-    """Forget the failed attempts for this e-mail address, from everywhere."""
+    """Delete the counts of failed attempts for this e-mail address from all networks and devices."""
     await logins.forget_failures(conn, _identity("person", email))
 
 
@@ -117,5 +117,5 @@ def _of_strangers(email: str) -> bytes:
 
 
 def _identity(*parts: str) -> bytes:
-    """Return the digest of a counter's name. No part but the last can hold a NUL."""
+    """Return the digest that identifies a counter. Only the last part may contain a NUL."""
     return hashlib.sha256("\0".join(parts).encode()).digest()

@@ -15,7 +15,7 @@ from gateway.text.template_environment import ENVIRONMENT
 
 Message = dict[str, Any]
 Sources = str | Mapping[str, str]
-"""The text of a template, or texts by name: `default` and `tool_use`."""
+"""The source of a chat template, or the sources of several by name: `default` and `tool_use`."""
 
 TOOLS = frozenset({"tools", "xml_tools"})
 """The variables in which a template gets the tools of a request: that of most, and that of SmolLM3's."""
@@ -24,7 +24,7 @@ _END_OF_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # its last space tells whethe
 
 
 class ChatTemplate:
-    """The templates of one model, compiled. Rendering is thread-safe."""
+    """The compiled chat templates of one model. Rendering is thread-safe."""
 
     def __init__(self, sources: Sources, special_tokens: Mapping[str, str]) -> None:
         """Compile chat templates.
@@ -126,7 +126,7 @@ def _compiled(tree: nodes.Template) -> Template:
 
 
 def _shown(message: Message) -> Message:
-    """Return a message in the form that templates read: without null values, its reasoning under the usual names."""
+    """Return a message as templates read it: without null values, with its reasoning under the usual names."""
     shown = {name: value for name, value in message.items() if value is not None}
     reasoning = next((shown[name] for name in _REASONING if name in shown), None)
     if reasoning is not None:
@@ -135,7 +135,7 @@ def _shown(message: Message) -> Message:
 
 
 def _marked(parts: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """Return the last text among a message's parts, and all parts with the mark behind this text."""
+    """Return the last text part of a message, and all its parts with a mark after that text."""
     for place in range(len(parts) - 1, -1, -1):
         if "text" in parts[place]:
             text = parts[place]["text"]

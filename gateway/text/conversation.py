@@ -21,4 +21,4 @@ class Conversation(msgspec.Struct, frozen=True):
     tools: ToolUse | None = None
     """The tools that the completion may call, if any."""
     rendering: Rendering = USUAL
-    """The way in which the conversation becomes a prompt."""
+    """The options for rendering the conversation to a prompt."""

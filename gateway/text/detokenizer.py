@@ -16,12 +16,11 @@ from gateway.text.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """The text of one completion.
+    """The incremental decoder of one completion's token ids to text.
 
     All returned texts together are the text of all ids at once, cut at the first stop string. A character that is split
-    over tokens is shown once it is whole. Special tokens have no text, unless with_special.
-    Stop strings are not looked for within the first `min_tokens` tokens; with include_stop, the one that ends the text
-    is shown as well.
+    over tokens is shown once it is whole. Special tokens have no text, unless with_special. Stop strings are not looked
+    for within the first `min_tokens` tokens; with include_stop, the one that ends the text is shown as well.
     follows_prompt: True: the text goes on where a prompt's ended, and a space at its beginning is part of it; False: it
     begins without the space that its tokenizer puts there.
     """
@@ -50,21 +49,21 @@ class Detokenizer:
 
     @property
     def finished(self) -> bool:
-        """Tell whether a stop string was found."""
+        """True once a stop string was found."""
         return self._stop.found
 
     @property
     def stop_string(self) -> str:
-        """The stop string that was found, "" for none."""
+        """The stop string that was found; "" for none."""
         return self._stop.matched
 
     @property
     def is_within_character(self) -> bool:
-        """Tell whether the last token ended in the midst of a character."""
+        """True if the last token ended within a character."""
         return bool(self._rest)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Take the next ids, and return the text that is safe to show. Tokens after a found stop string are ignored."""
+        """Decode further ids, and return the text that is safe to show. Ids after a found stop string are ignored."""
         if not self._has_stop:
             self.num_tokens += len(token_ids)
             return self._decode(token_ids)
@@ -77,7 +76,7 @@ class Detokenizer:
         return shown
 
     def finish(self) -> str:
-        """Note that no more ids come, and return the text that was held back.
+        """End the input, and return the text that was held back.
 
         A character that never became whole is returned as U+FFFD.
         """

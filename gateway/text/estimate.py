@@ -10,7 +10,7 @@ BYTES_PER_TOKEN = 4
 
 
 def estimated_tokens(prompt: str | list[int] | list[dict[str, Any]]) -> int:
-    """Return about how many tokens a prompt has: a token for every four bytes of its text, or of its messages as JSON.
+    """Return an estimate of a prompt's tokens: one for every four bytes of its text, or of its messages as JSON.
 
     prompt: a text, token ids, or the messages of a conversation.
     """

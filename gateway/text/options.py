@@ -21,12 +21,12 @@ class Argument(msgspec.Struct, frozen=True):
 
 
 class Rendering(msgspec.Struct, frozen=True):
-    """The way in which a conversation becomes a prompt."""
+    """Options for rendering a conversation to a prompt."""
 
     add_generation_prompt: bool = True
-    """True: the prompt ends where the assistant is to speak."""
+    """True: the prompt ends with the beginning of an assistant's turn."""
     continue_final_message: bool = False
-    """True: the prompt ends in the midst of the last message, for the model to go on with."""
+    """True: the prompt ends within the last message, which the model continues."""
     arguments: tuple[Argument, ...] = ()
     add_special_tokens: bool = False
     """True: the tokenizer puts its special tokens around the text, beside those of the template."""
@@ -38,7 +38,7 @@ USUAL = Rendering()
 
 
 class TextStyle(msgspec.Struct, frozen=True):
-    """The parts of a completion that are shown."""
+    """Options for the text of a completion."""
 
     include_stop: bool = False
     """True to show the stop string that ends the completion."""

@@ -17,15 +17,15 @@ QUERY, DOCUMENT = "query", "document"
 
 
 class EncodedPair(NamedTuple):
-    """A query and a document."""
+    """The token ids of a query and a document together."""
 
     token_ids: list[int]
     num_first_tokens: int
-    """The tokens of the first segment, for a model that tells segments apart; 0 for others."""
+    """The number of tokens in the first segment, for a model that tells segments apart; 0 for others."""
 
 
 class QueryTooLong(Exception):
-    """The query alone does not leave room for a document."""
+    """The error for a query that leaves no room for a document."""
 
     def __init__(self, num_tokens: int) -> None:
         super().__init__(num_tokens)

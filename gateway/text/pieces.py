@@ -17,7 +17,7 @@ from itertools import chain
 from tokenizers import Tokenizer as BackendTokenizer
 
 MAX_BYTES = 32 << 20
-"""Bytes of all pieces that one tokenizer keeps: about six million tokens."""
+"""The bytes that the cached pieces of one tokenizer may take: about six million tokens."""
 
 TOKEN_BYTES, PIECE_BYTES = array("I").itemsize, 400
 """Memory for a token id, and for a piece beside its text and its ids."""
@@ -28,16 +28,16 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 
 class Pieces:
-    """The token ids of pieces, least recently used first. Any thread may encode.
+    """The cached token ids of pieces of text, of which the least recently used are dropped. Any thread may encode.
 
     Each owner has pieces of its own, so that the time of a text does not tell whether somebody else has sent it.
     """
 
     def __init__(self, encode: Encode, separators: Sequence[str], *, max_bytes: int = MAX_BYTES) -> None:
-        """Remember the token ids of pieces of text.
+        """Initialize an empty cache.
 
-        encode: returns the token ids of each text, without special tokens around it. separators: tokens before each
-        of which a text may be divided.
+        encode: returns the token ids of each text, without special tokens around it. separators: tokens before each of
+        which a text may be divided.
         """
         self._encode = encode
         self._max_bytes = max_bytes

@@ -20,11 +20,11 @@ class Rule(msgspec.Struct, frozen=True):
 
     name: str
     spans: Callable[[str], Iterable[Span]]
-    """Returns the places of the kind in a text, in order of their starts; they may overlap."""
+    """A function that returns the (start, end) of each match in a text, ordered by start; they may overlap."""
 
 
 def redacted(text: str, rules: Sequence[Rule] | None = None) -> str:
-    """Return a text with what the rules find replaced. rules: None applies all of `RULES`."""
+    """Return a text in which each match of the rules is replaced by `[name]`. rules: None: all of `RULES`."""
     for rule in RULES if rules is None else rules:
         text = _replaced(text, rule)
     return text
@@ -171,7 +171,7 @@ def _cards_of(groups: list[Span], text: str) -> Iterable[Span]:
 
 
 _LUHN = (tuple(range(10)), tuple(2 * digit - 9 * (digit > 4) for digit in range(10)))
-"""The number that a digit adds to the Luhn sum: as it is, and doubled."""
+"""The numbers that digits add to the Luhn sum: a table for plain digits, and one for doubled ones."""
 
 
 KEY_RULES = (
@@ -179,7 +179,7 @@ KEY_RULES = (
     Rule("token", _matches(_JWT)),
     Rule("key", _matches(*_KEYS)),
 )
-"""The rules that find secrets."""
+"""The rules for secrets, such as API keys."""
 
 RULES = (
     *KEY_RULES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StopStrings:
-    """Ends a text at the first stop string that is complete; of several that end together, the longest.
+    """A text that arrives in pieces and ends at the first complete stop string; of several there, the longest.
 
     Text that may be the beginning of a stop string is held back until that is decided. include: True: the stop string
     is shown, as the end of the text.
@@ -49,7 +49,7 @@ class StopStrings:
 
 
 def _first_complete(text: str, stop: tuple[str, ...]) -> slice | None:
-    """Return where the stop string lies that is complete first; of several that end together, the longest."""
+    """Return the slice of the stop string that is complete first; of several that end together, the longest."""
     found = [(start + len(word), start) for word in stop if (start := text.find(word)) >= 0]
     if not found:
         return None
@@ -58,7 +58,7 @@ def _first_complete(text: str, stop: tuple[str, ...]) -> slice | None:
 
 
 def _num_undecided_chars(text: str, stop: tuple[str, ...]) -> int:
-    """Return the length of the longest end of text that is the beginning of a stop string."""
+    """Return the length of the longest suffix of text that is a prefix of a stop string."""
     longest = max(len(word) for word in stop) - 1
     for size in range(min(longest, len(text)), 0, -1):
         end = text[-size:]

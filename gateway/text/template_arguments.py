@@ -20,17 +20,17 @@ _RENDERERS = frozenset(
         *("sanitize_control_tokens", "self", "tokenize", "tokenizer_kwargs", "tools", "truncation", "xml_tools"),
     }
 )
-"""Variables that every template gets, and the parameters of transformers' `apply_chat_template`."""
+"""Variables that every template gets, and parameters of transformers' `apply_chat_template`: reserved names."""
 _RESERVED = GLOBALS | _RENDERERS
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether a name means something to the renderer or to every template, so that no request may set it."""
+    """Tell whether a name means something to the renderer or to every template, so that no request may set it."""
     return name in _RESERVED or name.endswith(("_token", "_special_tokens"))
 
 
 def chosen(arguments: Sequence[Argument], known: Collection[str]) -> dict[str, TemplateValue]:
-    """Return the values that the template gets, by name. known: the names that the template reads.
+    """Return the arguments that a template gets, by name. known: the names that the template reads.
 
     Raises InvalidRequest: for a reserved name, and for a name that the template does not read where the argument is
     neither optional nor at its usual value.

@@ -30,7 +30,7 @@ class _GenerationTag(Extension):
 
 
 class _Dict:
-    """The name `dict` in templates: makes dictionaries, and leads to no class."""
+    """The function `dict` in templates, which makes dictionaries without giving access to the class."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -40,7 +40,7 @@ class _Dict:
 
 
 class _Namespace(Namespace):
-    """The name `namespace` in templates, whose attributes are no internals of Python."""
+    """The function `namespace` in templates, whose attributes never are Python internals."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # an attribute may be called self
         for name in dict(*args[1:], **kwargs):
@@ -72,7 +72,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return JSON as models were trained on it: unlike jinja2's own filter, without escapes for HTML."""
+    """Return JSON in the form that models were trained on: unlike jinja2's own filter, without escapes for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -100,4 +100,4 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 ENVIRONMENT = _environment()
 GLOBALS = frozenset(ENVIRONMENT.globals)
-"""The names that every template finds."""
+"""The global names of every template."""

@@ -17,10 +17,13 @@ def begins_thinking(prompt_end: bytes) -> bool:
 
 
 class ThinkingText:
-    """Tells thinking from the text after it, as both come. Text that may begin a mark is held back."""
+    """A text that arrives in pieces, divided into thinking and the rest.
+
+    A possible beginning of a mark is held back.
+    """
 
     def __init__(self, *, is_open: bool) -> None:
-        """Start before the first text. is_open: whether the prompt ended with BEGIN."""
+        """Initialize an empty text. is_open: whether the prompt ended with BEGIN."""
         self._state: Literal["start", "thinking", "after", "text"] = "thinking" if is_open else "start"
         self._held = ""
         self._num_chars = 0
@@ -30,16 +33,16 @@ class ThinkingText:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether no thinking is to come any more."""
+        """True once no more thinking can come."""
         return self._state in ("after", "text")
 
     @property
     def has_thought(self) -> bool:
-        """Tell whether the text had any thinking."""
+        """True if the text had any thinking."""
         return self._has_thought
 
     def push(self, text: str) -> list[Part]:
-        """Return the parts that more text brings, in order."""
+        """Add text, and return its parts in order: thinking or not."""
         self._held += text
         self._num_chars += len(text)
         parts: list[Part] = []
@@ -48,7 +51,7 @@ class ThinkingText:
         return parts
 
     def finish(self) -> list[Part]:
-        """Return the text that was held back, where no more text follows."""
+        """End the text, and return the parts that were held back."""
         held, self._held = self._held, ""
         if not held or self._state == "after":
             return []
@@ -60,7 +63,7 @@ class ThinkingText:
         return [("text", held)]
 
     def _step(self, parts: list[Part]) -> bool:
-        """Take the part of the held text that is decided; tell whether another part of it may be."""
+        """Move the decided part of the held text to `parts`. Return whether a further part may be decided."""
         match self._state:
             case "start":
                 begun = self._held.lstrip()
@@ -102,7 +105,7 @@ class ThinkingText:
 
 
 def _num_undecided(text: str) -> int:
-    """Return the length of the end of a text that may be the beginning of END."""
+    """Return the length of the longest suffix of a text that is a prefix of END."""
     for size in range(min(len(END) - 1, len(text)), 0, -1):
         if END.startswith(text[-size:]):
             return size

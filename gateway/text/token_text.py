@@ -18,10 +18,10 @@ _VISIBLE_SPACE = "\u2581"
 
 
 class TokenText:
-    """Bytes by token id.
+    """The bytes of each token of a vocabulary, by token id.
 
-    The texts of all tokens of a text together are the text, before a decoder strips its first space.
-    special_ids: tokens that are no text. strips_first_space: True if the decoder strips it.
+    The texts of all tokens of a text together are the text, before a decoder strips its first space. special_ids:
+    tokens that are no text. strips_first_space: True if the decoder strips it.
     """
 
     def __init__(self, backend: BackendTokenizer) -> None:
@@ -50,7 +50,7 @@ class TokenText:
         return max(self._num_bytes(token, token_id) for token, token_id in vocabulary.items())
 
     def _num_bytes(self, token: str, token_id: int) -> int:
-        """Return the number of bytes of a token, or a few more where it stands for a byte; cheaper than `_find`."""
+        """Return the number of a token's bytes, or slightly more for a byte token; cheaper than `_find`."""
         if self._alphabet is not None and token_id not in self._added_ids:
             return len(token)
         return len(token.replace(_VISIBLE_SPACE, " ").encode())
@@ -68,7 +68,7 @@ class TokenText:
 
 
 def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Yield the decoders that a decoder is made of."""
+    """Yield the elementary decoders of a composed decoder."""
     if decoder is None:
         return
     if decoder["type"] != "Sequence":
@@ -84,7 +84,7 @@ def _strips_first_space(decoder: dict[str, Any]) -> bool:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return the bytes that characters stand for in byte-level BPE (Radford et al., 2019).
+    """Return the byte that each character stands for in byte-level BPE (Radford et al., 2019).
 
     Printable Latin-1 characters stand for themselves, and those from U+0100 on for the other bytes in order.
     """

@@ -33,7 +33,7 @@ PAIR: list[Message] = [
     {"role": "query", "content": "gale over the harbor"},
     {"role": "document", "content": "a stiff breeze"},
 ]
-"""Two texts by which a template shows whether it uses both of them."""
+"""A pair of messages that shows whether a chat template uses both of them."""
 
 
 class Tokenizer:
@@ -88,7 +88,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids that mean something, added tokens included."""
+        """The number of token ids in use, including added tokens."""
         return int(self.backend.get_vocab_size(with_added_tokens=True))
 
     def render_chat(self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL) -> str:
@@ -130,7 +130,7 @@ class Tokenizer:
 
     @property
     def takes_late_system(self) -> bool:
-        """Tell whether the chat template shows a system message that follows other messages. Found out once."""
+        """True if the chat template shows a system message that follows other messages. Computed once."""
         if self._takes_late_system is None:
             shown = ""
             if self._template is not None:
@@ -141,7 +141,7 @@ class Tokenizer:
 
     @property
     def shows_pairs(self) -> bool:
-        """Tell whether the chat template shows a query and a document, which are messages of these roles."""
+        """True if the chat template shows a query and a document, as messages of these roles."""
         if self._shows_pairs is None:
             shown = ""
             if self._template is not None:
@@ -175,7 +175,7 @@ class Tokenizer:
 
     @property
     def strips_first_space(self) -> bool:
-        """Tell whether the space with which a text's first token begins is not shown."""
+        """True if the decoder strips the space at the beginning of a text's first token."""
         return self._token_text.strips_first_space
 
     def decode(self, token_ids: list[int], *, with_special: bool = False) -> str:

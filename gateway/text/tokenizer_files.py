@@ -18,7 +18,7 @@ from gateway.text.chat_template import Sources
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _NEEDS_TRANSFORMERS = ("fix_mistral_regex", "fast_tokenizer_files")
-"""Keys of `tokenizer_config.json` that ask for another way to split text, or for another file. Both are rare."""
+"""Keys of `tokenizer_config.json` that require transformers: another way to split text, or another file."""
 
 
 CONFIG = "tokenizer_config.json"
@@ -27,19 +27,19 @@ _EXTRA, _OLDER_EXTRA = "extra_special_tokens", "additional_special_tokens"
 """The key of special tokens without a name of their own, and its older spelling."""
 
 _WITH_SEGMENTS = ("BertTokenizer", "ElectraTokenizer")
-"""Classes of tokenizers that tell segments apart where `tokenizer_config.json` does not say."""
+"""Classes of tokenizers that mark segments unless `tokenizer_config.json` says otherwise."""
 
 
 MOST_DIGITS = 10
-"""Digits of a token's id: more than any has."""
+"""The most digits of a token's id in a file; longer ones are refused."""
 
 
 class BadTokenizer(ValueError):
-    """The tokenizer or chat template of a model folder cannot be used; the message names the file."""
+    """The error for a tokenizer or chat template that cannot be used; the message names the file."""
 
 
 class TokenizerFiles(msgspec.Struct, frozen=True):
-    """The contents of a model folder that make its tokenizer."""
+    """The tokenizer of a model folder, as read from its files."""
 
     backend: Tokenizer
     special_tokens: dict[str, str]
@@ -90,7 +90,7 @@ def _has_segments(config: dict[str, Any]) -> bool:
 
 
 def _add_missing(backend: Tokenizer, declared: list[AddedToken], config: dict[str, Any]) -> None:
-    """Add tokens to a tokenizer that its own file lacks, or has with other properties."""
+    """Add the declared tokens to a tokenizer that lacks them, or has them with other properties."""
     present = backend.get_added_tokens_decoder().values()
     known = {repr(token) for token in present}
     missing: list[str | AddedToken] = [token for token in declared if repr(token) not in known]
@@ -106,7 +106,7 @@ def _add_missing(backend: Tokenizer, declared: list[AddedToken], config: dict[st
 
 
 def _merge(config: dict[str, Any], older: dict[str, Any]) -> None:
-    """Take in `special_tokens_map.json`, which older folders have beside `tokenizer_config.json`."""
+    """Add the content of `special_tokens_map.json`, which older folders have, to that of `tokenizer_config.json`."""
     extra = older.pop(_EXTRA, None) or older.pop(_OLDER_EXTRA, None) or []
     older.pop(_OLDER_EXTRA, None)
     _check_extra(_OLDER, extra)
@@ -132,7 +132,7 @@ def _named_tokens(config: dict[str, Any]) -> Iterator[tuple[str, str | AddedToke
 
 
 def _extra(config: dict[str, Any]) -> list[str | AddedToken]:
-    """Return the special tokens without a name."""
+    """Return the additional special tokens, which have no name."""
     extra = config[_EXTRA]
     return [] if isinstance(extra, dict) else [_as_special(_token(CONFIG, _EXTRA, each)) for each in extra]
 
@@ -191,7 +191,7 @@ def _check_extra(file: str, extra: Any) -> None:
 
 
 def _token(file: str, key: str, value: Any) -> Any:
-    """Return a token that a file has as an object as an AddedToken, and a token that it has as text as text."""
+    """Return a special token of a file: an object as an AddedToken, a text as text."""
     if isinstance(value, str):
         return value
     try:

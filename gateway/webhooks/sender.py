@@ -43,16 +43,15 @@ SECRET_PREFIX = "whsec_"  # noqa: S105 - the standard's prefix, no secret
 
 
 class Undeliverable(Exception):
-    """A message was not delivered; the text says why."""
+    """The error for a message that was not delivered; the text has the reason."""
 
 
 class WebhookSender:
-    """Sends the queued messages of webhooks, between `start` and `stop`. A gateway process has one.
+    """The sender of queued webhook messages, between `start` and `stop`. A gateway process has one.
 
     Each webhook gets one message at a time, all webhooks side by side: a slow receiver delays its own messages alone.
-    allow_private: addresses that the internet cannot reach, such as the loopback, are sent to as well.
-    first_delay: the time before the second attempt; each further delay is twice as long.
-    timeout_s: the longest time of a whole attempt.
+    allow_private: addresses that the internet cannot reach, such as the loopback, are sent to as well. first_delay: the
+    time before the second attempt; each further delay is twice as long. timeout_s: the longest time of a whole attempt.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class WebhookSender:
             worker.start()
 
     async def stop(self) -> None:
-        """Deliver no more; messages under way are sent again later."""
+        """Stop delivering; messages under way are sent again later."""
         await stop_all(*self._workers)
         sending = list(self._sending.values())
         for task in sending:
@@ -128,7 +127,7 @@ class WebhookSender:
             log.warning("webhooks_unavailable", error=repr(error))
 
     async def _attempt(self, client: httpx.AsyncClient, delivery: Delivery) -> str | None:
-        """Attempt a delivery. Return why it was not delivered, or None if it was."""
+        """Attempt a delivery. Return the reason why it failed, or None if it succeeded."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._send(client, delivery)
@@ -145,8 +144,8 @@ class WebhookSender:
 
         Raises Undeliverable: when the status is no success.
         Raises ContentUnreadable: when this gateway lacks the content key that encrypted the webhook's secret.
-        Raises NotPublic: when the URL leads to an address that is not public.
-        Raises httpx.HTTPError, OSError or UnicodeError: when the receiver cannot be reached.
+        Raises NotPublic: when the URL leads to an address that is not public. Raises httpx.HTTPError, OSError or
+        UnicodeError: when the receiver cannot be reached.
         """
         url = httpx.URL(delivery.url)
         place = delivery.organization_id, delivery.webhook_id

@@ -28,7 +28,7 @@ from gateway.pipeline.requests import Conversation
 from gateway.support.pace import Pace
 
 BYTES_PER_REQUEST = 65_536
-"""The bytes of a body for which a request counts as one more."""
+"""The number of bytes of a body that count as one more request against a project's pace."""
 
 _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
 _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
@@ -72,7 +72,7 @@ def tokens(pipeline: Pipeline, bodies: Bodies, pace: Pace, *, operations: tuple[
 
 
 def _prompt(wire: TokenizeRequest) -> tuple[str | Conversation, str]:
-    """Return the text or the conversation to tokenize, and the field in which it came."""
+    """Return the text or the conversation to tokenize, and the name of the field that holds it."""
     if (wire.prompt is None) == (wire.messages is None):
         given = "both were given" if wire.prompt is not None else "neither was given"
         raise InvalidRequest(

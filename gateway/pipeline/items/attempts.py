@@ -33,12 +33,12 @@ RESTARTED: Final = Restarted()
 
 
 def never(error: GatewayError) -> bool:
-    """Tell that nothing follows an error."""
+    """Return False: no error has a successor."""
     return False
 
 
 class Attempts:
-    """The attempts that were made for one prompt."""
+    """The attempts at one prompt, and the replicas that were asked."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Attempts:
 
     @contextmanager
     def replica(self) -> Iterator[Replica]:
-        """Give the replica for the next attempt, which counts as its load until the context is left.
+        """Give the replica for the next attempt, whose load includes the attempt until the context is left.
 
         Raises Overloaded: when no replica is ready.
         """
@@ -91,7 +91,9 @@ class Attempts:
             self._pool.give(replica, self._asked)
 
     def unanswered(self, failure: Unanswered, *, may_restart: bool) -> None:
-        """Prepare the next attempt after a failed one. may_restart: whether the caller has seen nothing of that one.
+        """Prepare the next attempt after a failed one.
+
+        may_restart: whether the caller has seen none of the failed attempt's items.
 
         Raises the failure's error: when no other replica may be asked; the failure is settled then.
         """

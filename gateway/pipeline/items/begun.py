@@ -11,13 +11,13 @@ from gateway.domain.errors import Overloaded
 from gateway.pipeline.items.attempts import Restarted
 
 CHECK_S = 0.25
-"""Seconds between checks that the client still waits."""
+"""Seconds between checks whether the client still waits."""
 
 Source = AsyncGenerator[Item | Restarted]
 
 
 class TooSlow(Overloaded):
-    """The first token did not come within the bound of a routing policy."""
+    """The error for a first token that did not come within the bound of a routing policy."""
 
     code = "first_token_timeout"
 

@@ -20,7 +20,7 @@ from gateway.pipeline.items.attempts import Restarted, generated, never
 from gateway.pipeline.model_call import ModelCall
 
 ATTEMPTS_PER_TRY = 4
-"""Numbers of attempts that a try has to itself: `attempts.MAX_ATTEMPTS` and the free one after a death."""
+"""The number of attempts reserved for each try: `attempts.MAX_ATTEMPTS` and the free one after a death."""
 
 ASKED_AGAIN, LEAST_WAIT_S = 0.5, 0.1
 """A second try that might not begin is asked for again after this part of the delay, since the first try may stall for
@@ -31,17 +31,17 @@ class Hedging(msgspec.Struct, frozen=True):
     """The time of a second try, and the functions that are called about the tries."""
 
     delay_s: float
-    """The time that the first try has for its first item."""
+    """The seconds that the first try has for its first item."""
     may_begin: Callable[[range], bool]
-    """Tells whether a second try may begin now, by the numbers of the first try's attempts."""
+    """The function that tells whether a second try may begin now, from the numbers of the first try's attempts."""
     lost: Callable[[range, range], None]
-    """Called with the numbers of a try's attempts that is over or about to be aborted, and with the other try's."""
+    """The function that is called with the numbers of a losing try's attempts, and with those of the other try's."""
     won: Callable[[bool], None]
-    """Called if there were two tries, with whether the second one answers."""
+    """The function that is called if there were two tries, with True where the second one answers."""
 
 
 class _Try(msgspec.Struct, eq=False):
-    """One try, with the task that waits for its first item."""
+    """One of two tries at a prompt, with the task that waits for its first item."""
 
     attempts: range
     source: AsyncGenerator[Item | Restarted]
@@ -105,7 +105,7 @@ async def hedged(
 
 
 async def _first_to_begin(pool: PoolRevision, hedging: Hedging, begin: Callable[[], _Try], tried: set[str]) -> _Try:
-    """Return the try whose first item is there first; the other one is about to be closed.
+    """Return the try whose first item arrives first, and close the other one.
 
     Raises the error of the try that failed last: when no try has begun.
     """
@@ -133,13 +133,13 @@ async def _first_to_begin(pool: PoolRevision, hedging: Hedging, begin: Callable[
 
 
 async def _failed(each: _Try) -> _Try:
-    """Raise the error of a try."""
+    """Raise the error with which a try failed."""
     await each.first
     raise AssertionError("the try has failed")
 
 
 async def _close(each: _Try) -> None:
-    """End a try, whatever it does."""
+    """End a try, whether it waits, runs or has ended."""
     if not each.first.done():
         each.first.cancel()
     await asyncio.gather(each.first, return_exceptions=True)

@@ -20,7 +20,7 @@ async def held(
     on_unanswered: Callable[[GatewayError], None] | None = None,
     is_followed: Callable[[GatewayError], bool] = never,
 ) -> Source:
-    """Yield the items of a prompt, which begins once a replica takes it.
+    """Yield the items of a prompt, which is sent once the pool has a first replica.
 
     Nothing is recorded of a prompt that is closed while it waits. on_unanswered, is_followed: as for
     `attempts.Attempts`.
@@ -40,7 +40,7 @@ async def warmed(
     on_unanswered: Callable[[GatewayError], None] | None = None,
     is_followed: Callable[[GatewayError], bool] = never,
 ) -> None:
-    """Return once a replica takes a prompt. Arguments and errors as for `held`."""
+    """Wait until the pool has a first replica. Arguments and errors as for `held`."""
     try:
         await pool.warm(tenant)
     except Overloaded as error:

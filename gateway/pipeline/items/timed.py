@@ -11,7 +11,7 @@ from gateway.backends.generation import Item
 from gateway.pipeline.items.attempts import Restarted
 
 Took = Callable[[float, float], None]
-"""Called with the milliseconds to the first token, and those of each further token of the longest choice."""
+"""A function that is called with the milliseconds to the first token, and per further token of the longest choice."""
 
 
 async def timed(source: AsyncGenerator[Item | Restarted], took: Took) -> AsyncGenerator[Item | Restarted]:

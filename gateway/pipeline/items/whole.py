@@ -15,7 +15,7 @@ Source = AsyncGenerator[Item | Restarted]
 async def gathered(
     source: Source, num_choices: int, check: Callable[[], None]
 ) -> tuple[list[Item | Restarted], Collected]:
-    """Return the items of the attempt that came to its end, and the answer that they are.
+    """Return all items of the attempt that completed, and the answer that they make up.
 
     check: raises where waiting is of no more use.
     """
@@ -33,6 +33,6 @@ async def gathered(
 
 
 async def replayed(items: Sequence[Item | Restarted]) -> Source:
-    """Yield items once more."""
+    """Yield collected items again."""
     for item in items:
         yield item

@@ -10,20 +10,20 @@ from gateway.domain.routing.hedge_budget import HedgeBudget
 from gateway.domain.routing.retry_budget import RetryBudget
 
 MAX_ROUTES = 10_000
-"""Routes that are remembered; the one that was used longest ago is forgotten, and begins anew."""
+"""The most routes whose budgets are kept; the least recently used one is dropped, and starts anew."""
 
 
 class RouteBudgets(msgspec.Struct, eq=False):
     """The budgets of one route in one gateway process."""
 
     retries: RetryBudget = msgspec.field(default_factory=RetryBudget)
-    """For further rounds of a fallback."""
+    """The budget for further rounds of a fallback."""
     hedges: HedgeBudget = msgspec.field(default_factory=HedgeBudget)
-    """For second tries of late requests."""
+    """The budget for second tries of requests whose first token is late."""
 
 
 class Budgets:
-    """The budgets of all routes."""
+    """The budgets of all routes in one gateway process."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, RouteBudgets] = OrderedDict()

@@ -11,11 +11,11 @@ from gateway.pipeline.collected import Answer, Collected
 from gateway.support.patterns import holds
 
 THREAD_ABOVE_CHARS = 4096
-"""Longer answers are checked in a thread, so that the streams of others go on."""
+"""The number of characters above which an answer is checked in a thread, so that streams are not delayed."""
 
 
 class NotAccepted(GatewayError):
-    """An answer did not pass the check of a cascade. No client sees this."""
+    """The error for an answer that did not pass the check of a cascade. No client sees it."""
 
     code = "answer_not_accepted"
 

@@ -36,20 +36,20 @@ from gateway.routing.policies import RoutedPolicy
 from gateway.routing.route import Route
 
 ROUTE_HEADER = "x-lorikeet-route"
-"""The header of a reply with `<name>@<version>` of the route that has led to it."""
+"""The header of a reply with `<name>@<version>` of the route that chose its target."""
 TARGET_HEADER = "x-lorikeet-target"
-"""The model string of the target that answers."""
+"""The header of a reply with the model string of the target that answers."""
 ATTEMPTS_HEADER = "x-lorikeet-attempts"
-"""The number of targets that were tried, the last of which answers."""
+"""The header of a reply with the number of targets that were tried, including the one that answers."""
 
 Try = Callable[[Target, Trial], Awaitable[Run]]
-"""Prepares and admits the request at a target."""
+"""A function that prepares and admits a request at a target, and returns its run."""
 
 MakeCopy = Callable[[RequestContext, Sequence[TextRequest], Run, PlacedShadow], None]
-"""Has a copy of a request run once the reply of its run is over."""
+"""A function that starts a copy of a request once the reply of the request's run is over."""
 
 CHECK_S = 0.25
-"""Seconds between checks, during a wait, that the client still waits."""
+"""Seconds between checks, during a wait, whether the client still waits."""
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ class RoutedRequests:
         self._budgets = Budgets()
 
     async def first_target(self, context: RequestContext, policy: RoutedPolicy) -> Target:
-        """Return the target of a request that is not tried anywhere else after an error.
+        """Return the first target of a policy, for a request that has no second try.
 
         Raises ModelNotFound: when no target can be used.
         """
@@ -103,7 +103,7 @@ class RoutedRequests:
     async def _at_step(
         self, context: RequestContext, policy: RoutedPolicy, steps: Steps, budgets: RouteBudgets, try_at: Try
     ) -> Run:
-        """Run one step: up to its first item, if another step may follow, or to its end, if its answer is checked."""
+        """Run one step: to its end if its answer is checked, else up to its first item if another step may follow."""
         step, attempts = steps.step, steps.attempts
         assert step is not None
         accept, own_id = step.accept, row_id(context.request_id, steps.row)
@@ -164,7 +164,7 @@ class RoutedRequests:
         return is_allowed
 
     async def _wait(self, context: RequestContext, wait_ms: int) -> None:
-        """Wait before a step, as long as its client does."""
+        """Wait before a step, or until the client leaves."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + wait_ms / 1e3
         while (left_s := end_s - loop.time()) > 0:
@@ -206,7 +206,7 @@ class RoutedRequests:
         return took
 
     def _failed(self, context: RequestContext, policy: RoutedPolicy, steps: Steps, error: GatewayError) -> None:
-        """Log and count a step that has ended in an error."""
+        """Log and count a step that ended in an error."""
         assert steps.step is not None
         outcome = kind_of(error) or "refused"
         steps.note(outcome)
@@ -230,7 +230,7 @@ class RoutedRequests:
         run: Run,
         asked: Sequence[TextRequest],
     ) -> None:
-        """Let the reply, its log line and the metrics say by which route and from which target it comes."""
+        """Record the route and the target of a reply in its headers, its log line and the metrics."""
         assert steps.step is not None
         steps.note("served")
         if steps.row and run.details is not None:  # answers that were not accepted are billed as well
@@ -275,4 +275,4 @@ def _label(policy: RoutedPolicy) -> str:
 
 
 def _unnoted(outcome: ShadowOutcome) -> None:
-    """Do nothing: of a copy, only its metric is kept."""
+    """Ignore an outcome: of a copy, only its metric is kept."""

@@ -26,11 +26,11 @@ from gateway.routing.route import Route
 Target = Route | RunningExperiment
 
 ATTEMPTS_PER_STEP = 8
-"""Numbers of attempts that a step has to itself; more than `attempts.MAX_ATTEMPTS` and the free one after a death."""
+"""The number of attempts reserved for each step: more than `attempts.MAX_ATTEMPTS` and the free one after a death."""
 
 
 class Steps:
-    """The place in a plan."""
+    """The position of a request in the plan of a route."""
 
     def __init__(self, planned: Planned, may_wait: Callable[[int], bool]) -> None:
         """Begin at the first step of a plan.
@@ -66,20 +66,20 @@ class Steps:
 
     @property
     def may_go_on(self) -> bool:
-        """Tell whether there is an error of this step after which another step follows."""
+        """Tell whether some error of this step leads to another step."""
         return bool(self._steps[self.number].then)
 
     def follows(self, error: GatewayError) -> bool:
-        """Tell whether another step follows an error of this one."""
+        """Tell whether an error of this step leads to another step."""
         return self._next(kind_of(error)) is not None
 
     @property
     def tried(self) -> str:
-        """Return the targets that were tried, each with its outcome, in their order."""
+        """The targets that were tried, each with its outcome, in order, as text."""
         return " ".join(f"{target}={outcome}" for target, outcome in self._tried)
 
     def note(self, outcome: str) -> None:
-        """Note the outcome of the step."""
+        """Record the outcome of the step."""
         self._tried.append((self._steps[self.number].target, outcome))
 
     def advance(self, kind: Outcome | None) -> bool:
@@ -101,18 +101,18 @@ class Steps:
         return following if self._waits[following] else None
 
     def use_attempts(self) -> None:
-        """Note that the step has sent an attempt: attempts of the next step get further numbers.
+        """Record that the step has sent an attempt, so that the next step's attempts get other numbers.
 
         The first attempt that was sent at a request has the number 0, by which lists know the request.
         """
         self.attempts = range(self.attempts.stop, self.attempts.stop + ATTEMPTS_PER_STEP)
 
     def use_row(self) -> None:
-        """Note that the step's answer is billed, though it is not accepted: the next step gets another row."""
+        """Record that the step's rejected answer is billed, so that the next step gets a row of its own."""
         self.row, self.attempts = self.row + 1, range(ATTEMPTS_PER_STEP)
 
     def found(self, target: str) -> Target | None:
-        """Return the target that a model string of the document names."""
+        """Return the target that a model string of the document stands for; None where it cannot be used."""
         return self._found.get(target)
 
 

@@ -10,21 +10,19 @@ from gateway.domain.errors import GatewayError
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A trial of a request at one target.
+    """A trial of a request at one target of a route.
 
-    Without any field it is the only trial, as for a request that names no route.
+    The default is the only trial, as for a request that names no route.
     """
 
     first_attempt: int = 0
     """The number of the first attempt at the target: attempts at one request have a number each."""
     row: int = 0
-    """The number of the request's first row in the ledger: answers that were billed and not accepted have rows before
-    it."""
+    """The number of the request's first row in the ledger; answers that were billed but rejected have earlier rows."""
     with_logprobs: bool = False
-    """True where the answer's log-probabilities are looked at, whether the client asked for them or not."""
+    """True where the check of the answer needs its log-probabilities, whether or not the client asked for them."""
     instant_ns: int | None = None
-    """The time of the request in Unix nanoseconds, where an earlier trial has set it. The rows of all attempts have
-    it."""
+    """The time of the request in Unix nanoseconds, set by an earlier trial; the rows of all attempts have it."""
     is_followed: Callable[[GatewayError], bool] | None = None
     """Tells whether another target is tried after an error. Then an experiment has had no part in the request; it has
     one once the run is told that it `serves`. None: no other target is tried."""
@@ -34,5 +32,5 @@ ALONE = Trial()
 
 
 def row_id(request_id: str, index: int) -> str:
-    """Return the id of one of a request's rows in the ledger; the first row has the id that the client sees."""
+    """Return the id of the `index`-th row of a request in the ledger; the first row has the id that the client sees."""
     return request_id if index == 0 else f"{request_id}.{index}"

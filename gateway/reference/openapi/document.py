@@ -94,7 +94,7 @@ def _described(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
 
 
 def _taken(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
-    """Return the possible bodies of an operation, by media type."""
+    """Return the bodies that an operation accepts, by media type."""
     taken = as_json(schema_of[each.body]) if each.body is not None else {}
     example = each.shape.example.body or (BODIES.get(each.body) if each.body is not None else None)
     if taken and example is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 TEXTS = {"name": "support", "email": "ann@example.com", "url": "https://example.com/hook", "reason": "an outage"}
-"""Texts that people would write in fields of these names."""
+"""Realistic values of text fields, by the name of the field."""
 
 
 def example(schema: dict[str, Any], document: Mapping[str, Any], name: str = "") -> Any:

@@ -25,11 +25,11 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HOST = re.compile(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?")
-"""The Host header of a browser (RFC 9112, section 3.2) for names and addresses; anything else is not repeated."""
+"""The pattern of a Host header as browsers send it (RFC 9112, section 3.2); any other value is not shown."""
 
 
 class Made(msgspec.Struct, frozen=True):
-    """The document and the page, made once."""
+    """The OpenAPI document and its page, encoded."""
 
     document: bytes
     page: str

@@ -11,13 +11,13 @@ import shlex
 from typing import Any
 
 BASE_URL = "https://lorikeet.invalid"
-"""A URL that no text of the document holds; no name under `.invalid` leads anywhere (RFC 2606, section 2)."""
+"""The placeholder for the server's URL; no name under `.invalid` leads anywhere (RFC 2606, section 2)."""
 
 KEY = "$OPENAI_API_KEY"
 OPERATOR_KEY = "$LORIKEET_ADMIN_KEY"
 
 LINE_LENGTH = 60
-"""The characters that fit beside the text of the page."""
+"""The number of characters that fit on a line of code in the page."""
 
 
 def curl(method: str, path: str, operation: dict[str, Any], body: dict[str, Any] | None, *, is_admin: bool) -> str:

@@ -14,7 +14,7 @@ import msgspec
 JsonSchema = dict[str, Any]
 
 MANY_VALUES = 12
-"""The number of values above which the type of a field does not list them."""
+"""The number of allowed values above which a type is not described by listing them."""
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -22,9 +22,9 @@ class Word(msgspec.Struct, frozen=True):
 
     text: str
     schema: str = ""
-    """The name of the component that the word names."""
+    """The name of the component that the word links to; "" for none."""
     is_value: bool = False
-    """True: the word is a value in JSON."""
+    """True: the word is a JSON value."""
 
 
 def words(schema: JsonSchema) -> list[Word]:
@@ -122,7 +122,7 @@ def _number(value: float) -> str:
 
 
 def _bounds(schema: JsonSchema, least: str, most: str) -> str:
-    """Return words for the number of items, up to the word before the type of an item."""
+    """Return the words for the allowed number of items, before the word for the items' type."""
     low, high = schema.get(least), schema.get(most)
     if high is None:
         return " of "

@@ -10,15 +10,17 @@ from __future__ import annotations
 from gateway.text.stop_strings import StopStrings
 
 MAX_HELD_SPACE = 64
-"""Characters of space at the content's end that are held back, as a call may follow. White space that exceeds them is
-shown."""
+"""The most characters of white space at the content's end that are held back, as a call may follow.
+
+Further white space is shown.
+"""
 
 
 class ContentText:
-    """The content of a completion as it comes.
+    """The content of a completion as it arrives, up to a stop string and without white space before a call.
 
-    White space is searched for stop strings as soon as it is there, shown or not.
-    is_exempt: True: no stop string is looked for now; set by the counter of the tokens.
+    White space is searched for stop strings as soon as it is there, shown or not. is_exempt: True: no stop string is
+    looked for now; set by the counter of the tokens.
     """
 
     def __init__(self, stop: tuple[str, ...] = (), *, include: bool = False) -> None:
@@ -28,12 +30,12 @@ class ContentText:
 
     @property
     def is_stopped(self) -> bool:
-        """True if a stop string was found: nothing follows any more, no call either."""
+        """True if a stop string was found: neither content nor calls follow."""
         return self._stop.found
 
     @property
     def stop_string(self) -> str:
-        """The stop string that was found, "" for none."""
+        """The stop string that was found; "" for none."""
         return self._stop.matched
 
     def push(self, text: str) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 
 class CallFormat(msgspec.Struct, frozen=True):
-    """The literal pieces of calls."""
+    """The literal pieces of text around tool calls in one format."""
 
     trigger: str
     """The beginning of calls, wherever it comes in a reply; "" where calls can only be the whole reply."""
@@ -30,7 +30,7 @@ class CallFormat(msgspec.Struct, frozen=True):
     """The length of a call's id, where the template wants to know; else None."""
 
     def head(self, name: str) -> str:
-        """Return the text of a call up to its arguments."""
+        """Return the text of a call of this tool up to its arguments."""
         return f"{self.before_name}{name}{self.before_arguments}"
 
     def write(self, calls: list[tuple[str, str]]) -> str:
@@ -51,7 +51,7 @@ HERMES = CallFormat(
     end="}\n</tool_call>",
     separator="\n<tool_call>\n",
 )
-"""Hermes, Qwen 2.5 and 3, and models that were trained on none."""
+"""The format of Hermes, Qwen 2.5 and 3, which models without training on tools get as well."""
 
 LLAMA = CallFormat(
     trigger="",
@@ -73,7 +73,7 @@ MISTRAL = CallFormat(
     closing="]",
     id_chars=9,
 )
-"""Mistral 7B v0.3 to Nemo; the trigger is a special token."""
+"""The format of Mistral 7B v0.3 to Nemo; the trigger is a special token."""
 
 
 GRANITE = CallFormat(
@@ -89,7 +89,7 @@ GRANITE = CallFormat(
 
 
 class TemplateTools(msgspec.Struct, frozen=True):
-    """The way in which a chat template treats tools."""
+    """The support of a chat template for tools."""
 
     format: CallFormat
     is_native: bool

@@ -17,20 +17,20 @@ class CallDelta(msgspec.Struct, frozen=True):
     name: str | None
     """The name of the tool, in the first part only."""
     arguments: str
-    """More text of the arguments."""
+    """The next part of the arguments; "" for none."""
 
 
 class Parsed(msgspec.Struct):
-    """The new part of a completion."""
+    """The parts of a completion that a piece of text brought."""
 
     content: str
-    """More of the content."""
+    """The next part of the content; "" for none."""
     calls: list[CallDelta]
     """Calls in their order; they follow the content."""
 
 
 class CallParser:
-    """Tells the calls of one completion from its content.
+    """The parser that separates the tool calls of one completion from its content.
 
     The contents, and the arguments of each call, are the same when put together, whatever the pieces of text are. White
     space between content and a call belongs to the call, as far as `content` holds it back. Text that is no call to the
@@ -139,7 +139,7 @@ class CallParser:
         return len(text), None
 
     def _is_cut_call(self, undecided: str) -> bool:
-        """Tell whether the end of a text that has ended was to be a call, but is too short to tell of which tool."""
+        """Tell whether a completed text ends in the beginning of a call, too short to tell of which tool."""
         return self._must_call or bool(self._trigger and undecided.startswith(self._trigger))
 
     def _begin(self, name: str, start: str, parsed: Parsed) -> None:
@@ -151,7 +151,7 @@ class CallParser:
 
 
 class _JsonObject:
-    """Finds the end of a JSON object that comes piece by piece."""
+    """The search for the end of a JSON object that arrives in pieces."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -159,7 +159,7 @@ class _JsonObject:
         self._is_escaped = False
 
     def end_in(self, text: str) -> int | None:
-        """Return the position behind the object's last brace, or None where more has to come."""
+        """Return the position after the object's last brace in the next piece of text; None if it does not end."""
         for position, char in enumerate(text):
             if self._is_escaped:
                 self._is_escaped = False
@@ -178,7 +178,7 @@ class _JsonObject:
 
 
 def _beginning_of(text: str, options: Iterable[str]) -> str | None:
-    """Return the option that text begins with; no option begins another one."""
+    """Return the option that a text begins with; None for none. No option begins another one."""
     return next((option for option in options if text.startswith(option)), None)
 
 

@@ -18,11 +18,11 @@ class Tool(msgspec.Struct, frozen=True):
     """A function that a model may ask for."""
 
     name: str
-    """Letters, digits, _ and -."""
+    """The name of the function: letters, digits, _ and -."""
     parameters: dict[str, Any]
     """The JSON schema of the function's argument, an object."""
     label: str
-    """The name of the schema in refusals."""
+    """The name of the schema in error messages."""
     description: str = ""
     input_lark: str = ""
     """The grammar, in Lark, of the text that is the tool's only argument `input`; "" for any that fits `parameters`."""
@@ -39,9 +39,9 @@ class ToolUse(msgspec.Struct, frozen=True):
     tools: tuple[Tool, ...]
     """All tools that the model sees."""
     callable_names: frozenset[str]
-    """The names of those that it may call, at least one."""
+    """The names of the tools that the completion may call, at least one."""
     must_call: bool = False
-    """True: only calls may come."""
+    """True: the completion must consist of calls alone."""
     max_calls: int = MAX_PARALLEL_CALLS
     """The most calls of one completion, at least 1."""
 
