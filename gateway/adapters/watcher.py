@@ -52,8 +52,8 @@ as a full quota; the same files may be taken in later.
 Outcome = Literal["settled", "waits", "failed"]
 """The result of looking at one adapter's files.
 
-settled: the files were taken in or refused, now or before. waits: nothing was begun. failed: an import of them ended in an
-error, and the next may not.
+settled: the files were taken in or refused, now or before. waits: nothing was begun. failed: an import of them ended in
+an error, and the next may not.
 """
 
 

@@ -52,7 +52,10 @@ def request(kind: str, key: str, rng: random.Random, max_tokens: int, *, stream:
 async def used_us(
     installation: Installation, gateway: int, requests: Sequence[bytes], rate: float, seconds: float
 ) -> float:
-    """Return the microseconds of processor time that one gateway takes for a request. gateway: the index of the gateway."""
+    """Return the microseconds of processor time that one gateway takes for a request.
+
+    gateway: the index of the gateway.
+    """
     port, pid = installation.ports[gateway], installation.gateways[gateway].pid
     connections = Connections([await connect("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)])
     try:

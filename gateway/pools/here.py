@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Here:
-    """This machine's keys and model folders. The keys are read or made for the first connection to an engine on TCP."""
+    """The keys and model folders of this machine. The keys are read or made for the first connection to an engine on TCP."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
