@@ -25,14 +25,14 @@ if not Path("/dev/nvidiactl").exists():
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "installation" / "authority.pem")
 
 _SIGNS = ("test_experiment_arms.py", "test_signatures.py")
-"""End-to-end tests that share an installation of their own, and so need not wait for those that share the other."""
+"""End-to-end test files that share an installation of their own, so that they run beside those of the other one."""
 
 _KEEPER = pytest.StashKey[Keeper]()
 MAX_WORKERS = 8
 
 
 def _keeper(config: pytest.Config) -> Keeper:
-    """Return the keeper of this run, which lives as long as the process that pytest was started in."""
+    """Return the keeper of this run's shared servers, which lives as long as the process that pytest was started in."""
     if _KEEPER not in config.stash:
         config.stash[_KEEPER] = Keeper()
         os.environ[RUN_VARIABLE] = str(config.stash[_KEEPER].folder)
@@ -40,7 +40,7 @@ def _keeper(config: pytest.Config) -> Keeper:
 
 
 def log_plainly() -> None:
-    """Let this process log errors with plain tracebacks.
+    """Make this process log errors with plain tracebacks.
 
     By default structlog has rich print every local variable: one error may take ten seconds of processor time.
     """
@@ -60,8 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _num_workers(asked: str) -> int:
-    """Return the number of worker processes. "auto" is two for each processor and two more, since most tests wait for
-    servers, deadlines and browsers."""
+    """Return the number of worker processes for an option.
+
+    "auto" is two for each processor and two more, since most tests wait for servers, deadlines and browsers.
+    """
     return min(2 * (os.cpu_count() or 1) + 2, MAX_WORKERS) if asked == "auto" else int(asked)
 
 
@@ -91,7 +93,7 @@ def run_folder(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def worker() -> str:
-    """Return the name of this process among those of a run."""
+    """Return the name of this worker process of a run."""
     return os.environ.get(WORKER_VARIABLE, "alone")
 
 
@@ -112,7 +114,7 @@ def postgres(run_folder: Path) -> str:
 
 @pytest.fixture(scope="session")
 def databases(postgres: str, worker: str) -> Iterator[Databases]:
-    """Give a maker of databases that outlive a test."""
+    """Give a maker of databases that live longer than one test."""
     with Databases(postgres, worker) as databases:
         yield databases
 
@@ -146,7 +148,7 @@ async def database(dsn: str) -> AsyncIterator[Database]:
 
 @pytest.fixture(scope="module")
 def log_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Write the log of this process to a file, apart from its prints, from before its servers start."""
+    """Redirect the log of this process to a file, apart from its prints, before its servers start."""
     with (tmp_path_factory.mktemp("log") / "this-process.log").open("w") as file:
         structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
         yield

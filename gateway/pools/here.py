@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Here:
-    """The keys and model folders of this machine. The keys are read or made for the first connection to an engine on TCP."""
+    """The keys and model folders of this machine.
+
+    The keys are read or made for the first connection to an engine on TCP.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

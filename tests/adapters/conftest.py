@@ -12,7 +12,7 @@ from tests.adapters.hostile.forks import Forks
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
-    """Give a way to start confined processes in a hundredth of the time that Python takes to start."""
+    """Give a runner of confined processes that forks them, in a hundredth of the time that Python takes to start."""
     forks = Forks()
     yield forks
     forks.close()

@@ -25,7 +25,7 @@ Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
 
 
 def write_base(folder: Path, dtype: torch.dtype = torch.float32, hidden: int = HIDDEN, num_layers: int = 2) -> Path:
-    """Write a base of two shards with an index, and the files that stand beside them."""
+    """Write a base model of two weight files (shards) with an index, and the other files of such a folder."""
     folder.mkdir()
     torch.manual_seed(1)
     layers = {

@@ -35,7 +35,7 @@ async def confirm(page: Page, title: str, verb: str, *, typed: str | None = None
 
 
 async def expect_message(page: Page, text: str) -> None:
-    """Wait for a message with this text, and dismiss the message."""
+    """Wait for a message with this text on the page, and dismiss it."""
     toast = page.locator(".toast").filter(has_text=text)
     await expect(toast).to_be_visible()
     await toast.get_by_role("button", name="Dismiss").click()

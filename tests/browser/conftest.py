@@ -24,7 +24,7 @@ PAGE_PATIENCE_MS = 60_000
 expect.set_options(timeout=PAGE_PATIENCE_MS)
 
 Visit = Callable[..., Awaitable[Watched]]
-"""visit(email or None, mode="light") opens a page, signed in as the person with this email, or not signed in."""
+"""A function `visit(email or None, mode="light")` that opens a page, signed in as this person, or not signed in."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

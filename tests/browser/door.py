@@ -12,7 +12,7 @@ CHUNK_BYTES = 65_536
 
 
 class Door:
-    """A port in front of the gateway.
+    """A TCP proxy in front of the gateway.
 
     state: "open" passes everything; "shut" refuses connections; "empty" answers 502, as a proxy does whose gateway is
     away.

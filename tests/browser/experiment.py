@@ -18,7 +18,7 @@ from tests.gateway.live import BASE
 NAME, MODEL, METRIC = "support-tone", "support", "thumbs_up"
 DAYS, UNITS_A_DAY, WINDOW_DAYS = 14, 300, 2
 LIKED = (0.58, 0.67)
-"""The part of votes that are a thumb up, by arm."""
+"""The share of votes that are positive (a thumb up), by arm."""
 SEGMENTS = tuple(("key_1", "/v1/chat/completions", stream, "default", "gateway-1") for stream in ("false", "true"))
 DAY_US = 86_400_000_000
 _BEGAN = "UPDATE experiments SET started_at = now() - $2::int * interval '1 day' - interval '1 hour' WHERE id = $1"
@@ -93,7 +93,7 @@ def start_experiment(client: httpx.Client, project_id: str) -> str:
 
 
 async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
-    """Give the experiment two weeks of units, as if it had started then."""
+    """Write two weeks of units for an experiment, as if it had started two weeks ago."""
     drawn, judge, total, window = random.Random(14), random.Random(15), Total(), WINDOW_DAYS * DAY_US
     now = int(time.time() * 1e6)
     for number in range(DAYS * UNITS_A_DAY):
@@ -126,7 +126,7 @@ async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
 
 
 async def write_errors(conn: asyncpg.Connection, experiment_id: str, *, control: int, treatment: int, of: int) -> None:
-    """Give each arm `of` units, some of which had an error, within a transaction of the caller's.
+    """Write `of` units for each arm, some of which had an error, within a transaction of the caller's.
 
     control, treatment: the number of units with an error in each arm.
     """
@@ -142,7 +142,7 @@ async def write_errors(conn: asyncpg.Connection, experiment_id: str, *, control:
 async def write_first_minutes(
     conn: asyncpg.Connection, experiment_id: str, *, minutes: int, window_s: int, of: int
 ) -> None:
-    """Give each arm `of` units of an experiment that started some minutes ago, within a transaction of the caller's.
+    """Write `of` units for each arm of an experiment that started some minutes ago, in the caller's transaction.
 
     The treatment's units are cheaper. window_s: the outcome window in seconds.
     """

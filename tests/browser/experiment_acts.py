@@ -39,7 +39,7 @@ async def ask(house: BrowserHouse, project: str, model: str, units: int) -> set[
 
 
 async def act(page: Page, name: str) -> None:
-    """Choose an item of the experiment's menu "More actions"."""
+    """Choose an item from the menu "More actions" of an experiment's page."""
     await page.get_by_role("button", name="More actions").click()
     await page.get_by_role("menuitem", name=name).click()
 

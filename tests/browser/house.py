@@ -62,7 +62,7 @@ ROUTE: dict[str, Any] = {
 SOURCES = "https://adapters.example/"
 HOURS_OF_HISTORY = 48
 DAYS_OF_OLD_USAGE = 62
-"""The age of the first usage in days: enough that its month can be closed by now."""
+"""The age in days of the oldest usage: enough that its month can be closed by now."""
 
 _HISTORY = """
     INSERT INTO ledger (
@@ -224,7 +224,7 @@ _AS_IF_IT_RAN = """
 
 
 async def _show_batches(dsn: str, made: list[str]) -> None:
-    """Have two of three refused batches look as if they had run: one to its end, one to its half."""
+    """Change the rows of two of three refused batches so that one seems complete, and one half done."""
     conn = await asyncpg.connect(dsn)
     try:
 
@@ -256,7 +256,7 @@ async def _write_units(dsn: str, experiment_id: str) -> None:
 
 
 async def _start_replicas(dsn: str, pool_id: str) -> None:
-    """Have an agent prepare the pool's model and start two of its replicas, one of which fails."""
+    """Register an agent that prepares a pool's model and starts two replicas, one of which fails."""
     async with await Database.connect(dsn) as database:
         agent = Agent(database, "host_house", "gpu-1")
         await agent.claim(num_gpus=2)
@@ -270,7 +270,7 @@ async def _start_replicas(dsn: str, pool_id: str) -> None:
 
 
 async def _write_history(dsn: str, projects: dict[str, str]) -> None:
-    """Write usage of the last two days, each tenant having less than the one before, and usage of days long ago."""
+    """Write usage of the last two days, less for each further tenant, and usage of days long ago."""
     conn = await asyncpg.connect(dsn)
     try:
         organization_id = await conn.fetchval("SELECT id FROM organizations")
@@ -312,7 +312,7 @@ async def _write_history(dsn: str, projects: dict[str, str]) -> None:
 
 
 async def write_unpriced(dsn: str, project_id: str, num: int, *, days_ago: float = 0.0) -> None:
-    """Write requests of one moment as requests are counted while there are no prices.
+    """Write requests of one moment, in the form that requests have without prices.
 
     num: the number of requests.
     """

@@ -49,7 +49,7 @@ async def confirm(page: Page, verb: str, name: str = "") -> None:
 
 
 def add(house: BrowserHouse, project: str, name: str, folder: Path) -> None:
-    """Upload an adapter over HTTP in one request, as a program does."""
+    """Upload an adapter over HTTP in one request."""
     files = {part: (part, (folder / part).read_bytes()) for part in FILES}
     with house.operator() as client:
         reply = client.post(f"/projects/{house.projects[project]}/adapters", data={"name": name}, files=files)
@@ -234,7 +234,7 @@ RANGES = {
     "Frequency penalty": ("-2", "2", "-2.1", "2.1"),
     "Repetition penalty": ("0.001", "2", "0", "2.1"),
 }
-"""The least and the most value that the API takes of each default, a value below and a value above."""
+"""The least and the greatest value that the API allows for each default, with a value below and one above."""
 
 
 async def test_defaults_are_checked_in_the_ranges_of_the_api(
@@ -409,7 +409,7 @@ async def test_an_upload_shows_how_far_it_is_and_can_be_cancelled(
 
 
 async def wait_for_ever(route: Route) -> None:
-    """Leave pieces of an upload without an answer, and pass on every other request."""
+    """Leave the requests that upload pieces without an answer, and pass on all other requests."""
     if route.request.method != "PATCH":
         await route.continue_()
 
@@ -418,4 +418,4 @@ SEEN = """element => {
     const {left, top, width, height} = element.getBoundingClientRect();
     return element.contains(document.elementFromPoint(left + width / 2, top + height / 2));
 }"""
-"""A script that returns whether an element is neither covered nor cut off at its center."""
+"""A script that returns whether an element is visible at its center, neither covered nor cut off."""

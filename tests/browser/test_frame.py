@@ -15,7 +15,7 @@ LOOKED_AT = """state => {
     Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
     document.dispatchEvent(new Event("visibilitychange"));
 }"""
-"""A script that sets the page's visibility state, since no window here can be behind another one."""
+"""A script that sets the page's visibility state, since no window of this browser can be behind another one."""
 
 
 async def rail(page: Watched) -> list[str]:

@@ -38,7 +38,7 @@ async def database(browser_house: BrowserHouse) -> AsyncIterator[Database]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def agent(database: Database) -> AsyncIterator[Agent]:
-    """Give the agent of a host of its own, which is gone after the test."""
+    """Give the agent of a host of the test's own, which is removed after the test."""
     agent = Agent(database, new_id("host"), "rack-7")
     await agent.claim()
     yield agent
@@ -48,7 +48,7 @@ async def agent(database: Database) -> AsyncIterator[Agent]:
 
 @asynccontextmanager
 async def pool_of(house: BrowserHouse, agent: Agent, name: str, **body: Any) -> AsyncIterator[tuple[str, str]]:
-    """Run a pool with a replica on the agent's host, and give the ids of both."""
+    """Create a pool with a replica on the agent's host, and give the ids of the pool and the replica."""
     shape = {"name": name, "model": "demo", "access": "listed", "grants": [{"project_id": house.projects["hooli"]}]}
     with house.operator() as operator:
         pool_id = operator.post("/pools", json=shape | body).json()["id"]

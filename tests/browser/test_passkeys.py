@@ -27,7 +27,7 @@ SIGN_IN = "Sign in with a passkey"
 
 @asynccontextmanager
 async def device_of(page: Watched) -> AsyncIterator[tuple[CDPSession, dict[str, Any]]]:
-    """Give the browser a device with passkeys; yield how to talk to it, and its id as its commands take it."""
+    """Attach a virtual authenticator to the browser. Give the DevTools session, and the arguments that name the device."""
     session = await page.page.context.new_cdp_session(page.page)
     await session.send("WebAuthn.enable")
     made = await session.send("WebAuthn.addVirtualAuthenticator", {"options": PLATFORM})
@@ -36,7 +36,7 @@ async def device_of(page: Watched) -> AsyncIterator[tuple[CDPSession, dict[str, 
 
 
 def at_localhost(page: Watched) -> Watched:
-    """Return the page, which opens the server by the name that passkeys belong to."""
+    """Return the page, with URLs of the host name that passkeys belong to."""
     page.url = page.url.replace("127.0.0.1", "localhost")
     return page
 

@@ -86,8 +86,11 @@ ONE_OF_EACH_KIND = (
     "tenant-limits",
     "audit",
 )
-"""Views that stand for all kinds: charts, a drawer, a form, progress, intervals, a long form, a conversation, a table
-with totals, a timeline, gauges, long words."""
+"""One view of each kind of content.
+
+The kinds are charts, a drawer, a form, progress, intervals, a long form, a conversation, a table with totals, a
+timeline, gauges, long words.
+"""
 
 OF_THE_GUIDE = (
     ("light", "overview"),
@@ -96,4 +99,4 @@ OF_THE_GUIDE = (
     ("dark", "adapter-traffic"),
     ("phone", "tenant"),
 )
-"""Mode and view of the pictures that README.md and the dashboard's page show."""
+"""The mode and the view of each picture that README.md and the dashboard's page show."""

@@ -30,7 +30,7 @@ EMPTY = """async () => {
     const app = document.getElementById("app");
     while (app.childElementCount) await new Promise(requestAnimationFrame);
 }"""
-"""A script that empties the dashboard: nothing shown and nothing known, as before the first reply."""
+"""A script that resets the dashboard to its state before the first reply, without content and without cached data."""
 BEGIN = """async path => {
     history.pushState({}, "", path);
     window.dispatchEvent(new PopStateEvent("popstate"));
@@ -66,7 +66,7 @@ class Watched:
         self.expected.append(re.compile(pattern))
 
     async def open(self, path: str) -> None:
-        """Show a path of the dashboard, and return once the page has settled.
+        """Open a path of the dashboard, and return once the page has settled.
 
         A page that has loaded the dashboard before is emptied and reused, since loading takes most of the time.
         """
@@ -94,18 +94,18 @@ class Watched:
         return True
 
     async def turn_to(self, path: str) -> None:
-        """Go to a path without loading the dashboard again, as a link of the page does."""
+        """Navigate to a path without loading the dashboard again, as a link of the page does."""
         await self.page.evaluate(FOLLOW, f"/admin/{path.lstrip('/')}")
         await self.settled()
 
     async def settled(self) -> None:
-        """Return once everything that the page asked for is shown, with no placeholder left."""
+        """Wait until everything that the page requested is shown, with no placeholder left."""
         # Not wait_for_function, whose text the Content-Security-Policy lets nobody evaluate.
         await self.page.locator(".page, .signin, .alone").first.wait_for()
         await expect(self.page.locator(WAITING)).to_have_count(0)
 
     async def go(self, keys: str) -> None:
-        """Type a shortcut such as "g t"."""
+        """Press the keys of a shortcut such as "g t"."""
         for key in keys.split():
             await self.page.keyboard.press(key)
 
@@ -142,7 +142,7 @@ class Watched:
         ]
 
     async def wrong(self) -> list[str]:
-        """Return every failure that the test did not expect."""
+        """Return all failures that the test did not expect, in words."""
         stopped = [] if self.page.is_closed() else await self.page.evaluate("window.violations ?? []")
         return [*self._wrong, *(f"policy: {text}" for text in stopped)]
 

@@ -49,7 +49,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _write_pages(tree: str, folder: Path) -> None:
-    """Write the pages, unless some results are of another tree."""
+    """Write the pages of results, unless some results are of other sources."""
     if again := to_run_again([suite.name for suite in SUITES], tree, folder):
         print(f"the page stays as it is: {', '.join(again)} did not run on the tree {tree}", file=sys.stderr)
         print(f"run again: python -m tests.conformance --only {' '.join(again)}", file=sys.stderr)
@@ -97,7 +97,7 @@ def _ran(suite: Suite, command: list[str] | Unavailable, site: Site, folder: Pat
 
 
 def _of_tree(result: Result, tree: str) -> Result:
-    """Return a result marked with its tree, or as not run where the sources changed while it ran."""
+    """Return a result marked with the hash of its sources, or as not run if the sources changed while it ran."""
     if tree_of(REPOSITORY) != tree:
         return Result(result.suite, result.versions, not_run="the sources changed while it ran")
     return msgspec.structs.replace(result, tree=tree)

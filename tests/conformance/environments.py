@@ -16,7 +16,7 @@ INSTALL_TIMEOUT_S = 1800.0
 
 
 class Unavailable(Exception):
-    """A suite that cannot be installed here; the message says why, in one line."""
+    """The error for a suite that cannot be installed here; the message has the reason, in one line."""
 
 
 def python_environment(suite: Suite, folder: Path) -> Path:

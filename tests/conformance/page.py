@@ -36,10 +36,9 @@ on a page:
 
 
 def page(suites: Sequence[Suite], results: Mapping[str, Result], fields: Sequence[Field], tree: str) -> str:
-    """Return the page.
+    """Return the text of the page of results.
 
-    results: by the suite's name, all of this tree; a missing one shows as not run.
-    fields: the fields of the matrix.
+    results: by the suite's name, all of this tree; a missing one shows as not run. fields: the fields of the matrix.
     """
     assert all(result.tree == tree for result in results.values()), "results of other trees"
     parts = [INTRODUCTION.format(tree=tree), _overview(suites, results)]
@@ -92,5 +91,5 @@ def _section(suite: Suite, result: Result) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return the text on one line, and without Markdown's meaning."""
+    """Return the text on one line, with Markdown's special characters escaped."""
     return " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|")

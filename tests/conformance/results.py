@@ -10,14 +10,16 @@ from xml.etree import ElementTree
 import msgspec
 
 Outcome = Literal["passed", "failed", "refused", "skipped"]
-"""refused: the suite counts the case as failed, and the failure is meant; pytest's xfail."""
+"""The outcome of a case.
+
+refused: the suite counts the case as failed, and the failure is meant; pytest's xfail.
+"""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One case of a suite.
+    """One case of a suite, with its outcome.
 
-    reason: why it was skipped or refused, or how it failed, in one line.
-    figure: a figure that it measured, or "".
+    reason: why it was skipped or refused, or how it failed, in one line. figure: a figure that it measured, or "".
     """
 
     name: str
@@ -27,11 +29,10 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result of a suite.
+    """The result of a suite: its cases, or the reason why it did not run.
 
-    versions: the versions of the suite's packages.
-    not_run: why nothing ran; then there are no cases.
-    tree: the hash of the sources under test, see tree.py; "" where they changed meanwhile.
+    versions: the versions of the suite's packages. not_run: the reason why nothing ran; then there are no cases. tree:
+    the hash of the sources under test, see tree.py; "" where they changed meanwhile.
     """
 
     suite: str
@@ -82,6 +83,6 @@ def load_result(suite: str, folder: Path) -> Result | None:
 
 
 def to_run_again(suites: Sequence[str], tree: str, folder: Path) -> list[str]:
-    """Return the suites without a stored result, or with one of another tree."""
+    """Return the names of suites without a stored result for these sources."""
     found = {suite: load_result(suite, folder) for suite in suites}
     return [suite for suite, result in found.items() if result is None or result.tree != tree]

@@ -15,11 +15,11 @@ from tests.conformance.suites import CLIENTS, REPOSITORY, Suite
 
 OF_THE_SHELL = ("PATH", "HOME", "LANG", "TMPDIR", "SSL_CERT_FILE", "PIP_CERT", "OMP_NUM_THREADS")
 BARE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-"""Variables for environments that borrow packages, which would find our own tests' plugins, too."""
+"""Environment variables that keep environments which borrow our packages from loading our tests' pytest plugins."""
 
 
 def installed(suite: Suite, build: Path) -> list[str]:
-    """Return the command that runs a suite, of an environment below `build` that has all the suite needs.
+    """Install a suite's environment below `build`, and return the command that runs the suite.
 
     Raises Unavailable: when the environment can't be made.
     """
@@ -79,7 +79,7 @@ def run_command(suite: Suite, command: list[str], site: Site, folder: Path) -> R
 
 
 def _result(suite: Suite, code: int, junit: Path) -> Result:
-    """Return the result, which counts only where the results' file and the exit code agree."""
+    """Return the result of a suite, which counts only if the file of results and the exit code agree."""
     wrong = ""
     try:
         cases = read_junit(junit)

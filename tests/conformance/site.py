@@ -72,7 +72,10 @@ def serving(data_dir: Path, *, num_units: int = 0) -> Iterator[Site]:
 
 
 def prepare(installation: Installation) -> Site:
-    """Make the tenants in a running installation, and let the demo's store completions."""
+    """Create the tenants in a running installation, and return its keys.
+
+    The demo's tenants get to store completions.
+    """
     _cli(installation, "tenant", "modify", "acme", "--store-days", "1", "--service-tiers", "default,flex,priority")
     narrow = _make_tenant(installation, "narrow")
     _cli(installation, "limit", "set", "--tenant", "narrow", "--unit", "concurrency", "--max", "1")

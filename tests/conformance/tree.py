@@ -9,11 +9,11 @@ from pathlib import Path
 
 PARTS = ("adapters", "engine", "gateway", "kernels")
 AS_GIT_NAMES_IT = f"git ls-tree HEAD {' '.join(PARTS)} | git mktree"
-"""A command that prints the same name for a checkout without changes."""
+"""A git command that prints the hash that `tree_of` returns for a checkout without changes."""
 
 
 def tree_of(repository: Path) -> str:
-    """Return the hash of a tree with nothing but PARTS. The checkout's own index stays as it is."""
+    """Return the hash of the files below PARTS as they lie in the checkout. The checkout's own index is not changed."""
     with tempfile.TemporaryDirectory() as folder:
         environ = os.environ | {"GIT_INDEX_FILE": str(Path(folder) / "index")}
         _git(repository, environ, "add", "--all", "--", *PARTS)

@@ -16,11 +16,11 @@ from tests.installation.processes import ChildProcess, free_port
 
 SHIPPED = REPOSITORY / "deploy/proxy"
 FOLDER = REPOSITORY / "build/balancers/bin"
-"""The folder in which `make long-upgrade` installs balancers."""
+"""The folder into which `make long-upgrade` installs balancers."""
 
 FILES = {"haproxy": "haproxy.cfg", "caddy": "Caddyfile", "envoy": "envoy.yaml"}
 PORTS = (8081, 8082)
-"""Ports of the gateways in the shipped files."""
+"""The ports of gateways that the shipped files name."""
 
 
 def program(name: str) -> str | None:

@@ -28,7 +28,7 @@ _ANY_CERTIFICATE.verify_mode = ssl.CERT_NONE
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n")
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _END = b"\r\n0\r\n\r\n"
-"""The end of a reply in chunks. No chunk of ours has such a text: JSON writes no end of a line as it is."""
+"""The last bytes of a reply in chunks. No chunk of ours contains these bytes, since JSON writes no raw line end."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -55,7 +55,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Exchange:
     """A request, and the bytes of its reply so far.
 
-    on_end: called once the exchange is over, well or not.
+    on_end: called once the exchange is over, whether it failed or not.
     """
 
     def __init__(self, request: bytes, wanted: int, on_end: Callable[[], None] | None = None) -> None:
@@ -73,7 +73,7 @@ class Exchange:
         self._is_chunked = False
 
     def hear(self, data: bytes) -> bool:
-        """Take more of the reply; return whether it is whole.
+        """Take more bytes of the reply. Return whether it is complete.
 
         Raises ValueError: when the reply has no length, or bytes follow it.
         """
@@ -95,7 +95,7 @@ class Exchange:
         return len(self.reply) == self._length > 0
 
     def outcome(self) -> Outcome:
-        """Read the whole reply."""
+        """Return the outcome of the request, from all bytes of the reply."""
         listener = Listener()
         outcome = Outcome(seen=listener.seen, wanted=self.wanted, error=self.error, began_s=self.began_s)
         if self.first_s:
@@ -116,7 +116,7 @@ class Exchange:
 
 
 def _of_chunks(rest: bytes) -> bytes:
-    """Return the content of a reply in chunks, as far as it came."""
+    """Return the content of a chunked reply, as far as it arrived."""
     chunks, at = [], 0
     while (end := rest.find(b"\r\n", at)) >= 0 and (size := int(rest[at:end].split(b";")[0], 16)):
         chunks.append(rest[end + 2 : end + 2 + size])
@@ -132,7 +132,7 @@ def _take_whole(seen: Seen, body: bytes) -> None:
 
 
 class _Connection:
-    """A connection that has at most one exchange at a time. Nothing that it does waits.
+    """A connection that has at most one exchange at a time. None of its methods blocks.
 
     Raises OSError: when there is no socket for it.
     """
@@ -151,16 +151,16 @@ class _Connection:
 
     @property
     def events(self) -> int:
-        """The events that may let it go on."""
+        """The events of the socket to wait for before the next `advance`."""
         is_shaking = isinstance(self._socket, ssl.SSLSocket)
         return select.EPOLLIN if self._is_sent or is_shaking else select.EPOLLOUT
 
     def begin(self, exchange: Exchange) -> None:
-        """Have a request sent by the next `advance`."""
+        """Set the exchange that the next `advance` sends."""
         self.exchange, self._is_sent = exchange, False
 
     def is_open(self) -> bool:
-        """Tell whether the server has left an idle connection open, and has sent nothing."""
+        """Tell whether an idle connection is still open, without unexpected bytes from the server."""
         try:
             self._socket.recv(1)
         except _AGAIN:
@@ -170,7 +170,7 @@ class _Connection:
         return False
 
     def advance(self) -> bool:
-        """Go on as far as this is possible now; return whether the exchange is over, in order.
+        """Send and receive as far as possible now. Return whether the exchange is over without an error.
 
         Raises OSError: when the connection cannot be made, or is cut off.
         Raises ValueError: when the reply cannot be read.
@@ -198,7 +198,7 @@ class _Connection:
         self._is_sent = True
 
     def _open(self) -> None:
-        """Go on with connecting.
+        """Continue to connect.
 
         Raises BlockingIOError, ssl.SSLWantReadError: when it has to wait.
         """
@@ -234,7 +234,7 @@ class Client:
         return len(self._busy)
 
     def begin(self, exchange: Exchange) -> None:
-        """Begin an exchange, over an idle connection where there is one."""
+        """Start an exchange, over an idle connection where there is one."""
         connection = self._connection()
         connection.begin(exchange)
         self._busy[connection.fd] = connection
@@ -242,7 +242,7 @@ class Client:
         self._epoll.register(connection.fd, connection.watched)
 
     def advance(self, wait_s: float) -> None:
-        """Wait until something comes, at most so long, and take it."""
+        """Wait at most `wait_s` for bytes, and process them."""
         for fd, _ in self._epoll.poll(wait_s):
             self._advance(self._busy[fd])
 

@@ -19,7 +19,7 @@ class Done(NamedTuple):
 
 
 def lorikeet(environ: dict[str, str], *words: str) -> Done:
-    """Run a command. environ: all variables of ours, in addition to others of this process."""
+    """Run a command in this process. environ: all of Lorikeet's variables, beside others of this process."""
     others = {name: value for name, value in inherited().items() if name != "DATABASE_URL"}
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):

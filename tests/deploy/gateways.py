@@ -38,12 +38,12 @@ def environ_of(settings: Settings, dsn: str, lame_duck_s: float = LAME_DUCK_S) -
 
 
 def inherited() -> dict[str, str]:
-    """Return this process's variables without Lorikeet's."""
+    """Return this process's environment without Lorikeet's variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("LORIKEET_")}
 
 
 class OwnPort:
-    """A gateway that listens on a port of its own, which is closed while the gateway is away."""
+    """A gateway that listens on a port of its own, which is closed while the gateway does not run."""
 
     def __init__(self, settings: Settings, dsn: str, number: int, command: tuple[str, ...] = COMMAND) -> None:
         self.port = free_port()
@@ -66,7 +66,7 @@ class OwnPort:
         return self._process.terminate()
 
     def restart(self) -> None:
-        """Replace the gateway in order.
+        """Stop the gateway gracefully, and start another one on the same port.
 
         Raises AssertionError: when the old gateway does not end well.
         """
@@ -116,7 +116,7 @@ class Activated:
             self._wait_ready(number)
 
     def restart(self, number: int) -> None:
-        """End one of the gateways in order, and return once its shell has started another that is ready.
+        """Stop one of the gateways gracefully, and return once its shell has started another one that is ready.
 
         Raises AssertionError: when a gateway has not ended well.
         """
@@ -128,7 +128,7 @@ class Activated:
         assert set(re.findall(r"^ended (\d+)$", output, re.MULTILINE)) == {"0"}, output[-2000:]
 
     def terminate(self) -> None:
-        """End the shells, so that no gateway is started any more, and then the gateways in order."""
+        """Stop the shells, so that no gateway is started any more, and then the gateways."""
         gateways = [int(path.read_text()) for path in self._pids]
         os.kill(self._process.pid, signal.SIGKILL)
         for pid in gateways:
@@ -147,7 +147,7 @@ class Activated:
 
 
 class Shared:
-    """A gateway of any tree on a socket that others share, and that outlives it."""
+    """A gateway with the code of any tree, on a socket that it shares with others and that outlives it."""
 
     def __init__(self, listener: socket.socket, environ: Mapping[str, str], log: Path) -> None:
         """Prepare a gateway. environ: as for `of_tree`, without the tree's own variables."""
@@ -170,7 +170,7 @@ class Shared:
         wait_ready(f"http://{self._address}", check=self._process.check, log=self._process.output)
 
     def terminate(self) -> None:
-        """End the gateway in order.
+        """Stop the gateway gracefully.
 
         Raises AssertionError: when it does not end well.
         """
@@ -179,7 +179,7 @@ class Shared:
         assert code == 0, self._process.output()[-2000:]
 
     def replace(self, tree: Path) -> None:
-        """End the gateway in order, and start that of a tree in its place."""
+        """Stop the gateway gracefully, and start one with the code of a tree in its place."""
         self.terminate()
         self.start(tree)
         self.wait_ready()
@@ -190,5 +190,5 @@ class Shared:
 
 
 def of_tree(tree: Path) -> dict[str, str]:
-    """Return the variables with which Python finds the code of a tree, wherever it starts."""
+    """Return the environment variables with which Python imports the code of a tree from any folder."""
     return {"PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": ""}

@@ -58,7 +58,7 @@ def capabilities() -> int:
 
 
 def streamed(model: str, key: str) -> tuple[int, str]:
-    """Return the number of streamed events of a completion, and its text."""
+    """Return the number of events of a streamed completion, and its text."""
     body = {"model": model, "messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 8, "stream": True}
     request = urllib.request.Request(
         f"{URL}/v1/chat/completions",
@@ -76,7 +76,7 @@ def streamed(model: str, key: str) -> tuple[int, str]:
 
 
 def serve_and_answer() -> dict[str, object]:
-    """Serve, and answer as an adapter that is uploaded."""
+    """Run `serve`, upload an adapter, and have it answer a request. Return what was seen."""
     import adapters.demo
 
     memo = next(each.path for each in adapters.demo.DEMO if each.name == "memo")

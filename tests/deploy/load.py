@@ -19,17 +19,17 @@ STOP_SEEN_WITHIN_S = 0.1
 
 
 class Size(msgspec.Struct, frozen=True):
-    """The size of a load."""
+    """The size of a load: rates, numbers and lengths."""
 
     num_streams: int
     requests_per_s: float
     stream_tokens: tuple[int, int]
     """The fewest and the most tokens of a stream."""
     slack_s: float = 4.5
-    """The seconds by which streams may last longer on a busy machine."""
+    """The seconds by which streams may take longer on a busy machine."""
 
     def lame_duck_s(self, tokens_per_s: float) -> float:
-        """Return seconds that are longer than any stream, with what a busy machine takes more."""
+        """Return a time in seconds that is longer than any stream, even on a busy machine."""
         return self.stream_tokens[1] / tokens_per_s + self.slack_s
 
 
@@ -43,7 +43,7 @@ def request_bytes(secret: str, fields: dict[str, object]) -> bytes:
 
 
 def load(client: Client, secret: str, stop: threading.Event, size: Size) -> list[Outcome]:
-    """Return the outcomes of all streams and requests that were begun before the stop.
+    """Run the load until `stop` is set, and return the outcomes of all streams and requests.
 
     Prints the part of a processor that sending and receiving took.
     """
@@ -76,7 +76,7 @@ def load(client: Client, secret: str, stop: threading.Event, size: Size) -> list
 
 
 def check_whole(outcomes: list[Outcome]) -> None:
-    """Check that every request was answered whole."""
+    """Check that every request got a complete answer."""
     failed = [each for each in outcomes if not each.is_whole]
     num_tokens = sum(each.seen.num_tokens for each in outcomes)
     print(f"{num_tokens} tokens, {len(failed)} failed", flush=True)

@@ -38,7 +38,9 @@ def of_compose(services: Mapping[str, Any], name: str, environ: Mapping[str, str
 
 
 def interpolated(text: str, environ: Mapping[str, str]) -> str:
-    """Return a value with its variables replaced, as Compose does. Raises KeyError: for one that is asked for."""
+    """Return a value with its variables replaced, as Compose does. Raises KeyError: when a required variable is
+    missing.
+    """
 
     def value(found: re.Match[str]) -> str:
         name, default = found["name"], found["default"]
@@ -48,7 +50,7 @@ def interpolated(text: str, environ: Mapping[str, str]) -> str:
 
 
 def of_container(container: Mapping[str, Any]) -> Service:
-    """Return a container of a pod. Fields of the pod are those of a pod on this machine."""
+    """Return the command and the variables of a container, with fields of the pod filled in for this machine."""
     variables: dict[str, str] = {}
     for each in container["env"]:
         if "value" in each:
@@ -63,13 +65,13 @@ def of_container(container: Mapping[str, Any]) -> Service:
 
 
 class Places(msgspec.Struct, frozen=True):
-    """The places of containers on this machine."""
+    """The folders and addresses that stand for those of containers."""
 
     folder: Path
     secrets: Path
 
     def environ(self, service: Service, pod: str = "shared") -> dict[str, str]:
-        """Return the variables of a process. pod: what has a data folder of its own."""
+        """Return the variables of a process. pod: the name of the pod, which has a data folder of its own."""
         moved = {
             "/run/secrets/lorikeet": str(self.secrets),
             "/run/secrets": str(self.secrets),
@@ -89,7 +91,7 @@ class Places(msgspec.Struct, frozen=True):
 
 
 def _moved(value: str, places: Mapping[str, str]) -> str:
-    """Return a path below its place on this machine; another value as it is."""
+    """Return a path of a container as a path of this machine; any other value unchanged."""
     for here, there in places.items():
         if value == here or value.startswith(f"{here}/"):
             return there + value.removeprefix(here)

@@ -29,7 +29,7 @@ STREAM = CHUNKED + chunk(EVENT) + chunk(EVENT) + chunk(DONE) + chunk(b"")
 
 
 class Server:
-    """A server that says the same to every request, in pieces, and counts connections and requests."""
+    """A server that sends the same reply to every request, in pieces, and counts connections and requests."""
 
     def __init__(self, listener: socket.socket, pieces: Sequence[bytes], *, closes: bool, tls: bool) -> None:
         self.num_connections = self.num_requests = 0

@@ -24,7 +24,7 @@ GATEWAYS = ("gateway1", "gateway2")
 
 
 def variables(name: str) -> dict[str, str]:
-    """Return the variables of a service."""
+    """Return the environment variables of a compose service."""
     return dict(SERVICES[name].get("environment", {}))
 
 

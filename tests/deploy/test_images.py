@@ -60,7 +60,7 @@ def size_mb(folder: Path) -> float:
 
 
 def configuration(name: str) -> dict[str, Any]:
-    """Return the configuration with which an image is run."""
+    """Return the configuration with which an image runs (its variables, user and command)."""
     command = ["buildah", "--root", OUT / "storage", "--runroot", OUT / "run", "inspect", "--type", "image"]
     environ = os.environ | {"STORAGE_DRIVER": "vfs"}
     done = subprocess.run([*command, f"localhost/lorikeet-{name}"], env=environ, capture_output=True, check=True)
@@ -109,7 +109,7 @@ def data(open_folder: Path) -> Path:
 
 @contextlib.contextmanager
 def passed_on(here: Path, there: Path) -> Iterator[None]:
-    """Pass connections to a socket on to another one, which only this process's user reaches."""
+    """Forward connections to the socket `here` to the socket `there`, which only this process's user reaches."""
 
     def copy(source: socket.socket, to: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -33,16 +33,16 @@ from tests.patience import PATIENCE_S
 
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
 NUM_ASKING = 4
-"""Clients, each of which asks again as soon as it is answered."""
+"""The number of clients, each of which asks again as soon as it is answered."""
 
 NUM_BETWEEN = 20
-"""The answers that have to come between two steps."""
+"""The number of answers to wait for between two steps."""
 
 OLD, NEW = "sk-the-former-key-0000", "sk-the-latter-key-1111"
 
 
 class Machine:
-    """A host with its agent, which starts engines, and a gateway. Both have the keys of the host's data folder."""
+    """A host with an agent that starts engines, and a gateway, which share the keys of one data folder."""
 
     def __init__(self, host: Host, gateway: GatewayProcess) -> None:
         self.host = host
@@ -61,7 +61,7 @@ class Machine:
         self._agent = self.host.agent()
 
     def change_keys(self) -> None:
-        """Stop the gateway and the agent, delete the key, and start both again."""
+        """Stop the gateway and the agent, delete the host's key, and start both again."""
         assert self._agent is not None
         assert self.gateway.terminate() == 0
         assert self._agent.terminate() == 0
@@ -92,7 +92,8 @@ def machines(dsn: str, database: Database) -> Iterator[list[Machine]]:
 
 @asynccontextmanager
 async def asking(ask: Callable[[int], Awaitable[str]]) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Ask all the time until the context is left; give a function that waits for NUM_BETWEEN more answers.
+    """Run clients that ask repeatedly until the context is left. Give a function that waits for NUM_BETWEEN more
+    answers.
 
     ask: gets the number of the request, and returns its outcome in words.
 

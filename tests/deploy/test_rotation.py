@@ -39,16 +39,16 @@ LOAD_SHARE = 0.5
 """The share of the engines' capacity that the load takes."""
 
 NUM_BETWEEN = 4
-"""The answers that have to come between two rotations."""
+"""The number of answers to wait for between two rotations."""
 
 
 def text_of(*keys: ContentKey) -> str:
-    """Return keys as LORIKEET_CONTENT_KEY has them."""
+    """Return content keys in the form that LORIKEET_CONTENT_KEY has."""
     return ",".join(base64.b64encode(key.secret).decode() for key in keys)
 
 
 class Operator:
-    """Somebody who rotates secrets of an installation under load, with the key that opens the admin API."""
+    """An operator who rotates secrets of an installation under load, with a key for the admin API."""
 
     def __init__(self, ground: Ground, traffic: Traffic) -> None:
         self.ground = ground
@@ -69,7 +69,7 @@ class Operator:
         return json.loads(done.stdout)
 
     def roll(self, *, dsn: str | None = None, **fields: object) -> None:
-        """Replace the gateways one after the other by such with other settings."""
+        """Replace the gateways one after the other by gateways with changed settings."""
         for gateway in self.ground.gateways:
             gateway.change(dsn=dsn, **fields)
             assert gateway.terminate() == 0
@@ -78,7 +78,7 @@ class Operator:
             self.traffic.more_answers(1)
 
     def of_role(self, role: str, password: str) -> str:
-        """Return the connection string of another role."""
+        """Return the connection string of another database role."""
         parts = urlsplit(self.dsn)
         return urlunsplit(parts._replace(netloc=f"{role}:{password}@{parts.hostname or ''}"))
 
@@ -99,7 +99,7 @@ def rotate_api_key(operator: Operator) -> None:
 
 
 def rotate_content_key_and_role_of_gateways(operator: Operator) -> None:
-    """Rotate the secrets that gateways read at their start, together, since a start of a gateway takes longest here."""
+    """Rotate the content key and the gateways' database role together, since each needs a restart of gateways."""
     for role, keys in (("lorikeet_first", (OLD, NEW)), ("lorikeet_second", (NEW, OLD))):
         asyncio.run(execute(operator.dsn, f"CREATE ROLE {role} LOGIN PASSWORD '{role}'"))
         dsn = operator.of_role(role, role)
@@ -208,7 +208,7 @@ def _sealed_with(dsn: str, key: ContentKey) -> bool:
 
 
 async def _num_opened(dsn: str, keys: str) -> int:
-    """Open every encrypted value with these keys; return how many there are.
+    """Return the number of all encrypted values in the database, after opening each with these keys.
 
     Raises ContentUnreadable: when the keys do not open a value.
     """

@@ -34,13 +34,13 @@ DEMO = REPOSITORY / "deploy/kubernetes/cpu-demo.yaml"
 
 
 def of_gateways(dsn: str) -> str:
-    """Return the connection string of the gateways' role."""
+    """Return the connection string with the database role of gateways."""
     parts = urlsplit(dsn)
     return urlunsplit(parts._replace(netloc=f"{RUNTIME_ROLE}:{parts.password}@{parts.hostname or ''}"))
 
 
 class Site:
-    """The things that the services of one installation share, and the processes that run."""
+    """The shared folders and addresses of an installation's services, and their running processes."""
 
     def __init__(self, folder: Path, dsn: str) -> None:
         self.dsn = dsn
@@ -59,14 +59,14 @@ class Site:
         write_secrets(self.places.secrets, secrets, secrets)
 
     def once(self, service: Service, pod: str = "shared") -> None:
-        """Run a service that ends. Raises AssertionError: when it fails."""
+        """Run a service to its end. Raises AssertionError: when it fails."""
         command = [*LORIKEET, *service.command]
         environ = self.places.environ(service, pod)
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
 
     def start(self, service: Service, pod: str = "shared") -> dict[str, str]:
-        """Start a service that goes on; return its variables."""
+        """Start a service that keeps running; return its variables."""
         environ = self.places.environ(service, pod)
         log = self._folder / f"{service.command[0]}-{len(self._processes)}.log"
         process = ChildProcess([*LORIKEET, *service.command], log=log, env=environ)
@@ -75,7 +75,7 @@ class Site:
         return environ
 
     def wait_ready(self, environ: dict[str, str]) -> str:
-        """Return a gateway's address once it is ready."""
+        """Wait until a gateway is ready, and return its address."""
         process = self._processes[-1]
         wait_ready(f"http://{environ['LORIKEET_METRICS_LISTEN']}", check=process.check, log=self.output)
         return f"http://127.0.0.1:{environ['LORIKEET_PORT']}"
@@ -84,7 +84,7 @@ class Site:
         return "\n".join(each.output()[-2000:] for each in self._processes)
 
     def end(self) -> list[int]:
-        """End all services in the reverse order; return their exit codes."""
+        """Stop all services in the reverse order of their start; return their exit codes."""
         codes = [process.terminate() for process in reversed(self._processes)]
         self._processes.clear()
         return codes
@@ -105,7 +105,7 @@ def site(empty_dsn: str) -> Iterator[Site]:
 
 
 def run_script(script: str, environ: dict[str, str]) -> None:
-    """Run a shell's program.
+    """Run a shell script in an environment.
 
     Raises CalledProcessError: when it ends with an error.
     """
@@ -113,7 +113,7 @@ def run_script(script: str, environ: dict[str, str]) -> None:
 
 
 async def answers(url: str, key: str) -> None:
-    """Have a tenant's request answered."""
+    """Check that a tenant's request is answered."""
     body = {"model": NAME, "prompt": "hello", "max_tokens": 3, "temperature": 0}
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         reply = await client.post(f"{url}/v1/completions", headers={"authorization": f"Bearer {key}"}, json=body)

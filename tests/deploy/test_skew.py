@@ -37,7 +37,7 @@ from tests.installation.processes import ChildProcess
 from tests.installation.waiting import wait_until
 
 NUM_REPLICAS = 1
-"""One: its engine is replaced by another beside it."""
+"""The number of replicas, one: its engine is replaced by another beside it."""
 
 
 SMALL, SMALL_TOKENS_PER_S = Size(6, 15.0, (20, 40), slack_s=2.0), 40.0
@@ -54,7 +54,7 @@ _NUM_OPEN = "SELECT coalesce(sum(open_requests), 0)::bigint AS number FROM journ
 
 
 class Installation:
-    """A host with an agent, engines and two gateways on one port, each of the tree that a test says."""
+    """A host with an agent, engines and two gateways on one port, each with the code of a chosen version."""
 
     def __init__(self, folder: Path, dsn: str, listener: socket.socket, lame_duck_s: float) -> None:
         """Prepare an installation.
@@ -89,7 +89,7 @@ class Installation:
         self._agent: ChildProcess | None = None
 
     def command(self, tree: Path, *words: str, is_refused: bool = False) -> Any:
-        """Run a command of a tree with --json; return what it prints."""
+        """Run a command with the code of a tree and --json; return its decoded output."""
         done = subprocess.run(
             [sys.executable, "-m", "gateway.cli", *words, "--json"],
             env={**self._environ, **of_tree(tree)},
@@ -102,7 +102,7 @@ class Installation:
         return json.loads(done.stdout)
 
     def begin(self, tree: Path) -> str:
-        """Start all parts of a tree on an empty database; return a tenant's key."""
+        """Start all parts with the code of a tree on an empty database; return a tenant's key."""
         self.command(tree, "migrate")
         self.fetch(_POOL, BASE, NUM_REPLICAS, str(self._model))
         self.start_agent(tree)
@@ -121,7 +121,7 @@ class Installation:
         self._agent.start()
 
     def replace_agent(self, tree: Path) -> None:
-        """End the agent, whose engines serve on, and start another, which takes them over."""
+        """Stop the agent, whose engines keep serving, and start another, which takes the engines over."""
         assert self._agent is not None
         before = self.fetch("SELECT generation FROM hosts")[0]["generation"]
         assert self._agent.terminate() == 0, self.log()
@@ -180,10 +180,10 @@ def installed(folder: Path, dsn: str, lame_duck_s: float) -> Iterator[Installati
 
 
 def walk(installation: Installation, old: Path, new: Path, pause_s: float, *, takes_newer: bool, num_back: int) -> None:
-    """Upgrade an installation from one tree to another as the guide says, and take it back, without the schema.
+    """Upgrade an installation from one tree to another by the guide, then go back, without reverting the schema.
 
-    takes_newer: whether the old tree's `migrate` has `--allow-newer`.
-    num_back: the number of gateways that are taken back; the others go on beside them.
+    takes_newer: whether the old tree's `migrate` has `--allow-newer`. num_back: the number of gateways that are taken
+    back; the others go on beside them.
     """
     check = installation.command(new, "upgrade", "--check")
     assert check["may_go_on"] and not check["is_done"], check
@@ -204,7 +204,7 @@ def walk(installation: Installation, old: Path, new: Path, pause_s: float, *, ta
 
 
 def under_load(installation: Installation, secret: str, size: Size, change: Callable[[], None]) -> list[Outcome]:
-    """Change an installation while a load runs; return the outcomes."""
+    """Execute a change of an installation under load; return the outcomes of requests."""
     stop, client = threading.Event(), Client(installation.port, tls=False)
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(load, client, secret, stop, size)

@@ -22,13 +22,13 @@ MOST_EXPOSED = {
     "lorikeet-archive.service": 1.5,
     "lorikeet-engine.service": 2.0,
 }
-"""The most exposure that systemd may report, of 10."""
+"""The highest exposure level, of 10, that `systemd-analyze security` may report for a unit."""
 
 ANALYZE = shutil.which("systemd-analyze")
 
 
 def variables(name: str) -> dict[str, str]:
-    """Return the variables that a unit sets."""
+    """Return the environment variables that a unit sets."""
     lines = re.findall(r"^Environment=(.+)$", (UNITS / name).read_text(), re.MULTILINE)
     return dict(pair.split("=", 1) for line in lines for pair in line.split())
 

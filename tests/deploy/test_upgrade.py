@@ -34,8 +34,7 @@ TOKENS_PER_S = 20
 SIZE = Size(NUM_STREAMS, REQUESTS_PER_S, (60, 400))
 
 NOTICED_S = 3.0
-"""Seconds after a gateway is ready: longer than balancers take to notice it, and an operator's wait before the next
-one."""
+"""Seconds to wait after a gateway is ready before the next restart: longer than balancers take to notice it."""
 
 
 @contextmanager
@@ -53,7 +52,7 @@ def site_of(folder: Path) -> Iterator[Site]:
 
 
 def under_load(site: Site, client: Client, restart_next: Callable[[], None]) -> list[Outcome]:
-    """Restart gateways in turns while a load runs; return the outcomes."""
+    """Restart gateways in turns under load; return the outcomes of requests."""
     stop, num_restarts = threading.Event(), 0
     # The clients have a thread of their own: a database ends with the thread that started it.
     with ThreadPoolExecutor(1) as thread:
@@ -72,7 +71,7 @@ def under_load(site: Site, client: Client, restart_next: Callable[[], None]) -> 
 
 
 def check(site: Site, outcomes: list[Outcome]) -> None:
-    """Check that every request was answered whole and is billed once. The gateways have ended."""
+    """Check, once the gateways have ended, that every request was answered whole and is billed once."""
     check_whole(outcomes)
     for each in outcomes:
         if each.wanted >= SIZE.stream_tokens[0]:

@@ -49,7 +49,7 @@ def test_the_text_for_language_models_names_the_documents() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(full: bool, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a wheel that two builds in two folders have made alike."""
+    """Build the wheel twice in two folders, check that both are equal, and return it."""
     if not full:
         pytest.skip("make long-wheel")
     if not BACKEND.is_dir():
@@ -71,8 +71,7 @@ def test_its_files_are_those_of_the_repository(wheel: Path) -> None:
 
 
 def environment(folder: Path, *installed: tuple[str, ...]) -> Path:
-    """Return the folder of programs of a new environment, into which pip has installed these arguments one after the
-    other."""
+    """Create a virtual environment, install each argument list with pip, and return the folder of its programs."""
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     for arguments in installed:
         command = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-compile", *arguments]
@@ -91,7 +90,7 @@ def install_torch(bin_folder: Path) -> None:
 
 
 def locked(name: str) -> tuple[str, ...]:
-    """Return pip's arguments that install a lock."""
+    """Return pip's arguments that install the packages of a lock file."""
     path = REPOSITORY / f"deploy/locks/{name}.txt"
     assert name in LOCKS
     return ("--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(path))

@@ -26,7 +26,7 @@ NEXT_VERSION = re.sub(r"^(\d+)\.(\d+).*", lambda found: f"{found[1]}.{int(found[
 
 
 class MakeTree(Protocol):
-    """Writes the code of one version into a new folder, and returns the folder."""
+    """A function that writes the code of one version into a new folder, and returns the folder."""
 
     __name__: str
 
@@ -63,7 +63,7 @@ _MESSAGES = (
     "Hello", "Submit", "Abort", "AckUsage", "Goodbye", "Heartbeat",
     "Welcome", "StepOutputs", "Delta", "Usage", "Final", "EngineLimits", "EngineStats", "UnackedUsage", "UsageRecord",
 )  # fmt: skip
-"""The structs of the protocol that may grow."""
+"""The names of the protocol's structs that may get new fields."""
 
 
 def previous_tree(folder: Path, tokens_per_s: float) -> Path:
@@ -87,8 +87,10 @@ def present_tree(folder: Path, tokens_per_s: float) -> Path:
 
 
 def next_tree(folder: Path, tokens_per_s: float) -> Path:
-    """Return a folder with this code made the next version's: one more migration, and one more minor of the protocol,
-    with new fields in all that gateways and engines send each other.
+    """Return a folder with this code changed into the next version's.
+
+    The version has one more migration, and one more minor of the protocol, with new fields in all that gateways and
+    engines send each other.
 
     Raises AssertionError: when the code is not as it was when this was written.
     """

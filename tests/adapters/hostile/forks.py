@@ -25,9 +25,9 @@ _ROOT = Path(__file__).parents[3]
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Work for a fork.
+    """A task for a fork.
 
-    numbers: the descriptors that the work uses for the sent ones; the first is stdout.
+    numbers: the numbers that the task expects for the descriptors that are sent along; the first is stdout.
     """
 
     argument: bytes
@@ -36,10 +36,9 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The end of a fork.
+    """The exit of a fork.
 
-    status: the exit code, or the negative number of a signal.
-    cpu_s: user and system time of the fork.
+    status: the exit code, or the negative number of a signal. cpu_s: user and system time of the fork.
     """
 
     status: int

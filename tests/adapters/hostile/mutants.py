@@ -103,7 +103,7 @@ def damaged_files(draw: random.Random, config: dict[str, Any], tensors: Tensors,
 
 
 def damaged_data(draw: random.Random, config: dict[str, Any], tensors: Tensors, folder: Path) -> Path:
-    """Write files with changed bits of the weights alone: mostly another good adapter."""
+    """Write the files of a good adapter with bits of its weights flipped, most of which are good adapters again."""
     files = files_of(config, header_of(tensors), tensors)
     content = bytearray(files[WEIGHTS_NAME])
     num_bytes = sum(len(data) for _, _, data in tensors.values())
@@ -154,7 +154,7 @@ def changed_json(draw: random.Random, value: Any) -> Any:
 
 
 def places(value: Any) -> Any:
-    """Yield every (container, key) in a JSON value."""
+    """Yield the position, as (container, key), of every value within a JSON value."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in list(items):
         yield value, key

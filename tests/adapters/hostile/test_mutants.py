@@ -28,7 +28,7 @@ MAX_CPU_S = 1.0
 PARENT_MAY_GROW_BYTES = 64 << 20
 
 Content = bytes
-"""A digest of what an adapter computes, which takes less memory than the adapter."""
+"""The type of a digest of an adapter's weights, which takes less memory than the weights."""
 
 
 async def test_mutants(forks: Forks, tmp_path: Path, full: bool) -> None:

@@ -21,7 +21,7 @@ X32_BIT = 0x40000000
 IO_URING_SETUP, PIDFD_OPEN, CLONE3 = 425, 434, 435  # the same on all machines
 
 STANDING = f"{os.nice(0)} {os.getsid(0) == os.getpid()}"
-"""Niceness and session of the process, before anything is forbidden."""
+"""The niceness and the session of the process before the sandbox is set up."""
 
 
 def syscall(number: int, *arguments: int) -> int:
@@ -96,7 +96,7 @@ def spin() -> None:
 
 
 def hang(ready: int) -> None:
-    """Write a byte to the pipe `ready`, and then do nothing for ever."""
+    """Write a byte to the pipe `ready`, then block forever."""
     os.write(ready, b"!")
     lock = threading.Lock()
     lock.acquire()

@@ -9,12 +9,10 @@ import pytest
 
 
 class Place(NamedTuple):
-    """The server that clients use.
+    """The server that clients use: models and keys.
 
-    model: the model to ask.
-    base: the base model.
-    narrow_key: a key with one request at a time.
-    broke_key: a key with a spent budget.
+    model: the model to ask. base: the base model. narrow_key: a key with one request at a time. broke_key: a key with a
+    spent budget.
     """
 
     url: str

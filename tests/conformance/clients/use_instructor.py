@@ -16,7 +16,7 @@ MODES = [Mode.TOOLS, Mode.TOOLS_STRICT, Mode.JSON_SCHEMA]
 
 
 class City(BaseModel):
-    """Bounded, so that a small model comes to its end."""
+    """A city, with bounded fields, so that a small model completes the object."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -23,7 +23,7 @@ class City(BaseModel):
 
 @tool
 def get_weather(city: Literal["Paris", "Rome"]) -> str:
-    """The weather of a city."""
+    """Return the weather of a city."""
     return f"clear in {city}"
 
 

@@ -25,7 +25,7 @@ def theirs() -> dict:
 
 @pytest.fixture(scope="module", params=[1, 8], ids=["one by one", "eight at once"])
 def ours(request, place) -> dict:
-    """Return the API's results. Prompts travel as token ids."""
+    """Return the results of the harness over the API. Prompts are sent as token ids."""
     return _evaluated(
         "local-completions",
         {

@@ -35,7 +35,7 @@ def flags(provider) -> OpenFeatureClient:
 
 
 def arm_of(flags: OpenFeatureClient, provider: OFREPProvider, unit: str) -> FlagEvaluationDetails[str]:
-    """Ask for a unit's arm, again later where the gateway asks to wait; return the answer."""
+    """Return the evaluation of a unit's flag; ask again if the gateway asks the client to wait."""
     while True:
         found = flags.get_string_details(EXPERIMENT, NOBODY, EvaluationContext(targeting_key=unit))
         if found.error_code is not ErrorCode.GENERAL or provider.retry_after is None:
@@ -45,7 +45,7 @@ def arm_of(flags: OpenFeatureClient, provider: OFREPProvider, unit: str) -> Flag
 
 
 def served_arm(place, session: requests.Session, unit: str) -> str:
-    """Send a request of a unit; return the arm that its reply names."""
+    """Send a request for a unit, and return the arm that its reply names."""
     body = {"model": EXPERIMENT, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
     headers = {"authorization": f"Bearer {place.key}"}
     reply = session.post(

@@ -17,7 +17,7 @@ QUESTION = "What is the capital of France?"
 
 
 class City(BaseModel):
-    """Bounded, so that a small model comes to its end."""
+    """A city, with bounded fields, so that a small model completes the object."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -16,7 +16,7 @@ MAX_REMEMBERED = 64
 
 
 class Script:
-    """The tokens of the model's text after each prompt, and of the end of the turn."""
+    """The scripted tokens after each prompt, and those that end the turn."""
 
     def __init__(self, model_dir: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))

@@ -11,7 +11,7 @@ from typing import Any
 
 THOUGHT = "The user wants two facts, so I call two tools, one after the other."
 OTHERWISE = "Fine."
-"""The text where no script is named, or where the script is over."""
+"""The model's text after a prompt that names no script, or whose script is over."""
 
 _NAME = re.compile(r"\[script:([a-z_]+)\]")
 
@@ -22,7 +22,7 @@ def call(name: str, **arguments: Any) -> str:
 
 
 def thought(text: str) -> str:
-    """Return thinking as the model writes it before an answer."""
+    """Return thinking in the form that the model writes before an answer."""
     return f"<think>\n{text}\n</think>\n\n"
 
 
@@ -73,7 +73,7 @@ SCRIPTS: dict[str, list[str]] = {
 
 
 def said_after(prompt: str, turn_mark: str) -> str:
-    """Return the text that the model writes after a prompt.
+    """Return the scripted text of the model after a prompt.
 
     turn_mark: the beginning of each of the assistant's turns, the last of which is still to come.
     """

@@ -19,7 +19,7 @@ from tests.installation.tenants import make_key
 
 
 class PlayingEngine(ChildProcess):
-    """The engine that plays the scripts, once it is started."""
+    """The process of the engine that plays scripts."""
 
     def __init__(self, endpoint: str, model_dir: Path) -> None:
         command = [sys.executable, "-m", "tests.conformance.scripted.engine"]
@@ -32,7 +32,7 @@ class PlayingEngine(ChildProcess):
 
 @contextmanager
 def playing(folder: Path) -> Iterator[Site]:
-    """Serve until the context is left. folder: for the model and the gateway's data."""
+    """Give a gateway over the scripted engine until the context is left. folder: the folder for all data."""
     keeper = Keeper()
     os.environ[RUN_VARIABLE] = str(keeper.folder)
     try:
@@ -47,7 +47,7 @@ def playing(folder: Path) -> Iterator[Site]:
 
 @contextmanager
 def playing_over(dsn: str, folder: Path) -> Iterator[Site]:
-    """Serve over an existing database until the context is left."""
+    """Give a gateway over the scripted engine and an existing database until the context is left."""
     key = asyncio.run(make_key(dsn, "agents"))
     asyncio.run(execute(dsn, f"UPDATE projects SET store_days = 1 WHERE id = '{key.project_id}'"))
     model_dir = make_model_folder(folder / "model", demo_model_dir())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 Series = dict[str, str]
-"""Values in promtool's notation by the series, such as "0+60x10" for a counter that grows by 60 a minute."""
+"""The samples of each series in promtool's notation, such as "0+60x10" for a counter that grows by 60 a minute."""
 
 
 class Case(NamedTuple):
@@ -24,7 +24,7 @@ class Case(NamedTuple):
 
 
 def _requests(failed: int, cut: int, num: int) -> Series:
-    """Return series of `num` requests a minute, of which some fail or are cut off."""
+    """Return the series of `num` requests a minute, of which some fail or are cut off."""
     of_route = 'method="POST",route="/v1/chat/completions"'
     return {
         f'lorikeet_http_requests_total{{{of_route},status="200"}}': f"0+{num - failed}x300",
@@ -50,7 +50,11 @@ def _rises(series: str) -> Case:
 _ENGINE = '{model_name="tiny",engine="rep_1"}'
 _JOB = 'up{job="lorikeet",instance="a"}'
 _WINDOWS = (("1h", 150, 130, 80, 1), ("6h", 70, 50, 400, 5), ("1d", 40, 20, 1600, 20), ("3d", 15, 8, 4620, 60))
-"""Window, failures among 10,000 requests that fire, failures that do not, minutes until then, minutes of a step."""
+"""The rows of burn-rate windows.
+
+Each has the window, the failures among 10,000 requests that fire, failures that do not, the minutes until then, and the
+minutes between samples.
+"""
 
 CASES: list[tuple[str, Case]] = [
     *(

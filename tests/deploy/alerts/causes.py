@@ -8,14 +8,14 @@ from tests.deploy.alerts import engine_faults, experiment_faults, faults
 from tests.deploy.alerts.scene import FIRES_WITHIN_S, Fault
 
 ALL_WINDOWS_WITHIN_S = 420.0
-"""The slowest alert of an objective has to burn for three hours, which are three minutes here."""
+"""Seconds within which all alerts of an objective fire: the slowest needs three hours, which are three minutes here."""
 
 
 class Cause(NamedTuple):
-    """A fault and its alerts.
+    """A fault, and the alerts that it causes.
 
-    fires: the alerts that have to fire. beside: others that may, since the fault is their cause, too.
-    within_s: the seconds within which all have to fire.
+    fires: the alerts that have to fire. beside: others that may, since the fault is their cause, too. within_s: the
+    seconds within which all have to fire.
     """
 
     fault: Fault

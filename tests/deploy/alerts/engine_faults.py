@@ -22,7 +22,7 @@ from tests.installation.engines import Engine
 from tests.installation.processes import ChildProcess
 
 NUM_QUEUED = 50
-"""Requests at one time to an engine that has two places."""
+"""The number of concurrent requests to an engine that runs two at a time."""
 
 NUM_LONG, LONG_TOKENS = 32, 200
 """Requests at one time, and tokens of each, to an engine whose cache holds a third of them."""

@@ -34,7 +34,7 @@ _DAMAGE = r"""
 
 
 def experiments_behind(scene: Scene, until: ExitStack) -> None:
-    """Hold the lock of the gateways that keep the books of experiments."""
+    """Hold the lock under which gateways sum up experiments, so that the sums are late."""
     begin_experiment(scene, "behind", (ArmOf("control"), ArmOf("other", "small-1")))
     until.enter_context(_locked(scene.ground.postgres.dsn))
     with tenant_client(scene) as client:
@@ -83,7 +83,7 @@ async def _num_counted(dsn: str, name: str) -> int:
 
 @contextmanager
 def _locked(dsn: str) -> Iterator[None]:
-    """Hold the lock of the books of experiments until the context is left."""
+    """Hold the lock under which gateways sum up experiments until the context is left."""
     loop = asyncio.new_event_loop()
     conn = loop.run_until_complete(asyncpg.connect(dsn))
     try:

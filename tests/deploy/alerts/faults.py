@@ -33,7 +33,7 @@ def pool_down(scene: Scene, until: ExitStack) -> None:
 
 
 def usage_not_recorded(scene: Scene, until: ExitStack) -> None:
-    """Let no file of a gateway grow any more, as if its disk were full."""
+    """Bound the size of a gateway's files, so that it cannot write usage, as if its disk were full."""
     pid = scene.ground.gateways[1].pid
     assert pid is not None
     soft, hard = prlimit(pid, RLIMIT_FSIZE)
@@ -42,7 +42,7 @@ def usage_not_recorded(scene: Scene, until: ExitStack) -> None:
 
 
 def database_away(scene: Scene, until: ExitStack) -> None:
-    """Stop the database for longer than content waits for it."""
+    """Stop the database for longer than the time after which stored content is dropped."""
     dsn = scene.ground.postgres.dsn
     asyncio.run(execute(dsn, "UPDATE projects SET log_content_days = 1"))
     until.callback(lambda: asyncio.run(execute(dsn, "UPDATE projects SET log_content_days = 0")))
@@ -126,7 +126,7 @@ def route_falls_back(scene: Scene, until: ExitStack) -> None:
 
 
 def background_responses_fail(scene: Scene, until: ExitStack) -> None:
-    """Responses in the background lose their engine while they are said."""
+    """Kill the engine of responses in the background while it generates them."""
     ground = scene.ground
     key = ground.world.key
     asyncio.run(execute(ground.postgres.dsn, "UPDATE projects SET store_days = 1"))

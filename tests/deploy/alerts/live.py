@@ -26,7 +26,10 @@ EVERY_S = 1
 
 
 class Prometheus(ChildProcess):
-    """A server that scrapes gateways each second. divisor: what all durations of the rules are divided by."""
+    """A Prometheus server that scrapes gateways each second.
+
+    divisor: the number by which all durations of the rules are divided.
+    """
 
     def __init__(self, folder: Path, targets: Sequence[str], divisor: int) -> None:
         assert PROGRAM is not None
@@ -48,7 +51,7 @@ class Prometheus(ChildProcess):
         super().__init__(command, log=folder / "prometheus.log")
 
     def firing(self) -> set[tuple[str, str]]:
-        """Return the alerts that fire: name, and window where there are several of one name."""
+        """Return the firing alerts: the name, and the window where several alerts have the name."""
         alerts = self._ask("/api/v1/alerts")["alerts"]
         return {
             (alert["labels"]["alertname"], alert["labels"].get("window", ""))
@@ -57,13 +60,13 @@ class Prometheus(ChildProcess):
         }
 
     def ever_had(self, expression: str, seconds: float) -> bool:
-        """Tell whether an expression gave anything in the last seconds."""
+        """Tell whether an expression had a result at any time in the last seconds."""
         now_s = time.time()
         asked = {"query": expression, "start": now_s - seconds, "end": now_s, "step": 5}
         return bool(self._ask("/api/v1/query_range", asked)["result"])
 
     def is_scraping(self) -> bool:
-        """Tell whether the server has begun, and has read every gateway."""
+        """Tell whether the server has started, and has scraped every gateway."""
         with suppress(httpx.TransportError):
             if httpx.get(f"{self._url}/-/ready", timeout=PATIENCE_S).status_code != httpx.codes.OK:
                 return False
@@ -91,5 +94,5 @@ def watching(folder: Path, gateways: Sequence[str], divisor: int) -> Iterator[Pr
 
 
 def as_prometheus_reads(expression: str) -> str:
-    """Return an expression of a dashboard with Grafana's variables replaced by values of ours."""
+    """Return a dashboard's expression with concrete values in place of Grafana's variables."""
     return re.sub(r'(=~?)"\$\w+"', '=~".*"', expression.replace("$__rate_interval", "10s"))

@@ -24,7 +24,7 @@ FIRES_WITHIN_S = 150.0
 
 
 class Scene:
-    """An installation under load, and what watches it."""
+    """An installation under load, and the servers that watch it."""
 
     def __init__(self, ground: Ground, traffic: Traffic, prometheus: Prometheus) -> None:
         self.ground = ground
@@ -33,23 +33,23 @@ class Scene:
 
 
 Fault = Callable[[Scene, ExitStack], None]
-"""Brings a fault about, which ends with the stack."""
+"""A function that causes a fault, which ends when the stack is left."""
 
 
 def is_firing(scene: Scene, name: str) -> bool:
-    """Tell whether an alert fires that has one window."""
+    """Tell whether an alert without windows is firing."""
     return (name, "") in scene.prometheus.firing()
 
 
 def start(scene: Scene, number: int) -> None:
-    """Start a gateway, and return once it is ready."""
+    """Start the gateway with this number, and return once it is ready."""
     gateway = scene.ground.gateways[number]
     gateway.start()
     gateway.wait_ready()
 
 
 def add_pool_of(scene: Scene, until: ExitStack, name: str, address: str, folder: Path | None = None) -> None:
-    """Add a pool with one engine at an address, which is taken away with the stack: a pool without engine alerts.
+    """Add a pool with one engine at an address, and remove it when the stack is left: a pool without engine alerts.
 
     folder: the base model; without one, the base of the pool "small".
     """
@@ -98,7 +98,7 @@ def tenant_client(scene: Scene) -> Iterator[httpx.Client]:
 
 @contextmanager
 def crowd(scene: Scene, models: Sequence[str], num: int, max_tokens: int = 1) -> Iterator[None]:
-    """Keep this many requests under way, spread over models, until the context is left."""
+    """Keep `num` requests running, spread over models, until the context is left."""
     key, url, enough = scene.ground.world.key, scene.ground.gateways[0].url, threading.Event()
 
     async def ask(http: httpx.AsyncClient, number: int) -> None:

@@ -24,17 +24,17 @@ from tests.installation.waiting import wait_until
 
 DIVISOR = 60
 QUIET_S = 60.0
-"""An hour of the rules."""
+"""The seconds that stand for an hour of the rules."""
 
 SHARE = 0.1
 """The share of the fake engines' capacity that the load takes: few enough for those of a fault to be most requests."""
 
 ALERTS = {(rule.name, rule.window) for group in GROUPS for rule in group.rules if isinstance(rule, Alert)}
 NO_COLLECTOR = "http://127.0.0.1:9/v1/traces"
-"""An address of a collector at which nothing listens: spans are dropped, which a dashboard shows."""
+"""The URL of a collector that does not exist, so that spans are dropped, which a dashboard shows."""
 
 REMEMBERING = {(name, window) for name, window in ALERTS if window not in ("", "1h")}
-"""Alerts whose long windows remember the faults before for minutes."""
+"""Alerts whose long windows keep them firing for minutes after a fault."""
 
 
 def test_each_alert_has_a_cause() -> None:
@@ -101,7 +101,7 @@ def test_every_expression_of_the_dashboards_gives_data(scene: Scene) -> None:
 
 
 def _wait_until_silent(scene: Scene) -> None:
-    """Wait until the alerts of the fault before are over, but for those that remember it."""
+    """Wait until no alert of the last fault fires, except those in REMEMBERING."""
     quiet = {(name, "") for name in ALWAYS_FIRES}
     wait_until(
         lambda: scene.prometheus.firing() - REMEMBERING == quiet,

@@ -14,7 +14,7 @@ LONG_RUNNING = ("StatefulSet", "Deployment", "RayCluster")
 
 
 class Pod(msgspec.Struct, frozen=True):
-    """A template of pods."""
+    """The template of pods that an object of a manifest makes."""
 
     kind: str
     """The kind of the object that makes the pods."""
@@ -22,16 +22,16 @@ class Pod(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     spec: Object
     claims: list[Object]
-    """The templates of claims, of which each pod has its own volumes."""
+    """The templates of volume claims: each pod has volumes of its own."""
 
     @property
     def containers(self) -> list[Object]:
-        """All containers, those that run first included."""
+        """All containers of the pod, including init containers."""
         return [*self.spec.get("initContainers", []), *self.spec["containers"]]
 
     @property
     def component(self) -> str:
-        """The pod's part in the installation."""
+        """The name of the pod's part in the installation."""
         return self.labels["app.kubernetes.io/component"]
 
 
@@ -53,7 +53,7 @@ def of_kind(objects: Iterable[Object], *kinds: str) -> list[Object]:
 
 
 def pods(objects: Iterable[Object]) -> Iterator[Pod]:
-    """Give the pods of all objects that make some."""
+    """Yield the pod templates of all objects that have one."""
     for each in objects:
         spec, name = each.get("spec", {}), each["metadata"]["name"]
         if each["kind"] in ("StatefulSet", "Deployment", "Job"):
@@ -68,12 +68,12 @@ def _pod(kind: str, name: str, template: Object, claims: list[Object]) -> Pod:
 
 
 def variables(container: Object) -> dict[str, str]:
-    """Return the variables of a container that have a text."""
+    """Return the variables of a container that are set to a literal value."""
     return {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
 
 
 def selects(selector: Object, labels: Mapping[str, str]) -> bool:
-    """Tell whether a selector takes something with these labels. An empty one takes everything."""
+    """Tell whether a selector matches an object with these labels. An empty one matches everything."""
     takes = all(labels.get(name) == value for name, value in selector.get("matchLabels", {}).items())
     for each in selector.get("matchExpressions", []):
         assert each["operator"] == "In", each

@@ -15,7 +15,7 @@ Rule = Callable[[list[Object]], Iterable[str]]
 RULES: dict[str, Rule] = {}
 
 VOLUMES = {"configMap", "emptyDir", "secret", "persistentVolumeClaim"}
-"""Kinds of volumes that pod security "restricted" allows, and that the chart needs."""
+"""The kinds of volumes that the chart needs and pod security "restricted" allows."""
 SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|KEY|URL")
 NOT_SECRET = {"LORIKEET_PUBLIC_URL", "LORIKEET_TRACES_URL", "LORIKEET_URL"}
 HEALTH = {"startupProbe": "/health/startup", "livenessProbe": "/health/live", "readinessProbe": "/health/ready"}
@@ -31,13 +31,13 @@ SECRETS = {
 
 
 def rule(check: Rule) -> Rule:
-    """Add a rule."""
+    """Register a rule, and return it unchanged."""
     RULES[check.__name__] = check
     return check
 
 
 def part_of(pod: Pod) -> str:
-    """Return a pod's part; that of all groups of engines is `engine`."""
+    """Return the name of a pod's part; pods of all groups of engines have the part `engine`."""
     return "engine" if pod.component.startswith("engine-") else pod.component
 
 
@@ -112,7 +112,10 @@ def no_token_of_the_api_is_mounted(objects: list[Object]) -> Iterable[str]:
 
 @rule
 def services_become_no_variables(objects: list[Object]) -> Iterable[str]:
-    """Variables of a service named lorikeet would begin with LORIKEET_, and stop every process as unknown settings."""
+    """Yield the names of pods into which Kubernetes puts variables of services.
+
+    Those of a service named lorikeet would begin with LORIKEET_, and stop every process as unknown settings.
+    """
     for pod in pods(objects):
         if pod.spec.get("enableServiceLinks") is not False:
             yield pod.name
@@ -296,13 +299,13 @@ def _policies(objects: list[Object], labels: Mapping[str, str], way: str) -> lis
 
 
 def _openings(objects: list[Object], pod: Pod) -> Iterator[Object]:
-    """Give the rules by which others reach a pod."""
+    """Yield the network policy rules that allow others to reach a pod."""
     for policy in _policies(objects, pod.labels, "Ingress"):
         yield from policy["spec"].get("ingress") or []
 
 
 def _callers(objects: list[Object], opening: Object) -> set[str]:
-    """Return the parts of the release that an opening lets in, and `others` where it lets in more than these."""
+    """Return the parts of the release that a rule lets in, and `others` where it lets in more."""
     found = set()
     for peer in opening.get("from") or [{"ipBlock": {}}]:
         if peer.keys() != {"podSelector"} or not peer["podSelector"]:

@@ -31,7 +31,7 @@ CPU = GIVEN["production"]["engines"]["cpu"]
 
 
 def changed(name: str, *removed: str, **values: Any) -> Values:
-    """Return a set of values with others in it, without those that are removed. A dot leads into a value."""
+    """Return a set of values with some changed or removed. A dot in a name leads into a value."""
     made: Values = copy.deepcopy(GIVEN[name])
     for path in removed:
         *outer, last = path.split(".")
@@ -43,7 +43,7 @@ def changed(name: str, *removed: str, **values: Any) -> Values:
 
 
 def engines(**values: Any) -> Values:
-    """Return one group of engines of the production set, with other values; None takes one away."""
+    """Return one group of engines of the production set with changed values; None removes a value."""
     return {"cpu": {name: value for name, value in (CPU | values).items() if value is not None}}
 
 
@@ -123,7 +123,7 @@ MORE: dict[str, Values] = {
 }
 ALL = GIVEN | MORE
 EXEMPT = {"open": {"every_pod_is_closed_both_ways", "routes_cut_no_stream_and_show_no_admin_api"}}
-"""Rules that a set of values breaks, because it says so."""
+"""The rules that a set of values breaks on purpose, by the set's name."""
 
 REFUSED: dict[str, tuple[Values, str]] = {
     "two autoscalers": (changed("production", pools=pool(scaling={"min": 1, "max": 4})), "has two autoscalers"),
@@ -177,7 +177,7 @@ def rendered(values: Values) -> str:
 
 @pytest.fixture(scope="module", params=ALL)
 def manifest(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Return the name and the manifest of a set of values."""
+    """Return the name of a set of values, and the manifest that Helm renders of it."""
     return request.param, rendered(ALL[request.param])
 
 

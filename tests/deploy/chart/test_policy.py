@@ -22,7 +22,7 @@ from tests.documents import REPOSITORY
 SETS = {name: read((REPOSITORY / f"deploy/kubernetes/{name}.yaml").read_text()) for name in ("cpu-demo", "production")}
 EXAMPLES = {path.stem: read(path.read_text()) for path in sorted((REPOSITORY / "deploy/chart/examples").glob("*.yaml"))}
 OF_PODS = list(RULES)[: list(RULES).index("disks_of_the_node_are_bounded") + 1]
-"""Rules about pods alone."""
+"""The rules that concern pods alone."""
 
 
 def broken(objects: list[Object], name: str) -> list[str]:

@@ -65,13 +65,13 @@ def exported(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def _with_tenants(text: str) -> Labels | None:
-    """Return the metrics of a scrape, once the last request is in the ledger and the running one in a heartbeat."""
+    """Return the metrics of a scrape once they include the last request in the ledger and a running one; else None."""
     found = labels_of(text)
     return found if {"lorikeet_tenant_requests_total", "lorikeet_tenant_service"} <= found.keys() else None
 
 
 def _of_faults() -> Labels:
-    """Return the metrics that are exported only once something has gone wrong, or was compared."""
+    """Return the metrics that exist only once something has failed, or was compared."""
     metrics = Metrics(CollectorRegistry())
     metrics.count_cut_stream("/v1/completions")
     metrics.content_lost.labels("reply").inc()

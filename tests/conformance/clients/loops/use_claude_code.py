@@ -47,7 +47,7 @@ def claude(place, tmp_path):
 
 
 def results(events) -> list[str]:
-    """Return the output of the commands, in order."""
+    """Return the output of each shell command that Claude Code ran, in order."""
     contents = [event["message"]["content"] for event in events if event["type"] == "user"]
     blocks = [block for content in contents if isinstance(content, list) for block in content]
     return [block["content"].strip() for block in blocks if block["type"] == "tool_result"]

@@ -10,7 +10,10 @@ import pytest
 
 ARGUMENTS = ["exec", "--skip-git-repo-check", "--json", "--dangerously-bypass-approvals-and-sandbox"]
 SWITCHES = ["-c", 'web_search="disabled"']
-"""The server runs no tools, so that searching the web has to be switched off. All other settings are Codex's own."""
+"""The options of Codex's command line that differ from its defaults.
+
+The server runs no tools, so that searching the web has to be switched off.
+"""
 
 CONFIG = """\
 model = "{model}"

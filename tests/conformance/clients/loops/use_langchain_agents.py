@@ -12,13 +12,13 @@ ANSWER = "In Paris it is sunny, and it is noon."
 
 @tool
 def get_weather(city: str) -> str:
-    """The weather of a city."""
+    """Return the weather of a city."""
     return f"In {city} it is sunny."
 
 
 @tool
 def get_time(city: str) -> str:
-    """The time in a city."""
+    """Return the time in a city."""
     return f"In {city} it is noon."
 
 

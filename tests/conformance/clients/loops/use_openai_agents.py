@@ -15,14 +15,14 @@ CALLED: list[str] = []
 
 @agents.function_tool
 def get_weather(city: str) -> str:
-    """The weather of a city."""
+    """Return the weather of a city."""
     CALLED.append(f"weather of {city}")
     return "sunny"
 
 
 @agents.function_tool
 def get_time(city: str) -> str:
-    """The time in a city."""
+    """Return the time in a city."""
     CALLED.append(f"time in {city}")
     return "noon"
 

@@ -27,6 +27,6 @@ def lenient(place) -> Iterator[OpenAI]:
 
 @pytest.fixture
 def ask(place) -> dict[str, object]:
-    """Return the least that a chat request needs, for an answer of the few likeliest tokens."""
+    """Return the arguments of a minimal chat request, whose answer takes the most likely tokens."""
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     return {"model": place.model, "messages": messages, "max_tokens": 4, "temperature": 0}

@@ -8,7 +8,7 @@ from openai import DefaultHttpxClient, OpenAI
 
 
 class Counted:
-    """A strict client that counts its requests."""
+    """A client with strict validation that counts its requests."""
 
     def __init__(self, key: str, max_retries: int) -> None:
         self.num_sent = 0

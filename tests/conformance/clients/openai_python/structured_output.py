@@ -16,7 +16,7 @@ class Size(StrEnum):
 
 
 class City(BaseModel):
-    """Bounded, so that a small model comes to its end."""
+    """A city, with bounded fields, so that a small model completes the object."""
 
     capital: bool
     size: Size

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 
 class GetWeather(BaseModel):
-    """Bounded, so that a small model comes to its end."""
+    """The arguments of a tool, with bounded fields, so that a small model completes the object."""
 
     city: Literal["Paris", "Rome"]
     days: Literal[1, 2, 3]
