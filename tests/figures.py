@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 FILE_VARIABLE = "LONG_FIGURES"
-"""The variable of the environment that names the file to which figures are added."""
+"""The environment variable with the path of the file to which figures are added."""
 
 
 def figure(text: str) -> None:

@@ -27,7 +27,7 @@ SIGN_IN = "Sign in with a passkey"
 
 @asynccontextmanager
 async def device_of(page: Watched) -> AsyncIterator[tuple[CDPSession, dict[str, Any]]]:
-    """Attach a virtual authenticator to the browser. Give the DevTools session, and the arguments that name the device."""
+    """Attach a virtual authenticator to the browser. Give the DevTools session, and arguments that name the device."""
     session = await page.page.context.new_cdp_session(page.page)
     await session.send("WebAuthn.enable")
     made = await session.send("WebAuthn.addVirtualAuthenticator", {"options": PLATFORM})

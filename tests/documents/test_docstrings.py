@@ -23,7 +23,7 @@ class Docstring(NamedTuple):
     """The file and the line."""
 
     kind: str
-    """module, class, function, test or value."""
+    """The kind of the documented object: module, class, function, test or value."""
 
     text: str
     """The text with one space between words, paragraphs separated by a line's end."""
@@ -110,7 +110,7 @@ SIGNS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def wrong(sign: str, docstrings: list[Docstring]) -> list[str]:
-    """Return the place and the beginning of each docstring that has the sign."""
+    """Return the place and the first words of each docstring that has the sign."""
     kinds, pattern = SIGNS[sign]
     found = re.compile(pattern)
     return [f"{each.place}: {each.text[:100]}" for each in docstrings if each.kind in kinds and found.search(each.text)]

@@ -44,7 +44,7 @@ DRILLS: tuple[Drill, ...] = (
 
 
 class Row(msgspec.Struct):
-    """The line of a drill.
+    """The line of one drill in the table.
 
     verdict: "held", "BROKEN" with the reason as the outcome's remark, or "not here".
     """

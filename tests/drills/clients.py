@@ -28,10 +28,10 @@ KINDS = ("silent", "half a head", "dripping", "not reading")
 
 
 class Ends(msgspec.Struct):
-    """The ends of clients.
+    """The ways in which clients' connections ended.
 
-    took_s: the seconds until each client's connection was closed, by the client's kind.
-    refused: the number of clients that were never served.
+    took_s: the seconds until each client's connection was closed, by the client's kind. refused: the number of clients
+    that were never served.
     """
 
     took_s: dict[str, list[float]] = {}

@@ -41,7 +41,7 @@ def small_disk(folder: Path, num_mib: int) -> Iterator[Path]:
 
 @contextmanager
 def filled(folder: Path) -> Iterator[None]:
-    """Leave no byte of a disk free, not even the bytes reserved for root."""
+    """Fill a disk completely, including the bytes reserved for root, until the context is left."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         size = 1 << 20
@@ -57,7 +57,7 @@ def filled(folder: Path) -> Iterator[None]:
 
 
 def full_for_a_while(folder: Callable[[Ground], Path]) -> Fault:
-    """Return the fault that a folder's disk is full for some seconds."""
+    """Return the fault of a disk that is full for some seconds."""
 
     def fault(ground: Ground, traffic: Traffic, rng: random.Random) -> str:
         before = traffic.outcomes()

@@ -23,7 +23,7 @@ AWAY_S, DELAY_S = 15.0, 0.25
 
 
 class DelayProxy:
-    """Listens at a port in a thread of its own. delay_s: each way, of what comes from now on."""
+    """A TCP proxy, in a thread of its own, that delays all bytes. delay_s: the delay each way, which may be changed."""
 
     def __init__(self, socket_path: str) -> None:
         self.delay_s = 0.0
@@ -58,7 +58,7 @@ class DelayProxy:
         await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on what one side sends, each piece after its own delay, and close the other side at the end."""
+        """Forward the bytes of one side, each piece after a delay, and close the other side at the end."""
         waiting, some = deque[tuple[float, bytes]](), asyncio.Event()
 
         async def write() -> None:

@@ -26,10 +26,8 @@ NUM_BEFORE, NUM_AFTER = 20, 40
 class Outcome(msgspec.Struct, kw_only=True):
     """The figures of a drill that held.
 
-    outcomes: the number of requests by their outcome.
-    silence_s: the longest time without an answer.
-    back_after_s: from the end of the fault to the next answer.
-    remark: anything else worth a word.
+    outcomes: the number of requests by their outcome. silence_s: the longest time without an answer. back_after_s: from
+    the end of the fault to the next answer. remark: further words for the table.
     """
 
     outcomes: dict[str, int] = {}
@@ -39,12 +37,12 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 def tell(text: str) -> None:
-    """Print how far a long drill has come, beside the table."""
+    """Print the progress of a long drill, beside the table."""
     print(text, file=sys.stderr, flush=True)
 
 
 class CannotRun(Exception):
-    """An error: this machine lacks what a drill needs; the message names what."""
+    """The error for a drill that this machine cannot run; the message names what it lacks."""
 
 
 class Drill(msgspec.Struct, frozen=True):
@@ -62,7 +60,7 @@ class Drill(msgspec.Struct, frozen=True):
 
 
 Fault = Callable[[Ground, Traffic, random.Random], str | None]
-"""A function that brings a fault upon a ground under load and returns once the fault is over, with a remark."""
+"""A function that causes a fault for an installation under load, and returns a remark once the fault is over."""
 
 
 def under_load(fault: Fault, *, allowed: frozenset[str] = frozenset(), **grounds: Any) -> Callable[..., Outcome]:
@@ -80,7 +78,7 @@ def under_load(fault: Fault, *, allowed: frozenset[str] = frozenset(), **grounds
 
 
 def measure(ground: Ground, fault: Fault, rng: random.Random, allowed: frozenset[str] = frozenset()) -> Outcome:
-    """Let a fault happen to a ground under load; return the outcome.
+    """Let a fault happen to an installation under load; return the outcome.
 
     Raises AssertionError: when an answer is wrong, lost or doubled.
     """

@@ -29,11 +29,11 @@ from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
 
 AWAY_S = 5.0
-"""Seconds until an operator has noticed."""
+"""Seconds from the death of the server until the standby is promoted: an operator has to notice."""
 
 
 class Standby:
-    """A copy of a running server, in a folder of its own, under the same user."""
+    """A standby of a running server, in a folder of its own, under the same user."""
 
     def __init__(self, primary: Postgres, folder: Path) -> None:
         owner = (home_of(folder / "database") / "cluster").stat()
@@ -73,7 +73,7 @@ class Standby:
             self._process = None
 
     def take_over(self, address: str) -> None:
-        """Become a server of its own at an address, with the data it has got."""
+        """Promote the standby to a server of its own at an address, with the data that it has received."""
         self.stop()
         (self._cluster / "standby.signal").unlink()
         self.start(address)

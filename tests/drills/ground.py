@@ -33,7 +33,7 @@ from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
 
 PLACES = 8
-"""The number of sequences that an engine runs at once."""
+"""The number of sequences that an engine computes at once."""
 
 TOKENS_PER_S = 20
 MEAN_TOKENS = 13.5
@@ -41,10 +41,9 @@ MEAN_TOKENS = 13.5
 
 
 class Ground:
-    """The owner of everything that runs.
+    """The processes of a drill's installation, and their traffic.
 
-    folder: the data folder, which every user can pass through.
-    replicas: the number of replicas of each base.
+    folder: the data folder, which every user can pass through. replicas: the number of replicas of each base.
     """
 
     def __init__(self, folder: Path, postgres: Postgres, world: World, engines: Engines, produced: Path) -> None:
@@ -102,11 +101,11 @@ class Ground:
         wait_until(self._adds_up, lambda: f"the ledger and the engines differ: {self.differences()}")
 
     def differences(self) -> list[str]:
-        """Return a line for each request that is billed for more than was made, or made and not billed."""
+        """Return a line for each request that is billed for more tokens than were made, or whose tokens are not billed."""
         return asyncio.run(differences(self.world.dsn, self._produced))
 
     def settle(self) -> None:
-        """Stop the gateways in order.
+        """Stop the gateways gracefully, so that all usage is in the ledger.
 
         Raises AssertionError: when usage stays behind in a journal.
         """

@@ -16,10 +16,9 @@ MIB = 1 << 20
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The figures of one moment.
+    """The measured sizes of an installation at one moment.
 
-    at_s: the seconds since the run began.
-    rows: the number of rows of each table that has any.
+    at_s: the seconds since the run began. rows: the number of rows of each table that has any.
     """
 
     at_s: float
@@ -44,7 +43,7 @@ class Slope(msgspec.Struct, frozen=True):
 
 
 def take(at_s: float, pids: Mapping[str, int], dsn: str, folder: Path) -> Sample:
-    """Return the figures of this moment. Processes that are about to start or have just ended are left out."""
+    """Measure the sizes of an installation. Processes that are about to start or have just ended are left out."""
     rss, descriptors = {}, {}
     for name, pid in pids.items():
         try:

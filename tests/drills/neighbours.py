@@ -27,14 +27,17 @@ MEASURED_S = 20.0
 MAX_SLOWER, MAX_UNFAIR = 1.5, 0.1
 VICTIM_PER_S, VICTIM_TOKENS = 20.0, 4
 SETTLE_S = 1.0
-"""After the noise begins or ends, until requests are measured."""
+"""Seconds to wait after the noise begins or ends before requests are measured."""
 
 TRIES = 2
-"""A machine's other work only ever adds to a figure: the least of these counts."""
+"""The number of measurements, of which the least value counts: other work of the machine only ever adds to it."""
 
 
 class Size(msgspec.Struct, frozen=True):
-    """rounds: in each the victim is alone and then beside noise, phase_s each. num_events: usage to report."""
+    """The size of a measurement.
+
+    rounds: in each the victim is alone and then beside noise, phase_s each. num_events: usage to report.
+    """
 
     rounds: int
     phase_s: float
@@ -46,7 +49,7 @@ FULL, SMALL = Size(6, 4.0, 300_000), Size(3, 4.0, 30_000)
 
 
 class Waits(msgspec.Struct):
-    """Milliseconds to the first text of the victim's requests, and the processor seconds of all parts meanwhile."""
+    """The victim's milliseconds to first text, and the processor seconds of all parts meanwhile."""
 
     alone_ms: list[int] = []
     beside_ms: list[int] = []
@@ -54,7 +57,7 @@ class Waits(msgspec.Struct):
     beside_busy: Seconds = {}
     alone_s: float = 0.0
     beside_s: float = 0.0
-    """The seconds that were measured on either side, until the last answer of each phase."""
+    """The seconds measured with noise and those without, up to the last answer of each phase."""
 
     @property
     def ratio(self) -> float:
@@ -68,12 +71,12 @@ class Waits(msgspec.Struct):
         )
 
     def busy(self) -> str:
-        """Return the processors that the parts kept busy on either side, in words."""
+        """Return the number of processors that each part kept busy, with noise and without, in words."""
         return f"processors: {shares(self.alone_busy, self.alone_s)} -> {shares(self.beside_busy, self.beside_s)}"
 
 
 async def _ask_for(ground: Ground, key: Key, seconds: float, rng: random.Random) -> list[int]:
-    """Ask at random times for so long, and return the milliseconds to first texts."""
+    """Send requests at random times for some seconds. Return the milliseconds to the first text of each."""
     ports = [gateway.port for gateway in ground.gateways]
 
     async def one() -> int:

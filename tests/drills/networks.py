@@ -46,7 +46,7 @@ class Cables(msgspec.Struct, frozen=True):
 
     @contextmanager
     def cut(self, what: str) -> Iterator[None]:
-        """Let nothing from this side arrive at the gateways until the context is left."""
+        """Drop all packets from this side to the gateways until the context is left."""
         there = f"{SUBNETS[what]}.2"
         _ip("neigh", "replace", there, "lladdr", NOBODY, "dev", self.devices[what], "nud", "permanent")
         try:

@@ -39,7 +39,7 @@ HIDDEN, INTERMEDIATE, RANK = 32, 64, 256
 
 LARGEST_BODY = (4 << 20) - 1000
 CONTEXT = 32_768
-"""Tokens, so that long prompts are tokenized rather than refused."""
+"""The context length in tokens, so large that long prompts are tokenized rather than refused."""
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -61,12 +61,15 @@ class Site(msgspec.Struct, frozen=True):
 
 
 Act = Callable[[], Awaitable[int]]
-"""Sends one request, or a few that belong together, and returns the last status."""
+"""A function that sends one request, or a few that belong together, and returns the last status."""
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """client: returns what the client of a number does again and again. done: the statuses of what was not refused
-    before it cost anything."""
+    """A kind of noise.
+
+    client: returns what the client of a number does again and again. done: the statuses of what was not refused before
+    it cost anything.
+    """
 
     name: str
     num_clients: int
@@ -87,7 +90,8 @@ def request(method: str, path: str, body: bytes, secret: str, content_type: str 
 
 
 async def send(site: Site, number: int, data: bytes) -> tuple[int, bytes]:
-    """Send a request over a connection and from an address of its own; return status and body, or 0 where it was cut.
+    """Send a request over a new connection from the client's own address; return status and body, (0, b"") if it was
+    cut.
 
     number: the number of the client, which alternates between gateways.
     """
@@ -121,7 +125,7 @@ def _again(site: Site, number: int, requests: list[bytes]) -> Act:
 
 
 def bad_login(site: Site, number: int) -> Act:
-    """Half of them guess the password of a person who is there."""
+    """Return a function that sends logins with wrong passwords, half of them for a person who exists."""
     email = EMAIL if number % 2 else f"person{number}@example.com"
     body = msgspec.json.encode({"email": email, "password": "another horse battery"})
     data = request("POST", "/admin/v1/login", body, "")
@@ -162,7 +166,7 @@ def change_key_limits(site: Site, number: int) -> Act:
 
 
 def upload_dear_adapter(site: Site, number: int) -> Act:
-    """Each time with other weights, so that nothing is known."""
+    """Return a function that uploads an adapter with new weights each time, so that no result can be reused."""
     config, weights = ((Path(site.folder) / name).read_bytes() for name in (CONFIG_NAME, WEIGHTS))
     rng = random.Random(number)
 
@@ -176,7 +180,7 @@ def upload_dear_adapter(site: Site, number: int) -> Act:
 
 
 def send_large_bodies(site: Site, number: int) -> Act:
-    """Send large bodies of the kinds that take the longest to refuse or to read."""
+    """Return a function that sends large bodies, of the kinds that take the longest to refuse or to read."""
     user = {"role": "user", "content": "x"}
     arrays = msgspec.Raw(b"[" + b"[]," * (LARGEST_BODY // 3) + b"1]")
     parts = [{"role": "user", "content": [{"type": "text", "text": ""}] * 1500}] * 100
@@ -213,7 +217,7 @@ KINDS = {
 
 
 async def prepare(ground: Ground, kind: str, folder: Path, num_events: int) -> Site:
-    """Make a person, the noisy tenant, and what a kind of noise takes: usage to report, or an adapter."""
+    """Create a person, the noisy tenant, and the objects that a kind of noise needs: usage to report, or an adapter."""
     dsn, ports = ground.postgres.dsn, [gateway.port for gateway in ground.gateways]
     operator_key, key = await make_operator_key(dsn), await make_key(dsn, "noisy")
     site = Site(ports, operator_key, operator_key, key, str(folder))
@@ -266,7 +270,7 @@ def dearest_adapter(folder: Path) -> int:
 
 
 class Noise:
-    """A process that makes noise while it is on.
+    """A process that sends a kind of requests while it is switched on.
 
     statuses: the statuses of the requests that the process sent, once it has ended.
     """

@@ -10,12 +10,12 @@ from tests.drills.ground import Ground
 from tests.drills.traffic import Traffic
 
 FROZEN_S = 5.0
-"""Seconds that are longer than three heartbeats."""
+"""The seconds for which a process is frozen, longer than three heartbeats."""
 
 AWAY_S = 15.0
 JUMPING = ({"clock_jumps_s": 3600}, {"clock_jumps_s": -3600})
 BEGUN = frozenset({"cut off", "ended after its text had begun", "stream cut", "502 backend_failed"})
-"""Outcomes of requests that were running in a process that dies."""
+"""The outcomes of requests that were running in a process when it was killed."""
 
 
 def kill_gateway(ground: Ground, traffic: Traffic, rng: random.Random) -> None:
@@ -44,7 +44,7 @@ def freeze_engine(ground: Ground, traffic: Traffic, rng: random.Random) -> None:
 
 
 def kill_everything(ground: Ground, traffic: Traffic, rng: random.Random) -> None:
-    """Kill everything, as on a machine that loses its power, and start it again."""
+    """Kill all processes, as when a machine loses power, and start them again."""
     for gateway in ground.gateways:
         gateway.kill()
     for engines in ground.engines.of_base.values():
@@ -79,7 +79,7 @@ def take_database_away(ground: Ground, traffic: Traffic, rng: random.Random) -> 
 
 
 def slow_database(ground: Ground, traffic: Traffic, rng: random.Random) -> str:
-    """Let the database run for a tenth of the time, in slices."""
+    """Freeze the database most of the time, so that it runs for a tenth of the time, in slices."""
     before = traffic.num_answered
     end_s = time.monotonic() + AWAY_S
     while time.monotonic() < end_s:

@@ -18,7 +18,10 @@ Seconds = dict[str, float]
 
 
 class Processors:
-    """The parts of an installation. pids: for each part, a function that returns its processes' ids at that moment."""
+    """The parts of an installation, and their processor time.
+
+    pids: for each part, a function that returns its processes' ids at that moment.
+    """
 
     def __init__(self, pids: Mapping[str, Callable[[], list[int]]]) -> None:
         self._pids = pids
@@ -48,7 +51,7 @@ def _with_started(pid: int, started: Mapping[int, list[int]]) -> float:
 
 
 def _started() -> dict[int, list[int]]:
-    """Return the running processes by the process that started them."""
+    """Return the ids of running child processes by the id of their parent."""
     found = defaultdict(list)
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -57,5 +60,5 @@ def _started() -> dict[int, list[int]]:
 
 
 def _fields(pid: int) -> list[str]:
-    """Return the fields of a process's stat from the third on."""
+    """Return the fields of a process's `stat` (proc(5)) from the third on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

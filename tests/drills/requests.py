@@ -38,7 +38,7 @@ from tests.patience import PATIENCE_S
 MAX_HOLD_S, TRIES = 0.05, 5
 MAX_SLOWER = 1.2
 NUM_BODIES_OF_A_PROJECT = 3
-"""So few that the pace of a project's bytes refuses none of them."""
+"""The number of bodies that are sent with one project's key: so few that the project's pace refuses none."""
 
 SIZE, HEADER_SIZE = (4 << 20) - 1000, 60_000
 USER = {"role": "user", "content": "x"}
@@ -51,7 +51,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "x", "max_output_tokens": 16},
     "/tokenize": {"prompt": "x"},
 }
-"""The fields that make a body of an operation good, beside the model."""
+"""The required fields of each operation's body, besides the model."""
 
 HEADERS = (
     "accept", "accept-encoding", "accept-language", "authorization", "connection", "content-type", "cookie", "expect",
@@ -61,14 +61,14 @@ HEADERS = (
 )  # fmt: skip
 
 TEXTS = {"letters": "a", "commas": "a,", "semicolons": "a;", "quotes": '"\\', "digits": "1"}
-"""The parts of which the value of a header is made."""
+"""The building blocks of header values."""
 
 NUM_STREAMS, STREAM_TOKENS = 8, 400
 """The streams of the tenant whose gaps are measured, and the tokens of each."""
 
 
 class Dear(msgspec.Struct, frozen=True):
-    """A request, with the words that tell it from the others."""
+    """A request that may be expensive to handle, with words that distinguish it from the others."""
 
     name: str
     path: str
@@ -77,7 +77,10 @@ class Dear(msgspec.Struct, frozen=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """one_in: one of so many dear requests is sent. rounds: alone and beside them, of phase_s seconds each."""
+    """The size of a measurement.
+
+    one_in: one of so many dear requests is sent. rounds: alone and beside them, of phase_s seconds each.
+    """
 
     one_in: int = 1
     rounds: int = 6
@@ -88,7 +91,7 @@ FULL, SMALL = Size(), Size(one_in=24, rounds=2, phase_s=5.0)
 
 
 def fillings() -> dict[str, bytes]:
-    """Return values of the largest size that a body may have."""
+    """Return values of a field that are as large as a body may be, by the name of their kind."""
     return {
         "arrays": b"[" + b"[]," * (SIZE // 3) + b"1]",
         "objects": b"[" + b"{}," * (SIZE // 3) + b"1]",
@@ -142,7 +145,7 @@ def dear_requests(described: dict[str, Any]) -> Iterator[Dear]:
 
 
 class Sender:
-    """Sends dear requests to a gateway of this process, and notes what its loop took for each.
+    """A client that sends dear requests to a gateway in this process, and records how long its loop was blocked.
 
     longest: the longest beat of all in seconds, and whose it was. slow: a line for each whose beats are all too long.
     """
@@ -221,7 +224,7 @@ def every_field(size: Size, folder: Path, rng: random.Random) -> Outcome:
 
 
 class Gaps(msgspec.Struct):
-    """Milliseconds between two texts of streams."""
+    """The milliseconds between two consecutive texts of streams."""
 
     alone_ms: list[float] = []
     beside_ms: list[float] = []
@@ -258,14 +261,14 @@ class Streams:
                 group.create_task(self._client(http, number))
 
     async def until_all_run(self) -> None:
-        """Return once each stream has had texts since now."""
+        """Wait until each stream has received texts since this call."""
         self._texts.clear()
         async with asyncio.timeout(PATIENCE_S):
             while sum(count > 1 for count in self._texts.values()) < NUM_STREAMS:  # noqa: ASYNC110 - eight events
                 await asyncio.sleep(0.05)
 
     async def gaps_ms(self, seconds: float) -> list[float]:
-        """Return the milliseconds of the gaps that end within the next seconds."""
+        """Wait for some seconds, and return the milliseconds of each gap that ended in them."""
         self._gaps_ms = found = list[float]()
         await asyncio.sleep(seconds)
         self._gaps_ms = None

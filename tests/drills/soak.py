@@ -32,7 +32,7 @@ SHARE = 0.7
 
 
 class Stretch(msgspec.Struct):
-    """Ten minutes that ran to their end.
+    """The figures of ten minutes of the soak that ran to their end.
 
     installation: a number that changes where another installation was started.
     """
@@ -54,7 +54,7 @@ class State(msgspec.Struct):
 
 
 class Faults:
-    """A source of faults for a ground, each kind as often as the others."""
+    """The choice of the next fault, such that each kind is as frequent as the others."""
 
     def __init__(self, ground: Ground, rng: random.Random) -> None:
         self._ground = ground

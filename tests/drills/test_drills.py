@@ -127,7 +127,9 @@ async def test_a_far_server_gets_everything_in_order_and_later(tmp_path: Path) -
 
 @asynccontextmanager
 async def slow_streams(status: str = "200 OK") -> AsyncIterator[tuple[Any, list[int]]]:
-    """Serve streams of a text each 5 ms that end after 20; yield a ground, and the number of texts of each stream."""
+    """Serve streams with a text every 5 ms that end after 20. Give an installation, and the number of each stream's
+    texts.
+    """
     served, handlers = list[int](), set[asyncio.Task[Any] | None]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -153,7 +155,7 @@ async def slow_streams(status: str = "200 OK") -> AsyncIterator[tuple[Any, list[
 
 
 class FakeNoise:
-    """Noise that notes how many streams had texts when it began."""
+    """Noise that records the number of streams with texts at its start."""
 
     def __init__(self, served: list[int]) -> None:
         self.num_streams: list[int] = []

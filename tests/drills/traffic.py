@@ -21,15 +21,13 @@ MAX_IN_FLIGHT = 400
 
 
 ANSWER_S = 60.0
-"""Seconds after which a request that is neither answered nor refused counts as "no answer"."""
+"""Seconds after which a request without answer or refusal has the outcome "no answer"."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """The end of a request.
+    """The end of one request, with its outcome.
 
-    at_s: the time by the monotonic clock.
-    took_s: the seconds since the request began.
-    outcome: in words.
+    at_s: the time by the monotonic clock. took_s: the seconds since the request began. outcome: in words.
     """
 
     at_s: float
@@ -62,7 +60,7 @@ class Traffic:
         self._thread.join()
 
     def more_answers(self, count: int, *, patience_s: float = PATIENCE_S) -> None:
-        """Return once `count` more requests were answered.
+        """Wait until `count` more requests were answered.
 
         Raises AssertionError: when that takes too long.
         """

@@ -81,7 +81,7 @@ def hostile_adapters(folder: Path, rng: random.Random) -> Outcome:
 
 
 def model_of_mutants(folder: Path) -> Path:
-    """Make a model of the shape that the fuzzer's adapters are for, so that good ones are taken."""
+    """Write a model with the shape that the fuzzer's adapters fit, so that undamaged ones are accepted."""
     config = make_model_folder(folder) / "config.json"
     shape = {
         "hidden_size": folders.HIDDEN,
@@ -95,7 +95,7 @@ def model_of_mutants(folder: Path) -> Path:
 
 
 class Uploader:
-    """Uploads mutants to a gateway of this process, and notes what its loop took for each.
+    """A client that uploads mutants to a gateway in this process, and records how long its loop was blocked.
 
     longest_s: the longest beat of all. slow: a line for each mutant whose beats are all too long.
     """

@@ -48,7 +48,7 @@ HEADER = "x-lorikeet-experiment"
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """The request id, tenant, unit and arm of one reply."""
+    """The request id, tenant, unit and arm of one answered request."""
 
     request_id: str
     tenant: str
@@ -142,8 +142,7 @@ async def _tenant(
 
 
 async def _insist(ask: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
-    """Send a request until a reply comes, since a gateway may be gone for a while or have other work; return the
-    reply."""
+    """Send a request until a reply comes, and return it: a gateway may be away for a while or busy."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
@@ -205,7 +204,7 @@ async def _client(
 _BODY: dict[str, Any] = {"model": "support-bot", "max_tokens": 2, "temperature": 0}
 
 Shown = tuple[httpx.Response, str]
-"""A reply and its text; no text where it failed."""
+"""The type of a reply with its text; "" where it failed."""
 
 
 async def _chat(http: httpx.AsyncClient, key: str, unit: str) -> Shown:
@@ -233,7 +232,7 @@ async def _stream(http: httpx.AsyncClient, key: str, unit: str) -> Shown:
 async def _trouble(
     installation: Installation, answered: list[Answered], num_requests: int, num_troubles: int, outcomes: Counter[str]
 ) -> None:
-    """Kill a gateway, restart everything and kill the engine, in turn, as requests are answered."""
+    """Cause faults as requests are answered: kill a gateway, restart everything and kill the engine, in turn."""
     troubles = itertools.cycle((_kill_gateway, _restart, _kill_engine))
     for number, trouble in zip(range(num_troubles), troubles, strict=False):
         while len(answered) < num_requests * (number + 1) / (num_troubles + 1):  # noqa: ASYNC110 - no event tells

@@ -17,7 +17,7 @@ MODELS = [
     ("GLOBEX_API_KEY", f"{BASE}:memo", "MEMO"),
 ]
 SOME = MODELS[::3]
-"""The models with which the other ways to ask are tried: the base, and an adapter of the other tenant."""
+"""The models on which the less usual kinds of request are tested: the base, and an adapter of the other tenant."""
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 

@@ -19,7 +19,7 @@ from tests.figures import figure
 from tests.patience import PATIENCE_S
 
 EXCERPTS = "CONTRIBUTING.md"
-"""The page whose blocks are parts of files, not programs."""
+"""The page whose code blocks are parts of files rather than programs."""
 
 PROGRAMS = [text for name in PRESENT if name != EXCERPTS for text in blocks(name, "python")]
 MARKS = (

@@ -27,7 +27,7 @@ OTHER = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 class Said(msgspec.Struct):
-    """The content of one reply, whole or streamed.
+    """The text and the tool calls of one reply.
 
     calls: names and arguments.
     """
@@ -51,7 +51,7 @@ def tool(name: str, schema: Schema) -> dict[str, Any]:
 
 
 def called_before(num_times: int) -> list[dict[str, Any]]:
-    """Return a conversation in which every question has led to a call."""
+    """Return a conversation in which each question was followed by a tool call."""
     said: list[dict[str, Any]] = []
     for number in range(num_times):
         call = {"id": f"call_{number}", "type": "function", "function": {"name": "target", "arguments": "{}"}}

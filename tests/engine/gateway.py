@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_S
 
 
 class Gateway:
-    """A DEALER socket that sends what a test tells it to, and no heartbeat of its own."""
+    """A DEALER socket that sends only messages of the test, without heartbeats."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, connect: bool = True) -> None:
         self.socket = context.socket(zmq.DEALER)

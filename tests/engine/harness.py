@@ -18,7 +18,7 @@ from engine.setup import build_core
 
 
 class Answer(msgspec.Struct):
-    """Everything the engine sent for one request, in order."""
+    """All output of the engine for one request, in order."""
 
     token_ids: list[int] = msgspec.field(default_factory=list)
     logprobs: list[TokenLogprobs] = msgspec.field(default_factory=list)
@@ -32,7 +32,7 @@ class Answer(msgspec.Struct):
 
 
 class _ArrivalsByStep:
-    """The real runner, which also puts the requests due at step k into the mailbox when step k is launched.
+    """A runner that also submits the requests due at step k when step k is launched.
 
     on_plan: called with each plan.
     """

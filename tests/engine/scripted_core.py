@@ -60,7 +60,7 @@ class Answered(msgspec.Struct):
 
 
 class SlowCompiler:
-    """A compiler that answers when asked for the second time, and refuses the source "bad"."""
+    """A compiler that answers at the second poll, and refuses the source "bad"."""
 
     def __init__(self) -> None:
         self.submitted: list[tuple[str, Grammar]] = []
@@ -189,7 +189,7 @@ class CommandsByStep:
 
 
 class Shelf:
-    """A loader that makes an adapter of one byte, unless the host tier has the adapter."""
+    """An adapter loader that makes adapters of one byte, unless the host tier has the adapter."""
 
     def __init__(self, host: HostTier) -> None:
         self._host = host
@@ -239,7 +239,7 @@ def run_core(
 
 
 def request(name: str = "r", max_tokens: int = 6, **changes: object) -> GenerateRequest:
-    """Return a request that the model answers predictably: the seed decides the text, ignore_eos its length."""
+    """Return a request with a predictable answer: the seed decides the text, ignore_eos its length."""
     fields = {"max_tokens": max_tokens, "seed": 5, "ignore_eos": True}
     sampling = fields | {key: changes.pop(key) for key in list(changes) if key in SamplingParams.__struct_fields__}
     prompt = {"request_id": name, "prompt_token_ids": PROMPT, "tenant": "t", "sampling": sampling}
@@ -247,7 +247,7 @@ def request(name: str = "r", max_tokens: int = 6, **changes: object) -> Generate
 
 
 def stats(events: list[Event]) -> EngineStats:
-    """Return the last statistics among events."""
+    """Return the last of the statistics among events."""
     return [event for event in events if isinstance(event, EngineStats)][-1]
 
 

@@ -11,7 +11,7 @@ from engine.sequence import ChunkResult
 
 
 class Computed(msgspec.Struct):
-    """A step that is done when it is launched.
+    """A step that is finished at its launch.
 
     tell: called with what is waited for, "half" or "results"; may raise.
     """

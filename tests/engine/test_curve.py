@@ -23,7 +23,7 @@ from tests.engine.test_server import LIMITS
 from tests.patience import PATIENCE_S
 
 REFUSED_S = 1.0
-"""Seconds that a stranger waits for an answer that must not come."""
+"""Seconds to wait for an answer to a stranger, which must not come."""
 TENANT = "tenant-whose-name-nobody-reads"
 READ_BYTES = 1 << 16
 
@@ -34,7 +34,7 @@ def new_keys() -> KeyPair:
 
 
 class GuardedEngine:
-    """An engine on TCP that lets in the keys given to `allow`."""
+    """An engine on TCP that accepts only the public keys given to `allow`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -154,7 +154,7 @@ def msg_of(tenant: str) -> bytes:
 
 
 def _relay(listening: socket.socket, port: int, said: bytearray) -> None:
-    """Pass on the bytes of one connection, and record the bytes in `said`."""
+    """Forward the bytes of one connection, and append them to `said`."""
     near, _ = listening.accept()
     far = socket.create_connection(("127.0.0.1", port))
 

@@ -40,7 +40,7 @@ def test_a_request_the_model_cannot_take_is_refused_alone(tenants: Tenants, bad:
 
 
 def overflowing_adapter(tenants: Tenants, folder: Path, factor: float) -> str:
-    """Store the attention adapter with its weights multiplied: finite in the file, but computing infinite values."""
+    """Store an adapter on attention with multiplied weights, finite themselves, that compute infinite values."""
     source = tenants.model_dir.parent / "attention-r4"
     tensors = {name: tensor * factor for name, tensor in load_file(source / "adapter_model.safetensors").items()}
     folder.mkdir()

@@ -29,18 +29,17 @@ from tests.gateway.model_folder import make_model_folder
 from tests.patience import PATIENCE_S
 
 STEADY = "steady"
-"""The adapter whose two versions are promoted in turns."""
+"""The name of the adapter whose two versions are promoted in turns."""
 
 AFTER_CONTENT_S = 0.1
 """Seconds within which an upload whose content has been stored is referred to, probed and promoted."""
 
 
 class Promised(msgspec.Struct):
-    """Promises that clients got before the gateway was killed.
+    """The promises in replies before the gateway was killed.
 
-    ready: adapters and versions that a reply called ready.
-    current: the version of `STEADY` that a reply called current.
-    gone: names of adapters whose removal was confirmed.
+    ready: adapters and versions that a reply called ready. current: the version of `STEADY` that a reply called
+    current. gone: names of adapters whose removal was confirmed.
     """
 
     ready: list[tuple[str, int]] = []
@@ -49,11 +48,10 @@ class Promised(msgspec.Struct):
 
 
 class Left(msgspec.Struct):
-    """Counts of work that the kills left unfinished.
+    """The numbers of unfinished tasks after the kills.
 
-    num_claims: probes that a dead gateway had begun.
-    num_imports: imports that no gateway worked on.
-    num_contents: contents of the store that no version referred to.
+    num_claims: probes that a dead gateway had begun. num_imports: imports that no gateway worked on. num_contents:
+    contents of the store that no version referred to.
     """
 
     num_claims: int = 0
@@ -147,7 +145,10 @@ class AdapterSite:
             await self._check_servable(name, listed[name]["version"])
 
     async def settle(self) -> Left:
-        """Bring everything that was interrupted to its end by moving time forward; check that nothing is left over."""
+        """Complete all interrupted work by moving time forward; return what there was.
+
+        Checks that nothing is left over.
+        """
         num_claimed = await self._execute("UPDATE adapter_versions SET claimed_at = NULL WHERE claimed_at IS NOT NULL")
         num_imports = await self._execute(
             "UPDATE adapter_imports SET updated_at = now() - interval '2 days' WHERE state IN ('receiving', 'uploaded')"
@@ -221,7 +222,7 @@ class AdapterSite:
         return found
 
     def _content(self) -> Path:
-        """Return the folder of a new adapter whose content is unique."""
+        """Return a folder with a new adapter whose content is unique."""
         self._num_made += 1
         folder = self._folder / "made" / str(self._num_made)
         return write_adapter(folder, seed=self._num_made, in_features=32, out_features=32, num_layers=1)
@@ -285,4 +286,4 @@ def _client(port: int, key: str) -> httpx.AsyncClient:
 
 
 async def _nothing(key: str) -> None:
-    """Do nothing when an adapter is unloaded, since there is no engine."""
+    """Ignore an unloaded adapter, since there is no engine."""

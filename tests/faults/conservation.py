@@ -76,8 +76,9 @@ def check_conservation(site: Site) -> dict[str, Row]:
 
 
 def _check_limits(site: Site, rows: dict[str, Row]) -> None:
-    """Check that limits have settled exactly what the ledger has, and hold nothing. Copies of requests count by cost
-    alone."""
+    """Check that the settled amounts of limits equal the ledger's, and that nothing is reserved. Copies count by cost
+    alone.
+    """
     settled = {row["unit"]: row["settled"] for row in asyncio.run(_fetch(site, _SETTLED))}
     own = [row for row in rows.values() if row.project_id == site.key.project_id]
     asked = [row for row in own if row.service_tier != SHADOW_TIER]
@@ -88,7 +89,7 @@ def _check_limits(site: Site, rows: dict[str, Row]) -> None:
 
 
 def num_open(site: Site) -> int:
-    """Return the number of requests that journals know as open, without a row of the ledger."""
+    """Return the number of requests that are open in journals and have no row in the ledger."""
     (row,) = asyncio.run(_fetch(site, "SELECT coalesce(sum(open_requests), 0)::bigint AS number FROM journals"))
     return int(row["number"])
 

@@ -19,12 +19,13 @@ MOST_REPLY_BYTES = 12_000
 MOST_WAIT_S = 0.3
 
 How = Literal["fin", "rst", "half"]
-"""The way in which a client leaves: fin and rst read nothing more; half sends a FIN and reads what still comes."""
+"""The way in which a client disconnects: fin and rst read nothing more; half sends a FIN and reads what still comes."""
 
 
 class Point(msgspec.Struct, frozen=True):
-    """The point at which a client leaves: after sending `num_sent` bytes, waiting `wait_s` and receiving `num_received`
-    bytes."""
+    """The moment of a disconnection: after sending `num_sent` bytes, waiting `wait_s` and receiving `num_received`
+    bytes.
+    """
 
     num_sent: int
     wait_s: float
@@ -43,8 +44,7 @@ def any_point(rng: random.Random, request: bytes) -> Point:
 
 
 async def leave(port: int, secret: str, body: bytes, rng: random.Random) -> Seen:
-    """Send a request and leave at a random point; return what the client saw by then, or the whole reply where it was
-    shorter."""
+    """Send a request and disconnect at a random point. Return what the client received by then."""
     listener, request = Listener(), request_bytes(secret, body)
     point = any_point(rng, request)
     with contextlib.suppress(OSError, TimeoutError):

@@ -43,7 +43,7 @@ class Postgres:
         self._server.stop()
 
     def kill(self) -> None:
-        """Kill the server as the kernel does when memory runs out, and start it again, which recovers the database."""
+        """Kill the server with SIGKILL, and start it again, which recovers the database."""
         os.kill(self._pid, signal.SIGKILL)
         self._server.stop()
         self._start()
@@ -52,7 +52,7 @@ class Postgres:
         return self._server.alive()
 
     def again(self) -> None:
-        """Start the server after it ended by itself.
+        """Start the server again after it ended by itself.
 
         Raises EmbeddedPostgresError: when the server can't start.
         """
@@ -63,7 +63,7 @@ class Postgres:
         return self._pid
 
     def end(self) -> None:
-        """Kill the server and leave it down."""
+        """Kill the server, and do not start it again."""
         os.kill(self._pid, signal.SIGKILL)
         self._server.stop()
 

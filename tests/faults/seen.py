@@ -6,11 +6,10 @@ import msgspec
 
 
 class Seen(msgspec.Struct):
-    """The part of a reply that its client saw.
+    """The part of a reply that its client received.
 
-    status: the status of the reply; 0 where no reply came.
-    has_ended: whether the last event came.
-    has_failed: whether an event was an error.
+    status: the status of the reply; 0 where no reply came. has_ended: whether the last event came. has_failed: whether
+    an event was an error.
     """
 
     status: int = 0

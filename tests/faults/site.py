@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S
 
 TOKENS_PER_S = 100
 ENDLESS = 30_000
-"""Tokens that no engine produces while a test runs: five minutes' worth."""
+"""A number of tokens that no engine produces while a test runs: five minutes' worth."""
 LIMIT = 10**9
 
 
@@ -79,7 +79,7 @@ class Site:
             gateway.wait_ready()
 
     def settle(self) -> None:
-        """Stop all processes in order, so that the ledger has everything that any of them knew and no lease is left."""
+        """Stop all processes gracefully, so that all usage is in the ledger and no lease is left."""
         assert [gateway.terminate() for gateway in self.gateways] == [0] * len(self.gateways)
         self.engine.kill()
         asyncio.run(_forget_the_dead(self.postgres.dsn))
@@ -109,8 +109,7 @@ class Site:
 
 
 async def _forget_the_dead(dsn: str) -> None:
-    """Delete all gateways from the limiter's table, as a gateway's heartbeat does once killed ones have been silent for
-    long."""
+    """Delete all gateways from the table of limiters, as a gateway's heartbeat does with long silent ones."""
     conn = await asyncpg.connect(dsn)
     try:
         await conn.execute("DELETE FROM limit_gateways")

@@ -13,7 +13,7 @@ from tests.faults.adapter_site import AdapterSite, Left, interrupted
 
 NUM_KILLS, NUM_KILLS_FULL = 4, 200
 MAX_AT_WORK = 10
-"""Imports that kills interrupted, of the 16 that a project may have."""
+"""The most imports that kills may have interrupted, of the 16 that a project may have."""
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ async def _store(site: Site) -> None:
 
 
 class Follower:
-    """A client that follows one response, and starts again at another gateway where its stream breaks."""
+    """A client that follows one response's events, and reconnects to another gateway when its stream breaks."""
 
     def __init__(self, site: Site, response_id: str) -> None:
         self.events: list[str] = []

@@ -42,7 +42,10 @@ from tests.installation.waiting import until
 
 
 class Size(msgspec.Struct, frozen=True):
-    """The size of a round. num_lines: the lines of each batch. num_batches: the batches that run at once."""
+    """The size of a round.
+
+    num_lines: the lines of each batch. num_batches: the batches that run at once.
+    """
 
     num_lines: int
     num_batches: int
@@ -110,7 +113,7 @@ async def test_every_line_ends_once_and_is_billed_once_whoever_is_killed(site: S
 
 
 class Round:
-    """Batches of one tenant that run one after the other, some at a time, while kills come."""
+    """The batches of one tenant, which run some at a time while processes are killed."""
 
     def __init__(self, site: Site, tenant: Key, client: httpx.AsyncClient, size: Size, seed: int) -> None:
         self._site = site

@@ -50,7 +50,7 @@ PROMOTE_EVERY_S = 0.5
 ARMS = (ArmOf("control", "a0", 1, 2), ArmOf("warm", "a0", 2), ArmOf("cold", "a1", 1))
 VERSIONS = {"a0": 3, "a1": 2}
 PROMPT = list(range(40, 56))
-"""Tokens whose texts differ, so that a text shows by how much an adapter rotates the prompt."""
+"""The tokens of a prompt whose texts all differ, so that an answer shows by how much an adapter rotated it."""
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -289,7 +289,7 @@ async def check(site: Site, tenant: Tenant, answers: list[Answer]) -> int:
 
 
 class Connection:
-    """A cheap HTTP connection for one request at a time, which is opened again after it was lost."""
+    """An HTTP connection with little overhead, for one request at a time, which reconnects after it was lost."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -21,7 +21,7 @@ NUM_CLIENTS = 60
 FULL_CLIENTS = 2000
 AT_A_TIME = 60
 TOKENS_PER_S = 30
-"""Slow enough for a client's leaving to be seen before its text ends, on a machine that is busy with other work."""
+"""The speed of the fake engine: so slow that a disconnection is noticed before the text ends."""
 
 
 def body_of(rng: random.Random) -> bytes:

@@ -41,7 +41,7 @@ LOAD_SHARE = 0.8
 """The share of the engines' capacity that the load takes."""
 
 NOT_THERE = {"adapters"}
-"""The check that has to fail: the fake engines' adapters have rows, and no files."""
+"""The name of the check that fails as expected: the fake engines' adapters have rows, but no files."""
 
 _LEDGER = """
     SELECT request_id, attempt, revision, prompt_tokens, completion_tokens, finish_reason, cost_nanos FROM ledger
@@ -54,7 +54,7 @@ _ENGINES = """
 
 
 class Books(msgspec.Struct, frozen=True):
-    """The content of a database that a restore has to bring back."""
+    """The rows of a database that a restore has to bring back."""
 
     ledger: list[tuple[Any, ...]]
     engines: list[tuple[Any, ...]]
@@ -74,7 +74,7 @@ def test_any_moment_is_restored_under_load(open_folder: Path, pytestconfig: pyte
 
 
 def _load(ground: Ground, num_answers: int) -> tuple[datetime.datetime, datetime.datetime]:
-    """Send requests until so many are answered and billed. Return the first and the last moment among them."""
+    """Send requests until `num_answers` are answered and billed. Return the times of the first and the last of them."""
     asyncio.run(ground.warm_up())
     with ground.traffic(LOAD_SHARE) as traffic:
         traffic.more_answers(5)
@@ -99,7 +99,7 @@ def _drilled(ground: Ground, archive: Path, at: datetime.datetime, live: Books) 
 
 
 def _really_restored(ground: Ground, archive: Path, data_dir: Path, at: datetime.datetime, live: Books) -> None:
-    """Restore on a machine that has the archive and the journals, and nothing else."""
+    """Restore on a fresh machine that has only the archive and the journals, and compare with the running database."""
     for gateway in ground.gateways:
         gateway.terminate()
     shutil.copytree(ground.folder / "journal", data_dir / "journal")

@@ -87,8 +87,7 @@ def body_of(rng: random.Random) -> bytes:
 
 
 async def one_round(place: Place, rng: random.Random) -> tuple[float, bool]:
-    """Let all clients leave; return the seconds from the last one's leaving until nothing is in use, and whether
-    anything was."""
+    """Run clients that all disconnect. Return the seconds until nothing is in use, and whether anything was."""
     seeds = [rng.getrandbits(32) for _ in range(CLIENTS)]
     owns = [random.Random(seed) for seed in seeds]
     leaving = asyncio.gather(*(leave(place.gateway.port, place.key, body_of(own), own) for own in owns))

@@ -24,7 +24,7 @@ from tests.installation.waiting import wait_until as until
 from tests.patience import PATIENCE_S
 
 LENGTH = 80
-"""The tokens of streams that end by themselves."""
+"""The number of tokens of a stream that ends by itself."""
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +49,10 @@ def interrupted(
     gateways: Sequence[int] = (0,) * 3,
     secret: str | None = None,
 ) -> list[Seen]:
-    """Start a stream for each length, break something once all have begun, and return what the clients saw.
+    """Start a stream for each length, cause a fault once all have begun, and return the received parts.
 
-    break_it: breaks something; is called with the clients.
-    lengths, gateways: the most tokens of each stream, and the gateway that serves it.
-    secret: the secret of an API key; None for the site's own key.
+    break_it: breaks something; is called with the clients. lengths, gateways: the most tokens of each stream, and the
+    gateway that serves it. secret: the secret of an API key; None for the site's own key.
     """
     watchers = [
         Watcher(site, gateway, secret=secret, max_tokens=length)
@@ -104,7 +103,7 @@ def unlimited_key(site: Site) -> str:
 def database_away(
     site: Site, gateway: int, secret: str, go: Callable[[], AbstractContextManager[object]]
 ) -> Iterator[None]:
-    """Take the database away until the context is left, once the gateway knows the key without asking the database.
+    """Make the database unavailable until the context is left, once the gateway has cached the key.
 
     The gateway may learn of the key's creation after the first request, and forgets the key then. go: takes the
     database away.

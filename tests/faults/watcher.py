@@ -17,7 +17,7 @@ from tests.gateway.live import BASE
 from tests.patience import PATIENCE_S
 
 PROMPT = "zqxjkvwy"
-"""Letters that the tokenizer never merges, so that each token is one letter."""
+"""A prompt of letters that the tokenizer never merges, so that each token is one letter."""
 
 _EVENT = re.compile(rb"data: (\{.*?\})\n\n")
 _REQUEST_ID = re.compile(rb"\r\nx-request-id: (\S+)\r\n", re.IGNORECASE)
@@ -76,7 +76,7 @@ class Watcher:
         self._left = asyncio.Event()
 
     async def run(self, leave_after: int | None = None) -> Seen:
-        """Send the request; return what the client saw, once its stream has ended, was cut, or was left."""
+        """Send the request; return the received part once the stream has ended, was cut, or the client has left."""
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -90,7 +90,7 @@ class Watcher:
         return self.seen
 
     async def until_seen(self, num_tokens: int) -> None:
-        """Return once the client has seen `num_tokens` tokens.
+        """Wait until the client has received `num_tokens` tokens.
 
         Raises AssertionError: when the stream ended before.
         """

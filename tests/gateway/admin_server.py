@@ -120,13 +120,11 @@ def write_adapter(
 
 
 class GoodEngines:
-    """Engines that find every adapter good while they are ready.
+    """Fake engines that find every adapter good while they are ready.
 
     answers: for the next probes, in order, an error to raise or None for a good adapter; later probes find good ones.
-    dies: whether an error makes the engines not ready.
-    resident_keys: the adapters that they hold.
-    probed, unloaded: keys, in order.
-    refused_keys: adapters that they do not load.
+    dies: whether an error makes the engines not ready. resident_keys: the adapters that they hold. probed, unloaded:
+    keys, in order. refused_keys: adapters that they do not load.
     """
 
     def __init__(self) -> None:
@@ -165,7 +163,7 @@ class GoodEngines:
 
 
 class Routes:
-    """The admin API's application, reused by server after server, since registering its routes is slower than a test.
+    """The admin API's application, reused for each server, since registering its routes is slower than a test.
 
     Its routes get the services of the server that runs.
     """
@@ -225,7 +223,7 @@ class AdminServer:
 
     @asynccontextmanager
     async def person(self, email: str) -> AsyncIterator[httpx.AsyncClient]:
-        """Give a browser in which this user has logged in, and which sends the CSRF token."""
+        """Give a browser's client in which this user is logged in, and which sends the CSRF token."""
         async with self.client() as client:
             reply = await client.post(f"{self.url}/admin/v1/login", json={"email": email, "password": PASSWORD})
             assert reply.status_code == 200, reply.text

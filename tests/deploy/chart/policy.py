@@ -114,7 +114,7 @@ def no_token_of_the_api_is_mounted(objects: list[Object]) -> Iterable[str]:
 def services_become_no_variables(objects: list[Object]) -> Iterable[str]:
     """Yield the names of pods into which Kubernetes puts variables of services.
 
-    Those of a service named lorikeet would begin with LORIKEET_, and stop every process as unknown settings.
+    Variables of a service named lorikeet would begin with LORIKEET_, and stop every process as unknown settings.
     """
     for pod in pods(objects):
         if pod.spec.get("enableServiceLinks") is not False:

@@ -30,10 +30,9 @@ def signatures(rng: random.Random) -> Iterator[Signature]:
 
 
 class Adapter(msgspec.Struct):
-    """One adapter's history.
+    """The history of one adapter.
 
-    versions: the signatures of versions that can be asked for.
-    current, previous: numbers of versions.
+    versions: the signatures of versions that can be asked for. current, previous: numbers of versions.
     """
 
     name: str

@@ -15,7 +15,7 @@ import msgspec
 from tests.e2e.signatures.model import Signature
 
 EFFECTIVE_S = 1.0
-"""Seconds within which every gateway follows a change."""
+"""Seconds within which every gateway has applied a change."""
 
 Answer = Signature | None
 """The signature of an answer; None for a model that does not exist."""

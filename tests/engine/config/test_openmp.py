@@ -23,7 +23,7 @@ sys.stdout.write(f"loaded with {{os.environ.get('{WAIT_POLICY}')}} {{os.environ.
 sys.stdout.flush()
 os._exit(0)
 """
-"""A stand-in for torch that prints the wait policy and spin count under which it was loaded, and ends the process."""
+"""The source of a fake torch that prints the OpenMP wait policy and spin count at its import, then exits."""
 
 REPOSITORY = Path(__file__).parents[3]
 

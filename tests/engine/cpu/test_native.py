@@ -50,7 +50,7 @@ def random_adapter(config: ModelConfig, ranks: dict[tuple[int, str], int], dtype
 
 
 class Model:
-    """A tiny model with quantized products, and three adapters, which differ in what they adapt."""
+    """A tiny model with quantized matrices, and three adapters on different modules."""
 
     def __init__(
         self, family: str, folder: Path, dtype: torch.dtype = torch.float32, quantized: Format = "int8"
@@ -81,7 +81,7 @@ class Model:
 
 
 def texts(*wanted: tuple[int, int | None], switch: int = 0) -> list[Text]:
-    """Return sequences of these lengths and adapter slots, whose cache blocks are interleaved.
+    """Return sequences of these lengths and adapter slots, with interleaved cache blocks.
 
     switch: the length beyond which a sequence is a long one; 0: none is.
     """
@@ -109,7 +109,7 @@ def step(path: DevicePath, decodes: Sequence[Chunk], prefills: Sequence[Chunk] =
 
 
 def with_tables(sequences: Sequence[Text], num_tables: int) -> list[Text]:
-    """Return sequences of the same tokens with tables of blocks of their own, interleaved among each other."""
+    """Return sequences with the same tokens and separate block tables, interleaved with each other."""
     made = []
     for text in sequences:
         again = Text(text.request, text.token_ids, 0, 0.0, adapter_slot=text.adapter_slot)

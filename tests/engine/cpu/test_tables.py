@@ -42,7 +42,7 @@ ADAPTERS = [
 
 
 def segments(rows: Sequence[LoadedAdapter | None]) -> list[Segment]:
-    """Return the segments of these rows: neighboring rows with the same adapter are one segment."""
+    """Return the segments of these rows: consecutive rows with the same adapter are one segment."""
     found: list[Segment] = []
     for i, used in enumerate(rows):
         if found and found[-1].last == i and found[-1].adapter is used:
@@ -55,7 +55,7 @@ def segments(rows: Sequence[LoadedAdapter | None]) -> list[Segment]:
 def assert_right(
     tables: AdapterTables, rows: Sequence[LoadedAdapter | None], dtype: torch.dtype = torch.float32
 ) -> None:
-    """Check each row's delta against its own adapter's, within 8 of the last bits."""
+    """Check that each row's delta is its own adapter's, within eight units in the last place."""
     tolerance = max(8 * torch.finfo(dtype).eps, 1e-5)
     step = tables.step(segments(rows))
     assert step is not None

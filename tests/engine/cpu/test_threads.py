@@ -29,18 +29,18 @@ def _restore_threads() -> Iterator[None]:
 
 
 def counts(threads: ThreadCount, others: Sequence[float]) -> list[int]:
-    """Return the number of threads after each second in which other processes used so many processors."""
+    """Return the number of threads after each second. others: the processors that others use in each second."""
     return [threads.take(1.0, each) for each in others]
 
 
 def shared(num_threads: int, num_others: int, num_processors: int) -> float:
-    """Return the processors that others use where a fair system runs our threads and theirs, all busy."""
+    """Return the processors that other processes get from a fair scheduler beside our threads, when all are busy."""
     running = num_threads + num_others
     return num_others * min(1.0, num_processors / running)
 
 
 def settled(threads: ThreadCount, num_others: int, num_processors: int) -> set[int]:
-    """Return the numbers of threads that are left after some time beside so many busy others."""
+    """Return the numbers of threads that `adapt` arrives at beside a number of other busy threads."""
     seen = []
     for _ in range(4 * PATIENCE_INTERVALS):
         seen += counts(threads, [shared(threads.count, num_others, num_processors)])
@@ -84,7 +84,7 @@ def test_the_number_stays_between_one_and_the_most(others: tuple[float, ...]) ->
 
 
 class Clocks:
-    """Processor usage that tests move on; `adapt` reads it only as often as real time passes."""
+    """A fake of the processor clocks, which tests advance; `adapt` reads them only as often as real time passes."""
 
     def __init__(self) -> None:
         self.usage = Usage(0.0, 0.0, 0.0)

@@ -19,7 +19,7 @@ from engine.transfers import Event
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """An order that a stream got: to "record" an event or to "wait" for one."""
+    """An operation on a stream: to "record" an event or to "wait" for one."""
 
     stream: str
     order: str
@@ -27,7 +27,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class RecordedEvent:
-    """An event of a stream.
+    """An event of a recorded stream.
 
     waited: the numbers of events that the host has waited for, in order; shared by all events.
     """
@@ -68,8 +68,7 @@ class RecordingStream:
 
 
 class RecordingAccelerator:
-    """An accelerator that computes at once on a CPU, and records the order of its streams' orders and the number of
-    replays."""
+    """An accelerator that computes immediately on a CPU, and records operations on streams and replays of graphs."""
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")

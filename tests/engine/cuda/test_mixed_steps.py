@@ -22,7 +22,7 @@ MAX_ROWS = 12  # rows of prompts beside three decodes
 
 
 class Steps:
-    """A rig for three sequences and its accelerator, and the steps of sequences that were started."""
+    """A rig for three sequences with its accelerator, which computes steps of the sequences started on it."""
 
     def __init__(self) -> None:
         self.accelerator = CountingCudaAccelerator() if torch.cuda.is_available() else RecordingAccelerator()

@@ -26,7 +26,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 
 
 class EvenTokens:
-    """A grammar that allows even tokens alone."""
+    """A grammar that allows only tokens with even ids."""
 
     is_complete = False
     expected_cost_s = 0.0

@@ -34,7 +34,10 @@ from tests.engine.reference import Claim, assert_greedy_follows
 
 GPU = torch.device("cuda")
 LONG = {("awq-32", "int4"), ("float-rows", "fp8"), ("fp8-blocks", "w8a8")}
-"""Checkpoints with a sibling of the same kernel, by the names of their methods and of what they are multiplied in."""
+"""Checkpoints that run with --full alone, as pairs of method and format of the product.
+
+Each has a sibling that uses the same kernel.
+"""
 
 
 def build(quantization: str, config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
@@ -53,7 +56,7 @@ def build_in_float8(config: EngineConfig, model: ModelConfig, dtype: torch.dtype
 
 
 def round_inputs(model: torch.nn.Module, stretch: int) -> None:
-    """Make all linears of layers of a reference see inputs that were rounded to FP8, and nothing else."""
+    """Round the inputs of all linears in a reference model's layers to FP8, and leave everything else."""
 
     def rounded(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (x,) = inputs

@@ -50,7 +50,7 @@ GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
 
 
 class Conversation:
-    """A gateway's conversation with an engine: sends heartbeats and records the engine's messages."""
+    """The gateway's side of a connection to an engine, which sends heartbeats and records messages."""
 
     def __init__(self, gateway: Gateway, process: subprocess.Popen[bytes], log: Path) -> None:
         self.gateway = gateway
@@ -95,11 +95,10 @@ class Conversation:
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The outcome of all requests.
+    """The recorded outcome of all requests.
 
-    kept, acknowledged: the engine's statistics before usage was acknowledged, and after.
-    drained: the answer to a request that ran while the engine was asked to end.
-    exit_code: the exit code of the engine's process.
+    kept, acknowledged: the engine's statistics before usage was acknowledged, and after. drained: the answer to a
+    request that ran while the engine was asked to end. exit_code: the exit code of the engine's process.
     """
 
     requests: dict[str, GenerateRequest]
@@ -131,7 +130,7 @@ def arrivals(tenants: Tenants) -> list[GenerateRequest]:
 
 
 def converse(tenants: Tenants, talk: Conversation, process: subprocess.Popen[bytes]) -> Seen:
-    """Hold the conversation: one request is sent after each step of the engine; return the outcome."""
+    """Send one request after each step of the engine, and return the recorded outcome."""
     requests = {request.request_id: request for request in arrivals(tenants)}
     talk.gateway.hello()
     talk.receive_until(lambda: talk.welcome is not None)

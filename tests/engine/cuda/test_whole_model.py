@@ -83,8 +83,9 @@ def assert_right(rig: Rig, adapters: RandomAdapters) -> None:
 
 @pytest.fixture(scope="module", params=[EVERYTHING, GEMMA3, OTHERS], ids=["everything", "gemma3", "others"])
 def tiny(request: pytest.FixtureRequest) -> Iterator[tuple[Rig, RandomAdapters]]:
-    """Give rigs of models with all options of a config; the benchmark's dry run checks a plain model in the same
-    way."""
+    """Give rigs of tiny models that have all options of a config; the benchmark's dry run checks a plain model in the
+    same way.
+    """
     rig, adapters = open_rig(request.param, DRY, torch.float32)
     yield rig, adapters
     rig.pool.close()

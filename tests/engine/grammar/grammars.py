@@ -64,14 +64,14 @@ def allowed_ids(matcher: GrammarMatcher, vocab_size: int = VOCAB_SIZE) -> NDArra
 
 
 def next_characters(matcher: GrammarMatcher) -> set[str]:
-    """Return the first characters of all tokens that may come next; "" stands for the end."""
+    """Return the first characters of all allowed next tokens; "" stands for the end."""
     ids = allowed_ids(matcher).tolist()
     texts = {vocabulary().decode_bytes([i])[:1].decode("latin-1") for i in ids if i not in EOS}
     return texts | ({""} if set(ids) & set(EOS) else set())
 
 
 def feed(matcher: GrammarMatcher, text: str) -> bool:
-    """Return whether the mask allowed every token of the text, and the end after the text."""
+    """Tell whether the mask allowed every token of a text, and the end after it."""
     for token in vocabulary().tokenize_bytes(text.encode()):
         if token not in allowed_ids(matcher):
             return False
@@ -80,15 +80,14 @@ def feed(matcher: GrammarMatcher, text: str) -> bool:
 
 
 class RandomModel:
-    """A model whose logits have a standard deviation of 1 at every step, as an untrained transformer's; sampled at
-    temperature 1."""
+    """A stand-in for an untrained model: random logits with standard deviation 1, sampled at temperature 1."""
 
     def __init__(self, seed: int, num_rows: int = 32) -> None:
         self._random = np.random.default_rng(seed)
         self._weights = np.exp(self._random.standard_normal((num_rows, VOCAB_SIZE), np.float32))
 
     def complete(self, matcher: GrammarMatcher, max_tokens: int) -> str | None:
-        """Return a completion; None where max_tokens did not suffice."""
+        """Return a completion under a grammar; None where max_tokens did not suffice."""
         return self.complete_counted(matcher, max_tokens)[0]
 
     def complete_counted(self, matcher: GrammarMatcher, max_tokens: int) -> tuple[str | None, int]:

@@ -32,7 +32,7 @@ TAKES_A_WHILE = schema({"type": "object", "properties": {f"key{i}": {"maxLength"
 
 
 class Compiling:
-    """A compiler and the answers it has given."""
+    """A compiler, and the list of its answers so far."""
 
     def __init__(self, model_dir: Path, vocab_size: int = VOCAB_SIZE) -> None:
         self._ready = threading.Event()
@@ -95,7 +95,7 @@ def test_a_hostile_grammar_is_an_invalid_request_and_the_next_one_compiles(
 
 
 def own_time_s() -> float:
-    """Return a clock that stands still while this thread waits for a processor: proc(5), schedstat."""
+    """Return a time in seconds that stands still while this thread waits for a processor: proc(5), schedstat."""
     waited_ns = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
     return time.monotonic() - waited_ns / 1e9
 

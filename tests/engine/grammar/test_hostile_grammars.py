@@ -55,7 +55,7 @@ GOOD = schema({"type": "object", "properties": {"a": {"type": "integer"}}, "requ
 
 
 class HeadAlone:
-    """A runner whose hidden states are noise.
+    """A model runner that returns noise as hidden states.
 
     step_ends_s: the end of every step that the watched request took part in.
     """

@@ -79,7 +79,7 @@ GENERAL_PREFIX = "through transformers: "
 
 
 def base_of(name: str, root: Path) -> Path:
-    """Return the folder of a right model below a root, which is made when it is first asked for."""
+    """Return the valid model folder of this name below a root; it is created at the first call."""
     folder = root / name.replace(": ", "-").replace(" ", "-")
     if not folder.exists():
         making = root / "making"
@@ -92,7 +92,7 @@ def base_of(name: str, root: Path) -> Path:
 
 
 def _write_tokenizer(folder: Path) -> None:
-    """Write a byte-level tokenizer of as many tokens as models have, as older and newer folders lay it out."""
+    """Write a byte-level tokenizer with the models' number of tokens, in the layouts of older and newer folders."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[: VOCAB_SIZE - 5]
     backend = Tokenizer(models.BPE({text: index for index, text in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

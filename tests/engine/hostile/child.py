@@ -34,17 +34,17 @@ from tests.engine.reference import Claim, assert_greedy_follows
 
 PROMPT = [(7 * i) % 190 + 1 for i in range(21)]
 MORE_BYTES = 192 << 20
-"""Memory that judging one tiny model may take: its files have two megabytes at most."""
+"""The most bytes of memory that judging one tiny model may take: its files have two megabytes at most."""
 MOST_S = 20.0
 STRIDE = 37
-"""The distance between the families of neighbouring seeds, so that a few seeds are of all kinds."""
+"""The step between the families of consecutive seeds, so that a few seeds cover all kinds."""
 LARGEST = 1e4
-"""Numbers beyond it in a config make sums whose rounding is no longer that of another order of them."""
+"""The largest number in a config whose answer is compared: beyond it, the order of sums changes results."""
 REFUSALS = (UnsupportedModel, SetupError, BadTokenizer, InvalidRequest)
 
 
 def judge(seed: int, root: Path) -> dict[str, Any]:
-    """Return how a seed's folder was taken: `refused` with the words, `served`, `compared`, or `wrong`."""
+    """Return the outcome for the folder of a seed: `refused` with the message, `served`, `compared`, or `wrong`."""
     names = list(BASES)
     name, other = names[(seed * STRIDE) % len(names)], names[(seed * 7 + 3) % len(names)]
     right, others = base_of(name, root), base_of(other, root)
@@ -82,7 +82,7 @@ def _bound_memory() -> None:
 
 
 def _taken(folder: Path, name: str, quantization: str) -> Answer | None:
-    """Return the answer of an engine after a gateway has read the folder."""
+    """Return the answer of an engine that loads a folder once a gateway has read it, or None."""
     decoder = "transformers" if name.startswith(GENERAL_PREFIX) else "auto"
     model = EngineModel.load(folder)
     if model.config.task.kind == "text" and (folder / "chat_template.jinja").is_file():
@@ -99,7 +99,10 @@ def _taken(folder: Path, name: str, quantization: str) -> Answer | None:
 
 
 def _compared(folder: Path, name: str, answer: Answer | None) -> bool:
-    """Tell whether an answer is transformers', where transformers loads the folder with all weights in their places."""
+    """Compare an answer with transformers', and return True; return False where the two cannot be compared.
+
+    They can be where transformers loads the folder with all weights in their places.
+    """
     if answer is None or not answer.token_ids or name.startswith("packed: ") or not _is_tame(answer):
         return False
     raw = json.loads((folder / "config.json").read_text())

@@ -58,7 +58,7 @@ def make(seed: int, folder: Path, other: Path) -> tuple[str, list[str]]:
 
 
 def changed_value(value: Any, rnd: random.Random) -> Any:
-    """Return another value, at times one that is near."""
+    """Return a different value, sometimes one that is close."""
     chance = rnd.random()
     if isinstance(value, bool) and chance < 0.5:
         return not value
@@ -72,7 +72,7 @@ def changed_value(value: Any, rnd: random.Random) -> Any:
 
 
 def changed_object(raw: Any, rnd: random.Random, more: tuple[str, ...] = ()) -> None:
-    """Change one place of a JSON value, at any depth."""
+    """Change a JSON value in one place, at any depth."""
     places = [raw]
     for place in places:
         inner = place.values() if isinstance(place, dict) else place if isinstance(place, list) else ()
@@ -110,7 +110,7 @@ def _config_text(folder: Path, other: Path, rnd: random.Random) -> list[str]:
 
 
 def changed_text(content: bytes, rnd: random.Random) -> bytes:
-    """Return a JSON text that is none, or one that readers understand differently."""
+    """Return a text that is not valid JSON, or that readers understand differently."""
     place = rnd.randrange(len(content) + 1)
     number = content.find(b": ", place)
     number = content.find(b": ") if number < 0 else number
@@ -128,7 +128,7 @@ def changed_text(content: bytes, rnd: random.Random) -> bytes:
 
 
 def _other_json(folder: Path, other: Path, rnd: random.Random) -> list[str]:
-    """Change a file of JSON beside the config, or write one of those that a folder may have."""
+    """Change a JSON file other than the config, or add one that a model folder may have."""
     found = [path for path in folder.rglob("*.json") if path.name not in (*TOKENIZER_FILES, "config.json")]
     found += list(folder.glob("*_*/config.json"))
     path = rnd.choice([*found, folder / "hf_quant_config.json", folder / "modules.json"])
@@ -142,7 +142,7 @@ def _other_json(folder: Path, other: Path, rnd: random.Random) -> list[str]:
 
 
 def _header(folder: Path, other: Path, rnd: random.Random) -> list[str]:
-    """Change a tensor's entry in the head of a file of weights, or the head as a whole."""
+    """Change a tensor's entry in the header of a weights file, or the header as a whole."""
     path = folder / WEIGHTS
     content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")
@@ -184,7 +184,7 @@ def _header(folder: Path, other: Path, rnd: random.Random) -> list[str]:
 
 
 def _bytes(folder: Path, other: Path, rnd: random.Random) -> list[str]:
-    """Change bytes, cut the file, or write numbers that are none."""
+    """Change bytes of a weights file, truncate it, or write values that are not numbers (NaN, infinity)."""
     path = folder / WEIGHTS
     content = bytearray(path.read_bytes())
     size = int.from_bytes(content[:8], "little")
@@ -203,7 +203,7 @@ def _bytes(folder: Path, other: Path, rnd: random.Random) -> list[str]:
 
 
 def _tensors(folder: Path, other: Path, rnd: random.Random) -> list[str]:
-    """Leave a tensor out, give it another name, shape or dtype, or put one beside it."""
+    """Remove a tensor, change its name, shape or dtype, or add another tensor."""
     path = folder / WEIGHTS
     tensors = load_file(path)
     name = rnd.choice(sorted(tensors))
@@ -237,7 +237,7 @@ def _tensors(folder: Path, other: Path, rnd: random.Random) -> list[str]:
 
 
 def _files(folder: Path, other: Path, rnd: random.Random) -> list[str]:
-    """Take a file away, empty it, put a folder or a loop of links in its place, or another file beside it."""
+    """Remove a file, empty it, replace it by a folder or a loop of links, or add another file."""
     path = folder / rnd.choice(("config.json", WEIGHTS, "generation_config.json", "tokenizer.json"))
     match rnd.randrange(7):
         case 0:

@@ -22,7 +22,7 @@ from tests.engine.hostile.bases import BASES
 NUM_MUTANTS, NUM_MUTANTS_FULL, AT_ONCE = 24, 10_000, 250
 SILENCE_S = 180.0
 NAMED = (".json", ".safetensors", ".jinja", "checkpoint", "tensor", "layer", "weight", "chat template", "transformers")
-"""Words of which a refusal has one: the file, or the part of it, that is wrong."""
+"""The words of which a refusal must have one: the file, or the part of it, that is wrong."""
 
 
 def test_mutants(tmp_path: Path, full: bool) -> None:
@@ -51,7 +51,10 @@ def is_plain(words: str) -> bool:
 
 
 def judged(root: Path, first: int, last: int) -> Iterator[dict[str, Any]]:
-    """Yield the outcome of each seed: `wrong` if the child dies or is silent, and another child goes on behind it."""
+    """Yield the outcome of each seed.
+
+    If the child process dies or hangs, the outcome is `wrong`, and a new child continues.
+    """
     while first < last:
         seeds = (str(first), str(min(first + AT_ONCE, last)))
         command = [sys.executable, "-m", "tests.engine.hostile.child", str(root), *seeds]

@@ -18,7 +18,7 @@ class LoadsAtOnce(Executor):
 
 
 class LoadsWhenTold(Executor):
-    """An executor that stores loads, in order, until the test runs them."""
+    """An executor that queues loads until the test runs them."""
 
     def __init__(self) -> None:
         self.submitted: list[Callable[[], Any]] = []

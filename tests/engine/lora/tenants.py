@@ -29,10 +29,10 @@ LORAS = {
 
 
 class Tenants:
-    """A tiny base model, the adapters in a store, and the peft model of each."""
+    """A tiny base model, a store with adapters of it, and peft's model of each adapter."""
 
     def __init__(self, root: Path, family: str = "llama", fused: Mapping[str, str] | None = None) -> None:
-        """Make models and adapters. fused: the module that the family has in place of a projection."""
+        """Create the models and adapters. fused: the fused module that the family has in place of projections."""
         self.model_dir = root / "model"
         self.store_dir = root / "store"
         self.base = save_tiny(family, self.model_dir)

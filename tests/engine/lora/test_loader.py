@@ -23,7 +23,7 @@ MODEL = ModelConfig("llama", 100, 16, 24, 2, 4, 2, 4, 1e-6, RopeParameters(1e4),
 
 
 class Files:
-    """Adapters of q_proj and up_proj in a store."""
+    """A store with adapters on q_proj and up_proj."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

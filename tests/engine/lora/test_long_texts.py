@@ -18,10 +18,10 @@ from tests.engine.models.tiny import FAMILIES, WITH_EXPERTS, save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
 
 BY_LENGTH = ("phi3-longrope",)
-"""Families whose rotation depends on the length of a whole text, and changes behind SWITCH tokens."""
+"""Families whose rotary embedding depends on the text's length, and changes after SWITCH tokens."""
 SWITCH = 64
 WITH_ROUTERS = (*WITH_EXPERTS, "qwen3-next", "qwen3.5-moe", "granite-hybrid-moe")
-"""Families of which routers are linears, on which no adapter is taken. `test_experts` has adapters on experts."""
+"""Families whose routers are linears that accept no adapters. `test_experts` has adapters on experts."""
 LORAS = {
     "all": LoraConfig(r=5, lora_alpha=7, target_modules="all-linear"),
     "output": LoraConfig(r=3, lora_alpha=9, use_rslora=True, target_modules=["o_proj"]),
@@ -43,7 +43,7 @@ def adapted(root: Path, lora: LoraConfig, name: str) -> torch.nn.Module:
 
 
 def claims_of(family: str, prompt: list[int], answer: Answer) -> list[Claim]:
-    """Return the claims of an answer: two, where texts that become long are rotated in another way from then on."""
+    """Return the claims about an answer: two, where the rotary embedding changes during the answer."""
     num_short = max(1 + SWITCH - len(prompt), 0) if family in BY_LENGTH else 0
     parts = [(0, num_short), (num_short, len(answer.token_ids))]
     return [

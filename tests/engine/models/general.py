@@ -59,7 +59,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 STATEFUL: dict[str, dict[str, Any]] = {
     "falcon_h1": {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "head_dim": 8},
 }
-"""Families each of whose layers attends, and keeps another state beside that."""
+"""Families in which each layer has attention and another state."""
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 ADAPTED: dict[str, dict[str, LoraConfig]] = {
     "starcoder2": {
@@ -100,7 +100,7 @@ class AdaptedBase:
     def __init__(
         self, root: Path, family: str, adapters: dict[str, dict[str, Any]] | None = None, /, **changes: Any
     ) -> None:
-        """Make the model and its adapters. adapters: what `LoraConfig` has beside rank and alpha, in place of usual."""
+        """Create the model and its adapters. adapters: the arguments of `LoraConfig` besides rank and alpha."""
         loras = ADAPTED.get(family, {})
         if adapters is not None:
             loras = {name: LoraConfig(**({"r": 4, "lora_alpha": 8} | lora)) for name, lora in adapters.items()}
@@ -124,7 +124,7 @@ class AdaptedBase:
         return engine_config(self.folder, self.store, **({"decoder": "transformers"} | changes))
 
     def requests(self, lengths: tuple[int, ...], num_tokens: int) -> list[GenerateRequest]:
-        """Return a request of each length for the base and each adapter."""
+        """Return requests for the base and for each adapter, one for each length of prompt."""
         torch.manual_seed(5)
         return [
             greedy(f"{name}/{length}", torch.randint(0, 199, (length,)).tolist(), num_tokens, adapter=digest)

@@ -35,7 +35,7 @@ WIDE = {
     "head_dim": 32,
     "num_hidden_layers": 2,
 }
-"""Sizes of which blocks of 128 by 128 cover some matrices only partly."""
+"""Sizes of a model in which blocks of 128 by 128 cover some matrices only partly."""
 
 Ints = NDArray[np.int64]
 Tensors = dict[str, Tensor]
@@ -43,7 +43,10 @@ Pack = Callable[[str, Tensor], tuple[Tensors, Tensor]]  # of a module: its tenso
 
 
 class Rounded(NamedTuple):
-    """Integers [out, in] in 0..2^bits - 1, scales and zero points [out, G], and the group [in] of each input."""
+    """A matrix rounded to integers.
+
+    Integers [out, in] in 0..2^bits - 1, scales and zero points [out, G], and the group [in] of each input.
+    """
 
     integers: Ints
     scales: Tensor
@@ -144,7 +147,7 @@ def gptq(
 
 
 def packed_integers(group: int, *, bits: int = 4, symmetric: bool = True, ordered: bool = False) -> Pack:
-    """compressed-tensors' `pack-quantized`."""
+    """Return the packing `pack-quantized` of compressed-tensors."""
 
     def pack(name: str, weight: Tensor) -> tuple[Tensors, Tensor]:
         generator = torch.Generator().manual_seed(len(name))
@@ -165,7 +168,7 @@ def packed_integers(group: int, *, bits: int = 4, symmetric: bool = True, ordere
 
 
 def whole_integers(symmetric: bool = True, *, group: int = -1) -> Pack:
-    """Return the packing of compressed-tensors' `int-quantized`, a byte for each number.
+    """Return the packing `int-quantized` of compressed-tensors, with a byte for each number.
 
     group: inputs of a group; -1: all.
     """
@@ -346,13 +349,13 @@ METHODS: dict[str, tuple[dict[str, Any], Pack]] = {
     ),
 }
 SCALES_OF_CACHE = ("float-tensor-static", "modelopt")
-"""Checkpoints with scales of keys and values beside."""
+"""The names of checkpoints that also have scales for the KV cache."""
 
 
 def save_packed(
     method: str, folder: Path, family: str = "llama-head-dim", sizes: Mapping[str, Any] = SIZES
 ) -> PreTrainedModel:
-    """Write a tiny checkpoint of a method; return the model in float32 of the numbers that it stands for."""
+    """Write a tiny checkpoint in a format; return a float32 model with the numbers that the checkpoint represents."""
     config, pack = METHODS[method]
     model = save_tiny(family, folder, dict(sizes))
     path = folder / "model.safetensors"

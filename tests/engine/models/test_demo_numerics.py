@@ -23,7 +23,7 @@ NUM_TOKENS, NUM_TOKENS_FULL = 18, 64  # tokens of an answer: both fill blocks of
 
 
 class Demo:
-    """The engine's configuration, and the reference and the digest of the base ("") and of each adapter."""
+    """The engine's configuration, and the reference model and the digest of the base ("") and of each adapter."""
 
     def __init__(self, folder: Path, full: bool) -> None:
         store_dir, model_dir, paths = folder / "store", demo_model_dir(), {demo.name: demo.path for demo in DEMO}

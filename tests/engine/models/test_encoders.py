@@ -32,7 +32,7 @@ CHUNK = 32
 
 
 def texts() -> list[list[int]]:
-    """Return token ids of texts, without the padding tokens, by which some models find positions."""
+    """Return token ids of texts without padding tokens, from which some models compute positions."""
     numbers = torch.Generator().manual_seed(4)
     return [torch.randint(3, 199, (length,), generator=numbers).tolist() for length in LENGTHS]
 
@@ -237,7 +237,7 @@ def test_what_cannot_be_computed_is_refused_by_key_and_name(
 
 
 def changed(folder: Path, change: Callable[[Tensor], Tensor], ending: str) -> None:
-    """Change the only tensor of a folder whose name has this ending."""
+    """Change the only tensor in a folder whose name ends in `ending`."""
     path = folder / "model.safetensors"
     tensors = load_file(path)
     (name,) = (name for name in tensors if name.endswith(ending))

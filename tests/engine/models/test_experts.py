@@ -116,7 +116,7 @@ SINGLE = {
     "qwen3_moe": ("mlp.experts", ("gate_proj", "up_proj", "down_proj")),
     "mixtral": ("block_sparse_moe.experts", ("w1", "w3", "w2")),
 }
-"""Modules of experts in transformers 4."""
+"""The names of expert modules in transformers 4."""
 
 
 def save_single(family: str, base: Path, folder: Path, *, experts: range, rank: int = 3) -> dict[str, Tensor]:

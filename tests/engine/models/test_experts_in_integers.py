@@ -37,7 +37,7 @@ _EXPERTS = re.compile(r"experts\..*(gate_up_proj|down_proj)$")
 
 
 def round_weights(model: torch.nn.Module, kind: Format, *, is_transposed: bool) -> None:
-    """Make a model of transformers that of the numbers that its matrices stand for as small integers.
+    """Replace the matrices of a transformers model by the numbers that they represent after rounding to integers.
 
     is_transposed: experts lie as [in, out], as gpt-oss has them.
     """

@@ -101,13 +101,13 @@ def random_k_blocks(name: str, outputs: int, inputs: int, rng: np.random.Generat
 
 
 def mixed(name: str) -> str:
-    """Q4_K_M's kind of mixture: some matrices of other blocks than those that are fused with them."""
+    """Return the block format of a matrix in a mixture like Q4_K_M: some matrices differ from those fused with them."""
     kinds = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "ffn_up": "Q5_0", "token_embd": "Q8_0", "output": "Q4_1"}
     return kinds.get(name.split(".")[-2], "Q4_K")
 
 
 def products(weights: ModelWeights, config: ModelConfig) -> list[tuple[Product, int]]:
-    """Return all products, each with its number of inputs."""
+    """Return all matrix products of a model, each with its number of inputs."""
     hidden, attended = config.hidden_size, config.num_heads * config.head_dim
     found: list[tuple[Product, int]] = [(weights.lm_head, hidden)]
     for layer in weights.layers:
@@ -252,7 +252,7 @@ def test_a_file_keeps_its_blocks_where_the_kernels_multiply_by_them(kind: str, t
 
 
 def rotation_of(folder: Path, add: Callable[[GGUFWriter], None], architecture: str = "llama") -> dict[str, Any]:
-    """Return the rotation of a config that had none, with that of a file. add: gives the file what it says of it."""
+    """Return the rotary settings that a file gives a config without any. add: adds keys to the file."""
     writer = GGUFWriter(folder / "model.gguf", architecture)
     add(writer)
     writer.write_header_to_file()

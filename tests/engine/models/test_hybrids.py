@@ -74,7 +74,7 @@ def test_base_and_adapters_in_one_batch_equal_transformers_and_peft(name: str, t
 
 
 def cache_bytes(folder: Path, num_blocks: int, max_num_seqs: int) -> int:
-    """Return the bytes of a cache of so many blocks, and of the slots for states that so many sequences would have."""
+    """Return the bytes of a cache with a number of blocks, and of the state slots for a number of sequences."""
     model = load_model_config(folder)
     assert model.recurrence is not None
     block = 2 * len(model.cached_layers) * model.num_kv_heads * model.head_dim * 4 * BLOCK

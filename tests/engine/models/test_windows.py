@@ -16,7 +16,7 @@ from tests.engine.reference import Claim, assert_greedy_follows
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 12
-"""Blocks of all layers that a cache without windows would have: room for one of the texts, of 10 blocks."""
+"""The number of cache blocks of all layers: without windows, room for one of the texts, of 10 blocks."""
 WAYS = [
     ("gemma2", {}),
     ("gemma3", {}),

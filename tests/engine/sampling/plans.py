@@ -28,8 +28,10 @@ MAX_MODEL_LEN = 512
 
 
 class HandMadePlans:
-    """A runner in fp32 on the CPU. A sequence gets all the blocks it will ever need when it starts; slot i holds
-    adapter i."""
+    """A runner in fp32 on the CPU, with steps planned by the test.
+
+    A sequence gets all the blocks it will ever need when it starts; slot i holds adapter i.
+    """
 
     def __init__(self, model_dir: Path, store_dir: Path, digests: Many[str] = ()) -> None:
         cpu = torch.device("cpu")
@@ -52,8 +54,7 @@ class HandMadePlans:
         return sequence
 
     def step(self, decodes: Many[Chunk] = (), prefills: Many[Chunk] = ()) -> list[ChunkResult]:
-        """Compute chunks and accept right drafts; return the results in the order of the chunks given, whatever
-        order the plan needs."""
+        """Compute a step of these chunks, and accept right drafts. Return the results in the order of the arguments."""
         ordered = sorted(decodes, key=lambda chunk: not chunk.sequence.request.adapter)
         plan = Plan(ordered, list(prefills))
         by_sequence = {id(c.sequence): result for c, result in zip(plan.chunks, self._runner.run(plan), strict=True)}
@@ -74,7 +75,7 @@ def decode(sequence: Sequence, drafts: tuple[int, ...] = ()) -> Chunk:
 
 
 def _commit(chunk: Chunk, result: ChunkResult) -> None:
-    """Append the sampled tokens to the sequence, up to the first draft that is not what was sampled."""
+    """Append the sampled tokens to a sequence, up to the first rejected draft."""
     sequence = chunk.sequence
     num_right = 0
     for draft, sampled in zip(chunk.drafts, result.sampled, strict=False):

@@ -62,7 +62,7 @@ def plain_texts(tenants: Tenants, asked: list[GenerateRequest]) -> dict[str, tup
 
 
 def guess(rnd: random.Random, rest: list[int]) -> tuple[int, ...]:
-    """Return up to four drafts: the text's own next tokens, each of which may be replaced by a wrong one."""
+    """Return up to four draft tokens: the true next tokens, each of which may be replaced by a wrong one."""
     drafts = rest[: rnd.randrange(5)][: max(len(rest) - 1, 0)]
     return tuple(rnd.randrange(199) if rnd.random() < 0.3 else token for token in drafts)
 

@@ -39,7 +39,7 @@ PARAMS = st.builds(
 
 
 class OneOf:
-    """A matcher that allows any one of some tokens, and then the end."""
+    """A matcher that allows one of some tokens, and after it only the end."""
 
     expected_cost_s = 0.0
 

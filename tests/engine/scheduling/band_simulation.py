@@ -70,11 +70,11 @@ class Machine(Simulator):
 
     @property
     def num_batch(self) -> int:
-        """Return the number of choices of the batch band that the engine holds."""
+        """The number of choices of the batch band in the engine."""
         return self.scheduler.num_batch_running + self.scheduler.num_batch_waiting
 
     def wait(self, seconds: float) -> None:
-        """Let the clock go on while the engine has nothing to do."""
+        """Advance the clock while the engine is idle."""
         self.now += seconds
 
     def _seconds(self, plan: Plan) -> float:
@@ -101,18 +101,18 @@ def _interactive(plan: Plan) -> tuple[list, list]:  # type: ignore[type-arg]
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """The most tokens of prompts and of completions, from which each request's sizes are drawn."""
+    """Upper bounds on the tokens of prompts and completions, below which sizes are drawn."""
 
     prompt: int = 200
     output: int = 80
 
     def draw(self, chance: random.Random) -> tuple[int, int]:
-        """Return the tokens of one request's prompt and of its completion."""
+        """Draw the number of tokens of a prompt and of its completion."""
         return tuple(chance.randint(max(most // 10, 1), most) for most in (self.prompt, self.output))  # type: ignore[return-value]
 
 
 def keep_fed(machine: Machine, tenants: list[str], sizes: Sizes, chance: random.Random) -> None:
-    """Send batch work of each tenant until the engine holds as much as it asks for."""
+    """Send batch work of each tenant until the engine has as many choices as its scheduler wants."""
     wanted = machine.scheduler.num_batch_wanted
     while machine.num_batch < wanted:
         for tenant in tenants:

@@ -16,7 +16,7 @@ TOKEN_BYTES = 10
 
 
 class InstantSlots:
-    """Slots for every adapter; a load takes one step and moves `load_bytes`."""
+    """Adapter slots that never run out; a load takes one step and moves `load_bytes`."""
 
     def __init__(self, load_bytes: int) -> None:
         self.load_bytes = load_bytes

@@ -28,19 +28,19 @@ BROKEN = 13  # the token no grammar can take
 
 
 Windows = tuple[int | None, ...]
-"""For each block table the tokens that a position sees, itself included; None: all."""
+"""The number of tokens that a position attends to, by block table, itself included; None: all."""
 Prefix = Many[Many[bytes]]
-"""For each block table the entries of the first tokens of a sequence."""
+"""The cache entries of a sequence's first tokens, by block table."""
 SEES_ALL: Windows = (None,)
 
 
 def entry(parent: bytes, token: int, tenant: str, adapter: str, is_long: bool, table: int) -> bytes:
-    """Return the cache's entry of a token that follows its parent's entry. is_long: True if the sequence is long."""
+    """Return the cache entry of a token, from its parent's entry. is_long: True if the sequence is long."""
     return blake2b(msgspec.msgpack.encode((parent, token, tenant, adapter, is_long, table)), digest_size=8).digest()
 
 
 def entries(request: GenerateRequest, token_ids: Many[int], switch: int, windows: Windows) -> Prefix:
-    """Return the cache's entries of a request's tokens. switch: as `Limits.length_switch`."""
+    """Return the cache entries of a request's tokens. switch: as `Limits.length_switch`."""
     found: list[list[bytes]] = [[] for _ in windows]
     is_long = 0 < switch < len(token_ids)
     for table, column in enumerate(found):
@@ -51,7 +51,7 @@ def entries(request: GenerateRequest, token_ids: Many[int], switch: int, windows
 
 
 def seen(prefix: Prefix, length: int, windows: Windows) -> Prefix:
-    """Return the entries that the last of `length` positions sees."""
+    """Return the entries that the last of `length` positions attends to."""
     pairs = zip(prefix, windows, strict=True)
     return [column[0 if window is None else max(length - window, 0) : length] for column, window in pairs]
 
@@ -62,7 +62,7 @@ def next_token(prefix: Prefix, seed: int) -> int:
 
 
 def rating(prefix: Prefix) -> TokenLogprobs:
-    """Return a stand-in for the log-probability of the token that follows the prefix."""
+    """Return fake log-probabilities for the token after a prefix."""
     return TokenLogprobs(-float(next_token(prefix, seed=0)), [], [])
 
 
@@ -71,7 +71,7 @@ def hidden(prefix: Prefix) -> NDArray[np.float32]:
 
 
 class CountingMatcher:
-    """A grammar that ends with the first token divisible by ten."""
+    """A grammar matcher whose text ends with the first token id divisible by ten."""
 
     expected_cost_s = 0.011  # a step has time for two
 
@@ -184,14 +184,14 @@ class HashingRunner:
         return results
 
     def go_on(self, chunk: Chunk, states: ChunkStates) -> None:
-        """Go on from a chunk's state to those that it leaves."""
+        """Compute a chunk from the state before it, and store the states after it."""
         before = b"" if states.source is None else self._states[states.source]
         assert before == (self._cache[self._slot(chunk, chunk.first - 1)] if chunk.first else b""), "another state"
         for position, slot in [*states.snapshots, (chunk.first + chunk.num_tokens, states.slot)]:
             self._states[slot] = self._cache[self._slot(chunk, position - 1)]
 
     def corrupt_cache(self, plan: Plan) -> None:
-        """Replace everything that a plan wrote to the cache by wrong entries."""
+        """Overwrite the cache entries that a plan wrote by wrong ones."""
         for chunk in plan.chunks:
             for position in range(chunk.first, chunk.first + chunk.num_tokens):
                 for table in range(len(self._windows)):

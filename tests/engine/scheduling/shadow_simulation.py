@@ -28,7 +28,7 @@ NUM_TENANTS, NUM_SEQS = 4, 64
 
 
 class _Timed(Simulator):
-    """A simulator that records how long its last step lasted."""
+    """A simulator that records the duration of its last step."""
 
     step_s = 0.0
 
@@ -39,7 +39,7 @@ class _Timed(Simulator):
 
 
 class Outcome(msgspec.Struct):
-    """The outcome of requests and of their copies."""
+    """The measured times of requests and their copies."""
 
     ttfts_s: list[float] = []
     """Seconds to the first token of each request, copies excluded."""
@@ -98,7 +98,7 @@ def simulate(rate: float, seconds: float, *, max_running: int, spare: float = SP
 
 
 def main() -> None:
-    """Print the table of loads."""
+    """Print a table of the outcomes at several loads."""
     print("requests/s  seed  at once  spare below  p99 TTFT alone, ms  beside copies, ms  difference  copied")
     for rate, seed in itertools.product((40, 80, 110), range(2)):
         alone = simulate(rate, 60, max_running=0, seed=seed)

@@ -14,7 +14,7 @@ from tests.engine.scheduling.fairness_simulator import percentile
 
 MACHINES = {"gpu": (GPU, GPU_BAND), "cpu": (CPU, CPU_BAND)}
 TOLERANCE = 1.02
-"""The factor by which a step may miss its bound, since the engine learns what steps cost."""
+"""The factor by which a step may exceed its bound, since the engine has to learn the cost of steps."""
 
 Plans = list[list[tuple[str, int, int, bool]]]
 

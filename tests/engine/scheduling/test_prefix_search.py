@@ -12,7 +12,7 @@ ALL = 1 << 40
 
 
 class Counted(dict[bytes, int]):
-    """A table that counts how often a block is looked up."""
+    """A table that counts the look-ups of blocks."""
 
     num_lookups = 0
 
@@ -26,13 +26,13 @@ def hashes_of(number: int) -> list[bytes]:
 
 
 def is_whole(end: int, hashes: list[bytes], tables: list[Counted], nums_seen: list[int]) -> bool:
-    """Tell whether each table has the blocks that a token after the first `end` blocks sees."""
+    """Tell whether each table has the blocks that a token after the first `end` blocks attends to."""
     sights = zip(tables, nums_seen, strict=True)
     return all(content in dict(table) for table, seen in sights for content in hashes[max(end - seen, 0) : end])
 
 
 def cached_part(rnd: random.Random, hashes: list[bytes]) -> Counted:
-    """Return a table with most blocks of a beginning, in which some holes are."""
+    """Return a table with most blocks of a prefix, some of them missing."""
     table = Counted({content: block for block, content in enumerate(hashes[: rnd.randint(0, len(hashes) + 5)])})
     for _ in range(rnd.choice([0, 0, 1, 3])):
         start = rnd.randint(0, len(hashes))

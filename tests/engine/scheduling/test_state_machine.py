@@ -75,8 +75,7 @@ class LoadsAtOnce(Executor):
 
 
 class Oracle:
-    """A drafter that proposes what a live request is to get, right up to a token that depends on where the draft
-    starts."""
+    """A drafter that proposes the tokens that a request will get, up to one that depends on where the draft starts."""
 
     def __init__(self, texts: Callable[[], list[list[int]]]) -> None:
         self._texts = texts
@@ -90,7 +89,7 @@ class Oracle:
 
 
 class Live(msgspec.Struct):
-    """A request, what each choice must get, and what each has got so far.
+    """A running request, with the expected and the actual output of each choice.
 
     ended: the indexes of choices that are over.
     """
@@ -460,7 +459,7 @@ def test_whatever_happens_each_request_gets_exactly_its_own_tokens(full: bool) -
 
 
 def run_slice(machine: type[SchedulerMachine], phases: Iterable[Phase] = tuple(Phase)) -> None:
-    """Run CI_STEPS steps of a machine."""
+    """Run CI_STEPS steps of a state machine."""
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -476,7 +475,7 @@ def run_slice(machine: type[SchedulerMachine], phases: Iterable[Phase] = tuple(P
 
 
 class ForgetsSnapshots(HashingRunner):
-    """A runner that begins with the state in a sequence's own slot where it should begin with a snapshot."""
+    """A faulty runner that starts from a sequence's own state slot where it should start from a snapshot."""
 
     def go_on(self, chunk: Chunk, states: ChunkStates) -> None:
         self._states.setdefault(states.slot, b"")
@@ -485,7 +484,7 @@ class ForgetsSnapshots(HashingRunner):
 
 
 class TakesNoSnapshots(HashingRunner):
-    """A runner that leaves the slots of snapshots as they are."""
+    """A faulty runner that never writes the slots of snapshots."""
 
     def go_on(self, chunk: Chunk, states: ChunkStates) -> None:
         for _, slot in states.snapshots:

@@ -26,7 +26,7 @@ def start(blocks: BlockManager, token_ids: list[int], *, is_batch: bool = False)
 
 
 def finish(blocks: BlockManager, running: Sequence) -> None:
-    """Compute all tokens of a sequence, and end it."""
+    """Compute all tokens of a sequence, then end it."""
     running.num_computed = len(running.token_ids)
     blocks.register(running, running.num_computed)
     blocks.check_integrity([running])
@@ -35,7 +35,7 @@ def finish(blocks: BlockManager, running: Sequence) -> None:
 
 
 def compute(blocks: BlockManager, token_ids: list[int], *, is_batch: bool = False) -> int:
-    """Compute a text and end it; return how many of its tokens were cached."""
+    """Compute a text as a sequence and end the sequence; return the number of its tokens that were cached."""
     running = start(blocks, token_ids, is_batch=is_batch)
     num_cached = running.num_computed
     finish(blocks, running)

@@ -102,7 +102,7 @@ def test_a_gigabyte_holds_more_texts_of_gemma_3_1b(length: int, before: int, now
 
 
 class NoSlots:
-    """Slots for adapters of requests that have none."""
+    """A fake pool of adapter slots for requests without adapters."""
 
     def is_resident(self, key: str) -> bool:
         return True
@@ -120,7 +120,7 @@ class NoSlots:
 
 
 def workload(rnd: random.Random) -> list[GenerateRequest]:
-    """Return requests of two tenants, many of which begin alike."""
+    """Return requests of two tenants, many of which share prefixes."""
     text = [rnd.randrange(VOCAB) for _ in range(60)]
     requests = []
     for number in range(8):

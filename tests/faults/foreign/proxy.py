@@ -35,12 +35,12 @@ Fault = Literal[
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 STUCK_S = 600.0
 BOMB = gzip.compress(b"data: " + b"a" * (16 << 20))
-"""A small gzip body that decompresses to 16 MiB. Compressed once, as compressing for each reply blocks the loop."""
+"""A small gzip body that decompresses to 16 MiB. It is compressed once, since compression blocks the loop."""
 _TOKENS = re.compile(rb'"completion_tokens": *\d+')
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """One request for a generation that passed the proxy.
+    """One request for a generation that went through the proxy.
 
     at_s: the time by the loop's clock.
     """
@@ -113,7 +113,7 @@ class FaultProxy:
             await _spoiled(fault, writer)
 
     async def _piped(self, request: bytes, writer: asyncio.StreamWriter, fault: Fault | None) -> None:
-        """Send a request to the server over a connection of its own, and pass its reply on."""
+        """Forward a request to the server over a connection of its own, and the reply to the client."""
         reader, upstream = await asyncio.open_connection("127.0.0.1", self._server_port)
         try:
             upstream.write(request)
@@ -140,7 +140,7 @@ class FaultProxy:
 
 
 async def _spoiled(fault: Fault, writer: asyncio.StreamWriter) -> None:
-    """Answer a request in place of the server."""
+    """Answer a request with a faulty reply in place of the server."""
     match fault:
         case "latency":
             await asyncio.sleep(STUCK_S)

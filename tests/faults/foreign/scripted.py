@@ -29,7 +29,7 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True):
 
     words: tuple[str, ...] = ("Hello", " world")
     reports: Literal["end", "each", "none"] = "end"
-    """The place of the usage: at the end, with each word, or nowhere."""
+    """The position of the usage: in the last event, in each event, or nowhere."""
     place: Place = "whole"
     share: float = 0.0
     """The share of the bytes of `place` that are sent before the reply is cut."""
@@ -42,20 +42,20 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Sent(msgspec.Struct):
-    """The reply that one server sent for one request."""
+    """The bytes that a server sent as one reply."""
 
     server: str
     id: str
     """The gateway's id of the attempt."""
     script: Script
     parts: list[tuple[int, str, int | None]]
-    """The events of the reply: where each is complete, its text, and the completion tokens that it reports."""
+    """The events of the reply: the offset of each event's end, its text, and the completion tokens that it reports."""
     num_bytes: int = 0
-    """The bytes that were sent."""
+    """The number of bytes that were sent."""
 
     @property
     def num_parts(self) -> int:
-        """The events that were sent whole."""
+        """The number of events that were sent completely."""
         return sum(end <= self.num_bytes for end, *_ in self.parts)
 
     @property
@@ -81,7 +81,7 @@ def billed(sent: Sent, num_parts: int | None = None) -> int:
 
 
 class ScriptedServer(FakeServer):
-    """A server that does what the script under its own name in the prompt says."""
+    """A server that follows the script with its name in the prompt."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class ScriptedServer(FakeServer):
 
 
 def _reply(script: Script) -> tuple[bytes, dict[Place, tuple[int, int]], list[tuple[int, str, int | None]]]:
-    """Return a whole reply, where each of its places begins and ends, and its parts."""
+    """Return the bytes of a whole reply, the start and end offset of each of its places, and its parts."""
     reply, parts = bytearray(HEAD), list[tuple[int, str, int | None]]()
 
     def add(value: Any, text: str = "", tokens: int | None = None) -> tuple[int, int]:

@@ -31,7 +31,7 @@ QUICK: dict[str, Any] = {
     "idle_seconds": 0.5,
     "total_seconds": 5.0,
 }
-"""Settings by which a server that does not answer is given up soon."""
+"""Settings with which a server that does not answer is given up quickly."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class ForeignSite:
 
 
 class Desk:
-    """The gateway as its operator and its tenant use it."""
+    """The clients of the gateway's operator and tenant."""
 
     def __init__(self, site: ForeignSite, operator: httpx.AsyncClient, tenant: httpx.AsyncClient) -> None:
         self.site = site
@@ -119,7 +119,7 @@ class Desk:
             await until(is_removed, pause_s=0.1)
 
     async def until_ready(self, pool_id: str, num: int) -> None:
-        """Return once `num` servers of a pool take requests."""
+        """Wait until `num` servers of a pool take requests."""
 
         async def is_ready() -> bool:
             return (await self.operator.get(f"/pools/{pool_id}")).json()["num_ready"] == num  # type: ignore[no-any-return]

@@ -33,7 +33,7 @@ from tests.patience import PATIENCE_S
 NUM_CLIENTS = 8
 POOL_NUMBERS = itertools.count()
 PATIENT = {"first_token_seconds": 3.0, "idle_seconds": 3.0}
-"""Settings so patient that a healthy server answers in time, whatever else the machine does."""
+"""Settings with such long timeouts that a healthy server answers in time on a busy machine."""
 
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 MAY_HAVE_BEGUN: frozenset[Fault] = frozenset({"reset in the midst", "slow body", "error after text"})
@@ -41,27 +41,27 @@ MAY_HAVE_BEGUN: frozenset[Fault] = frozenset({"reset in the midst", "slow body",
 
 
 SLOWS: tuple[Fault, ...] = ("slow body", "lying usage")
-"""Faults after which a server gets few requests, or none, for a while."""
+"""The faults after which a server gets few requests, or none, for a while."""
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The reply to one request as its client saw it."""
+    """The reply to one request as the client received it."""
 
     status: int
     is_whole: bool
-    """True if a whole answer came."""
+    """True if the answer was complete."""
     has_begun: bool = True
-    """True if any text came."""
+    """True if any text arrived."""
     first_s: float = 0.0
-    """The time until text came."""
+    """The seconds until the first text arrived."""
 
 
 ASKED_S: list[float] = []
-"""The times at which requests to any pool were sent, since all pools share one budget."""
+"""The times at which requests were sent to any pool, since all pools share one retry budget."""
 
 
 class Two:
-    """A pool of two servers, each behind a proxy."""
+    """A pool of two servers, each behind a fault proxy."""
 
     def __init__(self, desk: Desk, pool: str, proxies: list[FaultProxy], servers: list[FakeServer]) -> None:
         self.desk = desk
@@ -70,7 +70,7 @@ class Two:
         self.servers = servers
 
     async def ask(self, *, stream: bool, model: str = "") -> Seen:
-        """Send one request; return what its client saw."""
+        """Send one request; return the reply as the client received it."""
         ASKED_S.append(time.monotonic())
         model = model or self.pool
         if not stream:
@@ -126,7 +126,7 @@ def always(fault: Fault | None) -> Callable[[str], Fault | None]:
 
 
 def own_id(passed: Passed) -> str:
-    """Return the id of the client's request to which an attempt belongs."""
+    """Return the id of the client's request to which an attempt belongs. passed: the request at the proxy."""
     return passed.id.partition(".")[0]
 
 
@@ -289,7 +289,7 @@ async def test_a_server_that_is_five_times_slower_gets_few_requests(two: Two, ki
 
 
 async def at_rate(two: Two, num: int, *, per_s: float, model: str) -> list[Seen]:
-    """Send `num` streaming requests, each when it is due; return what the clients saw."""
+    """Send `num` streaming requests at a fixed rate; return the replies as clients received them."""
     loop = asyncio.get_running_loop()
     began_s, tasks = loop.time(), []
     for number in range(num):

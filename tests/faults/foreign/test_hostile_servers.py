@@ -87,7 +87,7 @@ async def pages_of(people: httpx.AsyncClient, project_id: str, request_id: str) 
 
 
 class tenants_people:
-    """A client with the session of the owner of the tenant's project."""
+    """A client that is logged in as the owner of the tenant's project."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk

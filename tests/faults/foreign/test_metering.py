@@ -23,13 +23,13 @@ from tests.installation.tenants import put_limit
 NUM_REQUESTS, NUM_FULL = 70, 5_000
 NUM_CLIENTS = 12
 PATIENT = {"first_token_seconds": 3.0, "idle_seconds": 1.5}
-"""Settings so patient that everything a server has sent has arrived in time, whatever else the machine does."""
+"""Settings with such long timeouts that all bytes of a server arrive in time on a busy machine."""
 
 FAILING = 0.3
-"""The share of replies that do not end well: few enough that breakers seldom open."""
+"""The share of replies that do not complete: so few that circuit breakers seldom open."""
 
 LEAVING = 0.06
-"""The share of streaming clients that leave in the midst."""
+"""The share of streaming clients that disconnect during the reply."""
 
 TEMPLATE_TOKENS, MESSAGE_TOKENS = 256, 16
 """The tokens that the rule for bounding prompts adds for a template and for each message."""
@@ -62,7 +62,7 @@ class Asked(msgspec.Struct):
 
 
 class World:
-    """The servers, and all requests that were sent."""
+    """All servers, and the requests that were sent."""
 
     def __init__(self, desk: Desk, servers: dict[str, ScriptedServer]) -> None:
         self.desk = desk

@@ -36,11 +36,11 @@ MAX_LOADED = 4
 """The number of adapters at one server at once, so few that each gateway unloads and loads all the time."""
 
 LENGTHS = (11, 23)
-"""Lengths of prompts in tokens: an own engine's answer is its prompt, rotated by a number of the adapter."""
+"""Lengths of prompts in tokens. The fake engine's answer is the prompt, rotated by a number of the adapter."""
 
 
 def _told_apart() -> list[str]:
-    """Return digests of contents for which all fakes answer plain text, and for which all answers differ."""
+    """Return digests of adapters whose answers by the fake servers are plain text and all different."""
     found, seen = list[str](), set[tuple[int, ...]]()
     for number in itertools.count():
         made = hashlib.sha256(f"adapter {number}".encode()).hexdigest()
@@ -130,14 +130,14 @@ class World:
         self.outcomes[f"answered {pool}"] += 1
 
     async def disturb(self, draw: random.Random) -> None:
-        """Disturb the servers in one way after the other until all requests are done."""
+        """Cause one fault of the servers after the other until all requests are done."""
         while not self.is_done:
             await asyncio.sleep(DISTURB_S)
             await draw.choice(self.disturbances)(draw)
 
 
 async def restart(server: FakeServer, *, away_s: float) -> None:
-    """Stop a server, with all its connections, and start it at the same address after a pause."""
+    """Stop a server with all its connections, and start it again at the same address after a pause."""
     await server.stop()
     await asyncio.sleep(away_s)
     await server.start()

@@ -21,11 +21,11 @@ SOON_S = (1.0, 4.5, 8.0, 12.0)
 """The durations of faults in seconds: below three heartbeats, above that, above an agent's lease, and well above that.
 """
 LONG_S = 40.0
-"""Seconds after which the replicas of a silent host have been given to others."""
+"""Seconds of silence after which a host's replicas have been started on other hosts."""
 BESIDE_S = 2.0
-"""Seconds for which two agents of a host live side by side."""
+"""Seconds for which two agents of one host run at the same time."""
 ONE_IN = 8
-"""One of so many faults of a kind lasts long."""
+"""The reciprocal of the share of faults that last long."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -60,19 +60,19 @@ class Kind(msgspec.Struct, frozen=True):
     can_be_long: bool = False
 
     def duration_s(self, rng: random.Random) -> float:
-        """Return how long a fault of this kind lasts."""
+        """Draw the duration of a fault of this kind in seconds."""
         is_long = rng.randrange(ONE_IN) == 0
         return LONG_S if self.can_be_long and is_long else rng.choice(self.lasts_s)
 
 
 def _pid(hosts: Hosts, name: str) -> int:
-    """Return the engine of a host that runs one."""
+    """Return the process id of a host's only engine."""
     [pid] = hosts.by_name[name].pids()
     return pid
 
 
 async def _kill_engines(hosts: Hosts, name: str) -> None:
-    """Kill the engines of a host, and return once they are gone: until then all would seem whole."""
+    """Kill the engines of a host, and wait until they are gone: until then all would seem whole."""
     killed = hosts.by_name[name].pids()
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
@@ -114,7 +114,7 @@ async def _agent_frozen(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault
 
 @asynccontextmanager
 async def _agent_replaced(hosts: Hosts, rng: random.Random) -> AsyncIterator[Fault]:
-    """Freeze an agent, and start another one, which has the host once the lease has run out."""
+    """Freeze an agent, and start another one, which takes the host once the lease has expired."""
     name = rng.choice(ENGINE_HOSTS)
     former = hosts.agents[name]
     with former.frozen():
@@ -231,4 +231,4 @@ KINDS = (
     Kind("database frozen", _database_frozen),
     Kind("database killed", _database_killed, (0.0,)),
 )
-"""Seed n makes a fault of kind n modulo their number."""
+"""The kinds of faults; the seed n stands for the kind with the number n modulo their count."""

@@ -49,9 +49,9 @@ ENGINE_HOSTS, GATEWAY_HOSTS = ("a", "b"), ("g", "h")
 CLIENTS_PER_GATEWAY = 3
 PAUSE_S, LOOK_S = 0.1, 0.4
 REQUEST_S = 60.0
-"""Seconds after which a client gives up; none is to wait so long."""
+"""Seconds after which a client gives up its request; no answer should take so long."""
 AGAIN = datetime.timedelta(minutes=2)
-"""Time before the last check of the ledger whose attempts are checked once more."""
+"""The time span, before the last check of the ledger, whose attempts are checked once more."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """The number of replicas that a gateway would send requests to, at one moment of the monotonic clock."""
+    """The number of replicas to which a gateway would send requests, at one time of the monotonic clock."""
 
     gateway: int
     at_s: float
@@ -72,7 +72,7 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 class Hosts:
-    """All hosts, and what was seen of them."""
+    """All hosts, and the recorded observations of them."""
 
     def __init__(self, folder: Path, stations: Stations, postgres: Postgres, database: Database, world: World) -> None:
         self.stations = stations
@@ -244,7 +244,7 @@ class Hosts:
                         raise result
 
     def _note_engines(self) -> None:
-        """Note which process runs each start of each replica, by the lock file that it has open."""
+        """Record the process of each start of each replica, found by the lock file that it holds open."""
         found: Counter[str] = Counter()
         for name, host in self.by_name.items():
             for pid in host.pids():
@@ -261,7 +261,7 @@ class Hosts:
 
 
 def _lock_of(pid: int) -> Path | None:
-    """Return the lock file that an engine has open; None where the process has ended."""
+    """Return the path of the lock file that an engine holds open; None where the process has ended."""
     with contextlib.suppress(OSError):
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
@@ -370,7 +370,7 @@ async def _both_alive(hosts: Hosts) -> None:
 
 
 async def _warm_up(hosts: Hosts) -> None:
-    """Ask each gateway for each model, since serving without the database is promised for known models alone."""
+    """Send each gateway a request for each model, since only known models are served without the database."""
     async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
         for gateway in hosts.gateways:
             for number in range(NUM_ADAPTERS + 1):

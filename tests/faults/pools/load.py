@@ -18,14 +18,14 @@ from tests.patience import PATIENCE_S
 
 NUM_CLIENTS = 12
 PROBE = "probe-"
-"""The beginning of the ids of requests by which agents try engines."""
+"""The prefix of the ids of requests with which agents probe engines."""
 PAUSE_S = 0.2
-"""Pause of a client between two requests: there are always some under way, and a machine that others use can follow."""
+"""The seconds between two requests of a client, so that some always run and a busy machine can follow."""
 
 
 @asynccontextmanager
 async def load(world: World, seed: int) -> AsyncIterator[None]:
-    """Clients that ask one thing after the other, of both gateways, until the context is left."""
+    """Run clients that send one request after the other to both gateways until the context is left."""
     stop = asyncio.Event()
 
     async def client(number: int) -> None:
@@ -44,7 +44,7 @@ async def load(world: World, seed: int) -> AsyncIterator[None]:
 
 
 async def answers(world: World, num_more: int) -> None:
-    """Return once so many more requests were answered."""
+    """Wait until `num_more` more requests are answered."""
     target = world.outcomes["answered"] + num_more
     async with asyncio.timeout(PATIENCE_S):
         while world.outcomes["answered"] < target:  # noqa: ASYNC110 - counted by the clients
@@ -62,7 +62,7 @@ _ATTEMPTS = """
 
 
 async def billed(world: World, since: datetime.datetime | None = None) -> None:
-    """Hold the ledger against what clients got: one billed attempt of each answer, with its tokens.
+    """Check the ledger against clients' answers: each answer has one billed attempt, with its tokens.
 
     since: the time of the first attempts that are looked at; None for all.
     """
@@ -89,7 +89,7 @@ async def billed(world: World, since: datetime.datetime | None = None) -> None:
 
 
 class Made:
-    """The tokens that engines have noted in a file, by request."""
+    """The numbers of tokens that engines have written to a file, by request."""
 
     def __init__(self, file: Path) -> None:
         self.counts: Counter[str] = Counter()
@@ -112,7 +112,7 @@ class Made:
 
 
 async def differences(dsn: str, produced: Path) -> list[str]:
-    """Return a line for each request that is billed for more than was made, or made and not billed.
+    """Return a line for each request that is billed for more tokens than were made, or whose tokens are not billed.
 
     produced: the file in which engines note tokens; those that agents ask for to try an engine are nobody's.
     """
@@ -123,7 +123,9 @@ async def differences(dsn: str, produced: Path) -> list[str]:
 async def differences_of(
     dsn: str, made: Made, asked: Iterable[str], since: datetime.datetime | None = None
 ) -> list[str]:
-    """Return a line for each of these requests, and of those with an attempt since then, whose counts differ."""
+    """Return a line for each request whose counts differ, among those asked for and those with an attempt since
+    `since`.
+    """
     conn = await asyncpg.connect(dsn)
     try:
         found = await conn.fetch(_ATTEMPTS, since)

@@ -29,7 +29,7 @@ TOKEN = 7
 
 
 class PacedCore:
-    """Schedules as an engine does; a step lasts step_s and gives each sequence the same token."""
+    """The core of an engine that schedules as usual; a step lasts step_s and gives each sequence the same token."""
 
     def __init__(self, mailbox: Mailbox, limits: Limits, step_s: float) -> None:
         self._mailbox = mailbox

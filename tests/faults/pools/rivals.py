@@ -35,23 +35,23 @@ NUM_REPLICAS, PLACES, STEP_S = 4, 4, 0.02
 """With one place each, a run has 300 answers of the victim, whose third slowest moves by half between two runs."""
 
 QUIET = 2 * NUM_REPLICAS * PLACES
-"""Requests that the victim keeps under way: its share of the pool, and as many that wait."""
+"""The number of requests that the victim keeps running: its share of the pool, and as many that wait."""
 
 START_S, WARM_UP_S = 4.0, 7.0
 """Requests begin one after the other, so that their arrival is no burst; what is measured comes later."""
 
 
 class Tenant(msgspec.Struct):
-    """A tenant, with the answers that it got since the warm-up."""
+    """A tenant, and its measured answers since the warm-up."""
 
     key: Key
     num_tokens: float = 0.0
-    """Tokens of prompts and completions, as engines charge them: a completion token counts as `DECODE_COST`."""
+    """The tokens of prompts and completions, weighted as engines charge them: a completion token is `DECODE_COST`."""
     num_answers: int = 0
     ttfts_ms: list[int] = []
     """Milliseconds to the first text of requests that began after the warm-up."""
     others: list[str] = []
-    """Replies that were no answer."""
+    """The replies that were not answers, in words."""
 
 
 class Fleet(msgspec.Struct):
@@ -101,7 +101,9 @@ async def _rows(dsn: str, folder: Path, addresses: list[str]) -> None:
 async def ask(
     port: int, key: Key, prompt: list[int], max_tokens: int, *, model: str = POOL
 ) -> tuple[int | None, int, str]:
-    """Send a streamed request over a connection of its own; return ms to its first text, chunks, and the last line."""
+    """Send a streamed request over a new connection. Return ms to the first text (or None), the number of chunks, the
+    last line.
+    """
     body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": True}
     data = json.dumps(body).encode()
     head = [
@@ -129,7 +131,7 @@ async def ask(
 
 
 async def _run(fleet: Fleet, num_noisy: int, measured_s: float, seed: int) -> tuple[Tenant, Tenant]:
-    """Run a victim beside a tenant with so many requests under way; return what both got after the warm-up."""
+    """Run a victim beside a tenant with `num_noisy` running requests. Return both with their answers since the warm-up."""
     tenants = [Tenant(await make_key(fleet.dsn, f"{name}-{num_noisy}")) for name in ("victim", "noisy")]
     turns, begun_s = itertools.count(), time.monotonic()
 

@@ -16,17 +16,17 @@ from contextlib import ExitStack, contextmanager
 
 NOBODY = "02:00:00:00:00:01"
 HUB = "hub"
-"""The station whose device is the bridge itself."""
+"""The name of the station whose device is the bridge itself."""
 DEVICE = "eth0"
-"""The name of each station's device."""
+"""The name of the network device of each station."""
 
 
 class CannotLay(Exception):
-    """The error where this machine does not let a test make networks; the message says why."""
+    """The error for a machine on which tests may not create networks; the message has the reason."""
 
 
 class Stations:
-    """The stations of one bridge, by name.
+    """The network namespaces on one bridge, by name.
 
     subnet: the beginning of their addresses, by chance, since tests of several checkouts may run at once.
     """
@@ -45,7 +45,7 @@ class Stations:
         return f"lorikeet-{self._number}-{name}"
 
     def lay(self, name: str) -> None:
-        """Make the namespace of a station, and its cable to the bridge, or the bridge itself.
+        """Create the network namespace of a station, and its cable to the bridge; for the hub, the bridge itself.
 
         Raises CannotLay: when a command fails.
         """
@@ -62,7 +62,7 @@ class Stations:
 
     @contextmanager
     def cut(self, one: str, *others: str) -> Iterator[None]:
-        """Let nothing pass between a station and each of the others until the context is left."""
+        """Drop all packets between a station and each of the others until the context is left."""
         with ExitStack() as stack:
             for other in others:
                 for here, there in ((one, other), (other, one)):

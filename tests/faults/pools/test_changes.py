@@ -30,7 +30,7 @@ from tests.patience import PATIENCE_S
 POOL = "tiny"
 NUM_CLIENTS = 6
 PAUSE_S = 0.2
-"""The pause of a client between two requests. While engines start, all have work, and time is left to start."""
+"""The seconds between two requests of a client: all engines have work, and new ones have time to start."""
 
 
 class Installation:
@@ -43,7 +43,7 @@ class Installation:
         self.world = world
 
     async def answers(self, count: int) -> None:
-        """Return once so many more requests were answered."""
+        """Wait until `count` more requests are answered."""
         target = self.world.outcomes["answered"] + count
 
         async def have_come() -> bool:
@@ -78,14 +78,14 @@ async def installation(dsn: str, database: Database, tmp_path: Path) -> AsyncIte
 
 
 async def _has_another(host: Host, victim: int) -> bool:
-    """Tell whether another engine runs in the place of one that was killed."""
+    """Tell whether a new engine runs in place of a killed one."""
     pids = host.pids()
     return len(pids) == 2 and victim not in pids
 
 
 @asynccontextmanager
 async def load(world: World) -> AsyncIterator[None]:
-    """Clients that ask one thing after the other, each over a connection of its own, until the context is left."""
+    """Run clients that send one request after the other, each over a new connection, until the context is left."""
     stop = asyncio.Event()
 
     async def client(number: int) -> None:

@@ -16,7 +16,7 @@ from tests.faults.pools.world import World, running_world
 
 NUM_REQUESTS, NUM_REQUESTS_FULL = 60, 10_000
 ALL_PROTOCOLS = 0x0003
-"""ETH_P_ALL of packet(7)."""
+"""The number ETH_P_ALL of packet(7), with which a socket receives packets of all protocols."""
 PACKET_BYTES = 1 << 17
 HOST = "127.0.0.4"
 LOOK_S = 0.2
@@ -24,7 +24,7 @@ HELLO = Hello(PROTOCOL_VERSION, "", "")
 
 
 class Capture:
-    """The packets of the loopback from or to one address, as far as they hold one of some words."""
+    """The captured packets on the loopback from or to one address that contain one of some words."""
 
     def __init__(self, words: list[bytes]) -> None:
         self.num_bytes = 0
@@ -49,7 +49,7 @@ class Capture:
                 self.found.update(word for word in self._words if word in packet)
 
     def close(self) -> None:
-        """Capture no more."""
+        """Stop the capture."""
         self._is_over.set()
         self._thread.join()
         self._socket.close()
@@ -57,7 +57,7 @@ class Capture:
 
 @contextmanager
 def capturing(words: list[bytes]) -> Iterator[Capture | None]:
-    """Capture packets, where this process may; else give None."""
+    """Give a capture of packets; None where this process may not capture."""
     try:
         capture = Capture(words)
     except PermissionError:

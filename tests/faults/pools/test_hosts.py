@@ -30,13 +30,12 @@ NUM_SITES, NUM_SITES_FULL = 1, 5
 BACK_S = 15.0
 PICTURE_S = HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED
 SLACK_S = 1.0
-"""Seconds by which an old picture may be noticed late: if others compute, a gateway's answer to this test takes a
-moment."""
+"""Seconds by which the end of an old picture may be noticed late, on a busy machine."""
 QUIET_S = 1.0
-"""Seconds of load between two faults."""
+"""Seconds of load without a fault between two faults."""
 
 FAILURES = ("cut off", "ended after its text had begun", "no answer", "stream ", "503 ", "cut")
-"""Beginnings of the outcomes that a fault may have besides answers."""
+"""The beginnings of outcomes that are allowed for requests during a fault, besides answers."""
 
 
 UNREAD = ("502 backend_failed",)
@@ -45,13 +44,13 @@ reads."""
 
 
 class Seen(msgspec.Struct):
-    """The effects of the faults of one kind."""
+    """The measured effects of one kind of fault."""
 
     count: int = 0
     longest_s: float = 0.0
     """The longest time in which a gateway gave no answer that should have given one."""
     whole_s: float = 0.0
-    """The longest time from the end of a fault until all was as before."""
+    """The longest time in seconds from the end of a fault until everything was as before."""
     picture_s: float = 0.0
     """The longest time for which a gateway had an engine in its picture that it did not hear of."""
     outcomes: Counter[str] = msgspec.field(default_factory=Counter)
@@ -97,7 +96,7 @@ async def test_faults_of_hosts_double_no_replica_and_no_bill_and_stop_no_gateway
 
 
 async def _meet(hosts: Hosts, kind: Kind, lasts_s: float, rng: random.Random, seen: Seen, name: str) -> None:
-    """Have one fault, and check all that is promised."""
+    """Cause one fault, and check all promises about it."""
     await asyncio.sleep(QUIET_S)
     first_reply, first_picture, begun_s = len(hosts.replies), len(hosts.pictures), time.monotonic()
     async with kind.begin(hosts, rng) as fault:

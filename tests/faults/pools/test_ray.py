@@ -37,7 +37,7 @@ pytestmark = needs_ray
 MODEL = "tiny"
 NUM_CLIENTS = 8
 MAX_TOKENS = 300
-"""A second and a half of a fake engine: some are under way at any moment."""
+"""The most tokens of a request: a second and a half of a fake engine, so that some always run."""
 
 NUM_ANSWERS, NUM_ANSWERS_FULL = 30, 300
 ELSEWHERE_S = 20.0
@@ -59,7 +59,7 @@ async def is_answered(asking: Awaitable[str]) -> bool:
 
 @asynccontextmanager
 async def loaded(host: RayHost, dsn: str, folder: Path) -> AsyncIterator[World]:
-    """Have clients ask a gateway of the agent's host one thing after the other, until the context is left."""
+    """Run clients that send requests to a gateway of the agent's host until the context is left."""
     variables = {name: value for name, value in host.variables.items() if name.startswith("LORIKEET_")}
     settings = load_settings(variables | {"LORIKEET_MODEL": str(folder), "LORIKEET_MODEL_NAME": MODEL})
     gateway = GatewayProcess(settings, dsn, 0)
@@ -150,7 +150,7 @@ async def test_a_node_is_killed_and_only_what_had_begun_there_fails(host: RayHos
 
 
 async def spread(host: RayHost) -> None:
-    """Have one replica on each node again."""
+    """Restore the placement of one replica on each node."""
     while not await are_on(host, {"a": 1, "b": 1}):
         row = (await host.ready(2))[0]
         await host.replace(row)
@@ -162,7 +162,7 @@ async def spread(host: RayHost) -> None:
 
 
 async def are_on(host: RayHost, numbers: dict[str, int]) -> bool:
-    """Tell whether all replicas are ready, and so many of them on each node."""
+    """Tell whether all replicas are ready, with these numbers of them on the nodes."""
     states = [row.state for row in await host.replicas()]
     found = {name: len(host.pids_on(name)) for name in numbers}
     return found == numbers and states == ["ready"] * sum(numbers.values())

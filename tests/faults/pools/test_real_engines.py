@@ -32,7 +32,7 @@ from tests.patience import PATIENCE_S
 
 SMALL, LARGE = BASES
 OTHER = "other"
-"""The base that the pool `LARGE` changes to."""
+"""The folder of the base model that the pool `LARGE` changes to."""
 
 NUM_ADAPTERS, NUM_ADAPTERS_FULL = 2, 8
 """The adapters of each base, in the usual size and with --full."""
@@ -50,7 +50,7 @@ NUM_ANSWERS, NUM_ANSWERS_FULL = 24, 500
 
 
 class Models(msgspec.Struct):
-    """All bases and adapters, with what each model answers."""
+    """All bases and adapters, with the answers of each."""
 
     folders: dict[str, Path]
     adapters: dict[str, list[str]]
@@ -64,7 +64,7 @@ class Bases(msgspec.Struct):
     of_pool: dict[str, list[str]]
 
     def some(self, models: Models, rng: random.Random) -> Asked:
-        """Return a request to one of the pools or to an adapter of it."""
+        """Return a request for one of the pools or an adapter of its base."""
         pool, prompt = rng.choice(BASES), rng.randrange(len(models.expected.prompts))
         number = rng.randrange(len(models.adapters[pool]) + 1)
         digest = models.adapters[pool][number - 1] if number else ""
@@ -148,7 +148,7 @@ async def gateways_of(host: Host, dsn: str, models: Models) -> AsyncIterator[lis
 
 @asynccontextmanager
 async def load(world: World, models: Models, bases: Bases, pause_s: float) -> AsyncIterator[httpx.AsyncClient]:
-    """Clients that ask one thing after the other of all models and both gateways, until the context is left."""
+    """Run clients that send requests for all models to both gateways until the context is left."""
     stop = asyncio.Event()
 
     async def client(number: int) -> None:
@@ -167,7 +167,7 @@ async def load(world: World, models: Models, bases: Bases, pause_s: float) -> As
 
 
 class Site(msgspec.Struct):
-    """All that runs, while clients ask."""
+    """The running processes, with clients that send requests to them."""
 
     host: Host
     world: World
@@ -203,7 +203,7 @@ class Site(msgspec.Struct):
         await answers(self.world, self.num_answers)
 
     async def _follows(self, gateway: GatewayProcess, pool: str, former: str, other: str) -> None:
-        """Return once a gateway answers for a pool by its other base."""
+        """Wait until a gateway answers for a pool by its new base."""
         models = self.models.expected
         both = [models.of_base[base][""][0] for base in (former, other)]
         asked = Asked(pool, models.prompts[0], MAX_TOKENS, False, both)

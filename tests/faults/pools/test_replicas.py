@@ -19,14 +19,14 @@ from tests.installation.engines import FakeEngine
 NUM_REQUESTS, NUM_REQUESTS_FULL = 120, 10_000
 NUM_FAULTS, NUM_FAULTS_FULL = 3, 300
 FROZEN_S = 4.0
-"""Longer than three heartbeats."""
+"""The seconds for which a process is frozen: longer than three heartbeats."""
 
 SEEDS = itertools.count(int(os.environ.get("FIRST_SEED", "0")))
 
 
 @pytest.fixture(scope="module")
 def running(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Engines]]:
-    """All of it runs again at the end of each test."""
+    """Give a world and its engines for the module, with all processes running again at the end of each test."""
     with running_world(module_dsn, tmp_path_factory.mktemp("world"), engine_flags=("--tokens-per-s", "200")) as made:
         yield made
 

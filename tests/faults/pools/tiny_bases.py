@@ -19,13 +19,16 @@ from tests.gateway.model_folder import make_model_folder
 HIDDEN, INTERMEDIATE, NUM_LAYERS, NUM_HEADS = 64, 96, 2, 2
 RANK = 4
 SHARPNESS = 30.0
-"""A factor of the logits, so that two tokens are seldom about equally likely."""
+"""The factor by which logits are scaled, so that two tokens are seldom equally likely."""
 
 MARGIN = 0.005
-"""By how much the first token must be more likely than the second, in nats: sums of another order differ by less."""
+"""The least difference of the log-probabilities, in nats, between the first and the second token.
+
+Sums in another order differ by less.
+"""
 
 Answers = dict[str, list[list[int]]]
-"""The token ids that each adapter of a base answers to each prompt, by the adapter's digest; "" is the base."""
+"""The token ids of each adapter's answer to each prompt, by the adapter's digest; "" is the base."""
 
 
 def make_base(folder: Path, seed: int) -> Path:

@@ -40,14 +40,14 @@ NUM_ADAPTERS = 8
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request, and what its answer must be."""
+    """A request, and the answers that it may get."""
 
     model: str
     prompt: list[int]
     max_tokens: int
     stream: bool
     answers: list[list[int]]
-    """The token ids that the model, and no other, answers with; several while the base behind its name changes."""
+    """The token ids of right answers: one, or several while the base behind the model's name changes."""
 
 
 def asked_of_fake(model: str, rotation: int, prompt: list[int], max_tokens: int, *, stream: bool) -> Asked:
@@ -93,7 +93,7 @@ class Engines:
 
 
 class World:
-    """Everything that runs, and one tenant's key."""
+    """The running processes, and one tenant's key."""
 
     def __init__(self, dsn: str, key: Key, gateways: list[GatewayProcess]) -> None:
         self.dsn = dsn
@@ -113,7 +113,7 @@ class World:
         return asked_of_fake(model, rotation(base, number), prompt, rng.randrange(4, 24), stream=rng.random() < 0.3)
 
     async def ask(self, http: httpx.AsyncClient, asked: Asked, gateway: GatewayProcess) -> str:
-        """Send a request, and note and return what became of it.
+        """Send a request; record and return its outcome in words.
 
         Raises AssertionError: for an answer that is not the model's own.
         """
@@ -259,7 +259,7 @@ async def _rows(dsn: str, folders: dict[str, Path], engines: Engines) -> Key:
 
 
 async def _all_connected(world: World) -> None:
-    """Return once each gateway has answered for each base."""
+    """Wait until each gateway has answered for each base."""
     async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http, asyncio.timeout(PATIENCE_S):
         for gateway in world.gateways:
             for base in BASES:

@@ -38,7 +38,7 @@ SLOW = bytes_as_they_are(
 
 
 class Intake:
-    """An intake that takes content once `may_end` is set, or refuses it.
+    """A fake intake that accepts content once `may_end` is set, or refuses it.
 
     taken: the state of each import, and its content.
     """
@@ -59,7 +59,7 @@ class Intake:
 
 
 class Bench:
-    """A database with one project, a web server, and as many importers as a test wants."""
+    """A database with one project, a web server, and any number of importers."""
 
     def __init__(self, database: Database, web: Web, folder: Path, project_id: str) -> None:
         self.database = database

@@ -13,7 +13,7 @@ from tests.patience import PATIENCE_S
 
 
 class Turns:
-    """The projects and numbers that had a turn, in order."""
+    """The record of turns: the project and the number of each, in order."""
 
     def __init__(self, *lines: InspectionQueue) -> None:
         self.lines = lines
@@ -29,7 +29,7 @@ class Turns:
             self.num_at_once -= 1
 
     async def waiting(self, project: str, number: int = 0) -> asyncio.Task[None]:
-        """Return a task that stands in line by now."""
+        """Return a task that waits in the queue already."""
         task = asyncio.create_task(self.take(project, number))
         await asyncio.sleep(0)
         return task

@@ -32,7 +32,7 @@ async def adapter(operator: httpx.AsyncClient, project: str) -> dict[str, Any]:
 async def wait_without_engine(
     server: AdminServer, operator: httpx.AsyncClient, project: str, folder: Path, *seeds: int
 ) -> None:
-    """Upload versions, each of which is to be current, while no engine can probe them."""
+    """Upload versions, each to become current, while no engine can probe them."""
     server.engines.is_ready = False
     for seed in seeds:
         reply = await upload(operator, project, "pirate", write_adapter(folder / str(seed), seed=seed))

@@ -29,10 +29,9 @@ MAX_BYTES = 1000
 
 
 class Intake:
-    """An intake that refuses weights that say "bad".
+    """A fake intake that refuses weights which contain "bad".
 
-    taken: name and weights of each adapter but markers.
-    refusals: errors to raise for the next adapters, in order.
+    taken: name and weights of each adapter but markers. refusals: errors to raise for the next adapters, in order.
     """
 
     def __init__(self, database: Database) -> None:
@@ -66,7 +65,7 @@ def put(folder: Path, weights: bytes) -> Path:
 
 
 class Bench:
-    """A watched folder, tenants acme and zz, and as many watchers as a test wants."""
+    """A watched folder, the tenants acme and zz, and any number of watchers."""
 
     def __init__(self, database: Database, folder: Path, project_id: str) -> None:
         self.database = database
@@ -111,7 +110,7 @@ class Bench:
         await until(ask, lambda: str(self.intake.taken))
 
     async def until_all_seen(self) -> None:
-        """Return once the watcher has looked at all folders, shown by a marker adapter that is added last."""
+        """Wait until the watcher has examined all folders, as shown by a marker adapter that is added last."""
         self._num_markers += 1
         marker = f"marker-{self._num_markers}"
         self.put(f"zz/{marker}", b"marker")

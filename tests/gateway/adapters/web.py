@@ -13,7 +13,7 @@ import trustme
 from gateway.support.outbound import Guard, is_public
 
 PUBLIC = "127.0.0.2"
-"""The address that counts as public in these tests; the rest of the loopback does not."""
+"""The loopback address that counts as public in these tests; the rest of the loopback does not."""
 
 NAMES = {
     "models.test": PUBLIC,
@@ -29,10 +29,9 @@ Body = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 class Web:
-    """A web server.
+    """A fake web server.
 
-    pages: what the server writes, by path.
-    asked: paths and headers in lower case, in order.
+    pages: what the server writes, by path. asked: paths and headers in lower case, in order.
     """
 
     def __init__(self, ca: trustme.CA) -> None:
@@ -115,7 +114,7 @@ def redirect(location: str, status: int = 302, **headers: str) -> Body:
 
 
 def bytes_as_they_are(*parts: bytes, pause_s: float = 0.0, endless: bool = False) -> Body:
-    """Return a body that sends parts as they are, the last one again and again if endless."""
+    """Return a body that sends the parts unchanged, and the last one forever if `endless`."""
 
     async def write(writer: asyncio.StreamWriter) -> None:
         for part in parts:

@@ -18,7 +18,7 @@ USER_PRESENT, USER_VERIFIED, HAS_KEY = 1, 4, 64
 
 
 class Device:
-    """A device with one passkey, and the browser in front of it. The fields may be changed to make it lie.
+    """A virtual authenticator with one passkey, and the browser in front of it. Changed fields make it lie.
 
     flags: what it says of its user. counter: the number of its last signature.
     """

@@ -305,7 +305,7 @@ class Route(msgspec.Struct, frozen=True):
 
     @property
     def good_body(self) -> dict[str, Any] | None:
-        """Return a body that is right in every field; None where the route takes none."""
+        """A body that is valid in every field; None where the route takes none."""
         if self.access is None or self.access.body is None:
             return None
         return dict(GOOD_BODIES.get(self.access.body, {}))

@@ -104,14 +104,14 @@ MEANT = {
     ("admin_api_keys",): "admin_keys",
     ("audit_logs",): "audit",
 }
-"""The kind of object that a path is about, by the path without ids and actions."""
+"""The kind of object that a path is about, by the path without its ids and actions."""
 MEANT_TO_CHANGE = {
     ("projects", "limits"): "key_limits",
     ("projects", "adapters", "shares"): "projects",
     ("projects", "batches"): "keys",
     ("projects", "files"): "keys",
 }
-"""The kind for changes, where it differs; limits of the project itself depend on the body."""
+"""The kind of object that changes are about, where it differs; for limits of a project it depends on the body."""
 ACTIONS = {"close", "suspend", "resume", "archive", "rotate", "reset", "verify", "write_off"} | {
     "promote",
     "retire",

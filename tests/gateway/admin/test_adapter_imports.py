@@ -153,7 +153,7 @@ async def test_a_project_has_few_uploads_under_way(operator: httpx.AsyncClient, 
 
 
 async def half_sent(operator: httpx.AsyncClient, acme: str) -> asyncio.StreamWriter:
-    """Begin an upload in one request, and send only the beginning of its body."""
+    """Start an upload in one request, and send only the beginning of its body."""
     _, writer = await asyncio.open_connection(operator.base_url.host, operator.base_url.port)
     head = f"POST /v1/organization{acme}/adapters HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n"
     head += f"authorization: {operator.headers['authorization']}\r\ncontent-type: multipart/form-data; boundary=b\r\n"

@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S
 
 
 async def collected(server: AdminServer) -> list[str]:
-    """Collect the store; return the digests that nothing referred to and that are removed now."""
+    """Run the collection of unused content; return the digests that it removed."""
     return await server.services.lifecycle.collector.collect()
 
 
@@ -90,7 +90,7 @@ Parts = list[tuple[str, tuple[str | None, bytes]]]
 
 
 def parts(**changed: bytes | None) -> Parts:
-    """Return the parts of a right form, some of them changed, or left out where None."""
+    """Return the parts of a valid form, some of them changed, or left out where None."""
     right: dict[str, bytes | None] = {"name": b"pirate", CONFIG: b"{}", WEIGHTS: b"12345678"}
     return [
         (name, (None if name == "name" else name, content))
@@ -161,7 +161,7 @@ async def test_storage_is_limited_and_what_is_refused_leaves_nothing(
 
 
 class SlowStore(AdapterStore):
-    """A store that stores nothing before its gate is opened.
+    """A store that blocks `keep` until its gate is opened.
 
     most_at_once: the most calls of `keep` at one time.
     """
@@ -186,7 +186,7 @@ class SlowStore(AdapterStore):
 
 
 def num_arrived(folder: Path) -> int:
-    """Return the number of uploads that have all their files there."""
+    """Return the number of uploads whose files are all in the folder."""
     return len(list(folder.glob(f".*/{WEIGHTS}")))
 
 
@@ -215,7 +215,7 @@ async def test_uploads_hold_no_connection_while_their_files_are_worked_on(databa
 
 
 class RacedStore(AdapterStore):
-    """A store that loses the first content added, as if another gateway removed it before anything referred to it."""
+    """A store that loses the first content added, as if another gateway had collected it in between."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

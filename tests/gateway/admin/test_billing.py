@@ -19,7 +19,7 @@ MONTH = f"{LAST:%Y-%m}"
 
 @pytest.fixture
 async def books(operator: httpx.AsyncClient, acme: str, database: Database) -> Books:
-    """Return the books of a tenant with usage of the last month that cost something."""
+    """Return the `Books` of a tenant that had charged usage last month."""
     async with database.acquire() as conn:
         organization_id = await conn.fetchval("SELECT organization_id FROM projects")
     books = Books(database, organization_id, acme.removeprefix("/projects/"))

@@ -23,7 +23,7 @@ NUM_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_dat
 
 
 async def until_waiting(database: Database, num: int) -> None:
-    """Return once `num` transactions wait for a lock."""
+    """Wait until `num` transactions wait for a lock."""
     async with asyncio.timeout(PATIENCE_S), database.acquire() as conn:
         while True:
             if await conn.fetchval(NUM_WAITING) >= num:
@@ -107,5 +107,7 @@ async def test_who_is_stopped_in_a_deadlock_is_told_to_come_again(
 
 
 async def lose_no_deadlock(conn: Connection) -> None:
-    """Let this connection's transaction survive a deadlock: the other one looks for a deadlock first, and is ended."""
+    """Make this connection's transaction survive a deadlock: the other one checks for deadlocks earlier, and is
+    aborted.
+    """
     await conn.execute("SET LOCAL deadlock_timeout = '60s'")

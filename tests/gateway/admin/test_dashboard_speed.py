@@ -50,7 +50,7 @@ Question = tuple[str, Mapping[str, Any]]
 
 
 class Reader:
-    """A person who goes through all pages, each time with other tenants, ranges and filters."""
+    """A person who opens all pages, each time with other tenants, ranges and filters."""
 
     def __init__(self, made: Generated, recent: list[str]) -> None:
         self._made = made
@@ -182,7 +182,7 @@ class Reader:
         return found
 
     def _now(self, project: str) -> dict[str, Question]:
-        """Return the questions that are always about the present month."""
+        """Return the requests of pages that always show the present month."""
         now = int(time.time())
         month: dict[str, Any] = {"start_time": now - 21 * DAY_S, "end_time": now + DAY_S, "bucket_width": "1d"}
         theirs = self._window("30d") | {"bucket_width": "1d", "limit": 31}
@@ -218,7 +218,7 @@ class Reader:
 
 @pytest.fixture
 def ledger_dsn(request: pytest.FixtureRequest, full: bool) -> Iterator[str]:
-    """Give the DSN of the database to fill; at full size of one that stays."""
+    """Give the DSN of the database to fill; at full size, of one that is kept."""
     if not full:
         yield request.getfixturevalue("dsn")
         return

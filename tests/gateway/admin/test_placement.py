@@ -20,7 +20,7 @@ SOON = datetime.timedelta(seconds=5)
 
 
 class Hosts:
-    """Two hosts that are alike."""
+    """Two equal hosts, and a pool to place on them."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -35,7 +35,7 @@ class Hosts:
             return list(await plan_pools(conn, self.one.host_id, self.one.generation))
 
     async def places(self) -> list[str]:
-        """Plan, and return the hosts on which replicas are to start."""
+        """Plan, and return the hosts on which replicas would start."""
         return [each.place.host_id for each in await self.plan() if isinstance(each, Create)]
 
 

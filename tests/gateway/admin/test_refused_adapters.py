@@ -32,7 +32,7 @@ BAD = "bad"
 
 
 class Inspections:
-    """An inspection in this process that refuses adapters whose rank of one marks them as bad.
+    """A fake inspection that refuses adapters of rank one as bad.
 
     num: the inspections that have begun, by rank; good adapters have rank 2.
     """
@@ -45,7 +45,7 @@ class Inspections:
         self.may_end.set()
 
     async def until_begun(self, num: int) -> None:
-        """Return once `num` inspections of bad adapters have begun."""
+        """Wait until `num` inspections of bad adapters have begun."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 if self.num[1] >= num:
@@ -81,7 +81,7 @@ class Site:
         return f"/projects/{(await self.operator.post('/projects', json={'name': name})).json()['id']}"
 
     async def later(self, seconds: float) -> None:
-        """Let time pass for the refused adapters, by moving their rows' times back."""
+        """Let time pass for the pause after refused adapters, by moving the times of rows back."""
         async with self.database.acquire() as conn:
             await conn.execute(
                 "UPDATE adapter_imports SET updated_at = updated_at - $1 * interval '1 second', "
@@ -90,7 +90,7 @@ class Site:
             )
 
     async def until_uploaded(self, project: str, num: int) -> None:
-        """Return once `num` of the project's imports wait for their inspection or are inspected."""
+        """Wait until `num` of the project's imports are uploaded: they wait for an inspection or are inspected."""
         while True:
             if (await self.states(project))["uploaded"] >= num:
                 return

@@ -29,7 +29,7 @@ async def agent(database: Database) -> Agent:
 
 
 async def decide_scaling(database: Database, agent: Agent, load: Load | None = None, pool_id: str = "") -> list[Scaled]:
-    """Have the agent decide, after a gateway has reported a load; return the changes."""
+    """Report a load as a gateway does, have the agent decide, and return the changes of pools."""
     async with database.acquire() as conn:
         if load is not None:
             await report_loads(conn, "gateway_1", {pool_id: load})
@@ -142,7 +142,7 @@ async def test_a_number_beyond_the_bounds_is_refused_as_long_as_they_hold(
 
 @asynccontextmanager
 async def held_back(database: Database, agent: Agent, conn: Any) -> AsyncIterator[asyncio.Task[list[Scaled]]]:
-    """Have the agent decide, and give the task once it waits for a row that the transaction of `conn` has locked."""
+    """Have the agent decide, and give the task once it waits for a row locked by the transaction of `conn`."""
     pid = await conn.fetchval("SELECT pg_backend_pid()")
     deciding = asyncio.create_task(decide_scaling(database, agent))
 

@@ -27,7 +27,7 @@ async def refusal(server: AdminServer, key: str, address: str = "127.0.0.1") -> 
 
 
 async def becomes(server: AdminServer, key: str, wanted: type[GatewayError] | None) -> None:
-    """Return once the key is refused with this error, or accepted where `wanted` is None."""
+    """Wait until a key is refused with this error, or accepted where `wanted` is None."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             if await refusal(server, key) is wanted:

@@ -19,7 +19,7 @@ from gateway.agent.run import run_agent
 from gateway.settings import load_settings
 
 PRODUCED_VARIABLE = "PRODUCED"
-"""The variable with the file in which engines note tokens, if they are to."""
+"""The environment variable with the path of the file to which engines write tokens, if they are to."""
 
 
 def fake_engine(config: EngineConfig) -> list[str]:
@@ -44,7 +44,7 @@ def fake_engine(config: EngineConfig) -> list[str]:
 
 
 def main(*flags: str) -> int:
-    """Run until it is told to end, and return the exit code. flags: as those of `lorikeet agent`."""
+    """Run an agent until it is told to end, and return the exit code. flags: as those of `lorikeet agent`."""
     logging.basicConfig(level=logging.INFO)
     settings = load_settings({name: value for name, value in os.environ.items() if name.startswith("LORIKEET_")})
     return run_agent(

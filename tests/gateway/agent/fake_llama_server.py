@@ -27,7 +27,7 @@ def flags() -> argparse.Namespace:
 
 
 class Fake:
-    """Answers as the server does, over its socket."""
+    """The fake server, which answers requests over its socket as `llama-server` does."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given

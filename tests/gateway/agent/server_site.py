@@ -29,7 +29,7 @@ from tests.gateway.backends.scripted import ListSink
 
 
 class Site:
-    """A host, and the pool of the servers that its agent starts."""
+    """A host, and a pool of servers that its agent starts."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Site:
         self._num_bytes = num_bytes
 
     def fault(self, name: str) -> None:
-        """Let servers have a fault from now on; "" for none."""
+        """Set the fault that fake servers have from now on; "" for none."""
         (self.folder / "fault").write_text(name)
 
     @property
@@ -62,7 +62,7 @@ class Site:
         return (self.folder / "command").read_text().split("\n")
 
     async def pool(self, base: Path, *adapters: str, num_replicas: int = 1) -> pools.PoolRow:
-        """Make a pool whose model is prepared, and whose servers are started with adapters of the store."""
+        """Create a pool with a prepared model, whose servers are started with adapters of the store."""
         async with self.host.database.transaction() as conn:
             organization = await ensure_organization(conn, "default")
             pool = await pools.create_pool(conn, organization.id, "tiny", num_replicas=num_replicas)
@@ -71,7 +71,7 @@ class Site:
         return pool
 
     async def unprepared_pool(self) -> pools.PoolRow:
-        """Make a pool whose model the agent prepares, and its servers' adapters with it."""
+        """Create a pool whose model, and whose servers' adapters, the agent has to prepare."""
         async with self.host.database.transaction() as conn:
             organization = await ensure_organization(conn, "default")
             pool = await pools.create_pool(conn, organization.id, "tiny", num_replicas=1)
@@ -82,7 +82,7 @@ class Site:
         return pool
 
     async def revision(self, pool: pools.PoolRow, base: Path, *adapters: str) -> None:
-        """Want another revision of the pool."""
+        """Request another revision of the pool."""
         async with self.host.database.transaction() as conn:
             await pools.want_revision(conn, pool.id, await self._add(conn, pool, base, adapters))
 
@@ -110,7 +110,7 @@ class Site:
         return made.revision
 
     def pids(self) -> list[int]:
-        """Return the servers that live."""
+        """Return the process ids of running servers."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ class Site:
 
 @contextlib.asynccontextmanager
 async def connected(site: Site, replica: ReplicaRow, base: Path) -> AsyncIterator[tuple[ManagedBackend, ListSink]]:
-    """Give the backend of a replica as a gateway makes it."""
+    """Give the backend of a replica, made as in a gateway."""
 
     async def no_key(pool_id: str) -> str:
         raise AssertionError("the pool has no key: the server of each start has its own")
@@ -154,6 +154,6 @@ async def connected(site: Site, replica: ReplicaRow, base: Path) -> AsyncIterato
 
 
 def asking(prompt: list[int], adapter: str = "", max_tokens: int = 4, request_id: str = "req_1") -> Generation:
-    """Return a request for a completion of token ids. adapter: the key of its content, "" for the base."""
+    """Return a request for a completion of token ids. adapter: the key of the adapter's content, "" for the base."""
     sampling = SamplingParams(max_tokens, temperature=0.0)
     return Generation(GenerateRequest(request_id, prompt, sampling, "tenant", adapter=adapter, meter=b"tag"))

@@ -112,7 +112,7 @@ class Host:
     async def want(
         self, pool: pools.PoolRow, model: str, *, allow_unfit_adapters: bool = False, **settings: str
     ) -> int:
-        """Want a new revision of a pool; return its number."""
+        """Request a new revision of a pool; return its number."""
         async with self.database.transaction() as conn:
             assert await pools.lock_pool_by_id(conn, pool.organization_id, pool.id) is not None
             made = await revisions.add_revision(
@@ -156,7 +156,7 @@ class Host:
         return [msgspec.json.decode(path.read_bytes(), type=EngineConfig) for path in sorted(folder.glob("*-*.json"))]
 
     def pids(self) -> list[int]:
-        """Return the processes of this host's engines that live."""
+        """Return the process ids of this host's running engines."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -168,20 +168,20 @@ class Host:
         return sorted(found)
 
     def _mark(self) -> str:
-        """Return a text that only the commands of this host's engines have."""
+        """Return a text that occurs only in the commands of this host's engines."""
         return str(self.data_dir)
 
     async def has_generation(self, number: int) -> bool:
-        """Tell whether the host's agent is the one that took it so many times."""
+        """Tell whether the host's present agent is the one with this generation of the lease."""
         async with self.database.acquire() as conn:
             return bool(await conn.fetchval("SELECT generation FROM hosts") == number)
 
     def watched_addresses(self) -> Watch:
-        """Watch from now on which engines of this host live."""
+        """Start to record which engines of this host run."""
         return Watch(self)
 
     def addresses(self) -> list[str]:
-        """Return the file names of the sockets of all engines that live, such as `replica-generation`."""
+        """Return the file names of the sockets of all running engines, such as `replica-generation`."""
         found = []
         for pid in self.pids():
             with contextlib.suppress(OSError, ValueError):
@@ -191,7 +191,7 @@ class Host:
 
     @staticmethod
     def kill(pid: int) -> None:
-        """End one engine at once."""
+        """Kill one engine with SIGKILL."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -215,12 +215,12 @@ class Host:
 
 
 def state_of(process: Path) -> str:
-    """Return the letter of a process's state. process: the process's folder in /proc."""
+    """Return the letter of a process's state (proc(5)). process: the process's folder in /proc."""
     return (process / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 class Watch:
-    """Looks at the engines of a host all the time."""
+    """The continuous record of a host's running engines."""
 
     def __init__(self, host: Host) -> None:
         self.generations: set[str] = set()
@@ -243,7 +243,7 @@ class Watch:
 
 
 class _Caller:
-    """A gateway's side of a conversation with one engine, as far as it takes to wait for the end of a request."""
+    """The gateway's side of a connection to one engine, reduced to what one request needs."""
 
     def __init__(self) -> None:
         self.is_there = asyncio.Event()
@@ -274,7 +274,7 @@ class Conversation:
         self._caller = caller
 
     def call(self, num_tokens: int, adapter: str = "") -> asyncio.Future[Final | None]:
-        """Ask for a number of tokens; None where the engine goes away meanwhile."""
+        """Request a number of tokens. The result is None where the engine goes away meanwhile."""
         request = GenerateRequest(
             uuid.uuid4().hex, [1, 2, 3], SamplingParams(num_tokens, ignore_eos=True), "t", adapter
         )
@@ -284,7 +284,7 @@ class Conversation:
         return answer
 
     async def use(self, adapter: str) -> None:
-        """Use an adapter, and wait until a heartbeat says that it is there."""
+        """Use an adapter, and wait until a heartbeat reports it as loaded."""
         await self.call(1, adapter)
 
         async def is_there() -> bool:
@@ -295,7 +295,7 @@ class Conversation:
 
 @asynccontextmanager
 async def calling(host: Host, replica: ReplicaRow, peer: Peer | None = None) -> AsyncIterator[Conversation]:
-    """Be connected to the engine of a replica. peer: the keys for an engine on TCP; None: the host's own keys."""
+    """Give a connection to a replica's engine. peer: the keys for an engine on TCP; None: the host's own keys."""
     if peer is None and replica.public_key is not None:
         peer = Peer(host_keys(host.data_dir), replica.public_key)
     caller = _Caller()

@@ -18,7 +18,7 @@ HIDDEN = 32
 
 
 async def _two_adapters(host: Host, tmp_path: Path, base_digest: str) -> None:
-    """Give tenant acme an adapter that fits every model of the host, and one that fits none."""
+    """Create for tenant acme an adapter that fits every model of the host, and one that fits none."""
     store = AdapterStore(host.data_dir / "adapters")
     async with host.database.acquire() as conn:
         organization = await ensure_organization(conn, "default")
@@ -30,7 +30,7 @@ async def _two_adapters(host: Host, tmp_path: Path, base_digest: str) -> None:
 
 
 async def _bases(host: Host) -> dict[str, str]:
-    """Return the base of each adapter, by its name."""
+    """Return the digest of each adapter's base, by the adapter's name."""
     async with host.database.acquire() as conn:
         return {row["name"]: row["base_digest"] for row in await conn.fetch("SELECT name, base_digest FROM adapters")}
 

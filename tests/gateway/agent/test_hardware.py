@@ -25,7 +25,7 @@ esac
 
 @pytest.fixture
 def with_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two accelerators, as the driver's program lists them."""
+    """Put a fake `nvidia-smi` that lists two accelerators into a folder of PATH."""
     program = tmp_path / "nvidia-smi"
     program.write_text(NVIDIA_SMI)
     program.chmod(0o755)

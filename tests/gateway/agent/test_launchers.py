@@ -62,7 +62,7 @@ async def launcher(make: Callable[[], Launcher], spent: list[Engine]) -> AsyncIt
 
 @pytest.fixture
 def spent() -> list[Engine]:
-    """Give a list for the engines that the test starts."""
+    """Return an empty list for the engines that the test starts."""
     return []
 
 
@@ -75,7 +75,7 @@ def ask(tmp_path: Path) -> Callable[[str, int], Ask]:
 
 
 async def opened(make: Callable[[], Launcher]) -> Launcher:
-    """Return a launcher that sees what runs."""
+    """Return an opened launcher, which knows the running engines."""
     launcher = make()
     launcher.watch(lambda ended: None)
     await launcher.admit([KEY])
@@ -84,7 +84,7 @@ async def opened(make: Callable[[], Launcher]) -> Launcher:
 
 
 async def started(launcher: Launcher, ask: Ask, begin: Begin, spent: list[Engine]) -> Engine | None:
-    """Start an engine, however long its machine takes."""
+    """Start an engine, and wait for it however long its machine takes."""
     while True:
         try:
             engine = await launcher.start(ask, begin)
@@ -118,7 +118,7 @@ async def as_answer(value: bool) -> bool:
 
 
 async def seen(launcher: Launcher, *engines: Engine) -> None:
-    """Return once the launcher names exactly these engines."""
+    """Wait until the launcher lists exactly these engines."""
     await until(lambda: as_answer(sorted(launcher.running().values(), key=str) == sorted(engines, key=str)))
 
 

@@ -14,7 +14,7 @@ from tests.patience import PATIENCE_S
 
 
 async def is_drained(host: Host) -> bool:
-    """Tell whether the only host is drained."""
+    """Tell whether the only host in the database is drained."""
     async with host.database.acquire() as conn:
         [row] = await list_hosts(conn)
     return row.is_drained

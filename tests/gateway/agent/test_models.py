@@ -106,7 +106,7 @@ def test_the_estimate_of_a_checkpoint_in_4_bits_is_what_the_kernels_hold(tmp_pat
 
 
 class FirstLine(Exception):
-    """The first line of a preparation's progress."""
+    """An exception raised at the first line of a preparation's progress, which aborts it."""
 
 
 @pytest.mark.parametrize(("driver", "does"), [("vllm", "converting"), ("lorikeet", "preparing")])

@@ -35,7 +35,7 @@ from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
 OPENINGS = {"pirate": ("Arr", "Ahoy", "Aye"), "json": ("{",)}
-"""The first characters of what each of the demo's adapters says."""
+"""The first characters of each demo adapter's answers."""
 
 VLLM = REPOSITORY / "build" / "vllm-env" / "bin" / "vllm"
 NUM_REQUESTS = 60
@@ -51,7 +51,7 @@ def stored_adapters(host: Host) -> dict[str, str]:
 
 
 def check(name: str, text: str) -> None:
-    """Assert that a text is what an adapter says, or the base where the name is none."""
+    """Check that a text begins as an adapter's answers do, or as none does for the base (name "")."""
     others = tuple(opening for each, openings in OPENINGS.items() if each != name for opening in openings)
     assert not text.startswith(others), (name, text)
     if name:

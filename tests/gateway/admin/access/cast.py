@@ -120,7 +120,7 @@ def expected(who: str, route: Route) -> set[int]:
 
 
 def asked_by(callers: Iterable[str], routes: Iterable[Route], full: bool) -> Iterator[tuple[Route, list[str]]]:
-    """Yield each route with its callers.
+    """Yield each route with the callers to test it with.
 
     Everybody calls the first of the routes that are guarded alike. Unless `full`, the others are called without a key
     and by every fourth caller in turns.

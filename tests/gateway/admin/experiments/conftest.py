@@ -33,16 +33,16 @@ DEFINITION: dict[str, Any] = {
 
 
 def definition(**changes: Any) -> dict[str, Any]:
-    """Return a good definition with other fields."""
+    """Return a valid definition of an experiment with some fields changed."""
     return copy.deepcopy(DEFINITION) | changes
 
 
 class Lab(msgspec.Struct, frozen=True):
-    """A project in which experiments can run."""
+    """A project in which experiments can run, with requests about them."""
 
     client: httpx.AsyncClient
     project: str
-    """Path of the project."""
+    """The path of the project."""
     database: Database
 
     @property
@@ -51,7 +51,7 @@ class Lab(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """Path of the experiments."""
+        """The path of the project's experiments."""
         return f"{self.project}/experiments"
 
     async def make(self, **changes: Any) -> dict[str, Any]:
@@ -62,14 +62,14 @@ class Lab(msgspec.Struct, frozen=True):
         return made
 
     async def do(self, made: dict[str, Any], verb: str, **body: Any) -> dict[str, Any]:
-        """Do something to an experiment, which succeeds."""
+        """Execute an action on an experiment, which must succeed, and return its reply."""
         reply = await self.client.post(f"{self.path}/{made['id']}/{verb}".rstrip("/"), json=body)
         assert reply.status_code == 200, reply.text
         after: dict[str, Any] = reply.json()
         return after
 
     async def refusal(self, path: str, body: Any = None, method: str = "POST") -> tuple[int, str | None]:
-        """Return status and field of a refusal."""
+        """Send a request that must be refused; return the status and the field that the error names."""
         reply = await self.client.request(method, path, json=body)
         assert reply.status_code >= 400, reply.text
         return reply.status_code, reply.json()["error"]["param"]

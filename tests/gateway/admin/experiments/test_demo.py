@@ -21,7 +21,7 @@ GUIDE = Path(__file__).parents[4] / "gateway" / "experiments" / "README.md"
 
 @pytest.fixture
 async def both(lab: Lab) -> list[str]:
-    """Return the ids of the demo's draft and of the guide's draft."""
+    """Return the ids of the demo's draft and of the one in the guide."""
     async with lab.database.transaction() as conn:
         for name, letter in (("pirate", "d"), ("json", "e")):
             await put_adapter(conn, lab.project_id, name, digest=letter * 64, rank=8, size_bytes=1)

@@ -48,7 +48,7 @@ async def started(lab: Lab, **changes: Any) -> tuple[dict[str, Any], Made]:
 
 
 async def run(lab: Lab, made: Made, num: int = 60) -> None:
-    """Let units of both arms send requests of three hours ago; the second arm's replies have half the tokens."""
+    """Write requests of three hours ago for units of both arms; the second arm's replies have half the tokens."""
     sent = [
         Sent(unit(number), arm=number % 2, at=NOW - 3 * HOUR, tokens=(100 + number % 7) // (1 + number % 2))
         for number in range(num)
@@ -215,7 +215,7 @@ async def test_a_preview_tells_the_arm_that_a_unit_gets(lab: Lab) -> None:
 
 
 async def past_traffic(lab: Lab, *, days: int = 10, per_day: int = 40) -> None:
-    """Write requests without any experiment."""
+    """Write past requests that belong to no experiment."""
     organization_id = (await lab.client.get("")).json()["id"]
     async with lab.database.acquire() as conn:
         await write_usage_events(

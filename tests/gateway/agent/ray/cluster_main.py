@@ -19,7 +19,7 @@ PAUSE_S = 0.1
 
 
 def main() -> None:
-    """Obey until stdin ends, and end all nodes."""
+    """Execute the commands on stdin until it ends, then end all nodes."""
     answers = os.dup(1)
     os.dup2(2, 1)  # Ray prints
     cluster, nodes = Cluster(), dict[str, Any]()

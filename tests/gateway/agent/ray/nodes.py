@@ -34,11 +34,11 @@ FIRST_ADDRESS = 11
 """The first address of the nodes on the loopback: each has one of its own, the head the machine's."""
 
 NODE_BYTES = 8 << 30
-"""The memory that a node says to have: several are to be on a small machine."""
+"""The memory that each node declares, in bytes: several run on a small machine."""
 
 
 class Nodes:
-    """The nodes, the head first. folder: the folder of the nodes' data folders."""
+    """The nodes of a cluster, the head first. folder: the folder of the nodes' data folders."""
 
     def __init__(self, folder: Path) -> None:
         self.address = ""
@@ -60,11 +60,11 @@ class Nodes:
         self.start_head()
 
     def start_head(self) -> None:
-        """Start a head that remembers nothing, at the address of the one before."""
+        """Start a new head without state, at the address of the one before."""
         self._do("head", HEAD, {"num_cpus": 0, "gcs_server_port": self._port, "include_dashboard": False})
 
     def kill_head(self) -> None:
-        """End the head, and with it what it knows."""
+        """Kill the head, and lose its state."""
         self._do("kill", HEAD)
 
     def add(self, name: str, num_cpus: int = 2, **options: Any) -> None:
@@ -74,15 +74,15 @@ class Nodes:
         self._do("add", name, self._options[name])
 
     def kill(self, name: str) -> None:
-        """End a node's own processes; engines there live on."""
+        """Kill a node's own processes; engines on it keep running."""
         self._do("kill", name)
 
     def await_loss(self) -> None:
-        """Return once the head knows that the nodes that were killed are lost."""
+        """Wait until the head has noticed the loss of killed nodes."""
         self._do("await loss", HEAD)
 
     def rejoin(self, name: str) -> None:
-        """Start a node again that was killed, or whose head was."""
+        """Start a node again after it, or its head, was killed."""
         self._do("kill", name)
         self._do("add", name, self._options[name])
 
@@ -161,7 +161,7 @@ class AutoscaledNodes:
         )
 
     def count(self) -> int:
-        """Return how many nodes there are beside the head."""
+        """Return the number of nodes beside the head."""
         return int(_in_cluster(COUNT_NODES, self.address) or 1) - 1
 
     def close(self) -> None:
@@ -198,24 +198,24 @@ class RayHost(Host):
         self.variables |= {"LORIKEET_PLACEMENT": "ray", "LORIKEET_RAY_ADDRESS": nodes.address}
 
     def pids_on(self, name: str) -> list[int]:
-        """Return the engines of this host that live on a node."""
+        """Return the process ids of this host's engines on a node."""
         assert isinstance(self.nodes, Nodes)
         folder = str(self.nodes.data_dir(name)).encode()
         return [pid for pid in self.pids() if folder in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
     def addresses_on(self, name: str) -> set[str]:
-        """Return the addresses of the engines of this host that live on a node."""
+        """Return the addresses of this host's engines on a node."""
         words = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in self.pids_on(name)]
         return {each[each.index("--endpoint") + 1] for each in words}
 
     async def replace(self, row: ReplicaRow) -> None:
-        """Have another replica take the place of one."""
+        """Mark a replica for replacement by another one."""
         async with self.database.acquire() as conn:
             await replace_replicas(conn, [row.id])
 
     @contextmanager
     def paused(self, pid: int) -> Iterator[None]:
-        """Stop an engine's process, and let it go on when the context is left."""
+        """Stop an engine's process with SIGSTOP until the context is left."""
         os.kill(pid, signal.SIGSTOP)
         try:
             yield
@@ -226,7 +226,7 @@ class RayHost(Host):
         return host_id(self.data_dir)
 
     def close(self) -> None:
-        """End all engines, and the actors that would keep resources of the nodes that the next host needs."""
+        """End all engines, and the actors that hold resources of nodes, for the next host."""
         super().close()
         _in_cluster(END_ACTORS, self.nodes.address, f"lorikeet-{host_id(self.data_dir)}")
 

@@ -19,7 +19,7 @@ ENGINE = Engine("r", 1, "tcp://127.0.0.1:1", 2)
 
 
 class Seat:
-    """A supervisor of a node that has one engine, and may say nothing."""
+    """A fake supervisor of a node with one engine, which may not answer."""
 
     def __init__(self, *engines: Engine) -> None:
         self.engines = list(engines)

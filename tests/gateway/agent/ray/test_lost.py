@@ -23,7 +23,7 @@ async def node_of(host: RayHost, pid: int) -> str:
 
 
 async def becomes(host: RayHost, *generations: int) -> None:
-    """Return once the pool's replicas are ready in exactly these generations."""
+    """Wait until the pool's ready replicas have exactly these generations."""
 
     async def are() -> bool:
         rows = await host.replicas()

@@ -14,7 +14,7 @@ ENGINE = Engine("r", 1, "tcp://127.0.0.1:1", 2)
 
 
 class Cluster:
-    """A bridge that starts an engine while it is asked for a picture."""
+    """A fake bridge to Ray on which an engine starts while the state of the cluster is read."""
 
     def __init__(self, launcher: RayLauncher) -> None:
         self.launcher = launcher
