@@ -101,7 +101,7 @@ class Ground:
         wait_until(self._adds_up, lambda: f"the ledger and the engines differ: {self.differences()}")
 
     def differences(self) -> list[str]:
-        """Return a line for each request that is billed for more tokens than were made, or whose tokens are not billed."""
+        """Return a line for each request that is billed for tokens never made, or whose tokens are not billed."""
         return asyncio.run(differences(self.world.dsn, self._produced))
 
     def settle(self) -> None:

@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S
 
 
 def prepared(installation: Installation) -> dict[str, int]:
-    """Return the times, in ns, at which files of a first start were written: model, adapters, the database's cluster."""
+    """Return the times, in ns, when files of a first start were written: model, adapters, the database's cluster."""
     folder = installation.data_dir
     made = [path for name in ("models", "adapters") for path in (folder / name).resolve().rglob("*")]
     files = [path for path in made if path.is_file() and not path.name.startswith(".")]  # no locks

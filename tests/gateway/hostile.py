@@ -31,7 +31,7 @@ HOSTS = [
     "..", "*", "0", "0.0.0.0", "2130706433", "0x7f.1", "xn--", "x" * 300, "-", "_", "localhost;x", "\x80\xff",
     "admin", "health",
 ]  # fmt: skip
-"""Values of the Host header, written to the wire as latin-1."""
+"""Malformed values of the Host header, written to the wire as latin-1."""
 
 
 def hostile_texts(count: int, seed: int = 1) -> list[str]:
@@ -44,7 +44,7 @@ def hostile_texts(count: int, seed: int = 1) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """Return as much of the text as can stand in a header's line."""
+    """Return the characters of a text that may stand in a header's line."""
     return "".join(character for character in text if character >= " " and character != "\x7f")
 
 
@@ -66,7 +66,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class RawClient:
-    """A client with one connection at a time to a server, and any bytes in the head."""
+    """An HTTP client with one connection at a time, which can send any bytes in the head."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -131,7 +131,7 @@ async def ask(
 
 
 async def _run(fleet: Fleet, num_noisy: int, measured_s: float, seed: int) -> tuple[Tenant, Tenant]:
-    """Run a victim beside a tenant with `num_noisy` running requests. Return both with their answers since the warm-up."""
+    """Run a victim beside a tenant with `num_noisy` running requests. Return both, with answers since the warm-up."""
     tenants = [Tenant(await make_key(fleet.dsn, f"{name}-{num_noisy}")) for name in ("victim", "noisy")]
     turns, begun_s = itertools.count(), time.monotonic()
 

@@ -39,13 +39,13 @@ def site(host: Host, tmp_path: Path) -> Iterator[Site]:
 
 
 def key_of(socket: str) -> str:
-    """Return the key beside a socket; "" where there is none."""
+    """Return the key in the file beside a socket; "" where there is none."""
     path = Path(key_file_of(socket))
     return path.read_text().strip() if path.exists() else ""
 
 
 def modes(socket: str) -> tuple[int, int]:
-    """Return the modes of a key's file, and of its folder."""
+    """Return the file mode of a socket's key file, and that of its folder."""
     path = Path(key_file_of(socket))
     return path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777
 

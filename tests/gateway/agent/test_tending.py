@@ -12,7 +12,7 @@ from gateway.agent.tending import Replicas
 
 
 class Away:
-    """A launcher whose engines cannot be reached."""
+    """A fake launcher whose engines cannot be reached."""
 
     unseen_s = 3.0
 
@@ -34,7 +34,7 @@ class Away:
 
 
 class Held:
-    """A lease that nobody else wants."""
+    """A fake lease that is never lost."""
 
     host_id, generation, held_s = "h", 1, 5.0
 

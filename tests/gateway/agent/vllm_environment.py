@@ -18,7 +18,7 @@ MADE = FOLDER / ".made"
 
 
 def main() -> None:
-    """Make the environment, unless it is there whole."""
+    """Create the environment, unless it is complete already."""
     if MADE.exists() and MADE.read_text() == VERSION:
         return
     venv.create(FOLDER, with_pip=True, clear=True)

@@ -9,7 +9,7 @@ from gateway.assembly.services import once_available
 
 
 class Step:
-    """A step that fails `failures` times, and then returns how often it was begun."""
+    """A function that fails `failures` times, and then returns the number of its calls."""
 
     def __init__(self, failures: int, error: Exception) -> None:
         self.begun = 0

@@ -31,7 +31,10 @@ LIMITS = EngineLimits(max_model_len=512, max_num_seqs=4, max_waiting=4, block_si
 
 
 class ScriptedEngine:
-    """An engine's end of the connection. `expect` skips the gateway's heartbeats and returns any other message."""
+    """An engine's end of the connection, driven by the test.
+
+    `expect` skips the gateway's heartbeats and returns any other message.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self._context = zmq.asyncio.Context()
@@ -52,7 +55,7 @@ class ScriptedEngine:
         await self.send_frame(encode(message))
 
     async def send_frame(self, frame: bytes) -> None:
-        """Send bytes to the gateway, which may be no message at all."""
+        """Send raw bytes to the gateway, which need not be a message."""
         await self._socket.send_multipart([self._gateway, frame])
 
     async def welcome(self, *, credits: int = 8, model_digest: str = "digest") -> Hello:
@@ -65,7 +68,7 @@ class ScriptedEngine:
 
 
 class ListSink:
-    """A sink that stores what a backend records.
+    """A usage sink that stores everything a backend records.
 
     engine_ids: the engine of each record. refused_ids: the requests that were refused.
     """

@@ -101,7 +101,7 @@ def final(request_id: str = "req_1", completion: int = 2, reason: str = "length"
 
 
 async def read(backend: EngineBackend, asked: GenerateRequest) -> list[Delta | Final]:
-    """Read all deltas and the final, as a client does whose request is not tried again at another engine."""
+    """Read all deltas and the final of a request, as a client does that makes no further attempt."""
     try:
         items = [item async for item in backend.deltas(asked)]
     except Unanswered as failure:

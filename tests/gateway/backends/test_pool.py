@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_S
 
 
 class Counting:
-    """A backend with usage to take, which records the service elsewhere that it is told of."""
+    """A backend with usage counts, which records the reports of service elsewhere."""
 
     def __init__(self, *, is_ready: bool = True, max_model_len: int = 8) -> None:
         self.num_in_flight = 0

@@ -13,7 +13,7 @@ TERMS = Terms(max_wait_s=60.0, start_s=12.0)
 
 
 class Site:
-    """A waiting room, whose replica is ready once a test says so."""
+    """A waiting room whose replica becomes ready when a test says so."""
 
     def __init__(self, terms: Terms | None = TERMS) -> None:
         self.is_there, self.num_wanted = False, 0

@@ -17,7 +17,7 @@ from tests.installation.waiting import wait_until
 
 @contextmanager
 def archived(dsn: str, archive: Path, on_look: Callable[[], None] = lambda: None) -> Iterator[list[str]]:
-    """Keep an archive until the context is left; give the lines that are reported."""
+    """Keep an archive until the context is left; give the list of the lines that it reports."""
     stop, lines = threading.Event(), list[str]()
 
     def keep() -> None:
@@ -35,7 +35,7 @@ def archived(dsn: str, archive: Path, on_look: Callable[[], None] = lambda: None
 
 @contextmanager
 def server(folder: Path) -> Iterator[str]:
-    """Run a server that keeps little of its log; give its connection string."""
+    """Run a server that keeps little of its write-ahead log; give its connection string."""
     postgres = EmbeddedPostgres(folder, settings={"max_slot_wal_keep_size": "64MB", "min_wal_size": "32MB"})
     try:
         yield postgres.start()
@@ -44,7 +44,7 @@ def server(folder: Path) -> Iterator[str]:
 
 
 def received(dsn: str, archive: Path) -> Callable[[], bool]:
-    """Return a function that tells whether the archive has what the server has written by now."""
+    """Return a function that tells whether the archive has everything that the server has written by now."""
 
     async def ask() -> bool:
         conn = await asyncpg.connect(dsn)

@@ -174,7 +174,7 @@ def test_an_archive_that_was_away_for_too_long_is_set_aside_and_begun_anew(open_
 
 
 def _numbers(archive: Path, data_dir: Path) -> list[int]:
-    """Return the numbers in the database that an archive restores, up to its end."""
+    """Return the rows (numbers) of the database that an archive restores up to its end."""
     recovered = RecoveredPostgres(data_dir)
     try:
         dsn = recovered.start(archive, None, "postgresql://lorikeet@/postgres")

@@ -114,7 +114,7 @@ def _metering(journal_dir: Path, database: Database, installation_id: str) -> Me
 
 
 async def _record_forever(meter: Meter, recorded: list[str]) -> None:
-    """Record requests until cancelled, at most 500 a second."""
+    """Record requests until cancelled, up to 500 per second."""
     for number in itertools.count():
         usage = record(f"req_{number}")
         request = GenerateRequest(
@@ -127,7 +127,7 @@ async def _record_forever(meter: Meter, recorded: list[str]) -> None:
 
 
 async def _billed(database: Database, wanted: set[str]) -> dict[str, tuple[int, int]]:
-    """Return rows and completion tokens by request id, once all wanted requests have rows."""
+    """Return (number of rows, completion tokens) by request id, once all wanted requests have rows."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             async with database.acquire() as conn:

@@ -83,7 +83,7 @@ async def test_a_backup_without_its_key_and_an_adapter_fails_the_drill(
 
 
 def _seal_anew(backup: Path) -> None:
-    """Make the manifest of a backup fit its files, as somebody does who has left out some."""
+    """Rewrite the manifest of a backup to match its files, as a forger does who left some out."""
     manifest = json.loads((backup / MANIFEST).read_text())
     paths = [path.relative_to(backup).as_posix() for path in backup.rglob("*") if path.is_file()]
     entries = [hash_file(backup, path) for path in sorted(paths) if path != MANIFEST]

@@ -38,7 +38,7 @@ UNDO = """
     ALTER TABLE traffic_rollups DROP COLUMN num_refused CASCADE;
     DELETE FROM schema_migrations WHERE name >= '0067' AND name <> 'functions';
 """
-"""Statements that make of this schema the one before migration 0067."""
+"""Statements that turn this schema back into the one before migration 0067."""
 
 JOURNAL = "journal/0/000000000001.journal"
 

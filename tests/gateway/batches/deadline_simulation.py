@@ -16,14 +16,17 @@ from tests.engine.scheduling.band_simulation import GPU_BAND, Machine, Sizes
 
 TENANTS = ["flood"] * 4 + [f"b{number}" for number in range(6)]
 USUAL_WORK = 330.0
-"""The work of a batch on the average."""
+"""The mean work of a batch."""
 
 SIZES = Sizes(20, 6)
 DAY = 24
 
 
 class Batch(msgspec.Struct, eq=False):
-    """A batch. is_allowed: whether the capacity is enough for its deadline."""
+    """A simulated batch.
+
+    is_allowed: whether the capacity is enough for its deadline.
+    """
 
     tenant: str
     arrives_s: float
@@ -39,7 +42,7 @@ class Batch(msgspec.Struct, eq=False):
 
 
 class Computer(Protocol):
-    """A computer of lines. Its clock runs faster than the gateway's: an hour lasts hour_s."""
+    """An interface of whatever computes lines. Its clock runs faster than the gateway's: an hour lasts hour_s."""
 
     hour_s: float
 
@@ -50,20 +53,20 @@ class Computer(Protocol):
     def wants_lines(self) -> bool: ...
 
     def send(self, tenant: str, line: tuple[int, int], slack_s: float | None) -> str:
-        """Begin a line; return its name."""
+        """Start a line; return its name."""
 
     def step(self, until_s: float) -> None:
-        """Go on for a while, without any work until an instant."""
+        """Advance the clock by a step; an idle computer skips ahead to an instant."""
 
     def ended(self) -> Iterator[tuple[str, float]]:
-        """Return the lines that ended in the last step, and their work."""
+        """Return the name and the work of each line that ended in the last step."""
 
     def abort(self, name: str) -> None:
-        """End a line without a result."""
+        """Abort a line without a result."""
 
 
 class BusyEngine:
-    """A slow engine whose interactive requests leave batch work a quarter of the service, and nothing more."""
+    """A slow engine whose interactive requests leave exactly a quarter of its service for batch work."""
 
     hour_s = 10.0
 
@@ -103,7 +106,7 @@ class BusyEngine:
 
 
 def rate_of_share(chance: random.Random) -> float:
-    """Return the work a second that endless batch work gets from a busy engine."""
+    """Return the work per second that endless batch work gets from a busy engine."""
     engine, work = BusyEngine(chance), 0.0
     while engine.now_s < 200:
         while engine.num_held < 20:
@@ -114,12 +117,12 @@ def rate_of_share(chance: random.Random) -> float:
 
 
 class Servers:
-    """Servers that work off some lines at once, at a rate that may be another one in each hour."""
+    """A computer of lines with a number of places, whose rate may change each hour."""
 
     NUM_ROWS = 8
     WANTED = 10
     rate = 20.0
-    """The work a second on the average."""
+    """The mean work per second."""
 
     def __init__(self, hour_s: float, drift: float, chance: random.Random) -> None:
         """Begin with no work. drift: the most by which an hour's rate differs, of the usual rate."""
@@ -135,7 +138,7 @@ class Servers:
         self._num_sent = 0
 
     def could_do(self, until_s: float) -> float:
-        """Return the work that could be done until an instant."""
+        """Return the work that can be done until an instant."""
         hour = int(until_s / self.hour_s)
         rate = self._rate_of(hour)
         return self._done[hour] + (until_s - hour * self.hour_s) * rate
@@ -185,7 +188,7 @@ class Servers:
 
 
 def stream(num_batches: int, rate: float, hour_s: float, chance: random.Random) -> Iterator[Batch]:
-    """Give batches of 2 to 50 lines, in the order of their arrival: days of too much work and days of little by turns.
+    """Yield batches of 2 to 50 lines in the order of their arrival, with days of too much work and days of little.
 
     A batch is allowed if all were in time, served one after the other by their deadlines at this rate.
     """
@@ -206,7 +209,7 @@ def stream(num_batches: int, rate: float, hour_s: float, chance: random.Random) 
 
 
 def allow_by_servers(batches: Iterable[Batch], servers: Servers, most_full: float) -> None:
-    """Have batches be allowed by what the servers can do until their deadlines, of which work may fill a part."""
+    """Mark the batches that the servers can complete by their deadlines. most_full: the share to promise."""
     free = 0.0
     for batch in batches:
         free = max(free, servers.could_do(batch.arrives_s)) + batch.work / most_full
@@ -214,7 +217,7 @@ def allow_by_servers(batches: Iterable[Batch], servers: Servers, most_full: floa
 
 
 class Pool:
-    """The pool of a computer, which gives credit as heartbeats of engines do."""
+    """The gateway's view of a computer, which gives credit as engines' heartbeats do."""
 
     def __init__(self, computer: Computer) -> None:
         self._computer = computer
@@ -225,7 +228,7 @@ class Pool:
 
 
 class Gateway:
-    """A gateway with as many places for batches as a real one, over one computer."""
+    """The feed of a gateway over one computer, with a real gateway's number of places for batches."""
 
     def __init__(self, computer: Computer) -> None:
         self._computer = computer
@@ -247,7 +250,7 @@ class Gateway:
         self._queue.append(batch)
 
     def expire(self) -> list[Batch]:
-        """End batches whose time is over; return them."""
+        """End batches whose deadline has passed; return them."""
         expired = [batch for batch in (*self._queue, *self._working) if batch.due_s <= self._computer.now_s]
         for batch in expired:
             self._remove(batch)
@@ -288,7 +291,7 @@ class Gateway:
         (self._working if batch in self._working else self._queue).remove(batch)
 
     def _fill_places(self) -> None:
-        """Give places to the batches of tenants that have the fewest; take one from a tenant that has two more."""
+        """Assign places to the batches of tenants with the fewest; take one from a tenant that has two more."""
         at_work = Counter(batch.tenant for batch in self._working)
         while self._queue:
             first = min(self._queue, key=lambda batch: (at_work[batch.tenant], batch.due_s))

@@ -13,7 +13,7 @@ from tests.installation.waiting import until
 
 CHAT = "/v1/chat/completions"
 OPEN = ("validating", "in_progress", "finalizing", "cancelling")
-"""The states of batches that have not ended."""
+"""The statuses of batches that have not ended."""
 
 
 def chat_line(custom_id: str, text: str = "hello", **fields: Any) -> dict[str, Any]:
@@ -22,13 +22,13 @@ def chat_line(custom_id: str, text: str = "hello", **fields: Any) -> dict[str, A
 
 
 def file_of(lines: Iterable[dict[str, Any] | str | bytes]) -> bytes:
-    """Return the content of an input file; a line that is text or bytes stands as it is."""
+    """Return the content of an input file. Lines that are text or bytes are used unchanged."""
     texts = (json.dumps(line) if isinstance(line, dict) else line for line in lines)
     return b"".join((text if isinstance(text, bytes) else text.encode()) + b"\n" for text in texts)
 
 
 class Jobs:
-    """The batches of one tenant."""
+    """Requests about the batches of one tenant."""
 
     def __init__(self, api: openai.AsyncOpenAI) -> None:
         self.api = api
@@ -40,7 +40,7 @@ class Jobs:
         return await self.api.batches.create(**asked | fields)
 
     async def ended(self, batch: Any) -> Any:
-        """Return a batch once it has ended."""
+        """Wait until a batch has ended, and return it."""
         found = batch
 
         async def has_ended() -> bool:
@@ -52,7 +52,7 @@ class Jobs:
         return found
 
     async def run(self, content: bytes, endpoint: str = CHAT, **fields: Any) -> Any:
-        """Return a batch of a file once it has ended."""
+        """Create a batch of a file's content, wait until it has ended, and return it."""
         return await self.ended(await self.create(content, endpoint, **fields))
 
     async def lines(self, file_id: str | None) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ async def shown(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
 
 
 async def cancelled(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
-    """Return a batch once it has ended, after it was told to."""
+    """Cancel a batch, wait until it has ended, and return it."""
     await client.post(f"/v1/batches/{id}/cancel")
 
     async def has_ended() -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ FULL_BATCHES, FULL_HOUR_S = 10_000, 120.0
 """The number of batches, and how long an hour lasts for the servers: the longer, the more batches wait."""
 
 MOST_FULL = 0.95
-"""The part of the capacity that batches may need and be promised their deadlines. The last places go by turns."""
+"""The share of the capacity up to which batches are promised their deadlines: the last places go by turns."""
 
 
 def test_batches_are_done_within_24_hours_where_the_share_of_an_engine_allows() -> None:
@@ -93,7 +93,7 @@ def test_the_pace_is_that_of_the_last_minutes_and_falls_while_nothing_ends() -> 
 
 
 class Credit:
-    """A pool that gives credit as a test does."""
+    """A fake pool whose credit a test sets."""
 
     def __init__(self) -> None:
         self.left = 0

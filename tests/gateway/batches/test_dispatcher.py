@@ -43,7 +43,7 @@ DONE = LineReply(status=200, body=b"{}", input_tokens=2, output_tokens=1)
 
 
 class Runner:
-    """A runner that answers each line by a function, and counts the runs."""
+    """A fake runner that answers each line by a function, and counts the runs."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -57,11 +57,11 @@ class Runner:
         return self._answer(body, line)
 
     def disown(self, request_id: str, line: BatchLine) -> None:
-        """Do nothing, since this runner bills nobody."""
+        """Ignore the line, since this runner bills nobody."""
 
 
 class Pool:
-    """A pool that wants any number of lines, or none as long as is_full is set."""
+    """A fake pool that wants any number of lines, or none while is_full is set."""
 
     def __init__(self, *, is_full: bool = False) -> None:
         self.is_full = is_full
@@ -71,7 +71,7 @@ class Pool:
 
 
 class World:
-    """One tenant, and a gateway's dispatcher of its batches."""
+    """One tenant, and the dispatcher of a gateway for its batches."""
 
     def __init__(self, database: Database, folder: Path, key: Key, dsn: str = "") -> None:
         self.dsn = dsn
@@ -166,7 +166,7 @@ async def world(dsn: str, tmp_path: Path) -> AsyncIterator[World]:
 
 
 class GatedFiles(Files):
-    """Files of which some are not read before a gate opens."""
+    """Files of which some cannot be read before a gate opens."""
 
     def __init__(self, *services: Any) -> None:
         super().__init__(*services)
@@ -225,7 +225,7 @@ async def test_faults_of_ours_are_tried_three_times_and_then_are_the_lines_error
 
 
 class Noting(Runner):
-    """A runner that notes the models of lines, by the time at which a gateway began them together."""
+    """A fake runner that records the models of lines by the time at which they were started."""
 
     def __init__(self) -> None:
         super().__init__(lambda body, line: DONE)

@@ -34,7 +34,7 @@ HALT_LEASES = f"""
     BEGIN PERFORM pg_advisory_xact_lock({GATE}); RETURN NEW; END $$;
     CREATE TRIGGER halt BEFORE UPDATE OF fence ON batches FOR EACH ROW EXECUTE FUNCTION halt();
 """
-"""Leases of several batches halt after the first one, as on a machine that is busy, while this lock is held."""
+"""The key of a lock during which leasing of several batches halts after the first, as on a busy machine."""
 MAKE_POOLS = """
     WITH made AS (
         INSERT INTO pools (id, organization_id, name, num_replicas, wanted_revision)

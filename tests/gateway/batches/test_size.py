@@ -73,7 +73,7 @@ async def client(site: Site) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def lines(num_lines: int, num_bytes: int, *, are_short: bool = False) -> bytes:
-    """Return a file of so many lines and about so many bytes.
+    """Return a file with so many lines and about so many bytes.
 
     are_short: the text is short, as the model's context needs it for lines that run, and spaces fill each line.
     """
@@ -96,7 +96,7 @@ async def created(client: httpx.AsyncClient, file_id: str) -> str:
 
 
 async def once(client: httpx.AsyncClient, id: str, *statuses: str) -> dict[str, Any]:
-    """Return a batch once it has one of these states."""
+    """Wait until a batch has one of these statuses, and return it."""
     found: dict[str, Any] = {}
 
     async def is_there() -> bool:
@@ -118,7 +118,7 @@ def resident_mb(pid: int, name: str = "VmRSS") -> float:
 
 
 class Memory:
-    """The most that a gateway has taken beyond what it had, with the processes that it has started since."""
+    """The highest memory of a gateway and of processes it has started, beyond its memory at the beginning."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -136,7 +136,7 @@ class Memory:
 
 
 async def latencies_ms(connection: Connection, request: bytes, ended: asyncio.Event) -> list[float]:
-    """Ask CHATS_PER_S times a second until the event; return the time of each answer from when it was due."""
+    """Send CHATS_PER_S requests a second until an event; return each answer's milliseconds after its due time."""
     found, due_s = [], time.perf_counter()
     while not ended.is_set():
         await asyncio.sleep(due_s - time.perf_counter())

@@ -33,11 +33,11 @@ BEGUN = """
                        input_tokens = 24, output_tokens = 20, open_lines = '{"tiny": 6, "": 2}'
     WHERE $1::text IS NULL OR id = $1
 """
-"""Four of ten lines have ended, with 16 tokens of work each."""
+"""A batch of which four of ten lines have ended, with 16 tokens of work each."""
 
 
 class Pool:
-    """A pool that gives credit as a test does."""
+    """A fake pool whose credit a test sets."""
 
     def __init__(self) -> None:
         self.credit = 0
@@ -58,7 +58,7 @@ MANY_WORK, ONE_WORK = 5.0, 20.0
 
 
 class Gateway:
-    """A gateway with a pool that gives credit, and batches whose lines end at random."""
+    """The feed of a gateway over a pool that gives credit, with batches whose lines end at random."""
 
     def __init__(self, askers: list[Asker], chance: random.Random) -> None:
         self.now_s = 0.0
@@ -71,7 +71,7 @@ class Gateway:
         self._in_flight: list[tuple[Place, Asker]] = []
 
     def second(self, credit: int, slow: frozenset[str] = frozenset()) -> None:
-        """Let lines end, and begin others. slow: projects whose batches wait for the database."""
+        """Simulate one second: lines end, and others start. slow: projects whose batches wait for the database."""
         self.now_s += 1.0
         while len(self._in_flight) > 5:
             place, asker = self._in_flight.pop(self._chance.randrange(len(self._in_flight)))

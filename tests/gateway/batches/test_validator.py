@@ -24,7 +24,7 @@ from gateway.batches.validator import main
 main(sys.argv[1], int(sys.argv[2]))
 sys.stderr.write(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
-"""A program that checks what comes on its standard input, and tells the most memory that took."""
+"""The source of a program that checks its standard input, and prints the peak of its memory."""
 
 BAD = "invalid_json_line"
 DEEP = b", " + b'"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -48,7 +48,7 @@ HOSTILE: dict[str, tuple[bytes, list[tuple[str, int | None]], int]] = {
 
 
 def found_in(output: bytes) -> tuple[list[tuple[str, int | None]], int]:
-    """Return the faults that the process wrote, and the number of lines that are good."""
+    """Return the faults in the output of the checking process, and the number of good lines."""
     rows: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
     faults = [(error["code"], error["line"]) for row in rows for error in row.get("errors", [])]
     return faults, rows[-1]["total"]

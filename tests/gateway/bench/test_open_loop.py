@@ -17,7 +17,7 @@ REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 
 class Server:
-    """A server that closes a connection after `answers` answers.
+    """A fake server that closes a connection after `answers` answers.
 
     loses_next: whether the server reads one more request before it closes the connection.
     """

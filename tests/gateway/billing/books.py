@@ -27,23 +27,23 @@ def month_before(start: datetime.date, months: int = 1) -> datetime.date:
 
 
 def within(month: datetime.date, day: int = 10) -> datetime.datetime:
-    """Return an instant of a month."""
+    """Return an instant of a month. day: the day of the month."""
     return datetime.datetime(month.year, month.month, day, 12, tzinfo=datetime.UTC)
 
 
 FLAT = Entry("*", "*", "*", 3 * MILLION, 1 * MILLION, 7 * MILLION)
-"""Prices of 3 nanos per prompt token, 1 per cached prompt token and 7 per completion token."""
+"""The prices in nanos per token: 3 for prompt tokens, 1 for cached ones and 7 for completion tokens."""
 
 
 class Books(msgspec.Struct, frozen=True):
-    """The books of one tenant."""
+    """The ledger and the sums of one tenant."""
 
     database: Database
     organization_id: str
     project_id: str
 
     def event(self, request_id: str, **changes: object) -> UsageEvent:
-        """Return usage of just now with 10 prompt tokens, of which 4 are cached, and 5 completion tokens."""
+        """Return a usage event of just now with 10 prompt tokens, of which 4 are cached, and 5 completion tokens."""
         values: dict[str, object] = {
             "request_id": request_id,
             "attempt": 0,
@@ -93,7 +93,7 @@ class Books(msgspec.Struct, frozen=True):
             )
 
     async def backdate_prices(self, since: datetime.datetime) -> None:
-        """Let the first version of prices apply from `since` on, which the schema prevents outside of tests."""
+        """Make the first version of prices apply from `since` on, which the schema prevents outside of tests."""
         async with self.database.transaction() as conn:
             await conn.execute("ALTER TABLE price_versions DISABLE TRIGGER price_versions_stay")
             await conn.execute("UPDATE price_versions SET effective_at = $1 WHERE version = 1", since)

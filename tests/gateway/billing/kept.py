@@ -32,8 +32,7 @@ def kept_server() -> Iterator[str]:
 
 
 async def fill_kept(dsn: str) -> Generated:
-    """Return the content of the filled database: filled by an earlier run that finished, or by this one in over ten
-    minutes."""
+    """Fill the kept database in over ten minutes, unless an earlier run has, and return its content."""
     await migrate(dsn)
     if not NOTE.exists():
         conn = await asyncpg.connect(dsn)

@@ -47,7 +47,7 @@ def test_the_oldest_credit_is_drawn_first_and_what_expired_lapses() -> None:
 
 
 async def free(books: Books) -> int | None:
-    """Return the amount that the limit of a prepaid project leaves; None if there is no such limit."""
+    """Return the amount that is left under the limit of a prepaid project; None if there is no such limit."""
     async with books.database.acquire() as conn:
         for each in await list_limits(conn, books.organization_id, books.project_id):
             if each.limit.is_balance:
@@ -171,7 +171,7 @@ async def refund(books: Books, amount: int) -> None:
 
 
 async def end_month(books: Books) -> None:
-    """Move everything written so far to the month before last, which the schema prevents outside of tests."""
+    """Move all rows to the month before last, which the schema prevents outside of tests."""
     async with books.database.transaction() as conn:
         await conn.execute("SELECT ensure_ledger_day($1)", within(BEFORE).date())
         await conn.execute("ALTER TABLE ledger DISABLE TRIGGER USER")

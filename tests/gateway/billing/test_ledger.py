@@ -47,7 +47,7 @@ IMPATIENT = """
 
 @pytest.fixture
 async def impatient(dsn: str) -> AsyncIterator[Books]:
-    """Give books in a database that detects at once when two transactions wait for each other."""
+    """Give books in a database that detects deadlocks without delay."""
     conn = await asyncpg.connect(dsn)
     await conn.execute(IMPATIENT)
     await conn.close()

@@ -143,6 +143,6 @@ async def month_by_day(client: httpx.AsyncClient, made: Generated) -> httpx.Resp
 
 
 async def explain(conn: asyncpg.Connection[asyncpg.Record], sql: str, *values: object) -> str:
-    """Return the plan of a query with these values in it, as the server makes it for a rare query."""
+    """Return the plan of a query with these values, as the server makes it for a query that is not prepared."""
     rows = await conn.fetch(f"EXPLAIN {sql}", *values)
     return re.sub(r"\s+", " ", " ".join(row[0] for row in rows))

@@ -43,7 +43,7 @@ _ENDS = """
 
 
 async def fill(books: Books, rng: random.Random, num: int) -> dict[str, list[float]]:
-    """Write random requests, some of two prompts, some corrected late; return the times to the first token by model."""
+    """Write random requests, some with two prompts, some corrected late. Return the times to first token by model."""
     times: dict[str, list[float]] = {"tiny": [], "tiny:pirate": []}
     for batch in range(num // 50):
         events = []

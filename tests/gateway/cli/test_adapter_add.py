@@ -16,7 +16,7 @@ from tests.gateway.cli.conftest import Cli
 
 T = ("--tenant", "acme")
 LEFT_S = 4.0
-"""Seconds that are left of a pause: more than a command takes until it asks."""
+"""Seconds that remain of a pause: more than a command takes until its request."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ async def acme(lorikeet: Cli) -> str:
 
 
 async def begin(server: AdminServer, acme: str, **wanted: object) -> str:
-    """Begin an import whose first byte has come; return its id."""
+    """Begin an import, send its first byte, and return its id."""
     async with server.client(server.operator_key) as client:
         made = await client.post(f"{acme}/adapter_imports", json={"name": "a"} | wanted)
         await client.patch(f"{acme}/adapter_imports/{made.json()['id']}", content=b"x", headers={"upload-offset": "0"})

@@ -82,7 +82,7 @@ async def output_of(lorikeet: Cli, *argv: str) -> str:
 
 
 async def refused(lorikeet: Cli, *argv: str) -> str:
-    """Run a command of `lorikeet adapter` that fails; return the one line that says why."""
+    """Run a command of `lorikeet adapter` that fails; return its one line of error."""
     code, out, err = await lorikeet("adapter", *argv)
     assert (code, out, err.count("\n")) == (1, "", 1)
     return err.removeprefix("lorikeet: ").rstrip()
@@ -158,7 +158,7 @@ def archive(folder: Path, path: Path, padding_bytes: int = 0) -> Path:
 
 @asynccontextmanager
 async def breaking(port: int, after_bytes: list[int]) -> AsyncIterator[int]:
-    """Give a port that passes connections on, and breaks each one after its number of bytes.
+    """Give the port of a proxy whose connections break.
 
     after_bytes: the bytes after which the connections break, one after the other; later connections last.
     """

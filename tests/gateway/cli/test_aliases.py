@@ -15,7 +15,7 @@ OF_ACME = ("--tenant", "acme")
 
 @pytest.fixture
 async def adapters(lorikeet: Cli, database: Database) -> None:
-    """Make the tenant acme with two versions of the adapter pirate."""
+    """Create the tenant acme with two versions of the adapter pirate."""
     tenant: Any = await lorikeet.json("tenant", "create", "acme")
     async with database.acquire() as conn:
         for digest in "ab":

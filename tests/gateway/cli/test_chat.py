@@ -51,7 +51,7 @@ def run(house: House, *arguments: str, piped: str = "", **more: str) -> subproce
 
 
 def session(client: InferenceClient, *lines: str, **options: int) -> str:
-    """Run a session that reads these lines; return what it prints."""
+    """Run a chat session with these input lines; return its output."""
     left = iter(lines)
 
     def read(_: str) -> str:
@@ -180,7 +180,7 @@ def test_an_interrupt_ends_the_answer_and_not_the_session(house: House) -> None:
 
 
 def _take_terminal() -> None:
-    """Make standard input the terminal that sends this process signals, and let SIGINT interrupt it.
+    """Make standard input the controlling terminal of this process, and let SIGINT interrupt it.
 
     A shell's background processes, and their children, ignore SIGINT.
     """
@@ -202,7 +202,7 @@ class Terminal:
         os.write(self._descriptor, text.encode())
 
     def wait(self, *texts: str, more: int = 0) -> None:
-        """Return once these texts were shown one after another, and `more` further characters."""
+        """Wait until these texts were shown one after another, and `more` further characters."""
         deadline = time.monotonic() + PATIENCE_S
         for text in texts:
             while text not in self._shown:

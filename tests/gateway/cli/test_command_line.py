@@ -210,7 +210,7 @@ for dsn in dsns:
     code = main([verb], {{**os.environ, "DATABASE_URL": dsn}})
     print(code, end={ENDED!r}, file=sys.stderr, flush=True)
 """
-"""A program that runs a command with one database after another, in a process that imports everything once."""
+"""The source of a program that runs a command with one database after another, importing everything once."""
 
 
 @pytest.mark.parametrize("verb", ["gateway", "serve", "worker", "migrate"])

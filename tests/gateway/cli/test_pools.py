@@ -54,7 +54,7 @@ async def while_waiting(
     is_due: Callable[[ServedPool], bool],
     act: Callable[[str], Awaitable[Any]],
 ) -> Any:
-    """Await a command, and act on the first pool's id as soon as its rows are as `is_due` wants."""
+    """Await a command, and execute `act` on the first pool's id as soon as `is_due` is true of its rows."""
     command = asyncio.ensure_future(running)
     async with asyncio.timeout(PATIENCE_S):
         while True:

@@ -29,7 +29,7 @@ def lorikeet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 class Piped(io.TextIOWrapper):
-    """Standard input that is no terminal."""
+    """A standard input that is not a terminal."""
 
 
 @pytest.fixture

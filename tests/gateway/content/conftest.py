@@ -64,7 +64,7 @@ async def operator(house: House) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def tables(house: House) -> AsyncIterator[Database]:
-    """Give the house's database."""
+    """Give a connection pool to the house's database."""
     async with await Database.connect(house.dsn) as database:
         yield database
 
@@ -108,7 +108,7 @@ async def ledger_rows(dsn: str, project_id: str, count: int) -> list[tuple[int, 
 
 
 async def everything(database: Database) -> str:
-    """Return all rows of all tables as text, bytes in hexadecimal."""
+    """Return all rows of all tables as text, with bytes in hexadecimal."""
     async with database.acquire() as conn:
         names = await conn.fetch(
             "SELECT format('%I', relname) AS name FROM pg_class WHERE relnamespace = 'public'::regnamespace "

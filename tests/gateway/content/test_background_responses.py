@@ -86,7 +86,7 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 async def queue(http: httpx.AsyncClient, **fields: Any) -> str:
-    """Return the id of a response that was queued."""
+    """Queue a response; return its id."""
     reply = await http.post("/v1/responses", json=body(**fields))
     assert reply.status_code == 200, reply.text
     assert (reply.json()["status"], reply.json()["output"], reply.json()["background"]) == ("queued", [], True)
@@ -100,7 +100,7 @@ async def get(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
 
 
 async def ended(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
-    """Return a response once it has ended."""
+    """Wait until a response has ended, and return it."""
 
     async def is_over() -> bool:
         return (await get(http, id))["status"] in FINAL
@@ -117,7 +117,7 @@ async def stream(http: httpx.AsyncClient, id: str, after: int | None = None) -> 
 
 
 async def spoken(http: httpx.AsyncClient, id: str, conn: asyncpg.Connection[Any]) -> int:
-    """Return the number of logged events, once the model has sent text."""
+    """Wait until the model has sent text, and return the number of logged events."""
 
     async def has_spoken() -> bool:
         return int(await conn.fetchval("SELECT num_events FROM background_responses WHERE id = $1", id)) > 6
@@ -182,7 +182,7 @@ async def test_a_cancelled_response_stops_and_keeps_what_there_was(
 
 @pytest.fixture
 async def places_taken(house: House, http: httpx.AsyncClient) -> AsyncIterator[list[str]]:
-    """Give the ids of responses that run and leave their project no place for another one."""
+    """Give the ids of running responses that take all places of their project."""
     conn = await asyncpg.connect(house.dsn)
     long = [await queue(http, max_output_tokens=ENDLESS) for _ in range(MAX_RUNNING_OF_ONE)]
     for id in long:

@@ -28,7 +28,7 @@ NEVER = "conv_aaaaaaaaaaaaaaaaaaaaaaaa"
 
 @pytest.fixture
 async def storing(operator: httpx.AsyncClient, tenant: Key) -> Key:
-    """Return the tenant, who may store content for 30 days."""
+    """Return the tenant's key, after allowing it to store content for 30 days."""
     await operator.post(f"/projects/{tenant.project_id}", json={"store_days": 30})
     return tenant
 
@@ -115,7 +115,7 @@ async def test_a_response_whose_conversation_is_deleted_meanwhile_says_so(api: o
 
 
 async def until_deleted(api: openai.AsyncOpenAI, conversation: str) -> AsyncIterator[Any]:
-    """Yield the events of a response whose conversation is deleted at its first text."""
+    """Yield the events of a response, and delete its conversation at the first text."""
     is_deleted = False
     async for event in await answer(api, "hello there", conversation, max_output_tokens=300, stream=True):
         yield event
@@ -211,7 +211,7 @@ async def test_days_purges_and_audits_hold_as_for_responses(
 
 
 async def left_of(tables: Database, key: Key) -> list[str]:
-    """Return the conversations that have items."""
+    """Return the ids of the conversations that have items."""
     async with tables.acquire() as conn:
         rows = await conn.fetch("SELECT conversation_id FROM conversation_items WHERE project_id = $1", key.project_id)
     return [row["conversation_id"] for row in rows]

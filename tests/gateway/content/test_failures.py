@@ -33,10 +33,9 @@ Answer = Callable[[int], ASGIResponse]
 
 
 class Route:
-    """One idempotent route.
+    """A fake idempotent route.
 
-    answer: returns the reply to a run.
-    num_admitted: the number of requests that an engine admits in a run.
+    answer: returns the reply to a run. num_admitted: the number of requests that an engine admits in a run.
     """
 
     def __init__(self, database: Database, cipher: Cipher) -> None:
@@ -134,7 +133,7 @@ class Parts(ASGIResponse):
 
 
 async def sent_to_nobody(route: Route, slot: Slot) -> asyncio.Task[None]:
-    """Return the task of sending a reply that has ended, and that its client does not read."""
+    """Return the task that sends a completed reply to a client that does not read."""
 
     async def unread(message: Any) -> None:
         await asyncio.Event().wait()

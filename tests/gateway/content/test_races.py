@@ -29,7 +29,7 @@ def fleet(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def limits(max_connections: int) -> httpx.Limits:
-    """Return the limits of a client that uses no connection twice.
+    """Return connection limits of a client with which no connection is used twice.
 
     A busy client may send on a connection that has been idle for so long that the gateway closes it.
     """
@@ -37,7 +37,7 @@ def limits(max_connections: int) -> httpx.Limits:
 
 
 def request_of(number: int) -> tuple[str, dict[str, Any]]:
-    """Return path and body of a request of one prompt, of each kind in turns."""
+    """Return path and body of a request with one prompt; the kind depends on the number."""
     match number % 4:
         case 0:
             return "/v1/embeddings", {"model": "tiny", "input": f"pair {number}"}
@@ -55,7 +55,7 @@ async def send(client: httpx.AsyncClient, url: str, tenant: Key, key: str, numbe
 
 
 def one_execution(replies: list[httpx.Response]) -> str:
-    """Return the id of the request that ran; check that all others replay its reply."""
+    """Return the id of the one request that was executed; check that all others replay its reply."""
     assert len({reply.content for reply in replies}) == 1
     (ran,) = [reply for reply in replies if "idempotent-replayed" not in reply.headers]
     originals = {reply.headers["x-lorikeet-original-request-id"] for reply in replies if reply is not ran}

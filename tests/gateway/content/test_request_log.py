@@ -30,7 +30,7 @@ SHOWN = "the quick brown fox, [email], jumps"
 
 @pytest.fixture
 async def logging(operator: httpx.AsyncClient, tenant: Key) -> Key:
-    """Return the tenant, whose requests are logged for 7 days."""
+    """Return the tenant's key, after setting that its requests are logged for 7 days."""
     changed = await operator.post(f"/projects/{tenant.project_id}", json={"log_content_days": 7})
     assert changed.json()["log_content_days"] == 7
     return tenant
@@ -75,7 +75,7 @@ def path(tenant: Key, request_id: str) -> str:
 
 
 async def found(owner: httpx.AsyncClient, url: str) -> httpx.Response:
-    """Return the answer, once its status is not 404, or the last answer after 400 tries."""
+    """Send a GET until its status is not 404, at most 400 times, and return the last answer."""
     for _ in range(400):
         reply = await owner.get(url)
         if reply.status_code != 404:
@@ -85,7 +85,7 @@ async def found(owner: httpx.AsyncClient, url: str) -> httpx.Response:
 
 
 async def logged(owner: httpx.AsyncClient, tenant: Key, request_id: str) -> dict[str, Any]:
-    """Return the logged content of a request once it is written, since no reply waits for that."""
+    """Wait until the content of a request is logged, and return it."""
     reply = await found(owner, path(tenant, request_id))
     assert reply.status_code == 200, reply.text
     content: dict[str, Any] = reply.json()

@@ -30,11 +30,11 @@ from tests.installation.live_gateway import BASE, running_gateways
 from tests.patience import PATIENCE_S
 
 EVERYTHING = 1 << 62
-"""A number of bytes that no disk has."""
+"""A number of bytes larger than any disk."""
 
 
 class Clock:
-    """A clock that moves when a test says so."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -50,7 +50,7 @@ def lost() -> Counter:
 
 @pytest.fixture
 async def project(database: Database, dsn: str) -> str:
-    """Return the id of a project that may store and logs everything."""
+    """Create a project that may store and logs everything; return its id."""
     key = await make_key(dsn, "acme")
     async with database.acquire() as conn:
         await conn.execute("UPDATE projects SET log_content_days = 1, store_days = 1 WHERE id = $1", key.project_id)

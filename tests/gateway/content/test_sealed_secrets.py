@@ -52,7 +52,7 @@ async def from_before(database: Database) -> str:
 
 
 async def lying(database: Database) -> dict[SecretColumn, bytes]:
-    """Return the content of the columns that hold secrets."""
+    """Return the present content of all columns with secrets."""
     async with database.acquire() as conn:
         return {row.column: row.secret for row in await secrets_of_other_keys(conn, "")}
 

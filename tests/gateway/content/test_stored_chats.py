@@ -26,7 +26,7 @@ NEVER = "chatcmpl-aaaaaaaaaaaaaaaaaaaaaaaa"
 
 @pytest.fixture
 async def storing(operator: httpx.AsyncClient, tenant: Key) -> Key:
-    """Return the tenant, who may store completions for 30 days."""
+    """Return the tenant's key, after allowing it to store completions for 30 days."""
     changed = await operator.post(f"/projects/{tenant.project_id}", json={"store_days": 30})
     assert changed.json()["store_days"] == 30
     return tenant

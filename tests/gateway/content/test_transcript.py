@@ -30,7 +30,7 @@ def transcript(*asked: LoggedMessage) -> Transcript:
 
 
 def num_bytes(content: Content) -> tuple[int, int]:
-    """Return the bytes of text of the input and of the output."""
+    """Return the numbers of bytes of text in the input and in the output."""
 
     def size(content: str, calls: list[LoggedCall]) -> int:
         return len(content.encode()) + sum(len(f"{call.name}{call.arguments}".encode()) for call in calls)

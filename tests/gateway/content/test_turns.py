@@ -41,7 +41,7 @@ def gateway(database: Database, cipher: Cipher, *, wait_s: float = 10.0, sure_s:
 
 
 class Leaving(Database):
-    """A database that calls `leaving` once, after its next borrowed connection was given back."""
+    """A database that calls `leaving` once, after the next borrowed connection was returned."""
 
     leaving: Callable[[], Awaitable[object]] | None = None
 
@@ -97,7 +97,7 @@ async def test_when_the_first_was_refused_one_of_those_that_wait_is_next(
 
 
 async def set_dead(database: Database, slot: Slot) -> None:
-    """Set a slot's sign of life to the past, as a minute without one does."""
+    """Set the last sign of life of a slot to more than a minute ago."""
     async with database.acquire() as conn:
         await conn.execute("UPDATE idempotency_keys SET alive_until = now() WHERE project_id = $1", slot.project_id)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 Catalog = dict[str, str]
-"""The definition of each object, by its kind and name."""
+"""The definitions of all objects of a schema, by kind and name."""
 
 _OBJECTS = """
     WITH relations AS (
@@ -58,7 +58,7 @@ async def read_catalog(conn: Connection) -> Catalog:
 
 
 def differences(mine: Catalog, other: Catalog) -> list[str]:
-    """Return a line for each object that only one catalog has, or that they define differently."""
+    """Return a line for each object that only one catalog has, or whose definitions differ."""
     return [
         f"{name}: {mine.get(name)} | {other.get(name)}"
         for name in sorted(mine.keys() | other.keys())

@@ -51,7 +51,7 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """One table in both databases; None where a database does not have the table."""
+    """The comparison of one table; a side is None where a database does not have the table."""
 
     table: str
     before: Rows | None

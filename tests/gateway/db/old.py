@@ -28,7 +28,7 @@ _CREATE = """
 
 
 async def build_old_schema(conn: Connection, *, num_migrations: int | None = None) -> None:
-    """Apply the old migrations, or the first of them, to an empty database as the code of that time did."""
+    """Apply the old migrations, or the first num_migrations of them, to an empty database."""
     await conn.execute(_CREATE)
     for path in sorted(OLD_SCHEMA.glob("*.sql"))[:num_migrations]:
         content = path.read_bytes()

@@ -69,49 +69,51 @@ from tests.gateway.evaluation import test_whose
 from tests.gateway.files import test_files, test_uploads
 
 Test = Callable[..., Any]
-"""A test function that holds the promise."""
+"""A reference to a test function that checks the promise."""
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The admin routes that reach the rows, by words of their paths: see MEANT in test_access.py of the admin API's
-    tests, where the matrix of roles is."""
+    """A reference to the admin routes that reach the rows, by words of their paths.
+
+    See MEANT in test_access.py of the admin API's tests, where the matrix of roles is.
+    """
 
     about: tuple[str, ...]
 
 
 class ForeignId(msgspec.Struct, frozen=True):
-    """A field of Foreign in the same file: routes take an id of such a row, or of its project."""
+    """A reference to a field of `Foreign`: routes are tested with an id of such a row, or of its project."""
 
     field: str
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """A constant of the code that bounds the number of rows, or the time for which rows stay."""
+    """A reference to a constant that bounds the number of rows, or the time for which rows stay."""
 
     limit: int
     of: str
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """A limit that an operator sets, by its unit, which bounds the rows."""
+    """A reference, by its unit, to a limit that an operator sets, which bounds the rows."""
 
     unit: str
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """A statement that removes rows, or the personal data in rows."""
+    """A reference to a statement that removes rows, or the personal data in rows."""
 
     sql: str
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """The reason why a promise does not apply, or what else ensures it."""
+    """The reason, in words, why a promise does not apply, or what else ensures it."""
 
     why: str
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """One table's entry."""
+    """The promises of one table."""
 
     access: Route | Test | Reason
     """The promise on reading and writing rows."""

@@ -91,7 +91,7 @@ OF_RESPONSES = {
 OF_FILES = {"disowned_lines", "files", "file_uploads", "file_parts", "batches", "batch_lines", "batch_turns"}
 OF_PASSKEYS = {"passkeys", "passkey_challenges"}
 LATER = OF_POOLS | OF_EXPERIMENTS | OF_ROUTES | OF_RESPONSES | OF_FILES | OF_PASSKEYS
-"""Tables that came with a later migration, which leaves them empty."""
+"""Tables that a later migration added, so that they are empty after it."""
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ FILLERS = {
 
 
 async def put(conn: Connection, table: str, **values: object) -> None:
-    """Insert a row, with a value in each other column that needs one. Rows that it refers to need not exist."""
+    """Insert a row. Other required columns get some value; rows that it refers to need not exist."""
     needed = {row["column_name"]: FILLERS[row["data_type"]] for row in await conn.fetch(_NEEDED, table)}
     row = needed | values
     numbers = ", ".join(f"${number}" for number in range(1, len(row) + 1))
@@ -48,7 +48,7 @@ async def put(conn: Connection, table: str, **values: object) -> None:
 
 
 async def woken(conn: Connection) -> set[str]:
-    """Return the kinds of work whose workers a query wakes."""
+    """Return the kinds of work whose workers the query would wake."""
     due = DueWork()
     wakes = {work: due.wake(work) for work in get_args(Work)}
     await due.poll(conn)

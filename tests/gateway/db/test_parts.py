@@ -23,7 +23,7 @@ HOST = "host-1"
 
 
 async def furnish(database: Database) -> str:
-    """Make a gateway, a lost journal, a host with an agent, and a pool with one replica; return the replica's id."""
+    """Create a gateway, a lost journal, a host with an agent, and a pool with one replica; return the replica's id."""
     async with database.transaction() as conn:
         await report_journal(conn, "here", 2, version=VERSION, folder="machine:/data/journal/0")
         await report_journal(conn, "lost", 3, version=VERSION, folder="other:/data/journal/0")

@@ -21,7 +21,7 @@ async def no_key(project_id: str) -> bytes:
 
 @pytest.fixture
 async def silent(dsn: str) -> AsyncIterator[Database]:
-    """Give a database whose only connection is open, and on which nothing comes any more."""
+    """Give a database whose only connection is open but receives nothing any more."""
     async with await Database.connect(dsn, max_size=1) as database:
         async with database.acquire() as conn:
             pid: int = await conn.fetchval("SELECT pg_backend_pid()")

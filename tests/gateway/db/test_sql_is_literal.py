@@ -18,11 +18,11 @@ EXCEPTIONS = {
     ("db/migrate.py", "functions.sql"),
     ("db/conversion.py", "conversion.sql"),
 }
-"""Statements of the schema's files in this package, which are applied as they are."""
+"""The calls that execute the schema's own files, whose text is not a literal."""
 
 
 def formatted(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and expression of every query's first argument that is neither a literal nor a name for one."""
+    """Yield line and text of every query argument that is neither a literal nor the name of one."""
     tree = ast.parse(source)
     literals = {
         target.id

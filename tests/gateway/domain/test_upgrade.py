@@ -20,7 +20,7 @@ POOL = Pool("tiny", num_wanted=2, num_ready=2, num_draining=0, is_changing=False
 
 
 def codes(seen: Seen, ours: Software = OURS) -> dict[str, bool]:
-    """Return the codes of the findings, and whether each blocks."""
+    """Return the code of each finding, and whether it blocks."""
     return {finding.code: finding.blocks for finding in report(seen, ours).findings}
 
 

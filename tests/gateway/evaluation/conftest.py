@@ -21,7 +21,7 @@ NUMBERS = itertools.count(1)
 
 
 class Site(msgspec.Struct, frozen=True):
-    """A project that votes, over one gateway.
+    """A project with metrics and an experiment, on one gateway.
 
     client: sends requests with the project's key.
     """
@@ -37,18 +37,18 @@ class Site(msgspec.Struct, frozen=True):
         return await put_request(self.conn, self.key.project_id, self.experiment_id)
 
     async def vote(self, **vote: Any) -> dict[str, Any]:
-        """Send a vote that must be accepted; return the answer."""
+        """Send a vote that must be accepted; return the reply."""
         reply = await self.client.post("/v1/feedback", json={"metric": "thumbs_up", "value": True} | vote)
         assert reply.status_code == 200, reply.text
         return dict(reply.json())
 
     async def counted(self) -> list[tuple[str, int]]:
-        """Return metric and value of each vote of the project that counts."""
+        """Return the metric and the value of each vote of the project that counts."""
         sql = "SELECT metric, value FROM feedback WHERE project_id = $1 AND withdrawn_at IS NULL ORDER BY metric, value"
         return [(row["metric"], row["value"]) for row in await self.conn.fetch(sql, self.key.project_id)]
 
     async def events(self) -> list[tuple[str, str]]:
-        """Return experiment and vote of each event that waits for the experiments of the project."""
+        """Return the experiment and the vote of each event that waits to be counted."""
         sql = """
             SELECT v.experiment_id, v.feedback_id FROM experiment_events v JOIN experiments e ON e.id = v.experiment_id
             WHERE e.project_id = $1 AND v.kind = 'feedback' ORDER BY v.id
@@ -81,7 +81,7 @@ async def other(house: House) -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def no_bookkeeper(house: House) -> AsyncIterator[None]:
-    """Hold the lock of the gateway's own bookkeeper, so that a test sees the events that wait for it."""
+    """Hold the lock of the gateway's bookkeeper, so that events wait until the test has seen them."""
     async with connected(house.dsn) as conn:
         await conn.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
         yield

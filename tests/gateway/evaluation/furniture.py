@@ -55,7 +55,7 @@ async def connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def put_metrics(conn: asyncpg.Connection, project_id: str) -> None:
-    """Give a project a metric of each type: thumbs_up, stars from 1 to 5, and mood."""
+    """Add a metric of each type to a project: thumbs_up, stars from 1 to 5, and mood."""
     await conn.execute(_METRIC, project_id, "thumbs_up", "boolean", None, None, None)
     await conn.execute(_METRIC, project_id, "stars", "number", 1_000_000, 5_000_000, None)
     await conn.execute(_METRIC, project_id, "mood", "label", None, None, '{"good": 1000000, "bad": -500000}')
@@ -82,5 +82,5 @@ async def put_request(conn: asyncpg.Connection, project_id: str, experiment_id: 
 
 
 async def put_unit(conn: asyncpg.Connection, experiment_id: str, digest: bytes) -> None:
-    """Write that a unit was exposed."""
+    """Write the row of an exposed unit."""
     await conn.execute(_UNIT, experiment_id, digest)

@@ -22,7 +22,7 @@ NUM_UNITS = 60
 
 
 class Flagged(msgspec.Struct, frozen=True):
-    """A running experiment of acme's, as a flag."""
+    """A running experiment of the project acme, to be read as a flag."""
 
     house: House
     id: str
@@ -31,10 +31,10 @@ class Flagged(msgspec.Struct, frozen=True):
     """A client with the project's key."""
     operator: httpx.AsyncClient
     path: str
-    """The experiment's own path in the admin API."""
+    """The path of the experiment in the admin API."""
 
     async def flag(self, context: Any, name: str | None = None, **options: Any) -> httpx.Response:
-        """Ask for the arm of a context."""
+        """Evaluate the flag for a context; return the reply."""
         return await self.client.post(
             f"/ofrep/v1/evaluate/flags/{self.name if name is None else name}", json={"context": context}, **options
         )

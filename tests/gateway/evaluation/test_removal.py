@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("no_bookkeeper")
 
 
 async def withdrawn(site: Site) -> tuple[list[str], list[str]]:
-    """Return requests and the ids of their votes, all of them withdrawn, by ascending id of the vote."""
+    """Return request ids and vote ids of withdrawn votes, ordered by the vote's id."""
     pairs = []
     for _ in range(2):
         request_id = await site.request()

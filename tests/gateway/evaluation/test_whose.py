@@ -21,7 +21,7 @@ NUM_TIMED = 60
 
 
 async def ids_of_nobody(other: Site) -> list[str]:
-    """Return ids of another project's request, of no request, and texts that are no ids."""
+    """Return ids that the project has no request for: another project's, made-up ones, and texts that are no ids."""
     foreign = await other.request()
     made_up = new_id("req")
     return [

@@ -56,7 +56,7 @@ class Made(msgspec.Struct, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A request of a unit."""
+    """A request of a unit, to be written as rows."""
 
     unit: bytes
     arm: int = 0
@@ -132,7 +132,7 @@ _USAGE = "SELECT count(*) FROM write_usage(ARRAY(SELECT e FROM json_populate_rec
 
 
 async def send(conn: Connection, made: Made, requests: Iterable[Sent]) -> list[str]:
-    """Write requests as the ledger's writer does, in one transaction; returns their ids."""
+    """Write the rows of requests in one transaction, as the ledger's writer does; return their ids."""
     sent = [
         each if each.request_id else msgspec.structs.replace(each, request_id=f"req_{next(_numbers):09}")
         for each in requests
@@ -202,7 +202,7 @@ _REFUSAL_EVENT = """
 
 
 async def refuse(conn: Connection, made: Made, sent: Sent, num: int = 1) -> None:
-    """Write refusals of a unit as gateways write them."""
+    """Write refused requests of a unit, as gateways do."""
     request_id = f"req_{next(_numbers):09}"
     async with conn.transaction():
         origin = sent.api_key_id, sent.stream, sent.gateway
@@ -241,7 +241,7 @@ async def vote_once_each(
     at: datetime.datetime,
     source: Source = "user",
 ) -> None:
-    """Write the first vote about each of some requests, by the metric `paid`, in one statement."""
+    """Write the first vote on each of some requests, by the metric `paid`, in one statement."""
     ids, times = [new_id("fb") for _ in request_ids], [at] * len(request_ids)
     await conn.execute(_FIRST_VOTES, made.id, made.project_id, ids, request_ids, values, times, source)
 
@@ -260,7 +260,7 @@ async def vote(
     at: datetime.datetime = NOW,
     source: Source = "user",
 ) -> str:
-    """Write a vote, or another value of an earlier one, as the feedback API does; return its id."""
+    """Write a vote, or a new value of an earlier one, as the feedback API does; return its id."""
     async with conn.transaction():
         values = made.project_id, request_id, digest, metric, value, b"", at, source
         feedback_id: str = await conn.fetchval(_VOTE, new_id("fb"), *values)
@@ -282,7 +282,7 @@ _VOTES = """
 async def vote_for_each(
     conn: Connection, made: Made, request_ids: Sequence[str], value: int, *, at: datetime.datetime
 ) -> None:
-    """Write one vote about each of some requests."""
+    """Write one vote on each of some requests."""
     await conn.execute(_VOTES, made.project_id, made.id, request_ids, value, at)
 
 
@@ -294,11 +294,11 @@ async def withdraw(conn: Connection, made: Made, feedback_id: str) -> None:
 
 
 async def keep_books(database: Database) -> None:
-    """Count all waiting events, and close all windows that have ended."""
+    """Count all waiting events, and close all windows that are over."""
     await ExperimentBookkeeper(database).work()
 
 
 async def verified(database: Database, made: Made) -> Verification:
-    """Recount an experiment; return the comparison."""
+    """Recount an experiment from its rows; return the comparison with its sums."""
     async with database.acquire() as conn:
         return await verify(conn, made.id)

@@ -34,7 +34,7 @@ KEY = b"k" * 32
 
 
 async def project_key(project_id: str) -> bytes:
-    """Return the secret of each project's units, for a resolver without a database's keys."""
+    """Return a fixed secret for the project's units, for a resolver without a database."""
     return KEY
 
 
@@ -159,7 +159,7 @@ _SET_SPLIT = """
 
 
 async def set_split(conn: Connection, experiment_id: str, split: Split, *, keeps_exposed: bool = False) -> None:
-    """Give an experiment another split.
+    """Change the split of an experiment's traffic among its arms.
 
     keeps_exposed: whether units that were exposed before keep their epoch.
     """

@@ -34,7 +34,7 @@ WEEK = msgspec.structs.replace(
 
 
 async def run(database: Database, effects: list[int]) -> Made:
-    """Let units send requests each day for four days, the arm's with fewer tokens by days since exposure."""
+    """Write requests of units on each of four days; the treatment's have fewer tokens, by days since exposure."""
     rng = random.Random(7)
     async with database.acquire() as conn:
         made = await make_experiment(conn, WEEK)

@@ -46,7 +46,7 @@ async def sums(database: Database, made: Made, metric: str, arm: int = 0) -> Sum
 
 
 async def check(database: Database, made: Made, num_units: int) -> None:
-    """Fail unless a recount of all units equals the tables."""
+    """Check that a recount of all units equals the tables."""
     verification = await verified(database, made)
     assert verification.differences == ()
     assert (verification.num_units, verification.num_recounted) == (num_units, num_units)

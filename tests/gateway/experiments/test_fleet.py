@@ -51,13 +51,13 @@ _NUMBERS = itertools.count(1)
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """Gateways of one installation, and a key of its operator."""
+    """The gateways of one installation, and an operator's key."""
 
     dsn: str
     settings: Settings
     gateways: list[GatewayProcess]
     operator: dict[str, str]
-    """Headers of requests to the admin API."""
+    """The headers of requests to the admin API."""
 
     async def unit_key(self, project_id: str) -> bytes:
         """Return the secret of a project's units."""
@@ -109,7 +109,7 @@ async def until_counted(conn: asyncpg.Connection) -> None:
 
 
 async def seconds_to_pause(fleet: Fleet, conn: asyncpg.Connection) -> float:
-    """Return the seconds from the commit of rows that prove harm until no gateway serves the arm any more."""
+    """Write rows that prove harm. Return the seconds from their commit until no gateway serves the arm any more."""
     key: Key = await make_key(fleet.dsn, f"harmed-{next(_NUMBERS)}")
     made: Made = await start_experiment(conn, key.project_id, ARMS, pool=BASE)
     rows = books_rows.Made(key.organization_id, key.project_id, made.id)
@@ -179,7 +179,7 @@ _OF_UNIT = """
 
 
 async def rows_read_in_vain(conn: asyncpg.Connection, statement: str, project_id: str, digest: bytes) -> int:
-    """Run a statement and undo it; return the number of rows that it read and dropped."""
+    """Execute a statement and roll it back; return the number of rows that it read and filtered out."""
     undone = conn.transaction()
     await undone.start()
     plan = await conn.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", project_id, digest)
@@ -239,7 +239,7 @@ EXPORTS = [
 
 
 def forms_of(name: str) -> list[bytes]:
-    """Return forms of a name in files and tables: as text, in hexadecimal, in base64 at each offset, hashed."""
+    """Return the encodings in which files and tables may hold a name: text, hex, base64 at each offset, hashes."""
     raw = name.encode()
     in_base64 = [base64.b64encode(b"\0" * offset + raw)[4 if offset else 0 : -4] for offset in range(3)]
     hashed = [hashlib.new(kind, raw).hexdigest().encode() for kind in ("md5", "sha1", "sha256", "blake2b")]
@@ -305,13 +305,13 @@ async def test_a_unit_can_be_read_nowhere_and_once_forgotten_not_even_its_digest
 
 
 def plain_dump(dsn: str, path: Path) -> bytes:
-    """Return a database as the SQL that `pg_dump` writes."""
+    """Return the plain SQL dump of a database by `pg_dump`."""
     dump._run("pg_dump", dsn, ["--format=plain", f"--file={path}"])
     return path.read_bytes()
 
 
 async def published(fleet: Fleet, admin: httpx.AsyncClient, path: str, folder: Path) -> dict[str, bytes]:
-    """Return everything that an installation shows of an experiment and of itself, all its rows, and an SQL dump."""
+    """Return all output of an installation about an experiment and itself, all its rows, and an SQL dump, by name."""
     shown = {"dump": await asyncio.to_thread(plain_dump, fleet.dsn, folder / "dump.sql")}
     for kind, suffix in EXPORTS:
         reply = await admin.get(f"{path}/exports", params={"kind": kind, "format": suffix})

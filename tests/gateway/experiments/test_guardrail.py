@@ -17,14 +17,13 @@ from tests.gateway.experiments.books_rows import DEFINITION, Made, Sent, keep_bo
 
 HEALTHY, HARMED = 0.01, 0.10
 IN_TIME = 600
-"""Units within which harm is to be found in nine of ten experiments."""
+"""The number of units within which harm must be found in nine of ten experiments."""
 
 _STATES = "SELECT id, state FROM experiments"
 
 
 class Run(msgspec.Struct):
-    """One experiment, and the number of units after which it was paused: by the tables, and by the rule over its
-    counts."""
+    """One experiment, with the numbers of units after which the tables and the pure rule paused it."""
 
     made: Made
     rng: random.Random
@@ -34,7 +33,7 @@ class Run(msgspec.Struct):
     should_pause_at: int | None = None
 
     def draw(self, first: int, num: int) -> list[Sent]:
-        """Return the first requests of some units, and record what the rule says after them."""
+        """Return the first requests of some units, and record the rule's verdict after them."""
         sent = []
         for number in range(first, first + num):
             arm = self.rng.randrange(2)

@@ -42,7 +42,7 @@ JUDGED = msgspec.structs.replace(
 
 
 async def judged(database: Database, made: Made) -> JudgedComparison:
-    """Return the comparison of the only metric by which people and a judge voted."""
+    """Return the comparison by the only metric that people and a judge voted on."""
     async with database.acquire() as conn:
         (found,) = (await read_results(conn, made)).judged
     return found

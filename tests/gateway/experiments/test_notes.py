@@ -36,7 +36,7 @@ async def made(database: Database, acme: Tenant) -> Made:
 
 
 class Unreachable:
-    """A database that is away until a test brings it back."""
+    """A database that is unavailable until a test restores it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -149,7 +149,7 @@ async def test_notes_of_an_experiment_that_is_gone_go_with_it(database: Database
 
 
 class Unheard:
-    """A database that commits a write, while the writer gets a lost connection."""
+    """A database that commits a write, but reports a lost connection to the writer."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -18,7 +18,7 @@ NUM_UNITS = 400
 
 
 def judged_by(*guardrails: str) -> Experiment:
-    """Return a definition with guardrails that tolerate a tenth more."""
+    """Return an experiment's definition with guardrails that tolerate 10 % more."""
     listed = tuple(Guardrail(each, margin=0.1) for each in guardrails)
     return msgspec.structs.replace(DEFINITION, metrics=Metrics((Primary("paid", "increase"),), listed))
 

@@ -89,7 +89,7 @@ async def test_a_window_that_is_due_and_not_closed_is_behind(database: Database)
 
 
 async def freeze(conn: Connection, pid: int) -> None:
-    """Stop a process between two of its transactions, since within one it would hold its locks."""
+    """Freeze a process (SIGSTOP) between two of its transactions, since within one it would hold its locks."""
     while True:
         os.kill(pid, signal.SIGSTOP)
         if not await conn.fetchval(_NUM_BUSY):

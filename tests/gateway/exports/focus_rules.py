@@ -122,7 +122,7 @@ CHECKS: dict[Type, Callable[[str], bool]] = {
 
 
 def violations(row: Row) -> Iterator[str]:
-    """Yield the names of the rules that a row breaks; nothing if the row conforms."""
+    """Yield the names of the FOCUS rules that a row breaks."""
     if list(row) != [column.name for column in COLUMNS]:
         yield "columns"
         return

@@ -23,7 +23,7 @@ FORMULA = '=HYPERLINK("http://evil.example","x")'
 
 
 class Books(msgspec.Struct, frozen=True):
-    """An organization with its ledger."""
+    """An organization with a month of usage to export."""
 
     database: Database
     organization_id: str

@@ -20,7 +20,7 @@ from tests.gateway.exports.focus_rules import COLUMNS
 from tests.gateway.exports.ledger import MONTH, Books
 
 Sums = Counter[str]
-"""Sums by name: tokens as input, cached_input and output; nanos as cost and credit."""
+"""Sums by name: `input`, `cached_input` and `output` in tokens; `cost` and `credit` in nanos."""
 
 
 async def export(
@@ -33,15 +33,15 @@ async def export(
 
 
 def csv_rows(content: bytes) -> list[dict[str, Any]]:
-    """Return a CSV file's rows. Cells lose the apostrophe that keeps spreadsheets from running them; an empty cell
-    is None."""
+    """Return a CSV file's rows, without the apostrophe that guards cells against formulas; an empty cell is None."""
     text = io.StringIO(content.decode(), newline="")
     return [{name: _cell(cell) for name, cell in row.items()} for row in csv.DictReader(text, strict=True)]
 
 
 def focus_rows(content: bytes) -> list[dict[str, Any]]:
-    """Return a CSV file's rows as `csv_rows` does, but numbers as they stand: no reader takes an apostrophe off a
-    cost."""
+    """Return a CSV file's rows as `csv_rows` does, but leave numbers unchanged: no reader removes an apostrophe from a
+    cost.
+    """
     numbers = {column.name for column in COLUMNS if column.type == "Decimal"}
     text = io.StringIO(content.decode(), newline="")
     return [

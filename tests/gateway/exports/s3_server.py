@@ -16,10 +16,10 @@ SECRET = "a secret that nobody may see"
 
 
 class S3Server:
-    """A server of one process.
+    """A fake S3 server in this process.
 
-    objects: by path, `bucket/key`, in the order in which they appeared.
-    fail_puts: the number of uploads that are yet to fail.
+    objects: by path, `bucket/key`, in the order in which they appeared. fail_puts: the number of uploads that are yet
+    to fail.
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ OCTOBER = datetime.date(2025, 10, 1)
 
 
 async def everything(books: Books, month: str) -> dict[str, bytes]:
-    """Return every file and manifest of a month, by name."""
+    """Return the content of every export file and manifest of a month, by name."""
     files = {}
     for kind, formats in FORMATS_OF.items():
         for format in formats:

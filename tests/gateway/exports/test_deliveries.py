@@ -37,7 +37,7 @@ def bucket(url: str) -> dict[str, str]:
 
 @pytest.fixture
 async def books(books: Books) -> Books:
-    """Return the books without the deliveries of the test before."""
+    """Return the books, after removing the deliveries of the last test."""
     async with books.database.acquire() as conn:
         await conn.execute("DELETE FROM deliveries")
     return books

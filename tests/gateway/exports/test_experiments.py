@@ -99,7 +99,7 @@ SHARES = {1: (0.5, 0.25, 0.25), 2: (1 / 3, 1 / 3, 1 / 3)}
 
 
 def drawn(chance: random.Random, per_arm: int) -> Tally:
-    """Return sums of units drawn at random: two days, two epochs, three arms, a covariate for the means."""
+    """Return sums of random units: two days, two epochs, three arms, a covariate for the means."""
     units, sums, times = [], [], []
     for day in (20_000, 20_001):
         for epoch in (1, 2):
@@ -120,7 +120,7 @@ def drawn(chance: random.Random, per_arm: int) -> Tally:
 
 
 def exported(tally: Tally) -> dict[str, Any]:
-    """Return the parts of an export `analysis` from which numbers are computed."""
+    """Return the parts of an export `analysis` that the script computes from."""
     return {
         "definition": msgspec.to_builtins(msgspec.convert(DEFINITION, Experiment)),
         "metrics": METRICS,

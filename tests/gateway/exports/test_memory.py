@@ -16,7 +16,7 @@ from tests.gateway.exports.ledger import MONTH, Books, make_books
 
 FORMATS: tuple[Format, ...] = ("csv", "parquet")
 MAX_PEAK_BYTES = 128 << 20
-"""The most bytes of memory: mostly the library for Parquet, and a row group of 32,768 rows with 38 columns."""
+"""The most memory in bytes: mostly the Parquet library, and a row group of 32,768 rows with 38 columns."""
 
 # A thousand times as fast as writing usage, for numbers that only have to be many: rows of one day, copied to others.
 _MULTIPLY = """
@@ -34,7 +34,7 @@ _MULTIPLY = """
 
 @pytest.fixture
 async def large(database: Database, full: bool) -> AsyncIterator[Books]:
-    """Give the books of 45,000 rows, so that a Parquet row group is full; of ten million with --full."""
+    """Give a database of 45,000 rows, so that a Parquet row group is full; of ten million rows with --full."""
     books = await make_books(database, num_rows=3000)
     num_copies, step = (3333, 30) if full else (14, 14)
     for first in range(1, num_copies + 1, step):

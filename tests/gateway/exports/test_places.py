@@ -25,7 +25,7 @@ from tests.gateway.exports.s3_server import ACCESS_KEY, SECRET, S3Server
 
 
 class CutOff(Exception):
-    """An error that stands for a process that dies in the middle."""
+    """An exception that stands for the death of the process during an export."""
 
 
 async def chunks(*parts: bytes, then: type[BaseException] | None = None) -> AsyncIterator[bytes]:

@@ -22,7 +22,7 @@ NAME, INSIDE = "bucket.test", "inside.test"
 
 
 class Server:
-    """A server with TLS that answers every request with a redirect, or with 200.
+    """A TLS server that answers every request with a redirect, or with 200.
 
     asked: the requests, in order.
     """

@@ -28,7 +28,7 @@ def connect(house: House) -> socket.socket:
 
 
 class RawReply(msgspec.Struct, frozen=True):
-    """A reply.
+    """A parsed reply.
 
     chunks: the body's chunks as they were framed, without the last one; None where a length was given.
     """
@@ -47,7 +47,7 @@ class RawReply(msgspec.Struct, frozen=True):
 
 
 class Replies:
-    """A reader of one reply after another from one connection, which notices bytes between them."""
+    """A strict reader of successive replies from one connection, which detects bytes between them."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -69,7 +69,7 @@ class Replies:
         return RawReply(status_line, headers, b"".join(chunks), chunks)
 
     def is_over(self) -> bool:
-        """Return whether the server closes the connection now, with nothing after the last reply."""
+        """Tell whether the server closes the connection now, without bytes after the last reply."""
         return self._received == b"" and self._sock.recv(1) == b""
 
     def _until(self, end: bytes) -> bytes:

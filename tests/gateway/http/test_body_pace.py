@@ -26,7 +26,7 @@ SIZE = 1 << 20
 
 
 OTHER_SCOPE = {"/v1/feedback"}
-"""Routes that other keys are for."""
+"""The routes that require another scope of keys."""
 
 
 def test_a_body_beyond_the_pace_is_refused_before_it_is_sent(house: House) -> None:
@@ -109,7 +109,7 @@ def test_large_bodies_for_the_admin_api_count_as_many_requests(house: House) -> 
 
 
 def tenant(house: House, name: str) -> str:
-    """Return the key of a new tenant."""
+    """Create a tenant; return its key."""
     return asyncio.run(make_tenant(house.dsn, name, "poet", "3")).key
 
 
@@ -122,7 +122,7 @@ def begun(
     num_bytes: int = SIZE,
     times: int = 2 * BURST_BYTES // SIZE,
 ) -> list[socket.socket]:
-    """Send the heads of requests and no byte of their bodies."""
+    """Send the heads of requests, without any bytes of their bodies; return the sockets."""
     lines = [f"POST {path} HTTP/1.1", "host: x", f"authorization: Bearer {key}", f"content-length: {num_bytes}"]
     sockets = [stack.enter_context(connect(house)) for _ in range(times)]
     for each in sockets:
@@ -131,7 +131,7 @@ def begun(
 
 
 def refusal(sockets: list[socket.socket], what: str = "large requests") -> int:
-    """Return the seconds after which the first of the requests that is answered may be sent again.
+    """Return the seconds in `retry-after` of the first reply, which must be a refusal.
 
     what: the requests of which there were too many.
     """

@@ -38,7 +38,7 @@ OF_THE_REQUEST = ("x-request-id", "request-id", "openai-processing-ms", "date", 
 
 
 def shown(reply: RawReply) -> tuple[Any, ...]:
-    """Return the parts of a reply that are the same for each request with the same content."""
+    """Return the parts of a reply that are equal for equal requests."""
     headers = {name: value for name, value in reply.headers.items() if name not in OF_THE_REQUEST}
     return reply.status_line, headers, CHANGING.sub(b"", reply.body), OF_THE_REQUEST[0] in reply.headers
 

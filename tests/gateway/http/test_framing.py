@@ -29,7 +29,7 @@ SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class Seen(msgspec.Struct):
-    """A request as a handler sees it."""
+    """A request as it arrived at a handler."""
 
     address: str
     names: list[str]
@@ -68,7 +68,7 @@ async def port() -> AsyncIterator[int]:
 
 
 async def replies(port: int, *pieces: bytes, last: bytes = b"") -> bytes:
-    """Send pieces, each once the one before is read; return all bytes until the server closes the connection.
+    """Send pieces one after the other, each once the last was read. Return all bytes until the server closes.
 
     last: a further request, whose reply ends the connection.
     """
@@ -90,7 +90,7 @@ async def replies(port: int, *pieces: bytes, last: bytes = b"") -> bytes:
 
 
 def what_was_seen(received: bytes) -> Seen:
-    """Return the request that the one reply in these bytes tells of."""
+    """Return the request that arrived at the handler, from the bytes of its one reply."""
     assert received.startswith(b"HTTP/1.1 200 ") and received.count(b"HTTP/1.1 ") == 1, received
     return msgspec.json.decode(received.partition(b"\r\n\r\n")[2], type=Seen)
 
@@ -127,7 +127,7 @@ async def test_what_is_no_content_of_a_chunked_body_is_bounded(port: int, endles
 
 
 async def _at_once(reader: asyncio.StreamReader) -> bytes:
-    """Return the next line if it is there within a moment."""
+    """Return the next line if it arrives within a moment."""
     try:
         async with asyncio.timeout(0.02):
             return await reader.readline()

@@ -25,7 +25,7 @@ from gateway.openai.tokens.wire import DetokenizeRequest, TokenizeRequest
 SIZE = 4 << 20
 MAX_CPU_S = 0.05
 PART = 4
-"""The part of the size and of the time that suffices for every field, since an operation takes time by its bytes."""
+"""The share of the bounds on size and time that each field is tested with, since time is proportional to bytes."""
 
 TRIES = 5
 MOST_TIMES = 1.6
@@ -94,7 +94,7 @@ def test_no_field_costs_much_however_it_is_filled(kind: type[Any], field: str, f
 
 
 def cpu_s(run: Callable[[], object]) -> float:
-    """Return the seconds of processor time that a call takes."""
+    """Return the processor seconds of a call."""
     started_s = time.thread_time()
     run()
     return time.thread_time() - started_s

@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_S
 
 MAX_CPU_S = 0.05
 MAX_SCANS = 12
-"""The most time of a body on a slow processor, in scans of a body (6 ms each on a fast one)."""
+"""The most processor time for a body, in units of one scan of a body (6 ms on a fast processor)."""
 
 TRIES = 3
 SIZE = (4 << 20) - 1000
@@ -80,7 +80,7 @@ def house(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def scan_s() -> float:
-    """Return the processor time that this machine needs now to scan the largest body once without decoding it."""
+    """Return the processor seconds that one scan of the largest body, without decoding, takes on this machine."""
     before_s = time.thread_time()
     msgspec.json.decode(ARRAYS, type=msgspec.Raw)
     return time.thread_time() - before_s

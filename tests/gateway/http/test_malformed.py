@@ -35,7 +35,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def malformed(rnd: random.Random) -> Request:
-    """Return a request from the matrix, with a value or some bytes that the matrix does not have."""
+    """Return a request from the matrix, with some values or bytes replaced by random ones."""
     field = rnd.choice(FIELDS)
     case = rnd.choice([case for cases in field.cases.values() for case in cases])
     body = field.body(case)
@@ -52,7 +52,7 @@ def malformed(rnd: random.Random) -> Request:
 
 
 def _spoil(rnd: random.Random, body: dict[str, Any]) -> None:
-    """Change, remove or add one value at any depth of a body."""
+    """Change, remove or add one value of a body, at any depth."""
     at: Any = body
     while True:
         keys = list(at) if isinstance(at, dict) else list(range(len(at)))
@@ -137,7 +137,7 @@ SCHEMAS = {
     "tools": b'"tools":[{"type":"function","function":{"name":"f","parameters":%b}}]',
     "functions": b'"functions":[{"name":"f","parameters":%b}]',
 }
-"""Fields in which a chat request takes any object."""
+"""The fields of a chat request that take any object."""
 
 
 @pytest.mark.parametrize("place", [*SCHEMAS, "arguments"])

@@ -35,7 +35,7 @@ async def test_the_tenants_port_tells_nobody_about_tenants(house: House) -> None
 
 
 class Rendering:
-    """A text that counts how often it was rendered, and records the threads that rendered it."""
+    """A metrics text that counts its renderings, and records their threads."""
 
     def __init__(self) -> None:
         self.num_made = 0

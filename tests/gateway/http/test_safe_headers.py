@@ -24,7 +24,7 @@ REQUESTS = [
     ("GET", "/admin/", 200),
 ]
 FILES = ("/docs/style.css", "/", "/admin/")
-"""Public files, which browsers may cache and have to revalidate each time."""
+"""The public files that browsers may cache but have to revalidate each time."""
 
 
 @pytest.mark.parametrize(

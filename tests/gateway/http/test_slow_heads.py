@@ -31,7 +31,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @get("/")
 async def slow() -> str:
-    """Answer after longer than a head may take."""
+    """Return a reply after a longer time than a head may take."""
     await asyncio.sleep(HEAD_S * 2)
     return "hello"
 
@@ -52,7 +52,7 @@ async def port() -> AsyncIterator[int]:
 
 
 async def drip(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Send one byte after another, each long before the limit, while the connection is open."""
+    """Send byte after byte, each long before the limit, while the connection is open."""
     for byte in data:
         if writer.is_closing():
             return
@@ -61,7 +61,7 @@ async def drip(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def end_of(connection: Streams) -> bytes:
-    """Return the bytes that the server still sends until the connection is closed."""
+    """Return the remaining bytes until the server closes the connection."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             return await connection[0].read()
@@ -175,7 +175,7 @@ uvicorn.Server(config).run([listener])
 
 @pytest.fixture
 def limited_port() -> Iterator[int]:
-    """Give the port of a server with 200 descriptors, of which clients may take 100, and one address 60."""
+    """Give the port of a server with 200 file descriptors, of which clients may take 100, and one address 60."""
     with subprocess.Popen([sys.executable, "-c", LIMITED_SERVER], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
@@ -187,7 +187,7 @@ async def connections_from(address: str, port: int, count: int) -> list[Streams]
 
 
 async def answer(address: str, port: int) -> bytes:
-    """Return the status line of the answer to a request from this address."""
+    """Return the status line of the reply to a request from this address."""
     ((reader, writer),) = await connections_from(address, port, 1)
     writer.write(REQUEST)
     async with asyncio.timeout(PATIENCE_S):

@@ -17,7 +17,7 @@ class _Said(msgspec.Struct):
 
 
 ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-"""All characters at which `str.splitlines` ends a line."""
+"""All characters at which `str.splitlines` splits."""
 
 
 @given(st.text(st.one_of(st.sampled_from(ENDS), st.characters(exclude_categories=["Cs"])), max_size=40))

@@ -25,11 +25,14 @@ from tests.patience import PATIENCE_S
 UNREAD_S = 0.5
 RECEIVE_BYTES = 4096
 MOST_KEPT_BYTES = 300_000
-"""The most buffered bytes: 64 KiB each in the kernel and in the gateway, the client's own window, and one write."""
+"""The most bytes that may be buffered.
+
+They are 64 KiB each in the kernel and in the gateway, the client's own window, and one write.
+"""
 
 MAX_TOKENS, CHOICES = 400, 8
 LONG = {"model": BASE, "prompt": "abcdefgh", "n": CHOICES, "max_tokens": MAX_TOKENS, "logprobs": 5}
-"""A request whose reply has more than a megabyte."""
+"""A request whose reply is longer than a megabyte."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -50,7 +53,7 @@ def place(dsn: str, tmp_path: Path) -> Iterator[Place]:
 
 @contextmanager
 def place_at(dsn: str, folder: Path, unread_s: float) -> Iterator[Place]:
-    """Give a gateway that cuts clients off after `unread_s`, in a folder of its own."""
+    """Give a gateway that disconnects clients after `unread_s`, with a data folder of its own."""
     model_dir = make_model_folder(folder / "model")
     tenant = asyncio.run(make_tenant(dsn, f"acme {unread_s}", "pirate", "1"))
     flags = ("--tokens-per-s", "200")
@@ -111,7 +114,7 @@ def test_a_stream_that_is_read_slowly_is_not(dsn: str, tmp_path: Path) -> None:
 
 
 def read_slowly(place: Place, pause_s: float) -> tuple[bytes, float]:
-    """Read a stream slowly; return the reply, and the longest time between two reads in seconds."""
+    """Read a stream slowly; return the reply, and the longest seconds between two reads."""
     body = LONG | {"stream": True, "max_tokens": MAX_TOKENS // 2, "logprobs": 1}
     with ask(place, body, "connection: close") as sock:
         received, longest_s = sock.recv(3000), 0.0

@@ -32,7 +32,7 @@ KEEP_ALIVE_S = 100
 
 
 class Wire(asyncio.Transport):
-    """A transport that keeps what is written."""
+    """A transport that records the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Wire(asyncio.Transport):
 
 
 class Place:
-    """Uvicorn's protocol on a wire, with an application that answers when it is told to."""
+    """Uvicorn's protocol on a recording transport, with an application that answers when told to."""
 
     def __init__(self) -> None:
         self.answer = asyncio.Event()
@@ -78,14 +78,14 @@ class Place:
             await send(message)
 
     async def reply(self) -> None:
-        """Let the application answer what runs."""
+        """Let the application answer the running request."""
         self.answer.set()
         await asyncio.gather(*self.protocol.tasks)
         self.answer.clear()
 
 
 class _Noted(HttpToolsProtocol):
-    """Uvicorn's protocol, which notes the methods that ours overrides when uvicorn itself calls them."""
+    """Uvicorn's protocol, which records the calls of methods that ours overrides."""
 
     def __init__(self, events: list[str], **of_uvicorn: Any) -> None:
         self._events = events

@@ -25,7 +25,7 @@ INPUT_NANOS, OUTPUT_NANOS = 3, 7
 """Prices in nanos per token, cached or not."""
 
 JUMPS_S = (0, 3600, -3600)
-"""The seconds by which the clocks of a fleet's gateways jump to and fro."""
+"""The seconds by which clocks of a fleet's gateways jump back and forth."""
 
 
 class Fleet(msgspec.Struct, frozen=True):

@@ -31,13 +31,13 @@ from gateway.domain.limits.work import PRICE_SCALE, Part, Price, Work, amounts
 from gateway.limits.keeper import SHORT_S, SILENT_S
 
 Fates = tuple[int, int, int]
-"""Weights of transactions that are committed, that are lost before the commit, and whose reply is lost."""
+"""The weights of the possible outcomes of a transaction: committed, lost before the commit, or without a reply."""
 
 SUSPECT_S, FORGET_S = 5, 15
 ENGINE_NOTICES_S = 4
 GIVE_UP_S = 10
 QUIET_ROUNDS = 6
-"""The number of rounds, of half a second each, in which nothing begins by itself."""
+"""The number of final rounds, of half a second each, in which no requests begin."""
 PRICE = Price(3 * PRICE_SCALE, 7 * PRICE_SCALE)
 
 
@@ -57,7 +57,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class World:
-    """The database, with its clock."""
+    """The simulated database, with its clock."""
 
     def __init__(self, limits: list[Limit]) -> None:
         self.now_ns = 1_790_000_030 * NS_PER_S
@@ -98,7 +98,7 @@ class World:
                     leases.pop(gateway, None)
 
     def has(self, row: Row, event: Event) -> bool:
-        """Return whether the ledger has this event, or a final one in its place."""
+        """Tell whether the ledger has this event, or a final one in its place."""
         known = self.ledger.get(row.request_id)
         return known is event or (known is not None and known.is_final)
 
@@ -121,7 +121,7 @@ class World:
             self.settled[key] += spent
 
     def event(self, running: Running, index: int, usage: Usage, *, is_final: bool = True) -> Event:
-        """Return the ledger's row of one part of a request."""
+        """Return the ledger's row for one part of a request."""
         instant_ns, tenant = running.reservation.instant_ns, running.tenant
         used = {
             self.key(limit, instant_ns): amounts(
@@ -185,11 +185,10 @@ class Running(msgspec.Struct, eq=False):
 
 
 class Lost(msgspec.Struct, eq=False):
-    """A part whose engine its gateway has lost.
+    """A part whose engine was lost by its gateway.
 
-    final: the engine's own count.
-    comes_s: when the engine's count reaches the gateway; or never.
-    given_up_s: when the gateway stops waiting for that count.
+    final: the engine's own count. comes_s: when the engine's count reaches the gateway; or never. given_up_s: when the
+    gateway stops waiting for that count.
     """
 
     running: Running
@@ -201,7 +200,7 @@ class Lost(msgspec.Struct, eq=False):
 
 
 class Gateway:
-    """One gateway process, driven step by step as the limiter drives itself."""
+    """One simulated gateway process, driven step by step as the limiter drives itself."""
 
     def __init__(self, world: World, rng: random.Random, name: str, holdings: Holdings, fates: Fates) -> None:
         self.world, self.rng, self.name, self.holdings, self.fates = world, rng, name, holdings, fates
@@ -234,7 +233,7 @@ class Gateway:
         self.clock.set(self.world.now_ns)
 
     def beat(self) -> bool:
-        """Send a heartbeat; return whether the gateway had been forgotten and has claimed a place again."""
+        """Send a heartbeat. Return whether the gateway was forgotten and has registered again."""
         if self.world.beat(self.id):
             self._heard()
             return False
@@ -271,7 +270,7 @@ class Gateway:
         self.waiting.append((tenant, ask(entries, work, instant_ns, now_s)))
 
     def exchange(self) -> None:
-        """Begin an exchange; its reply comes later, or never."""
+        """Start an exchange with the database; its reply comes later, or never."""
         is_known = self.clock.monotonic() - self.heard_s <= SILENT_S
         waiting = []
         for tenant, asked in self.waiting:
@@ -333,7 +332,7 @@ class Gateway:
 
 
 class Simulation:
-    """A world drawn from one seed. `run` raises AssertionError where a promise breaks."""
+    """A simulated world whose events are drawn from one seed. `run` raises AssertionError where a promise breaks."""
 
     def __init__(
         self,
@@ -443,7 +442,7 @@ class Simulation:
         self.collect()
 
     def collect(self) -> None:
-        """Bring the engine's records of dead gateways' requests to the ledger through a living gateway."""
+        """Write the engine's records of dead gateways' requests to the ledger through a living gateway."""
         due = [running for at_s, running in self.orphans if self.elapsed_s >= at_s]
         self.orphans = [(at_s, running) for at_s, running in self.orphans if self.elapsed_s < at_s]
         for running in due:
@@ -455,8 +454,9 @@ class Simulation:
             self.find(each)
 
     def lose(self, gateway: Gateway) -> None:
-        """Take the engine from a gateway: clients get errors, the ledger the usage seen, and the engine may go on
-        for a while."""
+        """Disconnect a gateway from the engine: clients get errors, the ledger the usage seen; the engine may go on for
+        a while.
+        """
         for running in [running for running in self.running if running.gateway is gateway]:
             for index in sorted(running.reservation.dispatched - running.ended.keys()):
                 used = self._usage(running, index)
@@ -564,7 +564,7 @@ class Simulation:
                 self._check_holdings(gateway)
 
     def _recount(self, request_id: str) -> None:
-        """Compute anew the usage of an ended request that the ledger lacks, by the best count that there is."""
+        """Compute the usage of an ended request that the ledger lacks, from the best known count."""
         for key, spent in self.to_come.pop(request_id, {}).items():
             self.promised[key] -= spent
         best, known = self.untold.get(request_id), self.world.ledger.get(request_id)
@@ -593,8 +593,7 @@ class Simulation:
                 assert held <= leased, f"{gateway.id} holds {held} of {key}, PostgreSQL knows of {leased}"
 
     def drain(self) -> None:
-        """Let everything end; check that nothing stays reserved or leased, that accounts equal the ledger, and that
-        the rest can be used."""
+        """Let all requests end. Check that nothing stays reserved, and that accounts equal the ledger."""
         for running in list(self.running):
             self.end(running)
         for gateway in self.gateways:
@@ -628,7 +627,7 @@ class Simulation:
         assert +self.world.settled == +sums, "the accounts have drifted from the ledger"
 
     def _is_quiet(self) -> bool:
-        """Return whether nothing runs, is on its way or is held by a gateway."""
+        """Tell whether no request runs, nothing is in transit and gateways hold nothing."""
         if self.running or self.orphans or self.lost or any(self.world.leases.values()):
             return False
         return not any(gateway.unwritten or gateway.waiting or gateway.finish for gateway in self.gateways)

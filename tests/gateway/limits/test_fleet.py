@@ -36,7 +36,7 @@ AMOUNTS: dict[Unit, int] = {
     "output_tokens": MAX_TOKENS,
     "cost_nanos": len(PROMPT) * INPUT_NANOS + MAX_TOKENS * OUTPUT_NANOS,
 }
-"""The amounts of one request, which uses all that it reserves."""
+"""The amounts of one request by unit, all of which it uses."""
 
 USED = """
     SELECT count(*) AS requests, sum(prompt_tokens + completion_tokens)::bigint AS tokens,
@@ -68,7 +68,7 @@ async def ask(client: httpx.AsyncClient, key: Key, max_tokens: int = MAX_TOKENS)
 
 
 async def used(dsn: str, key: Key, unit: Unit) -> list[int]:
-    """Return the usage in each minute."""
+    """Return the used amount in each minute."""
     conn = await asyncpg.connect(dsn)
     try:
         return [row[unit] for row in await conn.fetch(USED, key.project_id)]
@@ -77,7 +77,7 @@ async def used(dsn: str, key: Key, unit: Unit) -> list[int]:
 
 
 class Limited(msgspec.Struct, frozen=True):
-    """A key at the edge of a limit, under which `fits` requests can be served."""
+    """A key with a limit under which exactly `fits` requests can be served."""
 
     key: Key
     unit: Unit

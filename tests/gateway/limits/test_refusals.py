@@ -38,7 +38,7 @@ def lost() -> Counter:
 
 @pytest.fixture
 def refusals(database: Database, lost: Counter) -> Refusals:
-    """Return refusals that are written when a test says so."""
+    """Return refusals that are written only when a test calls `flush`."""
     return Refusals(database, lost, PATIENCE_S)
 
 
@@ -186,7 +186,7 @@ async def operator(house: House) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def explained(operator: httpx.AsyncClient, request_id: str) -> dict[str, Any]:
-    """Return the explanation of a refusal as soon as it is written."""
+    """Wait until the explanation of a refusal is written, and return it."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             reply = await operator.get(f"/refusals/{request_id}")

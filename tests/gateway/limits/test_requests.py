@@ -331,7 +331,7 @@ async def test_a_prepaid_tenant_uses_its_balance_up_and_is_refused_until_there_i
 
 
 async def give_credit(fleet: Fleet, key: Key, amount_nanos: int) -> None:
-    """Grant a credit, and let the project pay in advance."""
+    """Grant a credit to a project, and make it a prepaid one."""
     async with await Database.connect(fleet.dsn) as database, database.transaction() as conn:
         owner = (key.organization_id, key.project_id)
         await set_prepaid(conn, *owner, True)
@@ -339,7 +339,7 @@ async def give_credit(fleet: Fleet, key: Key, amount_nanos: int) -> None:
 
 
 async def use_balance(client: httpx.AsyncClient, key: Key) -> list[int]:
-    """Return the completion tokens of one request after another, until one is refused with nothing reserved."""
+    """Send requests one after another until one is refused with nothing reserved; return their completion tokens."""
     made = []
     for _ in range(50):
         reply = await ask(client, key)

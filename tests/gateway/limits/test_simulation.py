@@ -44,7 +44,7 @@ def first_failure(seeds: range) -> str | None:
 
 
 class ForgetsLeases(World):
-    """A faulty database that grants amounts which other gateways hold."""
+    """A faulty database that grants amounts which other gateways already hold."""
 
     def snapshot(self, gateway: str, limit_ids: list[str]) -> Snapshot:
         told = super().snapshot(gateway, limit_ids)
@@ -61,7 +61,7 @@ class SettlesTwice(World):
 
 
 class ForgetsAtOnce(World):
-    """A faulty database that takes a gateway for dead as soon as it is late."""
+    """A faulty database that regards a gateway as dead as soon as its heartbeat is late."""
 
     def beat(self, gateway: str) -> bool:
         for other, heard_ns in list(self.heard_ns.items()):
@@ -71,7 +71,7 @@ class ForgetsAtOnce(World):
 
 
 class KeepsWhatItGaveBack(Holdings):
-    """Faulty holdings that give back more than they stop using."""
+    """Faulty holdings that return more to the database than they stop using."""
 
     def give_back(self) -> None:
         for key in self.overfull & self.slices.keys():
@@ -99,7 +99,7 @@ class ForgetsOneOfABatch(Holdings):
 
 
 class BelievesWhatItSaw(Holdings):
-    """Faulty holdings that take the usage seen of a lost engine's request for all of its usage."""
+    """Faulty holdings that treat the usage seen of a lost engine's request as final."""
 
     def seen(self, request_id: str, usage: Usage) -> None:
         super().seen(request_id, usage)

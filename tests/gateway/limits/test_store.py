@@ -30,7 +30,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 @pytest.fixture
 async def acme(database: Database) -> Limit:
-    """Return a limit of the project acme, to copy."""
+    """Return a limit of the project acme, as a template for others."""
     async with database.acquire() as conn:
         organization = await ensure_organization(conn, "default")
         project = await create_project(conn, organization.id, "acme")

@@ -31,7 +31,7 @@ Events = list[dict[str, Any]]
 
 
 def read(stream: str) -> Events:
-    """Return the events of a stream, each of whose names must be that of its data."""
+    """Return the events of a stream, and check that each event's name is that of its data."""
     *parts, end = stream.split("\n\n")
     assert end == ""
     events = []
@@ -45,8 +45,7 @@ def read(stream: str) -> Events:
 
 
 def check(events: Events) -> dict[str, Any] | None:
-    """Check that a stream keeps the laws; return the message that its events add up to, or None where it ends with
-    an error."""
+    """Check that a stream keeps the laws. Return the message that its events form; None where it ends with an error."""
     first, *between = events
     assert first["type"] == "message_start"
     message = first["message"]

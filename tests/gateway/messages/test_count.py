@@ -21,7 +21,7 @@ def text(rng: random.Random) -> str:
 
 
 def made_up(rng: random.Random) -> dict[str, Any]:
-    """Return the part of a request that becomes its prompt."""
+    """Return random fields of a request that become its prompt."""
     turns: list[dict[str, Any]] = []
     for number in range(rng.randrange(3)):
         turns.append({"role": "user", "content": text(rng)})

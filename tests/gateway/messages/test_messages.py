@@ -19,7 +19,7 @@ BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; 
 
 
 def create(http: httpx.Client, **fields: Any) -> dict[str, Any]:
-    """Return a message, after checking that it is the same whole and streamed."""
+    """Return a message, after checking that it is equal whole and streamed."""
     body = {"model": "tiny", "max_tokens": 16, "messages": [USER]} | fields
     found: list[dict[str, Any]] = []
     for stream in (False, True):
@@ -35,8 +35,7 @@ def create(http: httpx.Client, **fields: Any) -> dict[str, Any]:
 
 
 def comparable(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts that two replies to one request have in common, since the second one finds its prompt in the
-    cache."""
+    """Return a reply without the parts that differ when the second of two equal requests finds its prompt cached."""
     usage = message["usage"]
     content = [
         {name: value for name, value in block.items() if name not in ("id", "signature")}
@@ -52,7 +51,7 @@ def text_of(message: dict[str, Any]) -> str:
 
 
 def refused(http: httpx.Client, status: int, kind: str, **fields: Any) -> str:
-    """Return the words of a refusal, after checking its status and type."""
+    """Return the message of a refusal, after checking its status and type."""
     body = {"model": "tiny", "max_tokens": 16, "messages": [USER]} | fields
     reply = http.post("/v1/messages", json=body)
     assert reply.status_code == status, reply.text

@@ -28,7 +28,7 @@ def text(rng: random.Random) -> str:
 
 
 def cut(rng: random.Random, whole: str) -> list[str]:
-    """Return a text in parts, at least one, of which none but the only one is empty."""
+    """Return a text as a list of parts, at least one. Only a single part may be empty."""
     parts = []
     while whole:
         size = rng.randrange(1, 6)

@@ -16,7 +16,7 @@ from tests.gateway.metering.test_journal import Durable, claim
 
 
 async def _use(folder: Path, request_ids: list[str], **options: int) -> None:
-    """Record the ends of requests, which the ledger takes at once, in a process that then ends in order."""
+    """Record the ends of requests, which the ledger takes at once, in a process that then stops gracefully."""
     journal = Journal(claim(folder), BEGUN, on_durable=Durable(), **{"max_bytes": 1 << 20, **options})
     journal.start()
     for request_id in request_ids:

@@ -34,7 +34,7 @@ async def ignore(position: int) -> None:
 
 
 def leave(path: Path, records: list[Record], tail: bytes = b"") -> Path:
-    """Write the journal that a dead gateway has left."""
+    """Write a journal as a dead gateway leaves it; return its folder."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "000000000007.journal").write_bytes(b"".join(map(frame, records)) + tail)
     return path
@@ -110,7 +110,7 @@ def test_a_tail_that_was_torn_is_cut(tmp_path: Path) -> None:
 
 
 class Copier:
-    """A stand-in for the copier beside a recovery, which counts its wakes."""
+    """A fake copier beside a recovery, which counts its wakes."""
 
     num_wakes = 0
 

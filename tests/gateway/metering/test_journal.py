@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_S
 
 
 class Durable:
-    """The records that a journal has called durable so far."""
+    """The record of the positions that a journal reported as durable."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -72,7 +72,7 @@ async def running(
 
 @contextmanager
 def full_disk(path: Path) -> Iterator[None]:
-    """Keep every file of this process from growing past the largest one in the folder."""
+    """Limit the size of files of this process to that of the largest one in the folder, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (max(file.stat().st_size for file in path.iterdir()) + 10, hard))
     try:
@@ -82,7 +82,7 @@ def full_disk(path: Path) -> Iterator[None]:
 
 
 def left_in(path: Path) -> dict[str, int]:
-    """Return completion tokens by request id, as the process that next owns the folder would bill them."""
+    """Return completion tokens by request id, as the next owner of a journal's folder would bill them."""
     replayed = replay(JournalFolder(path, -1), "database")
     return {each.record.request_id: each.record.usage.completion_tokens for each in replayed.ended}
 

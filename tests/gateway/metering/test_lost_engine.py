@@ -63,7 +63,7 @@ class House(msgspec.Struct):
         return encode_tag(msgspec.structs.replace(TAG, **ids, created_at_ns=admission.instant_ns))
 
     async def used(self, expected: int) -> None:
-        """Return once the limit has settled `expected`."""
+        """Wait until the limit has settled `expected`."""
         async with asyncio.timeout(PATIENCE_S), self.database.acquire() as conn:
             while True:
                 (found,) = await list_limits(conn, self.caller.organization_id, self.caller.project_id)
@@ -90,7 +90,7 @@ async def house(database: Database, tmp_path: Path) -> AsyncIterator[House]:
 
 
 async def lose_engine(house: House) -> Admission:
-    """Lose an engine while it runs req_1, of whose completion 2 tokens have come."""
+    """Lose an engine that runs req_1, after 2 tokens of its completion."""
     admission = await house.admit("req_1")
     sampling = SamplingParams(max_tokens=admission.cap)
     request = GenerateRequest("req_1", [1, 2, 3], sampling, tenant="t", meter=house.tag(admission))

@@ -34,7 +34,7 @@ NAME = ReplicaName("theirs", "replica_1")
 
 
 async def anywhere(url: str) -> str:
-    """Return this machine's address."""
+    """Return the loopback address, whatever the URL."""
     return "127.0.0.1"
 
 
@@ -83,7 +83,7 @@ async def until_ready(backend: ForeignBackend, *, ready: bool = True) -> None:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Return once a condition holds of which no event tells."""
+    """Wait until a condition holds that no event announces."""
     async with asyncio.timeout(PATIENCE_S):
         while not holds():  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
@@ -99,7 +99,7 @@ def asking(
     tools: ToolUse | None = None,
     **sampling: Any,
 ) -> Generation:
-    """Return a chat of one message."""
+    """Return a request for a chat with one message."""
     conversation = Conversation([{"role": "user", "content": text}], tools)
     request = GenerateRequest(
         request_id, [], SamplingParams(max_tokens=max_tokens, **sampling), "tenant", n=n, meter=b"tag"
@@ -110,7 +110,7 @@ def asking(
 
 
 class Heard(msgspec.Struct):
-    """A whole answer: its text, pieces and usage."""
+    """A collected answer: its text, pieces and usage."""
 
     text: str = ""
     pieces: list[Piece] = []
@@ -122,7 +122,7 @@ class Heard(msgspec.Struct):
 
 
 async def hear(backend: ForeignBackend, generation: Generation, *, heard: Heard | None = None) -> Heard:
-    """Read a whole answer.
+    """Collect the whole answer of a backend.
 
     heard: filled with what came, also where reading raises.
     """

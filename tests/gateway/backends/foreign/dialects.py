@@ -19,31 +19,31 @@ SSE = b"text/event-stream"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
 PROMPT = 9
-"""The tokens that each fake counts for the prompt."""
+"""The number of prompt tokens that each fake reports."""
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """One protocol, in the direction from the server."""
+    """The messages of one server's protocol, as the server sends them."""
 
     driver: Driver
     path: str
-    """The path by which a chat without a known tokenizer is asked for."""
+    """The path of chat requests for a model whose tokenizer is unknown."""
     part: Callable[[str, int], Any]
-    """Returns the event of a piece of text, given the text and the number of tokens so far."""
+    """The function that returns the event of a piece of text, from the text and the number of tokens so far."""
     finish: Callable[[str, int], list[Any]]
-    """Returns the events of an end, given a reason of this protocol and the number of tokens."""
+    """The function that returns the events of an end, from a reason of this protocol and the number of tokens."""
     reasons: dict[str, str]
-    """The protocol's words for our reasons."""
+    """The protocol's names for our finish reasons."""
     error: Any
-    """An event by which the server reports a failure in the midst of a reply."""
+    """An event with which the server reports a failure within a reply."""
     asked: Callable[[dict[str, Any]], dict[str, Any]]
-    """Reads `max_tokens`, `stop` and `seed` of a request's body."""
+    """The function that reads `max_tokens`, `stop` and `seed` from a request's body."""
     refusal: Callable[[str], Any]
-    """Returns the body of an error."""
+    """The function that returns the body of an error reply, from a text."""
     facts: dict[str, Any] = {}
     is_lines: bool = False
     has_mark: bool = True
-    """True where `[DONE]` follows the last event."""
+    """True where the event `[DONE]` follows the last event."""
     can_have_no_usage: bool = True
 
     @property
@@ -56,7 +56,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         return chunk(f"{text}\n".encode() if self.is_lines else f"data: {text}\n\n".encode())
 
     def saying(self, *words: str, reason: str = "stop", usage: bool = True) -> list[bytes]:
-        """Return a whole answer in its parts: the head, the words, the end."""
+        """Return the parts of a whole answer: the head, the words, the end."""
         sent = [self.head]
         sent += [self.event(self.part(word, place + 1)) for place, word in enumerate(words)]
         ends = self.finish(self.reasons.get(reason, reason), len(words))
@@ -94,8 +94,10 @@ def _kserve_part(text: str, num_tokens: int, **fields: Any) -> Any:
 
 
 def _kserve_finish(reason: str, num_tokens: int) -> list[Any]:
-    """Return the last response. The parts before it have counted the tokens, so it has only a count by which a test
-    lies."""
+    """Return the last response, whose only count is the one that a test falsifies.
+
+    The parts before it have counted the tokens.
+    """
     return [_kserve_part("", num_tokens, finish_reason=reason, num_output_tokens=num_tokens if num_tokens > 999 else 0)]
 
 

@@ -15,18 +15,18 @@ from tests.patience import PATIENCE_S
 
 
 class Received(msgspec.Struct, frozen=True):
-    """One request as the server got it."""
+    """One request as the server received it."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
     data: bytes = b""
-    """The body as it came."""
+    """The raw bytes of the body."""
 
 
 Answer = Callable[[Received, asyncio.StreamWriter], Awaitable[None]]
-"""Writes the response to a request that generates."""
+"""A function that writes the response to a generation request."""
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -44,7 +44,7 @@ def chunk(data: bytes) -> bytes:
 END = b"0\r\n\r\n"
 
 VERSIONS = ("/version", "/get_server_info", "/api/version", "/v2")
-"""The paths by which servers are asked for their versions."""
+"""The paths at which servers report their versions."""
 
 
 def delta(text: str, *, index: int = 0, finish: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def usage(prompt: int, completion: int, cached: int = 0) -> dict[str, Any]:
 
 
 def saying(*words: str, counts: tuple[int, int] | None = (9, 2), finish: str = "stop", pause_s: float = 0.0) -> Answer:
-    """Return an answer of these words, one in each chunk.
+    """Return an answer that sends these words, one in each chunk.
 
     counts: prompt and completion tokens of the usage; None sends no usage.
     """
@@ -81,7 +81,10 @@ def saying(*words: str, counts: tuple[int, int] | None = (9, 2), finish: str = "
 
 
 def sending(*parts: bytes, then: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None) -> Answer:
-    """Return an answer of these very bytes, after which the connection closes unless `then` does otherwise."""
+    """Return an answer that sends exactly these bytes.
+
+    then: acts on the connection afterwards; by default it is closed.
+    """
 
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
         for part in parts:
@@ -132,7 +135,7 @@ class FakeServer:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Serve at a free port, or at the port before, once whichever process got it meanwhile has left it."""
+        """Listen at a free port, or again at the port of before, once no other process uses it."""
         async with asyncio.timeout(PATIENCE_S):
             while self._server is None:
                 try:
@@ -142,7 +145,7 @@ class FakeServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def leave_port(self) -> None:
-        """Stop listening; open connections go on."""
+        """Stop listening; open connections are kept."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -14,7 +14,7 @@ from tests.gateway.backends.foreign.fake import FakeServer, Received, saying
 
 
 class FakeLlamaCpp:
-    """A server with the adapters it was started with, by number."""
+    """A fake llama.cpp server with the adapters of its start, by number."""
 
     def __init__(self, server: FakeServer, *paths: str) -> None:
         self.server = server
@@ -27,7 +27,7 @@ class FakeLlamaCpp:
         server.answer = self._answer
 
     async def restart(self, *paths: str) -> None:
-        """Run another process at the same address."""
+        """Become a new process at the same address, with these adapters' files."""
         await self.server.stop()
         self._scales.clear()
         self.paths = list(paths)

@@ -18,12 +18,12 @@ NUM_TOKENS = 3
 
 
 def tokens_of(name: str, vocab_size: int = 100) -> list[int]:
-    """Return the token ids that a model of this name replies."""
+    """Return the token ids that the fake replies for a model of this name."""
     return [sum(name.encode()[place::NUM_TOKENS]) % vocab_size for place in range(NUM_TOKENS)]
 
 
 class FakeVllm:
-    """A server that loads adapters by name, and answers with the adapter that is asked for."""
+    """A fake vLLM server that loads adapters by name, and answers with the requested one."""
 
     def __init__(self, folder: str, server: FakeServer) -> None:
         """Prepare without adapters. folder: the folder below which an adapter's content is found; nothing is read."""
@@ -107,7 +107,7 @@ class FakeVllm:
         return None
 
     def _chat(self, name: str, writer: asyncio.StreamWriter) -> None:
-        """Say the name of the model in a chat."""
+        """Answer a chat with the name of the model."""
         choice = {"index": 0, "delta": {"content": name}, "finish_reason": "stop"}
         counts = {"prompt_tokens": 9, "completion_tokens": 3}
         writer.write(event({"model": name, "choices": [choice]}))

@@ -25,13 +25,13 @@ from tests.gateway.backends.foreign.fake import (
 from tests.gateway.backends.foreign.fake import HEAD as PLAIN_HEAD
 
 KEY = "sk-ours-0123456789abcdefWXYZ"
-"""The key that the server is sent."""
+"""The API key that the gateway sends to the hostile server."""
 
 LEAK = f"pid 4711004711 of /srv/upstream-model at 10.20.30.40:8123, {KEY}, sk-secret"
-"""Words of the server that are none of a client's business."""
+"""A text of the server that no client may see."""
 
 WORDS = ("4711004711", "upstream-model", "10.20.30.40", KEY, "sk-secret")
-"""The parts of LEAK by which it is found anywhere."""
+"""The parts of LEAK, each of which is searched for in everything that a client gets."""
 
 HEADERS = f"server: {LEAK}\r\nset-cookie: a={LEAK}\r\nx-upstream: {LEAK}\r\nx-request-id: {LEAK}\r\n".encode()
 HEAD = PLAIN_HEAD.removesuffix(b"\r\n") + HEADERS + b"\r\n"
@@ -45,7 +45,7 @@ async def _forever(writer: asyncio.StreamWriter) -> None:
 
 
 def endless(*parts: bytes, head: bytes = HEAD) -> Answer:
-    """Return an answer that sends the parts again and again, until it is cut off."""
+    """Return an answer that sends the parts again and again until the connection is cut."""
 
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(head)
@@ -59,7 +59,7 @@ def endless(*parts: bytes, head: bytes = HEAD) -> Answer:
 
 
 def trickling(part: bytes, *, pause_s: float) -> Answer:
-    """Return an answer that sends a part now and then, for ever."""
+    """Return an answer that sends a part again and again, with pauses, forever."""
 
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD)
@@ -186,10 +186,10 @@ HOSTILE: dict[str, Answer] = {
     "a trickle of comments": trickling(chunk(b": ping\n\n"), pause_s=0.05),
     "a trickle of text": trickling(event(delta("a")), pause_s=0.1),
 }
-"""Behaviours for which a client gets an error."""
+"""Replies that must become errors at the client, by the behaviour's name."""
 
 OF_REQUEST = {"an unknown reason", "a tool that nobody named", "calls without end"}
-"""Replies that a request can bring about at a server that is well."""
+"""Replies that a request may cause at a healthy server, by the behaviour's name."""
 
 ODD = {
     "comments and other fields": HEAD + chunk(b": ping\n\nevent: x\nid: 7\nretry: 1\n\n") + GOOD,
@@ -222,7 +222,7 @@ ODD = {
         f"data: {json.dumps(each)}\n\n".encode() for each in (delta("Hello"), delta("", finish="stop"), usage(9, 1))
     ),
 }
-"""Replies that say Hello in an odd way, and are served."""
+"""Unusual replies that say Hello and are served, by the behaviour's name."""
 
 LYING = {
     "a completion of millions": HEAD
@@ -246,7 +246,7 @@ LYING = {
     + FINISHED
     + counting(prompt_tokens=9, completion_tokens=1, prompt_tokens_details={"cached_tokens": 10**9}),
 }
-"""Replies that say Hello with counts that cannot be true, before the mark of the end."""
+"""Replies that say Hello and report impossible counts, as parts before the end mark, by the behaviour's name."""
 
 ASKED: dict[str, Answer] = {
     "no answer": sending(b""),
@@ -261,4 +261,4 @@ ASKED: dict[str, Answer] = {
         plain(b"200 OK", b"content-encoding: gzip", body=gzip.compress(b"a" * (8 << 20)))
     ),
 }
-"""Answers to questions about the server's health after which the server gets no requests."""
+"""Answers to health checks after which the server gets no requests, by the behaviour's name."""

@@ -61,7 +61,7 @@ async def ask(backend: ForeignBackend, adapter: str = "", request_id: str = "req
 
 
 def text_of(backend: ForeignBackend, name: str) -> str:
-    """Return the text of the reply of a model."""
+    """Return the text of a model's reply."""
     return backend._pooled.model.tokenizer.decode(tokens_of(name))
 
 

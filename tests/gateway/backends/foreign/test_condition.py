@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_S
 
 
 class _Props(Server):
-    """A llama.cpp server whose properties are absurdly large."""
+    """A fake llama.cpp server with absurdly large properties."""
 
     async def whole(
         self, method: str, path: str, body: bytes = b"", *, within_s: float, proof: Proof | None = None

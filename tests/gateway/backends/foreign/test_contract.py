@@ -26,7 +26,7 @@ from tests.patience import PATIENCE_S
 SECRET = "sk-0123456789abcdefWXYZ of /srv/model at 10.1.2.3"
 SHORT = msgspec.structs.replace(FAST, first_token_seconds=0.4, idle_seconds=0.4, total_seconds=2.0)
 PATIENT = msgspec.structs.replace(FAST, first_token_seconds=600.0, idle_seconds=600.0, total_seconds=600.0)
-"""Times that no test waits for."""
+"""Timeouts so long that no test reaches them."""
 """Settings for a busy machine: no server of these tests is slow."""
 
 
@@ -60,7 +60,7 @@ async def backend(dialect: Dialect, server: FakeServer, sink: ListSink) -> Async
 
 
 def sending_all(parts: list[bytes], *, pause_s: float = 0.0) -> Answer:
-    """Return an answer of these parts, after which the connection stays."""
+    """Return an answer that sends these parts and keeps the connection open."""
 
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
         for part in parts:

@@ -35,7 +35,7 @@ from tests.patience import PATIENCE_S, least
 
 SHORT = msgspec.structs.replace(FAST, first_token_seconds=0.4, idle_seconds=0.4, total_seconds=1.0)
 AMPLE = msgspec.structs.replace(FAST, first_token_seconds=PATIENCE_S, idle_seconds=PATIENCE_S, total_seconds=PATIENCE_S)
-"""Times for replies that end by themselves, also where this machine has much else to do."""
+"""Timeouts long enough for replies that end by themselves, even on a busy machine."""
 PATIENT = msgspec.structs.replace(AMPLE, health_seconds=PATIENCE_S)
 MAX_BYTES = 24 << 20
 MAX_TURN_S, MAX_ALL_S = 0.02, 0.1
@@ -47,7 +47,7 @@ LARGE = [
     for name in HOSTILE
     if name.startswith(("a megabyte", "endless", "an event of endless", "deep", "many", "a chunk's extension"))
 ]
-"""Behaviours that give a gateway much to do."""
+"""The names of behaviours that cause a gateway much work."""
 TOOL = Tool("weather", {"type": "object"}, "tools[0]")
 TOOLS = ToolUse((TOOL,), frozenset({"weather"}))
 
@@ -122,7 +122,7 @@ async def test_no_reply_keeps_the_processor_for_long(hostile_url: str, name: str
 
 
 async def long_turns_s() -> list[float]:
-    """Return the processor time of each turn of the loop that took some, once this task is cancelled."""
+    """Return the processor seconds of each long turn of the event loop, once this task is cancelled."""
     turns_s = list[float]()
     with suppress(asyncio.CancelledError):
         while True:

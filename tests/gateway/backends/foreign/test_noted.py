@@ -17,7 +17,7 @@ NUM_STREAMS, NUM_WORDS = 4, 12
 
 
 class Watched(ListSink):
-    """A sink that stores the last count of each request."""
+    """A sink that stores the last noted count of each request."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ async def server() -> AsyncIterator[FakeServer]:
 
 
 def sent(server: FakeServer) -> str:
-    """Return the key of the last request that generates."""
+    """Return the key of the last generation request that the server received."""
     return server.received[-1].headers.get("authorization", "").removeprefix("Bearer ")
 
 
@@ -86,7 +86,7 @@ async def test_a_refused_key_is_named_by_its_end_and_closes_the_server_for_nobod
 
 
 async def until_answered(backend: ForeignBackend) -> None:
-    """Ask as acme until the trial comes that the key's breaker lets through."""
+    """Send requests of acme until one is answered: the trial that the key's breaker allows."""
     async with asyncio.timeout(PATIENCE_S):
         for number in itertools.count(100):
             try:

@@ -69,7 +69,7 @@ async def ask(backend: ForeignBackend, adapter: str = "", request_id: str = "req
 
 
 def of_text(adapter: str = "") -> Generation:
-    """Return a chat as it is prepared where one server of the pool takes text alone."""
+    """Return a chat prepared as text, for a pool in which some server takes only text."""
     made = asking(max_tokens=200)
     return msgspec.structs.replace(made, request=msgspec.structs.replace(made.request, adapter=adapter))
 
@@ -152,7 +152,7 @@ async def test_connections_of_a_former_process_that_goes_on_get_no_request_of_th
 
 
 async def until_places(backend: ForeignBackend, llama: FakeLlamaCpp) -> None:
-    """Have a backend ask its server, and return once it knows the adapters' numbers in the present process."""
+    """Make a backend query its server, and wait until it knows the adapters' numbers in the present process."""
     backend._condition.ask_soon()
     names = [Path(path).stem if is_digest(Path(path).stem) else "" for path in llama.paths]
     await until(lambda: (info := backend._condition.info) is not None and list(info.places) == names)

@@ -88,7 +88,7 @@ class FakeSglang:
         return None
 
     def _complete(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        """Answer by OpenAI's routes, where an adapter is named after the base, with the name of the model."""
+        """Answer a completion with the model's name, as on OpenAI's routes, where adapters are named after the base."""
         model = body["model"]
         name = model.partition(":")[2] or "base"
         if name not in self.loaded and name != "base":
@@ -189,10 +189,10 @@ async def test_adapters_are_loaded_answer_and_make_room(sglang: FakeSglang, back
 
 
 class Forgetful(dict[str, str]):
-    """The adapters of a server that drops each as soon as it is loaded, since others need the room."""
+    """The adapters of a server that drops each one as soon as it is loaded, as if it lacked room."""
 
     def __setitem__(self, name: str, path: str) -> None:
-        """Keep nothing."""
+        """Ignore the adapter."""
 
 
 async def test_one_that_is_dropped_before_it_was_tried_is_no_fault_of_the_tenants(

@@ -44,7 +44,7 @@ async def server() -> AsyncIterator[FakeServer]:
 
 
 def trickling(first: bytes, then: bytes) -> Answer:
-    """Return an answer that sends something, and then something else twenty times a second."""
+    """Return an answer that sends `first`, and then `then` twenty times a second."""
 
     async def answer(received: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(first)
@@ -82,7 +82,7 @@ LAST = {
     "a comment": event(usage(9, 1)) + PING + END,
     "a mark of the end without its empty line": event(usage(9, 1)) + chunk(b"data: [DONE]\n") + END,
 }
-"""Bytes after the last text that bring no text, and the end of the response with them."""
+"""Bytes after the last text, without text of their own, that end the response."""
 
 
 @pytest.mark.parametrize("name", LAST)

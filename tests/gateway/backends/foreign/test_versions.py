@@ -67,7 +67,7 @@ def model(tmp_path: Path) -> EngineModel:
 async def untried_vllm(
     model: EngineModel, settings: ForeignSettings = WITH_ADAPTERS
 ) -> AsyncIterator[tuple[FakeVllm, ForeignBackend]]:
-    """Give a vLLM of a version that was not tried, and the backend of it in a pool whose tokenizer is known."""
+    """Give a vLLM of an untested version, and its backend in a pool whose tokenizer is known."""
     async with fake_vllm(FOLDER) as vllm:
         vllm.server.facts = {"/version": UNTRIED}
         backend = backend_of(vllm.server.url, ListSink(), driver="vllm", model=model, settings=settings)
@@ -76,13 +76,13 @@ async def untried_vllm(
 
 
 def of_text(adapter: str = "") -> Generation:
-    """Return a chat as it is prepared where no token ids may be sent."""
+    """Return a chat prepared as text, for servers that may get no token ids."""
     made = asking()
     return msgspec.structs.replace(made, request=msgspec.structs.replace(made.request, adapter=adapter))
 
 
 def of_ids() -> Generation:
-    """Return a request as it is prepared for servers that take token ids."""
+    """Return a request prepared as token ids."""
     return Generation(GenerateRequest("req_1", [1, 2, 3], SamplingParams(max_tokens=16), "tenant", meter=b"tag"))
 
 

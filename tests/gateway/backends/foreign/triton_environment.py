@@ -21,13 +21,13 @@ MODELS = Path(__file__).parent / "triton"
 
 
 def packages() -> Path:
-    """Return the folder of the environment's packages."""
+    """Return the folder of the environment's Python packages."""
     (found,) = FOLDER.glob("lib/python3.*/site-packages")
     return found
 
 
 def command(port: int) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment of a server of the models beside this file."""
+    """Return the command and the environment variables of a server with the models beside this file."""
     server = packages() / "pytriton" / "tritonserver"
     flags = ["--model-repository", str(MODELS), "--backend-directory", str(server / "backends")]
     flags += ["--http-port", str(port), "--http-address", "127.0.0.1", "--allow-grpc", "false"]

@@ -30,7 +30,7 @@ class Gateway:
 
 
 class Sent(msgspec.Struct):
-    """A running request.
+    """A running request in the simulation.
 
     counted: completion tokens that its gateway has counted.
     """
@@ -42,10 +42,10 @@ class Sent(msgspec.Struct):
 
 
 class FairPool:
-    """A pool and its gateways.
+    """A simulated pool, and its gateways.
 
-    tells: whether engines are told the service that tenants got elsewhere.
-    spreads: whether the balancer knows the tenant of a request.
+    tells: whether engines are told the service that tenants got elsewhere. spreads: whether the balancer knows the
+    tenant of a request.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class FairPool:
         return [ttft for replica in self.replicas.values() for ttft in replica.ttfts[tenant]]
 
     def untold(self, tenant: str) -> float:
-        """Return the most of a tenant's service elsewhere that any replica does not know of."""
+        """Return the largest amount of a tenant's service elsewhere that some replica does not know of."""
         total = self.service(tenant)
         return max(
             total - each.service[tenant] - self.told_service[name, tenant] for name, each in self.replicas.items()

@@ -30,7 +30,7 @@ def balancer_over(count: int, *, seed: int = 0, **fields: Any) -> Balancer:
 
 
 def send(balancer: Balancer, asked: Asked, exclude: frozenset[str] = frozenset()) -> str:
-    """Pick a replica and count the request there."""
+    """Pick a replica for a request, and count the request there. Return the replica's id."""
     replica = balancer.pick(asked, exclude)
     assert replica is not None
     balancer.taken(replica, asked)

@@ -21,7 +21,7 @@ from tests.gateway.domain.balancing.pools import balancer_over, send
 
 
 def times(*first_ms: float, token_ms: float = 0.0) -> AnswerTimes:
-    """Return the times of answers that came one after another, the last of them at 0 s."""
+    """Return answer times with these first ms, recorded one after another, the last at 0 s."""
     made = AnswerTimes()
     for number, each in enumerate(first_ms, 1 - len(first_ms)):
         made.answered(number * APART_S, each, token_ms)

@@ -15,7 +15,7 @@ ADAPTERS = [f"adapter-{number}" for number in range(10_000)]
 
 
 def homes(balancer: Balancer) -> dict[str, str | None]:
-    """Return the replica of each adapter while nothing runs and nothing is resident."""
+    """Return the replica that each adapter is assigned to while nothing runs and nothing is resident."""
     return {adapter: balancer.pick(Asked(adapter)) for adapter in ADAPTERS}
 
 

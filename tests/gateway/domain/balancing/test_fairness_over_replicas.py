@@ -14,7 +14,7 @@ NUM_REPLICAS = 4
 NUM_STEPS, WARM_UP = 1_500, 300
 NUM_WORKLOADS, NUM_WORKLOADS_FULL = 20, 400
 QUIET = 2 * PLACES * NUM_REPLICAS
-"""The requests that the victim has under way: its share of the pool and as many that wait."""
+"""The number of requests that the victim keeps running: its share of the pool, and as many that wait."""
 
 
 def run(pool: FairPool, num_victim: int, num_noisy: int, weight: float = 1.0, num_steps: int = NUM_STEPS) -> float:

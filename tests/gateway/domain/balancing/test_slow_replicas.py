@@ -21,15 +21,15 @@ from tests.gateway.domain.balancing.pools import balancer_over, names, send
 FAST, SLOW = names(2)
 TIMES_SLOWER = 5.0
 PROMISED = 0.1
-"""The share of requests that a replica may get that is five times slower."""
+"""The largest share of requests that a replica five times slower may get."""
 
 
 CLIENT_S = 0.001
-"""The time from a client's answer to its next request."""
+"""Seconds between a client's answer and its next request."""
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A request at a replica."""
+    """A request that runs at a replica."""
 
     replica: str
     began_s: float

@@ -15,7 +15,9 @@ SECOND_S = 1.0
 
 
 class Pool:
-    """A pool with some places, whose lines take a second for each unit of work; projects have lines without end."""
+    """A simulated pool with a number of places, whose lines take a second per unit of work; projects have endless
+    lines.
+    """
 
     def __init__(self, most_work: dict[str, int], chance: random.Random) -> None:
         """Begin with free places. most_work: the longest line of each project."""
@@ -27,7 +29,7 @@ class Pool:
         self._chance = chance
 
     def second(self, asking: list[str]) -> None:
-        """End lines at random, and begin others of the projects that ask."""
+        """Simulate one second: lines end at random, and lines of the asking projects start."""
         self.now_s += SECOND_S
         self._chance.shuffle(self.in_flight)
         while self.in_flight and (len(self.in_flight) >= PLACES or self._chance.random() < 0.5):

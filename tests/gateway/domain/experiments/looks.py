@@ -25,7 +25,7 @@ SHAPES: dict[str, Draw] = {
 
 
 class Arm(msgspec.Struct, frozen=True):
-    """Sums of one arm, by experiment and look."""
+    """The sums of one arm, as arrays by experiment and look."""
 
     n: Floats
     y: Floats
@@ -36,7 +36,7 @@ class Arm(msgspec.Struct, frozen=True):
 
 
 def watched(y: Floats, treated: NDArray[np.bool_], every: int, x: Floats | None = None) -> tuple[Arm, Arm]:
-    """Return the sums of control and treatment at each look. y, treated, x: by experiment and unit."""
+    """Return the sums of control and treatment at each look. y, treated, x: arrays by experiment and unit."""
 
     def sums_at_looks(values: Floats) -> Floats:
         return values.reshape(len(values), -1, every).sum(axis=2).cumsum(axis=1)
@@ -78,7 +78,9 @@ def normal_log_e(t: Floats, n: Floats, tightest_at: int, alpha: float = 0.05) ->
 
 
 class Counts:
-    """The ln E of two counts with even shares, from a table of ln gamma: see `statistics.counts.log_e`."""
+    """The computation of ln E for two counts with equal shares, from a table of ln gamma: see
+    `statistics.counts.log_e`.
+    """
 
     def __init__(self, concentration: float, most: int) -> None:
         self._half = np.array([math.lgamma(concentration / 2 + count) for count in range(most + 1)])
@@ -91,6 +93,6 @@ class Counts:
 
 
 def first_beyond(log_e: Floats, alpha: float) -> NDArray[np.int64]:
-    """Return the index of the first look of each experiment whose E reaches 1 / alpha; the number of looks if none."""
+    """Return, for each experiment, the index of the first look with E >= 1 / alpha; the number of looks if none."""
     beyond = log_e >= -math.log(alpha)
     return np.where(beyond.any(axis=1), beyond.argmax(axis=1), log_e.shape[1])

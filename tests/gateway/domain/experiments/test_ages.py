@@ -23,7 +23,7 @@ EXPERIMENT = Experiment(
 
 
 def watched(chance: np.random.Generator, effects: tuple[int, ...]) -> AgeEffects:
-    """Return the effects by age of units that spend about the same each day.
+    """Return the effects by age for units that spend about the same each day.
 
     effects: by how much the treatment's units spend less, by age.
     """

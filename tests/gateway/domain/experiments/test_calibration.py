@@ -13,7 +13,7 @@ from gateway.domain.experiments.sums import Unit
 
 
 def traffic(num_units: int, num_days: int = 28) -> list[PastUnit]:
-    """Return units of which one in ten says yes, a like number each day."""
+    """Return past units of which one in ten converts, with similar numbers each day."""
     rng = random.Random(7)
     return [PastUnit(100 + at * num_days // num_units, Unit(int(rng.random() < 0.1))) for at in range(num_units)]
 

@@ -18,12 +18,12 @@ from tests.gateway.domain.experiments.test_definition import GOOD
 
 EVERY = 20
 CACHED_PROMPTS = 40
-"""System prompts that an engine's small cache holds: both arms' and other tenants'."""
+"""The number of system prompts that fit an engine's small cache, from both arms and other tenants."""
 STRANGERS = 12
-"""Requests of other tenants, each with a prompt of its own, between two requests of the experiment."""
+"""The number of requests of other tenants, each with its own prompt, between two of the experiment."""
 HIT_MS, MISS_MS, NOISE_MS = 30.0, 90.0, 20.0
 MOST_FALSE = 0.08
-"""The most of experiments with arms of equal weight that may raise a false alarm.
+"""The largest share of experiments with equal arms that may raise a false alarm.
 
 The share is more than 5 %, since a hit of one unit makes a hit of the next likelier, and dependent times vary more than
 independent ones. 6.5 % were seen in 1,000 runs.
@@ -31,7 +31,7 @@ independent ones. 6.5 % were seen in 1,000 runs.
 
 
 def times_to_first_token(rng: np.random.Generator, treated: np.ndarray) -> np.ndarray:
-    """Return the milliseconds of one request of each unit, with a cache that drops the least recently used prompt."""
+    """Return the milliseconds to first token of one request per unit, with an LRU cache of prompts."""
     cache: OrderedDict[int, None] = OrderedDict()
     stranger, times = 2, np.empty(len(treated))
     for at, arm in enumerate(treated):

@@ -13,7 +13,7 @@ from gateway.domain.experiments.feedback.vote_ids import is_signed, request_id_o
 
 KEY = bytes(range(32))
 _ITEM = re.compile(r'"[ !#-\[\]-~]*"(;[a-z][a-z0-9_.*-]*=(-?[0-9]{1,15}|"[ !#-\[\]-~]*"|[A-Za-z*][A-Za-z0-9:/_.*-]*))*')
-"""A string with parameters that are integers, strings and tokens, as RFC 9651 has them."""
+"""The pattern of a string with parameters that are integers, strings or tokens (RFC 9651)."""
 
 
 @pytest.mark.parametrize("reason", list(OPEN_FEATURE_REASONS))

@@ -25,8 +25,9 @@ Key = tuple[str, int, int]
 
 
 def drawn(chance: random.Random, mean: float, off: float, arm: int, epoch: int = 1) -> dict[Key, Sums]:
-    """Return the sums of an arm whose people like a part of the answers, with a judge that likes more; a twentieth
-    is labelled."""
+    """Return the sums of an arm whose people like a share of the answers; a judge likes more, and a twentieth is
+    labelled.
+    """
     units = []
     for _ in range(1_000):
         label = int(chance.random() < mean)

@@ -22,7 +22,7 @@ VALUES: dict[Kind, tuple[str, ...]] = {
 
 
 def rows(counts: dict[tuple[Kind, str], tuple[int, int]], epoch: int = 1) -> list[SegmentUnits]:
-    """Return the units of segments by their counts in two arms."""
+    """Return the segments' units, from their counts in two arms."""
     return [
         SegmentUnits(kind, value, epoch, arm, units, units)
         for (kind, value), both in counts.items()

@@ -41,7 +41,7 @@ small = st.integers(-5, 50)
 
 @st.composite
 def units_events(draw: st.DrawFn) -> list[Event]:
-    """Draw the events of one unit: requests with corrections, refusals, votes and votes that are taken back."""
+    """Draw the events of one unit: requests with corrections, refusals, votes, and withdrawn votes."""
     events = []
     for number in range(draw(st.integers(0, 6))):
         at_us, request_id = draw(st.integers(0, 10 * DAY_US)), f"req_{number}"
@@ -83,7 +83,7 @@ def follow_events(events: Sequence[Event], closed_after: int) -> tuple[UnitState
 
 
 class Tables:
-    """An experiment's tables, to which only changes are applied."""
+    """An experiment's tables in memory, which are only modified by changes."""
 
     def __init__(self) -> None:
         self.units: dict[Key, tuple[int, int, int]] = {}
@@ -108,7 +108,7 @@ class Tables:
             self.ages[age] = self.ages.get(age, NO_UNITS) + sums
 
     def full(self) -> tuple[object, ...]:
-        """Return the content of the tables, without rows that are zero."""
+        """Return the content of the tables, without rows of zeros."""
         return (
             {key: each for key, each in self.units.items() if each != NOTHING},
             {key: each for key, each in self.sums.items() if each != NO_UNITS},
@@ -120,7 +120,7 @@ class Tables:
 
 
 def recounted(units: Iterable[Rows]) -> Tables:
-    """Count tables from scratch."""
+    """Return tables that are counted from all units anew."""
     tables = Tables()
     for rows in units:
         tables.add(NO_ROWS, rows)
@@ -128,7 +128,7 @@ def recounted(units: Iterable[Rows]) -> Tables:
 
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""Settings for a machine with other work, which draws examples slowly."""
+"""Settings of hypothesis for a busy machine, which draws examples slowly."""
 
 
 @PATIENT

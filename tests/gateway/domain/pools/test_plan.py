@@ -71,7 +71,7 @@ EVICTED = "evicted"
 
 
 def evicted(id: str, state: ReplicaState = "ready", host_id: str = EVICTED) -> Replica:
-    """Return a replica on a host that is drained."""
+    """Return a replica that is to be replaced because its host is drained."""
     return msgspec.structs.replace(replica(id, state, replace=True), place=Place(host_id), is_evicted=True)
 
 
@@ -264,7 +264,7 @@ def two_hosts(**labels: str) -> list[Host]:
 
 
 def asking(made: Pool, **changes: object) -> Pool:
-    """Return a pool whose revisions need more of a host."""
+    """Return a pool whose revisions need other hosts. changes: fields of the needs."""
     revisions = {
         number: msgspec.structs.replace(each, needs=msgspec.structs.replace(each.needs, **changes))
         for number, each in made.revisions.items()

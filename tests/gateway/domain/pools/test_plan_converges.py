@@ -100,8 +100,9 @@ class Planning(RuleBasedStateMachine):
 
     @rule()
     def rest(self) -> None:
-        """Check that all comes to rest from any state: wanted pools that fit serve with all replicas, and nothing
-        else is left."""
+        """Check that any state leads to rest: wanted pools that fit serve with all replicas, and nothing else is left
+        over.
+        """
         served_before = {name: now.revision for name, now in self.world.pools.items()}
         for name in POOLS:
             self.prepare(name, fails=False)

@@ -31,7 +31,7 @@ ENCODED = msgspec.json
 
 
 class Site:
-    """A pool whose replicas start at once or after some seconds, and whose load is given for each second."""
+    """A simulated pool with replicas that take some seconds to start, and a given load for each second."""
 
     def __init__(self, bounds: Bounds = BOUNDS, *, number: int = 1, start_s: int = 0) -> None:
         self.bounds, self.number, self.start_s = bounds, number, start_s
@@ -60,7 +60,7 @@ class Site:
         )
 
     def step(self, demand: int, **options: float) -> int:
-        """Decide at the next second; return the number of replicas."""
+        """Decide in the next second; return the number of replicas."""
         seen = PoolSnapshot(self.number, self.num_ready, self.load(demand, **options))
         if self.memory is not None:  # as it comes back from the database
             self.memory = ENCODED.decode(ENCODED.encode(self.memory), type=Memory)

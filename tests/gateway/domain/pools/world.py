@@ -34,7 +34,7 @@ def replica(name: str, state: ReplicaState = "ready", number: int = 1, **changes
 
 
 class World:
-    """Pools, hosts and replicas.
+    """Simulated pools, hosts and replicas.
 
     broken: the revisions whose engines end before they are ready, as (pool, number).
     """
@@ -46,7 +46,7 @@ class World:
         self._num_made = 0
 
     def decide(self) -> list[object]:
-        """Plan once and carry out the plan; return the planned actions."""
+        """Plan once and execute the plan; return the planned actions."""
         actions = plan(list(self.pools.values()), self.hosts)
         for action in actions:
             match action:
@@ -63,7 +63,7 @@ class World:
         return list(actions)
 
     def move(self, pool_id: str, replica_id: str) -> None:
-        """Let an agent and an engine take one replica one step further."""
+        """Advance one replica by one state, as its agent and engine do."""
         now = next(each for each in self.pools[pool_id].replicas if each.id == replica_id)
         match now.state:
             case "starting" | "failed":
@@ -76,13 +76,13 @@ class World:
                 self._remove(pool_id, replica_id)
 
     def kill(self, pool_id: str, replica_id: str) -> None:
-        """End an engine that serves."""
+        """Make a serving engine end."""
         now = next(each for each in self.pools[pool_id].replicas if each.id == replica_id)
         if now.state == "ready" and now.place is not None:
             self._set(pool_id, now, state="failed", num_failures=now.num_failures + 1, why="killed")
 
     def settle(self, rounds: int = 60) -> None:
-        """Let everything go on until nothing is planned and no replica moves any more."""
+        """Repeat planning and moving until nothing is planned and no replica moves."""
         for _ in range(rounds):
             planned = self.decide()
             moving = [
@@ -104,7 +104,7 @@ class World:
         return [each for each in self.pools[pool_id].replicas if each.state in LIVE]
 
     def is_overfull(self) -> bool:
-        """Return whether any host's replicas are estimated to take more memory than there is."""
+        """Tell whether the replicas of some host are estimated to take more memory than it has."""
         room = room_of(list(self.pools.values()), self.hosts)
         return any(room.find(Needs(0)) is None for _ in self.hosts)
 

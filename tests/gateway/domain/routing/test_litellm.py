@@ -20,7 +20,7 @@ PAGE = Path("gateway/routing/LITELLM.md")
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One behaviour of LiteLLM, and its node in our policies."""
+    """One documented behaviour of LiteLLM, with the equivalent node of our policies."""
 
     name: str
     there: str
@@ -29,7 +29,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def document(self) -> Document:
-        """The row's node as a whole policy."""
+        """The row's node as a complete policy."""
         return read_document(json.dumps({"root": json.loads(self.here.strip("`"))}).encode())
 
 
@@ -53,7 +53,7 @@ def first(document: Document, **given: object) -> Step:
 
 
 def follows(error: str) -> Callable[[Document], bool]:
-    """Return a check that "b" follows "a" after an error, and that nothing follows after a client's own mistake."""
+    """Return a check that "b" is tried after "a" fails with an error, and nothing after a client's own mistake."""
 
     def holds(document: Document) -> bool:
         one, two = walk(document, asked()).steps
@@ -63,7 +63,7 @@ def follows(error: str) -> Callable[[Document], bool]:
 
 
 def picks_b(**given: object) -> Callable[[Document], bool]:
-    """Return a check that such a request goes to "b", and any other one to "a"."""
+    """Return a check that requests with these facts go to "b", and others to "a"."""
     return lambda document: (first(document, **given).target, first(document).target) == ("b", "a")
 
 

@@ -13,8 +13,11 @@ SILENCE = 0.0
 
 
 def rates(rng: np.random.Generator, num_steps: int, most: float, service_s: float) -> npt.NDArray[np.float64]:
-    """Return the requests that come in each second on average. most: requests that run at once at the highest level
-    that is drawn; a burst may pass that by a third. service_s: seconds that a request takes on average."""
+    """Return the mean number of requests that arrive in each second.
+
+    most: requests that run at once at the highest level that is drawn; a burst may pass that by a third. service_s:
+    seconds that a request takes on average.
+    """
     parts: list[npt.NDArray[np.float64]] = []
     level, length = most * rng.uniform(0.1, 0.5), 0
     while length < num_steps:
@@ -25,7 +28,7 @@ def rates(rng: np.random.Generator, num_steps: int, most: float, service_s: floa
 
 
 def _part(rng: np.random.Generator, level: float, most: float) -> tuple[npt.NDArray[np.float64], float]:
-    """Return the next part of the load, as requests that run at once, and the level at which it ends."""
+    """Return the next section of the load, in requests that run at once, and its level at the end."""
     match rng.choice(["calm", "ramp", "burst", "silence"], p=[0.35, 0.35, 0.2, 0.1]):
         case "calm":
             seconds = int(rng.integers(600, 3600))
@@ -42,7 +45,7 @@ def _part(rng: np.random.Generator, level: float, most: float) -> tuple[npt.NDAr
 
 
 def arrivals(rng: np.random.Generator, per_second: npt.NDArray[np.float64], service_s: float) -> Iterator[list[int]]:
-    """Yield, for each second, the seconds that each request takes which comes then."""
+    """Yield, for each second, the durations in seconds of the requests that arrive in it."""
     numbers = rng.poisson(per_second)
     takes = rng.geometric(1 / service_s, int(numbers.sum())).tolist()
     start = 0

@@ -10,7 +10,7 @@ from gateway.domain.pools.scaling import BUSY, DOWN_AFTER_S
 from tests.gateway.domain.pools.simulation.site import Served
 
 REACTION_S = 4
-"""Seconds that a load may take to become a started replica: told, decided, planned and begun in a second each."""
+"""Seconds from a load to a replica that starts for it: reported, decided, planned and begun in a second each."""
 
 
 def waits_s(served: Served) -> list[float]:

@@ -31,7 +31,9 @@ def replica_seconds(served: Served) -> int:
 
 
 def needs(served: Served, num_steps: int) -> Numbers:
-    """Return how many ready replicas each second needs for no request to wait with at most `BUSY` of each used."""
+    """Return the number of ready replicas for each second so that no request waits, with at most `BUSY` of places in
+    use.
+    """
     running = np.zeros(num_steps + 1, dtype=np.int64)
     for each in served.requests:
         running[each.came_at_s] += 1
@@ -40,7 +42,7 @@ def needs(served: Served, num_steps: int) -> Numbers:
 
 
 def in_time(ready: Numbers, load_s: Sequence[int]) -> Numbers:
-    """Return how many replicas have to be there, loading or ready, for so many to be ready in each second.
+    """Return the number of replicas, loading or ready, so that `ready` many are ready in each second.
 
     load_s: seconds that a replica loads, by the second of its start.
     """

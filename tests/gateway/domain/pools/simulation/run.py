@@ -17,8 +17,10 @@ SLOW_EVERY_S = 10_000
 
 
 def run(seed: int, num_steps: int, decide: Decide = decide) -> list[Served]:
-    """Return two pools after so many seconds on six machines. The second one runs on half of the machines alone, and
-    excludes one of these."""
+    """Simulate two pools on six machines for a number of seconds, and return them.
+
+    The second pool runs on half of the machines alone, and excludes one of these.
+    """
     rng = np.random.default_rng(seed)
     load_s = _load_times(rng, num_steps)
     machines = [
@@ -57,7 +59,7 @@ def run(seed: int, num_steps: int, decide: Decide = decide) -> list[Served]:
 
 
 def _load_times(rng: np.random.Generator, num_steps: int) -> list[int]:
-    """Return how long an engine loads by the second of its start: at the very first not at all, and at times long."""
+    """Return the seconds that an engine takes to load, by the second of its start: at first 0, and at times long."""
     usual = int(rng.choice([10, 30, 60, 120]))
     load_s = np.full(num_steps, usual)
     for _ in range(num_steps // SLOW_EVERY_S + 1):
@@ -68,7 +70,7 @@ def _load_times(rng: np.random.Generator, num_steps: int) -> list[int]:
 
 
 def _fail(rng: np.random.Generator, site: Site, back_at_s: dict[str, int], now_s: int) -> None:
-    """Take a machine away or an engine, seldom, and bring machines back after half a minute to 40 minutes."""
+    """Remove a machine or an engine, seldom, and bring machines back after half a minute to 40 minutes."""
     if rng.random() < 1 / LOSS_EVERY_S:
         up = [each for each in site.machines.values() if each.is_up]
         if len(up) > NUM_MACHINES // 2:

@@ -19,9 +19,9 @@ from gateway.domain.pools.states import ReplicaState
 
 GIB = 1 << 30
 LEASE_S = 10
-"""Seconds for which a machine that has gone still counts as one with an agent."""
+"""Seconds for which a machine that failed still counts as one with an agent."""
 PAUSE_S = 2
-"""Seconds until an agent starts an engine again that ended by itself."""
+"""Seconds until an agent restarts an engine that ended by itself."""
 
 Decide = Callable[[Bounds, Memory | None, PoolSnapshot, float], Decision]
 
@@ -35,7 +35,7 @@ class Machine(msgspec.Struct):
         return self.lost_at_s is None
 
     def seen(self, now_s: int) -> Host:
-        """Return the machine as the planner sees it."""
+        """Return the machine in the form that the planner takes."""
         if self.lost_at_s is None:
             return self.host
         away_s = max(float(now_s - self.lost_at_s - LEASE_S), 0.0)
@@ -47,7 +47,7 @@ class Engine(msgspec.Struct):
     place: Place
     state: ReplicaState = "starting"
     moves_at_s: int = 0
-    """The time at which the engine goes from starting to loading, from loading to ready, or from failed to loading."""
+    """The time of the next state: from starting to loading, from loading to ready, or from failed to loading."""
     num_running: int = 0
 
 
@@ -55,7 +55,7 @@ class Request(msgspec.Struct):
     came_at_s: int
     takes_s: int
     waited_s: int | None = None
-    """Seconds until the request began the first time."""
+    """The seconds until the request first began; None while it waits."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -63,24 +63,27 @@ class Change(msgspec.Struct, frozen=True):
     before: int
     after: int
     is_bound: bool
-    """True if the number of before was outside the bounds."""
+    """True if the earlier number was outside the bounds."""
 
 
 class Second(msgspec.Struct, frozen=True):
-    """One second of a pool."""
+    """The numbers of one pool in one second."""
 
     num_engines: int
-    """Engines on machines that are up, those that load included."""
+    """The number of engines on working machines, including those that load."""
     num_allowed: int
-    """Engines that bounds and machines allow, beside those of the other pools."""
+    """The number of engines that bounds and machines allow, beside those of other pools."""
     num_lost: int
-    """Engines that were lost and cannot be back yet."""
+    """The number of engines that were lost and cannot have restarted yet."""
     load_s: int
-    """Seconds that an engine loads that is started now."""
+    """The seconds that an engine started now takes to load."""
 
 
 class Served:
-    """One pool of a site. takes: requests by the second in which they come, as the seconds that each takes."""
+    """The record of one pool of a site.
+
+    takes: requests by the second in which they come, as the seconds that each takes.
+    """
 
     def __init__(
         self, name: str, bounds: Bounds, needs: Needs, *, places: int, kv_places: float, num_replicas: int
@@ -101,7 +104,7 @@ class Served:
 
     @property
     def most_each(self) -> int:
-        """Requests that one engine runs at once: by its places, and by its memory for keys and values."""
+        """The number of requests that one engine runs at once, by its places and its KV memory."""
         return min(self.places, int(self.kv_places))
 
     def serving(self, is_up: Callable[[str], bool]) -> list[Engine]:
@@ -109,7 +112,7 @@ class Served:
         return [each for each in self.engines.values() if each.state == "ready" and is_up(each.place.host_id)]
 
     def load(self, serving: Sequence[Engine], now_s: int) -> Load:
-        """Return the load as a gateway sees it."""
+        """Return the pool's load in the form that a gateway reports."""
         num_running, num_waiting = sum(each.num_running for each in serving), len(self.queue)
         return Load(
             num_ready=len(serving),
@@ -146,7 +149,7 @@ class Site:
         return self.machines[host_id].is_up
 
     def step(self, coming: Sequence[Sequence[int]]) -> None:
-        """Live through one second. coming: for each pool the requests that come, as the seconds that they take."""
+        """Simulate one second. coming: for each pool, the durations in seconds of arriving requests."""
         for served, takes in zip(self.pools, coming, strict=True):
             self._move_engines(served)
             self._serve(served, takes)
@@ -158,13 +161,13 @@ class Site:
     # faults
 
     def lose(self, host_id: str) -> None:
-        """Take a machine away, with all engines there."""
+        """Make a machine fail, with all its engines."""
         self.machines[host_id].lost_at_s = self.now_s
         for served in self.pools:
             self._interrupt(served, {each.id for each in served.engines.values() if each.place.host_id == host_id})
 
     def bring_back(self, host_id: str) -> None:
-        """Let a machine be there again, without the engines that it had."""
+        """Restore a failed machine, without its engines."""
         self.machines[host_id].lost_at_s = None
         for served in self.pools:
             for each in list(served.engines.values()):
@@ -172,7 +175,7 @@ class Site:
                     self._end(served, each)
 
     def kill(self, served: Served, engine_id: str) -> None:
-        """End one engine."""
+        """Make one engine fail."""
         self._interrupt(served, {engine_id})
         self._end(served, served.engines[engine_id])
 
@@ -183,7 +186,7 @@ class Site:
             engine.state, engine.moves_at_s = "failed", self.now_s + PAUSE_S
 
     def _interrupt(self, served: Served, ids: set[str]) -> None:
-        """Have the requests of engines begin again, before all others."""
+        """Restart the requests of failed engines, ahead of all others."""
         served.losses += [self.now_s for id in ids if served.engines[id].state == "ready"]
         again = [each for each in served.running if each[2] in ids]
         served.running = [each for each in served.running if each[2] not in ids]

@@ -33,7 +33,7 @@ CI_RUNS, FULL_RUNS = 3, 10
 CI_STEPS, FULL_STEPS = 4_000, 10_000
 MOST_OF_ORACLE = 1.3
 MORE_LATE = 0.01
-"""The most requests that may wait longer than `LONGEST_WAIT_S` beyond those at the follower, as a share of all."""
+"""The largest allowed share of requests that wait longer than `LONGEST_WAIT_S`, beyond the follower's."""
 
 
 def test_the_number_follows_the_load_at_most_so_high_and_so_late(full: bool) -> None:
@@ -51,8 +51,10 @@ def test_the_number_follows_the_load_at_most_so_high_and_so_late(full: bool) -> 
 
 
 def opposite(changes: Sequence[Change]) -> list[tuple[Change, Change]]:
-    """Return the pairs of changes that lead two ways within the cool-down. Bounds are kept at once, and the first
-    replica of a pool that has none comes at once."""
+    """Return the pairs of changes in opposite directions within the cool-down, without those that are allowed.
+
+    Bounds are kept at once, and the first replica of a pool that has none comes at once.
+    """
     found = []
     for first, second in itertools.pairwise(changes):
         is_up, then_up = first.after > first.before, second.after > second.before
@@ -64,7 +66,7 @@ def opposite(changes: Sequence[Change]) -> list[tuple[Change, Change]]:
 
 
 def of_oracle(pools: Sequence[Served]) -> float:
-    """Return the replica-seconds of pools in those of the oracle."""
+    """Return the ratio of pools' replica-seconds to the oracle's."""
     used = sum(second.num_engines for served in pools for second in served.seconds)
     return used / sum(replica_seconds(each) for each in pools)
 
@@ -83,12 +85,12 @@ def waits(served: Served) -> Iterator[tuple[float, float, int]]:
 
 
 def too_late(served: Served) -> float:
-    """Return the most seconds that a request waits beyond its wait at the follower, a reaction and a load time."""
+    """Return the longest wait in seconds beyond the follower's wait, a reaction and a load time."""
     return max((here_s - there_s - REACTION_S - load_s for here_s, there_s, load_s in waits(served)), default=0)
 
 
 def more_late(served: Served) -> float:
-    """Return how many more requests wait longer than `LONGEST_WAIT_S` than at the follower, as a share of all."""
+    """Return the share of requests that wait longer than `LONGEST_WAIT_S`, less the follower's share."""
     late = [(here_s > LONGEST_WAIT_S) - (there_s > LONGEST_WAIT_S) for here_s, there_s, _ in waits(served)]
     return sum(late) / max(len(late), 1)
 
@@ -97,7 +99,7 @@ def more_late(served: Served) -> float:
 
 
 def doubling(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
-    """Want at most twice as many, and only once those before are ready."""
+    """Decide for at most twice as many replicas, and only once the present ones are ready: a bad policy."""
     made = decide(bounds, memory, snapshot, now_s)
     number = snapshot.num_replicas
     if number < made.num_replicas and number >= bounds.min_replicas:
@@ -107,12 +109,12 @@ def doubling(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_
 
 
 def lavish(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
-    """Decide as usual, but keep replicas that are not needed for an hour."""
+    """Decide as usual, but keep unneeded replicas for an hour: a bad policy."""
     return decide(msgspec.structs.replace(bounds, down_after_s=3600.0), memory, snapshot, now_s)
 
 
 def hasty(bounds: Bounds, memory: Memory | None, snapshot: PoolSnapshot, now_s: float) -> Decision:
-    """Let replicas go after half a minute."""
+    """Decide as usual, but remove unneeded replicas after half a minute: a bad policy."""
     return decide(msgspec.structs.replace(bounds, down_after_s=30.0), memory, snapshot, now_s)
 
 
