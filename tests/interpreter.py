@@ -49,9 +49,9 @@ def prepare_once() -> None:
 
 
 def _patch_shortly(obj: Any, name: str, member: Any, _builder: Any, scope: Any) -> None:
-    """Exchange a function of `triton.language` for one that computes on the CPU. Imports Triton.
+    """Replace a function of `triton.language` by one that computes on the CPU. Imports Triton.
 
-    The exchanged function does not check at each call that a kernel called it.
+    The replacement does not check at each call that a kernel called it.
     """
     from triton.runtime.interpreter import interpreter_semantic
 
@@ -65,7 +65,7 @@ def _patch_shortly(obj: Any, name: str, member: Any, _builder: Any, scope: Any) 
 
 
 def _describe_once() -> None:
-    """Describe each shape once. Imports Triton.
+    """Cache the description of each type and shape. Imports Triton.
 
     Every value of a kernel has a type and a shape, which Triton describes again for each value, most of the time that
     an interpreted kernel takes. A description is never changed.
@@ -127,7 +127,7 @@ def _describe_once() -> None:
 
 @contextmanager
 def overflow_unchecked() -> Iterator[None]:
-    """Compute as compiled kernels do until the context is left, without a check of every integer sum. Imports Triton.
+    """Disable the interpreter's overflow check of every integer sum until the context is left. Imports Triton.
 
     The checks of sums and products take a quarter of the time of whole models. The kernels' own tests keep them.
     """

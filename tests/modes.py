@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def open_to_others(folder: Path) -> list[str]:
-    """Return every file and folder below a folder that other users may read, write or enter, with its mode."""
+    """Return the path and mode of every file below a folder that other users may read, write or enter."""
     found = []
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode

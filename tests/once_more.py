@@ -40,7 +40,7 @@ def _passes(test: str) -> bool:
 
 
 def _note(flakes: Sequence[str]) -> None:
-    """Append a line for each flake to the file that counts them over many runs."""
+    """Append a line for each flake to build/flakes.txt, which covers many runs."""
     now = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
     FLAKES.parent.mkdir(exist_ok=True)
     with FLAKES.open("a") as file:

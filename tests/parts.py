@@ -22,12 +22,12 @@ from tests.figures import FILE_VARIABLE
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A command that fails where a promise does not hold."""
+    """A command that is one part of a long run, and fails where a promise does not hold."""
 
     name: str
     command: tuple[str, ...]
     needs: str = ""
-    """The module that makes the environment of the part."""
+    """The module that installs the environment of the part; "" for none."""
 
 
 def full(*tests: str) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ def parser_of(parts: Sequence[Part], prog: str, description: str | None) -> argp
 def run_parts(
     parts: Sequence[Part], chosen: Sequence[str], table: Path, prepare: Callable[[Part], None] = lambda part: None
 ) -> int:
-    """Run parts, all where none is chosen; return 0 where all hold, 2 where a chosen one is unknown.
+    """Run the chosen parts, or all. Return 0 if all hold, 1 if some do not, 2 if a chosen one is unknown.
 
     table: the file that has the table in the end.
     """
@@ -66,7 +66,7 @@ def run_parts(
 
 
 def _run(part: Part) -> list[str]:
-    """Run a part; return its lines of the table."""
+    """Run a part; return the lines of the table for it."""
     print(f"\n{part.name}: {' '.join(part.command)}", flush=True)
     load, began_s = os.getloadavg()[0], time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -92,6 +92,6 @@ def _run(part: Part) -> list[str]:
 
 
 def _shown(line: str) -> str:
-    """Print a line of a program; return it without its end."""
+    """Print a line of a program's output; return it without its line end."""
     print(line, end="", flush=True)
     return line.rstrip()

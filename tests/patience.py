@@ -13,8 +13,7 @@ TRIES = 6
 
 
 async def least(measure: Callable[[], Awaitable[float]], limit_s: float) -> float:
-    """Return the first measurement under the limit, or the least of a few, since a machine's other work only adds to
-    one."""
+    """Return the first measurement below the limit, or the least of a few, since other work only adds to one."""
     least_s = float("inf")
     for _ in range(TRIES):
         least_s = min(least_s, await measure())

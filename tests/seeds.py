@@ -24,7 +24,7 @@ def seeds(number: int, full_number: int, *, full: bool) -> Iterator[int]:
 
 
 class SharedSeeds(Iterator[int]):
-    """The seeds of a test whose tasks each take the next one: a later one may be done before an earlier one."""
+    """The seeds of a test with concurrent tasks that each take the next one, and their progress."""
 
     def __init__(self, number: int, full_number: int, *, full: bool) -> None:
         self._next = self.first = int(os.environ.get("FIRST_SEED", "0")) if full else 0
@@ -42,7 +42,7 @@ class SharedSeeds(Iterator[int]):
         self._done.add(seed)
 
     def __str__(self) -> str:
-        """Return how far the test is, and where another run goes on."""
+        """Return the progress of the test, and the seed from which another run continues."""
         open_seeds = (seed for seed in range(self.first, self._end) if seed not in self._done)
         goes_on = next(open_seeds, self._end)
         seconds = (time.monotonic() - self._begun_s) / max(1, len(self._done))

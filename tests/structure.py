@@ -20,26 +20,26 @@ REPOSITORY = Path(__file__).parents[1]
 PACKAGES = ("gateway", "engine", "kernels", "adapters")
 ROOMS_OF = "gateway"
 UNCOUNTED = ("/vendor/", "/migrations/")
-"""Folders whose files were written elsewhere, or are ordered by number."""
+"""Folders whose files do not count: written elsewhere, or numbered in order."""
 
 Imports = dict[str, set[str]]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The figures of one checkout."""
+    """The figures of one checkout's structure."""
 
     levels: int
-    """Rooms of the gateway on the longest chain of imports."""
+    """The number of rooms on the longest chain of imports in the gateway."""
     chain: list[str]
     """The rooms of one longest chain, the highest first."""
     mutual: list[tuple[str, str]]
-    """Pairs of rooms that import each other."""
+    """The pairs of rooms that import each other."""
     arrows_up: list[tuple[str, str]]
     """Imports, as (importer, imported) room, that do not point to a lower floor of the contract."""
     folders: list[tuple[int, str]]
     """(number of Python and JavaScript files, folder), the fullest folder first."""
     homeless: list[str]
-    """Modules of the gateway that lie in no room."""
+    """The modules of the gateway outside of all rooms."""
 
 
 def measure(root: Path = REPOSITORY) -> Plan:

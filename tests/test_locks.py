@@ -31,7 +31,7 @@ NAMES = ("torch", "runtime", "gateway", "dev", "cuda", "ray", "build", "tools", 
 
 
 def locked(*names: str) -> dict[str, list[Requirement]]:
-    """Return the pins of some locks by package: a package that differs by platform has several."""
+    """Return the pinned requirements of some lock files by package; a package that differs by platform has several."""
     found: dict[str, list[Requirement]] = {}
     for name in names:
         for pin in pins(ROOT / f"deploy/locks/{name}.txt"):

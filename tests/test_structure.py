@@ -24,7 +24,7 @@ LIBRARIES = {
     "uvicorn": {"gateway/assembly", "gateway/http"},
     "llguidance": {"engine/grammar"},
 }
-"""The only rooms that may import each library."""
+"""The rooms that may import each library, by library."""
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Return a function that runs files of tests, by their names, with a number of workers."""
+    """Return a function that runs test files, by name, with a number of workers."""
 
     def run(num: int, *flags: str, **files: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "conftest.py").write_text(CONFTEST.format(num=num))

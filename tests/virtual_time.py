@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class _Selector(selectors.DefaultSelector):
-    """A selector that never waits: the time that it should wait passes at once."""
+    """A selector that never waits: the simulated clock advances by the time that it would wait."""
 
     now_s = 0.0
 
@@ -28,7 +28,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock begins at 0 s, and in which events from outside take no time."""
+    """An event loop whose clock begins at 0 s, and in which events from outside take no time."""
 
     def __init__(self) -> None:
         self._virtual = _Selector()
@@ -39,6 +39,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of some work in simulated time."""
+    """Run an awaitable in simulated time, and return its result."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)

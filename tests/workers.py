@@ -25,13 +25,13 @@ from typing import Any, NoReturn
 import pytest
 
 WORKER_VARIABLE = "TEST_WORKER"
-"""The variable that holds a worker's name, in its environment and in that of processes it starts."""
+"""The environment variable with a worker's name, for the worker and the processes it starts."""
 
 _DIE_WITH_PARENT = 1
-"""PR_SET_PDEATHSIG of prctl(2)."""
+"""The constant PR_SET_PDEATHSIG of prctl(2)."""
 
 Group = list[int]
-"""The places of a group's tests among all tests of the run; one worker runs the group in this order."""
+"""The indices of a group's tests among all tests of the run; one worker runs them in this order."""
 
 
 def grouped(items: Iterable[pytest.Item], name_of: Callable[[pytest.Item], str]) -> list[Group]:
@@ -43,10 +43,9 @@ def grouped(items: Iterable[pytest.Item], name_of: Callable[[pytest.Item], str])
 
 
 class Workers:
-    """The workers of a session, which run all its tests, and whose reports this process repeats.
+    """The worker processes of a session: they run its tests, and this process repeats their reports.
 
-    name_of: returns the name of a test's group.
-    num: the most workers at one time.
+    name_of: returns the name of a test's group. num: the most workers at one time.
     """
 
     def __init__(self, config: pytest.Config, num: int, name_of: Callable[[pytest.Item], str]) -> None:
@@ -97,7 +96,7 @@ class Workers:
         self._workers[ours] = _Worker(pid, name)
 
     def _listen(self, session: pytest.Session, connection: Connection) -> None:
-        """Take one message of a worker, or note that the worker has ended."""
+        """Process one message of a worker, or its end."""
         worker = self._workers[connection]
         try:
             message, values = connection.recv()
@@ -126,7 +125,7 @@ class Workers:
             self._config.hook.pytest_warning_recorded.call_historic(kwargs=_warning(*values))
 
     def _ended(self, session: pytest.Session, worker: _Worker) -> None:
-        """Fail the test during which a worker died, and leave the rest of its group to another worker.
+        """Report a dead worker's test as failed, and give the rest of its group to another worker.
 
         Raises RuntimeError: when the worker failed between tests.
         """
@@ -152,7 +151,7 @@ def _end_at_once(session: pytest.Session) -> None:
 
 
 class _Worker:
-    """A worker process as the process that started it knows it."""
+    """A worker process, seen from the process that started it."""
 
     def __init__(self, pid: int, name: str) -> None:
         self.pid = pid
@@ -162,7 +161,7 @@ class _Worker:
         self.running: int | None = None
 
     def end(self) -> None:
-        """Interrupt the worker as Ctrl-C does, so that it ends its test and what that started, and wait for its end."""
+        """Interrupt the worker as Ctrl-C does, so that its test and the processes of the test end, and wait for it."""
         try:
             os.kill(self.pid, signal.SIGINT)
             os.waitpid(self.pid, 0)
@@ -171,7 +170,7 @@ class _Worker:
 
 
 def _work(session: pytest.Session, connection: Connection, name: str) -> NoReturn:
-    """Run groups of tests until none is left, in a process that was forked for this."""
+    """Run groups of tests in a forked worker until none is left."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     code = 0
@@ -189,7 +188,7 @@ def _work(session: pytest.Session, connection: Connection, name: str) -> NoRetur
 
 
 def _settle(config: pytest.Config, name: str) -> None:
-    """Give up what workers must not share: terminal, captured output, folder, main module."""
+    """Detach a worker from what workers must not share: terminal, captured output, folder, main module."""
     os.environ[WORKER_VARIABLE] = name
     config.pluginmanager.unregister(name="terminalreporter")
     capture = config.pluginmanager.getplugin("capturemanager")
@@ -224,7 +223,7 @@ def _run(session: pytest.Session, connection: Connection) -> None:
 
 
 class _Teller:
-    """A plugin that sends everything a worker's hooks get to the process that started the worker."""
+    """A plugin that forwards the calls of a worker's hooks to the process that started the worker."""
 
     def __init__(self, config: pytest.Config, connection: Connection) -> None:
         self._config = config
@@ -247,6 +246,6 @@ class _Teller:
 def _warning(
     text: str, filename: str, lineno: int, when: str, nodeid: str, location: tuple[str, int, str] | None
 ) -> dict[str, Any]:
-    """Return a warning made from what a worker sent, without the warning's class."""
+    """Return a message's fields for a warning, whose class cannot be sent."""
     message = warnings.WarningMessage(UserWarning(text), UserWarning, filename, lineno)
     return {"warning_message": message, "when": when, "nodeid": nodeid, "location": location}

@@ -26,7 +26,7 @@ PRIVATE = (0o600, 0o700)
 
 
 def store_prompt(house: House, client: httpx.Client) -> None:
-    """Have a prompt stored in each way that there is."""
+    """Send a prompt in all ways that store it."""
     operator, tenant = ({"authorization": f"Bearer {key}"} for key in (house.operator_key, house.acme.key))
     project = f"{ADMIN}/projects/{house.acme.project_id}"
     assert client.post(project, json={"log_content_days": 7, "store_days": 7}, headers=operator).status_code == 200
@@ -71,12 +71,12 @@ def make_secrets(house: House, client: httpx.Client) -> list[bytes]:
 
 
 def shapes(secret: bytes) -> list[bytes]:
-    """Return a secret as it is, and in the forms that a dump and JSON give to bytes."""
+    """Return the encodings of a secret's bytes in dumps and JSON."""
     return [secret, secret.hex().encode(), base64.b64encode(secret)[:-4]]
 
 
 def plain_dump(dsn: str) -> bytes:
-    """Return all of a database as text."""
+    """Return all content of a database as SQL text."""
     shown, password = without_password(dsn)
     done = subprocess.run([program("pg_dump"), f"--dbname={shown}"], env={"PGPASSWORD": password or ""}, check=True,
                           capture_output=True)  # fmt: skip

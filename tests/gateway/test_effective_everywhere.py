@@ -48,7 +48,7 @@ def fleet(dsn: str, tmp_path: Path) -> Iterator[Fleet]:
 
 
 class Tenant:
-    """A project and one of its keys, as each gateway sees them."""
+    """A project with one of its keys, and requests with the key to each gateway."""
 
     def __init__(self, clients: list[httpx.AsyncClient], operator: httpx.AsyncClient, project: str, key: Any) -> None:
         self.clients = clients
@@ -58,13 +58,13 @@ class Tenant:
         self.secret = key["value"]
 
     async def statuses(self) -> list[int]:
-        """Return the status that each gateway answers to the key."""
+        """Return the status of a reply to the key from each gateway."""
         headers = {"authorization": f"Bearer {self.secret}"}
         replies = await asyncio.gather(*(client.get("/v1/models", headers=headers) for client in self.clients))
         return [reply.status_code if reply.json().get("data") != [] else 204 for reply in replies]
 
     async def change(self, method: str, path: str, body: Any, status: int) -> float:
-        """Make a change through one gateway; return the seconds until all answer with the status."""
+        """Make a change through one gateway; return the seconds until the replies of all have the status."""
         before = await self.statuses()
         assert before != [status] * NUM_GATEWAYS
         reply = await self.operator.request(method, path, json=body)

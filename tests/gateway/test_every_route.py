@@ -67,7 +67,7 @@ def test_what_tenants_use_keys_for_is_traced_and_its_refusals_are_listed(routes:
 
 
 def refused(reply: Reply, status: int) -> bool:
-    """Return whether a reply is a refusal with this status, or with 400 for an invalid Host (RFC 9112, section 3.2)."""
+    """Tell whether a reply is a refusal with this status, or with 400 for an invalid Host (RFC 9112, section 3.2)."""
     if reply.status == 400 and reply.error["code"] == "invalid_http":
         return True  # refused by the parser, before there is a request
     return reply.status == status or (reply.status == 400 and reply.error["message"] == "Invalid host header")
@@ -227,7 +227,10 @@ async def by_header(client: RawClient, text: str, house: House) -> Reply:
 
 
 def doors(number: int, full: bool) -> slice:
-    """Return the doors that the text of this number goes through: the first texts through all, later ones by turns."""
+    """Return the slice of the ways (doors) that the text with this number is sent through.
+
+    The first texts go through all of them, later ones by turns.
+    """
     return slice(None) if full or number < 50 else slice(number % 3, None, 3)
 
 
@@ -244,7 +247,7 @@ async def by_path(client: RawClient, text: str, operator: dict[str, str], house:
 
 
 async def by_query(client: RawClient, text: str, operator: dict[str, str], through: slice) -> list[Reply]:
-    """Send a text in queries: searches find nothing, other queries are refused."""
+    """Send a text in query parameters: searches must find nothing, and other queries must be refused."""
     quoted = "".join(f"%{byte:02x}" for byte in text.encode())
     audit = f"event_types%5B%5D=x{quoted}&actor_emails%5B%5D={quoted}&resource_ids%5B%5D={quoted}"
     finding = [f"projects?name=x{quoted}", f"users?email=x{quoted}&limit=1", f"audit_logs?{audit}"]
@@ -263,7 +266,7 @@ async def by_query(client: RawClient, text: str, operator: dict[str, str], throu
 
 
 async def by_login(client: RawClient, text: str, *, hashed: bool) -> Reply:
-    """Send a text to the login.
+    """Send a text to the login route.
 
     hashed: whether the request gets as far as the password, whose hashing takes its time.
     """

@@ -22,7 +22,7 @@ from tests.gateway.conftest import House
 
 _POINTERS = "both he her his it its itself one ones she some such that their theirs them these they this those"
 POINTERS = frozenset(_POINTERS.split())
-"""Words that stand for a thing, and say nothing where the thing was not named before."""
+"""Words that stand for a thing, and are unclear where the thing was not named before."""
 
 _OPENINGS = (
     "above as at below between by default due e.g for from how in of on per than to what when whence where whether "
@@ -34,11 +34,11 @@ OPENINGS = POINTERS | frozenset(_OPENINGS.split())
 FORBIDDEN = re.compile(r"\b(whence|wherefore|whither|those (of|there are|that))\b", re.IGNORECASE)
 PRONOUNS = re.compile(r"\b(it|its|them|their|theirs|they|those|both)\b", re.IGNORECASE)
 NUM_WORDS_BEFORE_A_PRONOUN = 4
-"""The number of words that are too few to hold a noun to which a pronoun could refer."""
+"""The number of first words among which a pronoun cannot refer to an earlier noun."""
 
 
 def faults(text: str | None) -> list[str]:
-    """Return the faults of a text, for a reader who knows nothing of the code."""
+    """Return the faults of a text, from the view of a reader who does not know the code."""
     words = re.findall(r"[A-Za-z.'-]+", text or "")
     if not words:
         return ["is empty"]

@@ -44,17 +44,17 @@ CHECKS = [
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 NUM_CASES, NUM_CASES_FULL = 100, 100_000
 SHARE_OF_INFERENCE = 0.4
-"""The share of inference among all cases, since its four routes get most traffic."""
+"""The share of all cases that inference routes get: four routes with most of the traffic."""
 
 ESSENTIAL = {"messages", "prompt", "input"}
-"""Fields of an example that are always sent, so that the request gets as far as its other fields."""
+"""Fields of an example that are always sent, so that other fields are reached."""
 
 EMAIL, PASSWORD = "fuzz@example.com", "correct horse battery staple"
 NEVER = {
     "suspend_organization": "which shuts everybody out, tests included",
     "watch_live": "whose reply has no end",
 }
-"""Operations that are not called, and the reason for each."""
+"""The operations that are not called, with the reasons."""
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +75,13 @@ def schema(own_house: House) -> BaseSchema:
 
 
 def operations(schema: BaseSchema) -> list[APIOperation]:
-    """Return the operations in the order of their names, which stay when the document grows."""
+    """Return the operations sorted by name, an order that stays when the document grows."""
     found = [result.ok() for result in schema.get_all_operations()]
     return sorted(found, key=name_of)
 
 
 def can_be_wrong(operation: APIOperation) -> bool:
-    """Return whether an operation has a body or query that can be wrong.
+    """Tell whether an operation has a body or query that can be wrong.
 
     Ids in a path are any text, so Schemathesis would look long for a wrong one.
     """
@@ -98,7 +98,7 @@ def name_of(operation: APIOperation) -> str:
 
 
 class Caller:
-    """A sender of cases, with the tenant's key, the operator's, or a login, whichever the operation needs."""
+    """A sender of cases with the right credential for each operation: the tenant's key, the operator's, or a login."""
 
     def __init__(self, house: House) -> None:
         self._house = house
@@ -115,7 +115,7 @@ class Caller:
         case.validate_response(reply, checks=CHECKS)
 
     def _lead_somewhere(self, case: Case, name: str) -> None:
-        """Let every second case name objects that exist."""
+        """Replace ids in every second case by those of existing objects."""
         if self.num_sent % 2:
             known = {"project_id": self._house.acme.project_id, "name": self._house.acme.adapter, "model_id": BASE}
             for param in case.path_parameters:
@@ -210,7 +210,7 @@ def is_inference(operation: APIOperation) -> bool:
 def ask(
     operation: APIOperation, mode: GenerationMode, num_cases: int, number: int, send: Callable[[Case], None]
 ) -> None:
-    """Run `num_cases` cases, the same for the same seed, without a search for the smallest one that fails."""
+    """Run `num_cases` generated cases of an operation: the same for the same seed, without shrinking failures."""
     strategy: Any = operation.as_strategy(generation_mode=mode)
 
     @seed(number)

@@ -10,7 +10,7 @@ BEAT_S = 0.001
 
 
 async def longest_beat_s(is_over: Future[None]) -> float:
-    """Return the most processor time that the thread of this loop took between two beats."""
+    """Run until `is_over`, and return the most processor seconds of this thread between two beats of the event loop."""
     longest_s = 0.0
     while not is_over.done():
         before_s = time.thread_time()

@@ -31,11 +31,10 @@ ROOM_BYTES = 8 << 30
 TEMPLATE = "lorikeet_template"
 SOCKET_NAME = "keeper.socket"
 RUN_VARIABLE = "TEST_RUN_FOLDER"
-"""A variable in the environment of a run's processes and of all processes they start; the keeper kills leftover
-ones."""
+"""The environment variable that all processes of a run have, so that the keeper can kill leftover ones."""
 
 READY = "ready "
-"""The start of the keeper's answer before a connection string; any other answer is an error in words."""
+"""The prefix of the keeper's answer with a connection string; any other answer is an error message."""
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -43,7 +42,7 @@ NUM_WAITING = """
     SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE NOT granted AND datname = current_database() AND locktype <> 'object'
 """
-"""A query for the number of statements that wait for another's lock in this database.
+"""A query for the number of statements that wait for a lock of another transaction in this database.
 
 Locks of objects are not counted, since notifications of all databases share one.
 """
@@ -78,7 +77,7 @@ class Keeper:
 
 
 def server_dsn(folder: Path) -> str:
-    """Return the connection string of the run's server, which is started at the first call.
+    """Return the connection string of the run's server, which the first call starts.
 
     Raises RuntimeError: when there can be no server, with the keeper's answer.
     """
@@ -118,7 +117,7 @@ async def execute(dsn: str, sql: str) -> None:
 
 
 class Databases:
-    """A maker of databases on the run's server, under names that no other process of the run gives.
+    """A factory of databases on the run's server, under names that no other process of the run uses.
 
     A context manager: the connection is closed once the context is left.
     """

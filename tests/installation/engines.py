@@ -9,7 +9,7 @@ from tests.installation.processes import ChildProcess
 
 
 class Engine(ChildProcess):
-    """`engine.fake` on an endpoint, once it is started.
+    """A process of `engine.fake` on an endpoint.
 
     flags: more of its command line.
     """
@@ -23,12 +23,12 @@ class Engine(ChildProcess):
         self.start()
 
     def stop(self) -> None:
-        """End the engine; the name is that of engines in threads of the tests."""
+        """End the engine; the method has the name that engines in threads use."""
         self.kill()
 
 
 class FakeEngine(Engine):
-    """A fake engine that runs from its creation."""
+    """A fake engine that is started when it is created."""
 
     def __init__(self, endpoint: str, model_dir: Path, *flags: str) -> None:
         super().__init__(endpoint, model_dir, *flags)

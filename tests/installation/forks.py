@@ -19,7 +19,7 @@ FORKS.set_forkserver_preload(PRELOADED)
 
 
 class Program(Protocol):
-    """Return the exit code, as a program's `main` does."""
+    """A function like a program's `main`, which returns the exit code."""
 
     def __call__(self, *arguments: str) -> int: ...
 
@@ -42,7 +42,7 @@ class ForkedProcess(ChildProcess):
 
 
 class _Forked:
-    """A forked process with the methods of `subprocess.Popen` that a `ChildProcess` uses."""
+    """A forked process, with the methods of `subprocess.Popen` that `ChildProcess` uses."""
 
     def __init__(self, run: Callable[..., None], values: tuple[object, ...]) -> None:
         self._process = FORKS.Process(target=run, args=values, daemon=True)

@@ -42,7 +42,7 @@ def run(
 
 
 def _jump(jumps_s: int) -> None:
-    """Let the time of day that this process sees jump to and fro every second."""
+    """Make the time of day that this process sees jump back and forth every second."""
     seconds, nanoseconds = time.time, time.time_ns
 
     def jumped_s() -> int:

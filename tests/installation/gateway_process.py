@@ -64,7 +64,7 @@ class GatewayProcess:
         self._process.start()
 
     def change(self, *, dsn: str | None = None, **fields: object) -> None:
-        """Have the gateway start with another connection string, or other settings, from its next start on."""
+        """Set another connection string, or other settings, for the gateway's next start."""
         self._dsn = self._dsn if dsn is None else dsn
         self._settings = msgspec.structs.replace(self._settings, **fields)
 
@@ -74,7 +74,7 @@ class GatewayProcess:
         return None if self._process is None else self._process.pid
 
     def kill(self) -> None:
-        """End the gateway at once; do nothing when it does not run."""
+        """Kill the gateway with SIGKILL; do nothing when it does not run."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -96,13 +96,13 @@ class GatewayProcess:
         return code
 
     def terminate(self) -> int | None:
-        """Send SIGTERM, and return the exit code as `ended` does."""
+        """Stop the gateway with SIGTERM, and return the exit code as `ended` does."""
         self.begin_to_stop()
         return self.ended()
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Freeze the gateway until the context is left; it goes on where it was."""
+        """Freeze the gateway (SIGSTOP) until the context is left."""
         assert self._process is not None and self._process.pid is not None
         with frozen(self._process.pid):
             yield
@@ -113,7 +113,7 @@ class GatewayProcess:
         self._metrics_socket.close()
 
     def wait_ready(self) -> None:
-        """Return once the gateway is ready.
+        """Wait until the gateway is ready.
 
         Raises AssertionError: when it never is, with the end of its log.
         """

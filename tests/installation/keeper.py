@@ -1,4 +1,4 @@
-"""Own the folder of a test run and the PostgreSQL in it, until standard input ends.
+"""Owns the folder of a test run and the PostgreSQL in it, until standard input ends.
 
 `python -m tests.installation.keeper FOLDER FD`, as `databases.Keeper` runs it. The first connection to the socket FD
 starts the server and migrates the template; each connection is answered with the server's connection string, or with an
@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 QUICK_LOGIN = "SET scram_iterations = 1; ALTER ROLE {role} PASSWORD '{password}'"
-"""A statement that makes a login cost one hash rather than 4096, for the thousands of connections of a run."""
+"""A statement that reduces the hashes of a login from 4096 to one, for the thousands of connections of a run."""
 
 
 def _start(server: EmbeddedPostgres) -> str:
@@ -57,8 +57,7 @@ def _answer(connection: socket.socket, server: EmbeddedPostgres, dsn: str | None
 
 
 def _end_what_is_left(folder: Path) -> None:
-    """Kill processes that the run's processes started and did not end, for example since they were killed
-    themselves."""
+    """Kill processes of the run that were not ended, for example since their parents were killed."""
     variable = f"{RUN_VARIABLE}={folder}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process ended, or belongs to somebody else

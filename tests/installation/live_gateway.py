@@ -29,7 +29,7 @@ BASE = "tiny"
 
 
 class LiveGateway:
-    """A gateway that serves from `start` to `stop`.
+    """A gateway in threads of this process, which serves from `start` to `stop`.
 
     url: the root of the gateway's URLs.
     """
@@ -57,7 +57,7 @@ class LiveGateway:
 
     @property
     def num_in_flight(self) -> int:
-        """The number of requests that the gateway's engine was given and has not ended."""
+        """The number of requests that the engine has received from the gateway and not ended."""
         assert self._services is not None
         return sum(backend.num_in_flight for pool in self._services.pools.values() for backend in pool.backends)
 
@@ -83,7 +83,7 @@ class LiveGateway:
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Return once the gateway is ready.
+        """Wait until the gateway is ready.
 
         Raises the error that ended its thread: when one did.
         """
@@ -119,7 +119,7 @@ class LiveGateway:
 
 
 class AnyEngine(Protocol):
-    """A function that ends an engine, whether that is a process or threads of this one."""
+    """An engine of either kind, a process or threads of this one, that can be ended."""
 
     def stop(self) -> None: ...
 
@@ -128,7 +128,7 @@ E = TypeVar("E", bound=AnyEngine)
 
 
 class Installed(Generic[E]):
-    """Running gateways, and the engine behind all of them."""
+    """Running gateways, and the engine behind them."""
 
     def __init__(self, gateways: Sequence[LiveGateway], engine: E) -> None:
         self.gateways = list(gateways)

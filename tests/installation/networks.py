@@ -8,19 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 CLONE_NEWNET = 0x40000000
-"""The constant of Linux's sched.h."""
+"""The flag of Linux's sched.h for a network namespace."""
 
 
 def enter(network: str) -> None:
-    """Let everything that this process opens from now on be in a network of its own; descriptors that it has stay in
-    theirs."""
+    """Move this process into a network namespace; its open descriptors stay in the former one."""
     _move(f"/run/netns/{network}")
 
 
 @contextmanager
 def inside(network: str) -> Iterator[None]:
-    """Let sockets and processes that this thread opens be in a network of its own until the context is left; "" changes
-    nothing.
+    """Enter a network namespace in this thread until the context is left; "" changes nothing.
 
     Unix sockets of the file system reach across networks.
     """
@@ -39,7 +37,7 @@ def inside(network: str) -> Iterator[None]:
 
 
 def _move(path: str) -> None:
-    """Move this thread into the network namespace that a file stands for. Raises OSError: when it cannot."""
+    """Move this thread into the network namespace of a file. Raises OSError: when it cannot."""
     namespace = os.open(path, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET):

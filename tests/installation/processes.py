@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_S
 
 
 class Running(Protocol):
-    """The methods of a running process that are used here, as `subprocess.Popen` has them."""
+    """The methods of a running process that `ChildProcess` uses, as `subprocess.Popen` has them."""
 
     @property
     def pid(self) -> int: ...
@@ -31,7 +31,7 @@ class Running(Protocol):
 
 
 class ChildProcess:
-    """A program that is started with the same command as often as a test wants.
+    """A program that a test can start repeatedly with the same command.
 
     log: the file that its output is appended to; None leaves the output with the tests' own.
     """
@@ -71,7 +71,7 @@ class ChildProcess:
         return self.popen.pid
 
     def kill(self) -> None:
-        """End the process at once; do nothing when it does not run."""
+        """Kill the process with SIGKILL; do nothing when it does not run."""
         if self.popen is not None:
             self.popen.kill()
             self.popen.wait()
@@ -98,14 +98,14 @@ class ChildProcess:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Freeze the process until the context is left; it goes on where it was."""
+        """Freeze the process (SIGSTOP) until the context is left."""
         with frozen(self.pid):
             yield
 
 
 @contextmanager
 def frozen(*pids: int) -> Iterator[None]:
-    """Freeze these processes until the context is left; the kernel holds what is sent to them."""
+    """Freeze processes (SIGSTOP) until the context is left; the kernel buffers what is sent to them."""
     _signal(pids, signal.SIGSTOP)
     try:
         yield
@@ -120,7 +120,7 @@ def _signal(pids: tuple[int, ...], signum: signal.Signals) -> None:
 
 
 def parent(pid: int) -> int:
-    """Return the process that started this one, by proc(5).
+    """Return the id of a process's parent, by proc(5).
 
     Raises OSError: when this one has ended.
     """
@@ -128,7 +128,7 @@ def parent(pid: int) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process started and that still run."""
+    """Return the ids of running child processes of a process."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -138,7 +138,7 @@ def children(pid: int) -> list[int]:
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody listens on right now."""
+    """Return a loopback port that nobody listens on at present."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

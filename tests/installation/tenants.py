@@ -28,7 +28,7 @@ class Tenant(msgspec.Struct, frozen=True):
 
 
 class Key(msgspec.Struct, frozen=True):
-    """A key of a project of its own."""
+    """A key, and the project that it belongs to."""
 
     organization_id: str
     project_id: str
@@ -40,7 +40,7 @@ class Key(msgspec.Struct, frozen=True):
         return {"authorization": f"Bearer {self.secret}"}
 
     def limit(self, unit: Unit, window: Window, most: int, *, hard: bool = True, model: str | None = None) -> Limit:
-        """Return a limit of the key's project, which is not in the database yet."""
+        """Return a limit of the key's project, without writing it to the database."""
         return Limit("", self.organization_id, self.project_id, None, model, unit, window, most, hard, (80, 100))
 
 
@@ -79,7 +79,7 @@ async def make_key(dsn: str, tenant: str) -> Key:
 
 
 async def make_tenant(dsn: str, name: str, adapter: str, digest_start: str) -> Tenant:
-    """Make a project with a key and one adapter; return them.
+    """Create a project with a key and one adapter; return the three.
 
     The fake engine rotates its answers by the digest's first 32 bits.
     """

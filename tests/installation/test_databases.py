@@ -25,7 +25,7 @@ time.sleep(600)
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process exists and is no zombie, which its new parent may leave."""
+    """Tell whether a process exists and is not a zombie, which its new parent may leave."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

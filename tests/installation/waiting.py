@@ -13,7 +13,7 @@ from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 Text = str | Callable[[], str]
-"""A sentence, or a function that makes one when it is needed, for example from a log."""
+"""An error message, or a function that makes one when needed, for example from a log."""
 
 LONGER, LONGEST_PAUSE_S = 1.1, 0.1
 """The factor by which each pause is longer than the one before, and the longest pause in seconds.
@@ -33,7 +33,7 @@ def wait_until(
     patience_s: float = PATIENCE_S,
     pause_s: float = 0.02,
 ) -> T:
-    """Call `ask` until its answer is true, and return this answer.
+    """Call `ask` repeatedly until its result is true, and return the result.
 
     Raises AssertionError: when `patience_s` are over; the message is `what`.
     """
@@ -52,7 +52,7 @@ async def until(
     patience_s: float = PATIENCE_S,
     pause_s: float = 0.02,
 ) -> T:
-    """Await `ask()` until its answer is true, and return this answer; the event loop goes on meanwhile.
+    """Await `ask()` repeatedly until its result is true, and return the result; the event loop runs meanwhile.
 
     Raises AssertionError: when `patience_s` are over; the message is `what`.
     """
@@ -65,7 +65,7 @@ async def until(
 
 
 def is_ready(url: str) -> bool:
-    """Return whether the gateway at this root says that it is ready.
+    """Tell whether the gateway at this root reports that it is ready.
 
     This is asked hundreds of times while a gateway starts, so by a client that costs nothing to make.
     """
@@ -80,7 +80,7 @@ def is_ready(url: str) -> bool:
 
 
 def wait_ready(url: str, *, check: Callable[[], object] = lambda: None, log: Text = "", pause_s: float = 0.05) -> None:
-    """Return once the gateway at this root is ready.
+    """Wait until the gateway at this root is ready.
 
     check: called between tries; raises where the gateway has ended and can never become ready.
 

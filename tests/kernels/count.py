@@ -14,7 +14,7 @@ MIN_CASES = 300
 
 
 class CaseCount:
-    """The number of cases that passed, and whether there should be more."""
+    """The count of passed cases of kernels, and whether all of them were to run."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -36,7 +36,7 @@ class CaseCount:
             )
 
     def _runs_everything(self) -> bool:
-        """Return whether the whole folder was asked for, with none of its cases left out."""
+        """Tell whether the run includes the whole folder, without a selection of cases."""
         option = self._config.option
         if option.collectonly or option.keyword or option.markexpr or option.deselect or option.ignore:
             return False

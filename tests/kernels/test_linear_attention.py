@@ -23,7 +23,7 @@ HEADS = ((2, 2), (2, 6), (1, 5))
 
 
 def inputs(num_tokens: int, key_heads: int, heads: int) -> tuple[Tensor, ...]:
-    """Return queries, keys, values, decays, betas and a state; some decays forget all, some nothing."""
+    """Return random queries, keys, values, decays, betas and a state; some decays are total, some nil."""
     torch.manual_seed(num_tokens + heads)
     q, k = (torch.nn.functional.normalize(torch.randn(num_tokens, key_heads, 12), dim=-1) for _ in range(2))
     v, state = torch.randn(num_tokens, heads, 10), torch.randn(heads, 12, 10)

@@ -84,7 +84,7 @@ def test_each_draw_is_the_one_the_definition_makes(
 
 
 def _is_at_the_edge(row: torch.Tensor, parameters: tuple[float, int, float, float], token: torch.Tensor) -> bool:
-    """Return whether the token is kept once top_p and min_p are moved by what fp32 rounds away."""
+    """Tell whether a token would be kept with top_p and min_p shifted by fp32's rounding error."""
     temperature, top_k, top_p, min_p = parameters
     return bool(kept_probabilities_reference(row, temperature, top_k, min(top_p + 1e-5, 1), min_p - 1e-6)[token] > 0)
 

@@ -33,7 +33,7 @@ BEGUN = """
                        input_tokens = 24, output_tokens = 20, open_lines = '{"tiny": 6, "": 2}'
     WHERE $1::text IS NULL OR id = $1
 """
-"""A batch of which four of ten lines have ended, with 16 tokens of work each."""
+"""A statement that puts batches into the state in which four of ten lines have ended, with 16 tokens of work each."""
 
 
 class Pool:

@@ -25,7 +25,7 @@ from gateway.openai.tokens.wire import DetokenizeRequest, TokenizeRequest
 SIZE = 4 << 20
 MAX_CPU_S = 0.05
 PART = 4
-"""The share of the bounds on size and time that each field is tested with, since time is proportional to bytes."""
+"""The divisor of the bounds on size and time in the test of each field: work is proportional to bytes."""
 
 TRIES = 5
 MOST_TIMES = 1.6

@@ -30,7 +30,7 @@ from tests.patience import PATIENCE_S
 
 
 class Source:
-    """A backend as the meter knows it."""
+    """A fake backend, as far as the meter knows it."""
 
     def __init__(self) -> None:
         self.acknowledged: list[tuple[str, int]] = []
@@ -74,7 +74,7 @@ class Gateway(msgspec.Struct):
         return request
 
     def counted(self) -> tuple[float | None, ...]:
-        """Return prompt tokens, completion tokens and rows as Prometheus sees them."""
+        """Return the counted prompt tokens, completion tokens and rows from the Prometheus metrics."""
         label = {"model_name": "tiny"}
         return (
             self.registry.get_sample_value("vllm:prompt_tokens_total", label),
@@ -121,7 +121,7 @@ async def gateway(database: Database, tmp_path: Path) -> AsyncIterator[Gateway]:
 
 
 async def rows(database: Database, count: int = 0) -> dict[str, UsageEvent]:
-    """Return the ledger's rows by request id, once there are `count`."""
+    """Wait until the ledger has `count` rows, and return them by request id."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             async with database.acquire() as conn:

@@ -32,7 +32,7 @@ STATS = EngineStats(ended_prompt_tokens_total=30, ended_completion_tokens_total=
 
 
 class Transcript:
-    """A backend of which only the heartbeats are known."""
+    """A fake backend with given heartbeats and nothing else."""
 
     capabilities = None
 
@@ -141,7 +141,7 @@ async def test_a_lost_journal_is_written_off_on_record_and_a_living_one_is_not(
 
 
 class Traffic:
-    """An engine and its ledger, whose comparisons are exported one after the other."""
+    """An engine and its ledger, whose comparisons are exported one after another."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -153,7 +153,7 @@ class Traffic:
         self._ended = 0
 
     async def move(self, ended: int, written: int) -> Reconciliation:
-        """Let the engine end tokens and the ledger take tokens, and compare the two."""
+        """Add tokens to the engine's and to the ledger's counts, and compare both."""
         self._ended += ended
         self._backend.stats = EngineStats(ended_completion_tokens_total=self._ended)
         async with self._database.acquire() as conn:

@@ -18,7 +18,7 @@ WITHOUT_A_METRIC = {"resident_adapters", "waiting_adapters"}  # digests, which a
 
 
 class Transcript:
-    """A backend of which only the heartbeats are known."""
+    """A fake backend with given heartbeats and nothing else."""
 
     capabilities = None
 
@@ -39,7 +39,7 @@ def pool(**replicas: EngineStats | None) -> Pool:
 
 
 def samples(stats: EngineStats) -> list[tuple[tuple[str, str], float]]:
-    """Return the samples with their names and buckets."""
+    """Return the samples of the metrics that have these statistics, each with its name and bucket."""
     metrics = EngineCollector({"tiny": pool(replica_1=stats)}).collect()
     return [((s.name, s.labels.get("le", "")), s.value) for metric in metrics for s in metric.samples]
 

@@ -24,7 +24,7 @@ sys.stdin.readline()
 
 
 def start(folder: Path, num_waiting: int) -> tuple[subprocess.Popen[str], dict[str, float]]:
-    """Start a process that counts one request and goes on; return the process and the metrics that it renders."""
+    """Start a process that counts one request and keeps running. Return it, and the metrics that it renders."""
     process = subprocess.Popen(
         [sys.executable, "-c", GATEWAY, str(num_waiting)],
         env=os.environ | {SHARED_METRICS_DIR: str(folder)},

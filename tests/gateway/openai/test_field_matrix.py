@@ -37,7 +37,7 @@ READS = "".join(
     f"{{% if {name} is defined %}}{{{{ '{name}=' ~ {name} ~ '\\n' }}}}{{% endif %}}"
     for name in ("reasoning_effort", "verbosity", "enable_thinking")
 )
-"""A template that writes down the arguments it was given."""
+"""A chat template that writes the arguments it gets into the prompt."""
 
 WIRE: dict[tuple[str, str], type[msgspec.Struct]] = {
     ("/v1/chat/completions", ""): ChatCompletionRequest,
@@ -59,7 +59,7 @@ WIRE: dict[tuple[str, str], type[msgspec.Struct]] = {
     ("/detokenize", ""): DetokenizeRequest,
 }
 ELSEWHERE = {"response_format.json_schema"}
-"""Fields whose own fields have rows."""
+"""Fields whose own subfields have rows of their own."""
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Stage(msgspec.Struct, frozen=True):
     tokenizer: Tokenizer
 
     def asked(self) -> dict[str, GenerateRequest]:
-        """Return the requests that the engine got, by request id."""
+        """Return the requests that the engine has received, by request id."""
         return {each.request_id: each for each in self.engine.commands if isinstance(each, GenerateRequest)}
 
     def observed(self, reply: httpx.Response, engine: GenerateRequest | None) -> Observed:
@@ -116,7 +116,7 @@ async def send(client: httpx.AsyncClient, field: Field, case: Case) -> httpx.Res
 def complaint(
     stage: Stage, field: Field, case: Case, reply: httpx.Response, asked: GenerateRequest | None
 ) -> str | None:
-    """Return how a reply differs from what the matrix promises, or None."""
+    """Return the difference of a reply from the promise of the matrix, in words; None for no difference."""
     if case.outcome == "refused":
         if reply.status_code != case.status:
             return f"status {reply.status_code}, not {case.status}: {reply.text[:200]}"

@@ -33,7 +33,7 @@ def to_bytes(token_id: int) -> bytes:
 
 
 async def turns_of(work: Coroutine[Any, Any, T]) -> tuple[T, int]:
-    """Return the result of some work, and how often other tasks had a turn meanwhile."""
+    """Return the result of an awaitable, and the number of turns that other tasks had meanwhile."""
     task, num_turns = asyncio.ensure_future(work), 0
     while not task.done():
         await asyncio.sleep(0)

@@ -37,7 +37,7 @@ def num_requests(full: bool) -> int:
 
 
 class ItemJson(msgspec.Struct):
-    """One choice.
+    """One choice of a reply.
 
     logprobs: the four lists of a completion, or the tokens of a chat.
     """
@@ -79,7 +79,7 @@ async def ask(client: httpx.AsyncClient, path: str, body: dict[str, Any], *, str
 
 
 async def both_ways(house: House, path: str, bodies: list[dict[str, Any]]) -> list[Reply]:
-    """Return the whole replies, after checking that each equals its stream."""
+    """Return the whole replies to requests, after checking that each equals its stream."""
     places = asyncio.Semaphore(AT_A_TIME)
 
     async def one(client: httpx.AsyncClient, body: dict[str, Any]) -> Reply:
@@ -99,7 +99,7 @@ async def both_ways(house: House, path: str, bodies: list[dict[str, Any]]) -> li
 
 
 def tokens_of(prompt: list[int], index: int, count: int) -> list[int]:
-    """Return the tokens that the fake engine answers."""
+    """Return the token ids with which the fake engine answers."""
     return [prompt[(position + index) % len(prompt)] for position in range(count)]
 
 
@@ -153,7 +153,7 @@ async def test_completions_of_random_tokens(house: House, tokenizer: Tokenizer, 
 
 
 def prompt_of(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> list[int]:
-    """Return the token ids of a conversation, whose special tokens the template itself writes."""
+    """Return the token ids of a conversation, including the special tokens that the template writes."""
     return tokenizer.encode_text(tokenizer.render_chat(list(messages)), add_special_tokens=False)
 
 

@@ -208,7 +208,7 @@ def test_metrics_have_vllms_names(house: House):
 
 @pytest.fixture
 def slow(dsn: str, tmp_path) -> Iterator[tuple[LiveGateway, FakeEngine, Tenant]]:
-    """Give a gateway whose engine makes 20 tokens a second and may be killed, with the engine and a tenant."""
+    """Give a gateway with an engine at 20 tokens per second, which may be killed, the engine, and a tenant."""
     model_dir = make_model_folder(tmp_path / "model")
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     with running_gateways(dsn, model_dir, engine_flags=("--tokens-per-s", "20"), data_dir=tmp_path) as installed:

@@ -29,7 +29,7 @@ def client(house: House) -> Iterator[openai.OpenAI]:
 
 
 def ask(client: openai.OpenAI, says: str, **fields: Any) -> Any:
-    """Return a completion with this text; its last character ends it where it ends by itself."""
+    """Return a completion whose text is `says`: its last character ends it, where it ends by itself."""
     asked = {"tools": TOOLS, "max_tokens": 300, "extra_body": {"stop_token_ids": [END_ID]}, **fields}
     if "functions" in fields:
         del asked["tools"]

@@ -20,7 +20,7 @@ PIECE, USAGE = [Piece(0, "abc")], Usage(2, 3)
 
 
 class Scripted:
-    """A backend that yields items, then ends or fails, and records the outcome of its attempts."""
+    """A fake backend that yields items, then ends or fails, and records the outcome of its attempts."""
 
     def __init__(self, *items: Item, kind: str | None = None, error: Exception | None = None) -> None:
         self.items, self.kind, self.error = items, kind, error
@@ -71,7 +71,7 @@ class Scripted:
 
 
 def pool_of(*backends: Scripted) -> PoolRevision:
-    """Return a revision whose replicas are picked in this order, since later ones have more to do."""
+    """Return a revision whose replicas are picked in this order, since later ones have more load."""
     for number, backend in enumerate(backends):
         backend.num_running = backend.num_in_flight = 100 * number
     replicas = [Replica(f"r{number}", cast("ManagedBackend", each)) for number, each in enumerate(backends)]
@@ -132,7 +132,7 @@ async def test_an_engines_own_failure_is_nobody_elses_to_repeat() -> None:
 
 
 class Spent(RetryBudget):
-    """A budget that is used up."""
+    """A retry budget without anything left."""
 
     def take(self, now_s: float) -> bool:
         return False

@@ -14,7 +14,7 @@ from gateway.pipeline.features import check_features
 from gateway.pipeline.requests import FieldNames, TextRequest
 
 OF_EVERY_SERVER = {"max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty"}
-"""The parameters that each driver sends."""
+"""The sampling parameters that every driver sends."""
 
 VALUES: dict[str, Any] = {
     "top_k": 5,
@@ -30,7 +30,7 @@ VALUES: dict[str, Any] = {
     "num_prompt_logprobs": 0,
     "grammar": Grammar("regex", "a"),
 }
-"""A value of each other parameter that is not its default."""
+"""For each other parameter, a value that is not its default."""
 
 
 def request(**sampling: Any) -> TextRequest:

@@ -17,7 +17,7 @@ from tests.gateway.pipeline.test_attempts import PIECE, REQUEST, USAGE, Scripted
 
 
 class Gated(Scripted):
-    """A backend that begins to answer, or fails, once its gate is open."""
+    """A fake backend that answers or fails once its gate is open."""
 
     def __init__(self, *items: Item, **end: Any) -> None:
         super().__init__(*items, **end)
@@ -34,7 +34,7 @@ class Gated(Scripted):
 
 
 class Told:
-    """A hedging with a record of the tries that lost and won."""
+    """A hedging that records which tries lost and won."""
 
     def __init__(self, *, may_begin: bool = True) -> None:
         self.lost: list[tuple[int, int]] = []

@@ -32,7 +32,7 @@ NEVER_S = 3600.0
 
 
 class Stalling(Scripted):
-    """A server whose first tokens take a usual time, give or take a spread, and some of them two seconds more."""
+    """A fake server whose first tokens take a usual time with some spread, and now and then two seconds more."""
 
     def __init__(self, draw: random.Random, spread: float) -> None:
         super().__init__(PIECE, USAGE)
@@ -53,7 +53,7 @@ class Stalling(Scripted):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The times that clients saw, in milliseconds."""
+    """The times to first token that clients measured, in milliseconds."""
 
     times_ms: list[float]
     """The times to first tokens, the shortest first."""
@@ -62,7 +62,7 @@ class Seen(msgspec.Struct, frozen=True):
     num_sent: int
 
     def part(self, share: float) -> float:
-        """Return the time within which this share of first tokens came."""
+        """Return the milliseconds within which this share of first tokens came."""
         return self.times_ms[int(share * len(self.times_ms))]
 
     @property
@@ -72,7 +72,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 async def ask_many(spread: float, delay_ms: float | None, seed: int) -> Seen:
-    """Send many requests to two servers; return the times.
+    """Send many requests to two servers; return the measured times.
 
     delay_ms: the delay of the hedge; None uses the measured delay.
     """

@@ -13,7 +13,7 @@ from gateway.pipeline.merge import all_of, merged
 
 
 class Sources:
-    """Generators, of which the number of open ones is counted."""
+    """Async generators, and the number of open ones."""
 
     def __init__(self) -> None:
         self.num_open = 0

@@ -45,7 +45,7 @@ from tests.gateway.domain.routing.test_policy import MODELS, NUM_DOCUMENTS, rand
 PRINCIPAL = Principal("org", "proj", "key_1", frozenset({"inference"}))
 NAMES = FieldNames(prompt="prompt")
 LONG_S = 0.1
-"""A deadline before the end of every wait, so that no further round begins."""
+"""A wait that exceeds every deadline, so that no further round begins."""
 
 ERRORS: dict[str, Callable[[], GatewayError]] = {
     "timeout": TooSlow,
@@ -61,7 +61,7 @@ ACCEPTED = Answer('{"a": "aaa"}', [Token(1, 0, TokenLogprobs(-0.1, [], []))], "s
 
 
 class Resolver:
-    """A resolver that knows some of the models."""
+    """A fake resolver that knows some of the models."""
 
     def __init__(self, known: set[str]) -> None:
         self._known = known
@@ -78,20 +78,20 @@ class Prices:
 
 
 class Meter:
-    """A meter that says that each attempt was sent."""
+    """A fake meter that reports each attempt as sent."""
 
     def has_sent(self, request_id: str, attempts: range) -> bool:
         return True
 
     def supersede(self, request_id: str, attempts: range) -> None:
-        """Do nothing, since no usage is recorded."""
+        """Ignore the attempts, since no usage is recorded."""
 
     def outrun(self, request_id: str, attempts: range, by: range) -> None:
-        """Do nothing, since no usage is recorded."""
+        """Ignore the attempts, since no usage is recorded."""
 
 
 class FakeRun:
-    """A run whose attempt ends with a given outcome."""
+    """A fake run whose attempt ends with a given outcome."""
 
     def __init__(self, outcome: str, ended: list[str]) -> None:
         self.outcome, self.instant_ns, self.headers = outcome, 1, ()
@@ -108,7 +108,7 @@ class FakeRun:
         self._ended.append("serves")
 
     def serve_whole(self) -> None:
-        """Do nothing, since the answer is read later."""
+        """Ignore the call, since the answer is read later."""
 
     async def begin(self, bound_s: float | None, is_followed: Callable[[GatewayError], bool], give_up: Any) -> None:
         if self.outcome in ERRORS:
@@ -121,7 +121,7 @@ class FakeRun:
 
 
 def facts_of_explain(asked: list[TextRequest], user: str | None, plan_name: str | None, **fields: Any) -> Facts:
-    """Return the facts that the admin API takes from a body that describes the same request."""
+    """Return the facts that the admin API's `explain` derives from a body that describes the same request."""
     (first, *_) = asked
     return Facts(
         user=user,
@@ -137,7 +137,7 @@ def facts_of_explain(asked: list[TextRequest], user: str | None, plan_name: str 
 
 
 def followed(plan: Plan, outcomes: list[str]) -> tuple[list[Step], str]:
-    """Return the steps that an explanation says are tried for these outcomes, and the last step's outcome."""
+    """Return the steps that a plan takes for these outcomes, and the last step's outcome."""
     number, tried, ends = 0, list[Step](), iter(outcomes)
     while True:
         step, outcome = plan.steps[number], next(ends)

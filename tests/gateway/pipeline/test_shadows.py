@@ -30,7 +30,7 @@ def principal(project_id: str) -> Principal:
 
 
 class _Run:
-    """A run that ends, or fails, once a test lets it go."""
+    """A fake run that ends or fails when a test allows it."""
 
     def __init__(self, let_go: asyncio.Event, error: Exception | None) -> None:
         self._let_go = let_go
@@ -48,7 +48,7 @@ class _Run:
 
 
 class Bench:
-    """Copies over runs that a test lets go."""
+    """Copies over fake runs that tests end."""
 
     def __init__(
         self,

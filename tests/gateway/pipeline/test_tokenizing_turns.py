@@ -22,7 +22,7 @@ CONTEXT = 1000
 
 
 class Reader:
-    """A backend's work on prompts by a real tokenizer, with a count of the characters that were given to it."""
+    """A real tokenizer with a count of the characters that it was given."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -110,7 +110,7 @@ async def test_of_a_text_whose_end_alone_is_wanted_no_more_is_read_than_fills_th
 
 
 class Jobs:
-    """Jobs that end once a test lets them go."""
+    """Jobs that end when a test allows it."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()

@@ -16,7 +16,7 @@ LEASE = datetime.timedelta(hours=1)
 
 
 class Agent:
-    """The agent of a host with 8 processors and 64 GiB of memory."""
+    """An agent of a host with 8 processors and 64 GiB of memory, which writes rows and starts no engine."""
 
     def __init__(self, database: Database, host_id: str = "host_1", name: str = "gpu-1") -> None:
         self._database = database
@@ -43,7 +43,7 @@ class Agent:
         self.generation = generation
 
     async def tell_nodes(self, *nodes: Node) -> None:
-        """Tell of the machines of a cluster."""
+        """Report the machines of a cluster."""
         async with self._database.acquire() as conn:
             await hosts.tell_nodes(conn, self.host_id, self.generation, nodes)
 
@@ -60,7 +60,7 @@ class Agent:
         num_bytes: int = 2 * GIB,
         folder: str = "/models/x",
     ) -> None:
-        """Prepare the model of a revision.
+        """Write that a revision's model is prepared.
 
         num_bytes: the memory that each replica takes.
         """
@@ -71,7 +71,7 @@ class Agent:
             )
 
     async def begin(self, pool_id: str, revision: int = 1, gpu: int | None = None, why: str = "") -> str:
-        """Start a replica, which is loading afterwards; return its id."""
+        """Write a replica that is loading; return its id."""
         async with self._database.acquire() as conn:
             made = await replicas.create_replica(conn, pool_id, revision, host_id=self.host_id, gpu=gpu)
             address = f"ipc:///run/{made.id}.sock"
@@ -79,7 +79,7 @@ class Agent:
         return made.id
 
     async def move(self, replica_id: str, state: ReplicaState, why: str = "") -> None:
-        """Move a replica that was started once to another state."""
+        """Change the state of a replica."""
         async with self._database.acquire() as conn:
             assert await replicas.move_replica(conn, replica_id, self.generation, 1, state, why, retry_after=LEASE)
 
@@ -92,14 +92,14 @@ class Agent:
         return replica_id
 
     async def ready(self, replica_id: str, address: str = "") -> None:
-        """Start a replica that the planner made, until it is ready."""
+        """Make a replica that the planner created ready."""
         async with self._database.acquire() as conn:
             where = address or f"ipc:///run/{replica_id}.sock"
             assert await replicas.begin_start(conn, replica_id, self.generation, address=where) == 1
         await self.move(replica_id, "ready")
 
     async def serve(self, pool_id: str, revision: int = 1) -> None:
-        """Switch a pool to a prepared revision, whether or not a replica of it runs."""
+        """Make a prepared revision the one that a pool serves, whether or not a replica of it runs."""
         async with self._database.acquire() as conn:
             await switch_revision(conn, pool_id, revision)
 

@@ -13,7 +13,7 @@ from tests.gateway.live import make_tenant
 
 
 class _ChangedMeanwhile(Cipher):
-    """A database in which a key changes while it is read."""
+    """A cipher during whose use a key changes in the database."""
 
     keys: BackendKeys | None = None
     num_opened = 0

@@ -34,7 +34,7 @@ NUM_REQUESTS = 100
 
 
 class Cold:
-    """The services of one gateway, over a pool that runs no replica until one is wanted."""
+    """The services of one gateway, over a pool without replicas until one is requested."""
 
     def __init__(self, services: Services, database: Database, principal: Principal, folder: Path, dsn: str) -> None:
         self.services, self.database, self.principal = services, database, principal
@@ -64,7 +64,7 @@ class Cold:
             run.close()
 
     async def begin(self, count: int, first: int = 0) -> list[asyncio.Task[Collected]]:
-        """Begin requests, and return once all of them wait."""
+        """Start requests, and return their tasks once all of them wait."""
         before = self.room_size
         tasks = [asyncio.create_task(self.ask(f"req_{first + number}")) for number in range(count)]
 

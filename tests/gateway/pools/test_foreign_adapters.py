@@ -19,7 +19,7 @@ FOLDER = "/srv/adapters"
 
 
 def pool_of(vllm: FakeVllm, model: Path, **settings: Any) -> dict[str, Any]:
-    """Return the body of a request that makes a pool of a server."""
+    """Return the body of a request to create a pool of a server."""
     fields: dict[str, Any] = {"adapter_folder": FOLDER, "allow_private": True, "health_seconds": 0.1}
     body = {"name": "theirs", "engine": "vllm", "urls": [vllm.server.url], "model": str(model)}
     return body | {"settings": fields | settings}

@@ -37,7 +37,7 @@ class Site:
         self.dsn = dsn
 
     async def create(self, server: FakeServer, *others: str, **fields: Any) -> dict[str, Any]:
-        """Make a pool of the server, and wait until the tenant is answered."""
+        """Create a pool of the server, and wait until the tenant gets an answer."""
         body = {
             "name": "theirs",
             "engine": "openai",
@@ -53,7 +53,7 @@ class Site:
         return made
 
     async def shown(self, pool_id: str, is_due: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Return a pool as the admin API shows it, once `is_due` accepts it."""
+        """Wait until the admin API shows a pool in a form that `is_due` accepts, and return it."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 pool: dict[str, Any] = (await self.operator.get(f"/pools/{pool_id}")).json()
@@ -65,7 +65,7 @@ class Site:
         return await self.tenant.post("/v1/chat/completions", json=ASKED | fields)
 
     async def ledger(self, request_id: str) -> asyncpg.Record:
-        """Return the ledger's row of a request, once there is one."""
+        """Wait until the ledger has a row for a request, and return it."""
         conn = await asyncpg.connect(self.dsn)
         try:
             async with asyncio.timeout(PATIENCE_S):

@@ -32,7 +32,7 @@ SLOW = ("--tokens-per-s", "20")
 
 
 class World:
-    """One gateway's services over one pool, the pool's engines, and its rows."""
+    """The services of one gateway over one pool, with the pool's engines and rows."""
 
     def __init__(self, services: Services, database: Database, principal: Principal, folder: Path, run: Path) -> None:
         self.services = services
@@ -65,7 +65,7 @@ class World:
             return (await list_served(conn))[0].row.id
 
     async def target(self) -> str:
-        """Return the id of the replica that the next request would go to."""
+        """Return the id of the replica to which the next request would go."""
         serving = self.services.pools[BASE].serving
         asked = Asked(tenant=self.principal.project_id)
         replica = serving.take(asked)
@@ -92,8 +92,9 @@ class World:
             run.close()
 
     async def attempts(self, request_id: str) -> list[tuple[int, str, int]]:
-        """Return number, finish reason and completion tokens of each attempt in the ledger, once the last one is
-        there."""
+        """Wait for a request's last attempt in the ledger. Return number, finish reason and completion
+        tokens of each.
+        """
 
         async def settled() -> list[tuple[int, str, int]] | None:
             async with self.database.acquire() as conn:

@@ -19,7 +19,7 @@ SETTINGS = {"allow_private": True, "health_seconds": 0.1, "own_keys": "required"
 
 
 async def asked(site: Site, status: int) -> httpx.Response:  # noqa: F811 - a fixture's name
-    """Ask until a reply has this status, since changes of keys travel within a second; return that reply."""
+    """Send requests until a reply has this status, since changes of keys take up to a second; return that reply."""
     async with asyncio.timeout(PATIENCE_S):
         while (reply := await site.ask()).status_code != status:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.02)
@@ -94,7 +94,7 @@ async def test_a_tenants_own_key_is_used_for_it_alone_uncharged_and_never_shown(
 
 
 async def _found_in_database(dsn: str, *keys: str) -> list[str]:
-    """Return each table, of those that could hold a key in the clear, in which one of the keys is found."""
+    """Return the names of tables in which one of the keys is found in clear."""
     conn = await asyncpg.connect(dsn)
     found: list[Any] = []
     try:

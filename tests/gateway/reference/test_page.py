@@ -29,8 +29,7 @@ VOID = {"meta", "link", "br"}
 
 
 class Parsed(HTMLParser):
-    """A parsed page: its ids, its links, and every tag that would load or run something. Fails on tags that are not
-    closed."""
+    """A parsed page: its ids, links and loading tags. Fails on tags that are not closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -110,7 +109,7 @@ def test_a_host_that_is_none_is_not_repeated(house: House, host: str) -> None:
 
 
 def inference(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield path and operation of everything that the page shows in Python as well."""
+    """Yield path and operation of everything for which the page has an example in Python."""
     for path, methods in described["paths"].items():
         yield from ((path, each) for each in methods.values() if "x-client-method" in each)
 

@@ -30,7 +30,7 @@ _CUT = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE appli
 
 
 def digest_of_version(number: int) -> str:
-    """Return a digest of content with which the fake engine rotates its answers by this number."""
+    """Return a content digest for which the fake engine rotates its answers by this number."""
     return f"{number:08x}".ljust(64, "a")
 
 

@@ -51,7 +51,7 @@ class Lab(msgspec.Struct, frozen=True):
         return await self.clients[gateway].post(path, json=body, headers=headers)
 
     async def until(self, told: str, unit: str, gateway: int = 0) -> httpx.Response:
-        """Ask until a reply's header contains a text; return that reply."""
+        """Send requests until a reply's header contains a text; return that reply."""
         async with asyncio.timeout(PATIENCE_S):
             while told not in (reply := await self.ask(unit, gateway=gateway)).headers[HEADER]:
                 pass
@@ -64,7 +64,7 @@ class Lab(msgspec.Struct, frozen=True):
                 await asyncio.sleep(0.005)
 
     async def rows(self, table: str, least: int = 1) -> list[asyncpg.Record]:
-        """Return the project's rows of a table, once there are `least`."""
+        """Wait until a table has `least` rows of the project, and return them."""
         of = "project_id = $1"
         if table in ("experiment_units", "experiment_reasons", "experiment_sums"):
             of = "experiment_id IN (SELECT id FROM experiments WHERE project_id = $1)"
@@ -76,7 +76,7 @@ class Lab(msgspec.Struct, frozen=True):
                 await asyncio.sleep(0.05)
 
     async def digests(self, *units: str) -> dict[bytes, str]:
-        """Return the units by their digests, computed with the project's secret."""
+        """Return the units by their digests under the project's secret."""
         return {unit_digest(await self.key(), unit): unit for unit in units}
 
     async def key(self) -> bytes:
@@ -94,7 +94,7 @@ class Lab(msgspec.Struct, frozen=True):
             await conn.close()
 
     def request(self, reply: httpx.Response) -> GenerateRequest:
-        """Return the request that the engine got for a reply."""
+        """Return the request that the engine received for a reply."""
         return self.city.engine.request(reply.headers["x-request-id"])
 
 

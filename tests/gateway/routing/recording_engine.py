@@ -14,7 +14,7 @@ from tests.patience import PATIENCE_S
 
 
 class _TappedMailbox(Mailbox):
-    """A mailbox between the engine's threads that records commands, and answers those that the engine is to refuse."""
+    """A mailbox that records commands, and answers those that the engine is to refuse."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _TappedMailbox(Mailbox):
 
 
 class RecordingEngine:
-    """A fake engine that serves from its creation until `stop`."""
+    """A fake engine in threads, which serves from its creation until `stop` and records requests."""
 
     def __init__(
         self, endpoint: str, model_dir: Path, *, tokens_per_s: float, make_core: type[FakeCore] = FakeCore
@@ -66,19 +66,19 @@ class RecordingEngine:
         return found
 
     def lose(self, key: str) -> None:
-        """Let the adapter of this content key fail to load from now on."""
+        """Make the adapter of this content key fail to load from now on."""
         self._mailbox.failures[key] = EngineError("adapter_rejected", f"adapter {key} is missing")
 
     def break_on(self, key: str) -> None:
-        """Let requests for the adapter of this content key fail the engine from now on."""
+        """Make requests for the adapter of this content key crash the engine from now on."""
         self._mailbox.failures[key] = EngineError("internal", f"adapter {key} broke it")
 
     def fill(self, key: str) -> None:
-        """Refuse requests for the adapter of this content key as if the queue were full, until `empty`."""
+        """Refuse requests for the adapter of this content key, as with a full queue, until `empty`."""
         self._mailbox.failures[key] = EngineError("queue_full", "no room", retry_after_s=0.1)
 
     def empty(self, key: str) -> None:
-        """Take requests for the adapter of this content key again."""
+        """Accept requests for the adapter of this content key again."""
         del self._mailbox.failures[key]
 
     def stop(self) -> None:

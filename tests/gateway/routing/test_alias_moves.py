@@ -19,11 +19,11 @@ NUM_PROMPTS = 3
 NUM_TOKENS = 20
 WITHIN_S = 1.0
 PROMPT = list(range(65, 85))
-"""Ids of single letters, as many as there are tokens, so that every rotation of them is another text."""
+"""A prompt of token ids that are single letters, so that every rotation of them is another text."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One answer.
+    """One answer to a streamed request.
 
     versions: the version that each choice came from.
     """
@@ -66,7 +66,7 @@ class Traffic:
         return Answer(gateway, started_s, time.monotonic(), reply.status_code, adapter, versions)
 
     async def until_both_have(self, version: int) -> None:
-        """Return once each gateway has answered from this version."""
+        """Wait until each gateway has answered from this version."""
         async with self._answered:
             await self._answered.wait_for(
                 lambda: {answer.gateway for answer in self.answers if version in answer.versions} == {0, 1}
@@ -74,7 +74,7 @@ class Traffic:
 
 
 async def texts_of_versions(client: httpx.AsyncClient, versions: range) -> dict[str, int]:
-    """Return the version of each text, by asking every version for its text."""
+    """Return the version by its text, found by requesting each version."""
     texts = {}
     for version in versions:
         asked = GenerateRequest("", PROMPT, SamplingParams(NUM_TOKENS), "", adapter=digest_of_version(version))
@@ -142,7 +142,7 @@ def check_versions(answers: list[Answer], moved_s: dict[int, float]) -> None:
 
 
 def slowest_s(answers: list[Answer], moved_s: dict[int, float]) -> float:
-    """Return the longest delay of a move in seconds.
+    """Return the longest delay, in seconds, with which a move took effect.
 
     A move is delayed until no answer of an older version begins, and until each gateway has begun one of the new
     version.

@@ -34,20 +34,20 @@ OFF: dict[str, Any] = {
     "frequency_penalty": 0,
     "repetition_penalty": 1.0,
 }
-"""The API's own defaults: a request that names one of these values keeps that value."""
+"""The API's own defaults, as values that a request may state explicitly."""
 MESSAGES = [{"role": "user", "content": "hello there"}]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
 class Asking:
-    """A tenant whose adapter has all of the defaults."""
+    """A tenant with an adapter that has every default set."""
 
     def __init__(self, city: City, client: httpx.AsyncClient) -> None:
         self._city = city
         self._client = client
 
     async def __call__(self, path: str, model: str = "tiny:pirate", **fields: Any) -> GenerateRequest:
-        """Send a request; return the request that the engine got."""
+        """Send a request; return the request that the engine received."""
         prompt: dict[str, Any] = {"messages": MESSAGES} if path == CHAT else {"prompt": "hello there"}
         reply = await self._client.post(path, json={"model": model} | prompt | fields)
         assert reply.status_code == 200, reply.text

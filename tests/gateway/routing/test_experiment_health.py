@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S
 async def read(
     lab: Lab, operator: httpx.AsyncClient, made: Made, what: str, is_there: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
-    """Return health or results once `is_there` accepts them."""
+    """Read health or results until `is_there` accepts them, and return them."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             reply = await operator.get(f"{lab.tenant.path}/experiments/{made.id}/{what}")

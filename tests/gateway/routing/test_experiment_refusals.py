@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_S
 
 
 def unit_in(made: Made, arm: int) -> str:
-    """Return a unit that gets this arm."""
+    """Return a unit that is assigned to this arm."""
     return next(f"user-{n}" for n in range(1_000) if assign(made.split, f"user-{n}", b"").arm == arm)
 
 
@@ -61,7 +61,7 @@ async def test_refusals_of_a_unit_are_noted_with_its_arm(
 
 
 def _says_refused(row: Any) -> bool:
-    """Return whether a row of sums counts a unit of the second arm as refused."""
+    """Tell whether a row of sums counts a unit of the second arm as refused."""
     return (row["metric"], row["arm"], row["n"], row["y"]) == ("refusal_rate", 1, 1, 1)
 
 

@@ -26,7 +26,7 @@ async def ask(client: httpx.AsyncClient, model: str) -> httpx.Response:
 
 
 async def served(client: httpx.AsyncClient, model: str) -> str:
-    """Return the adapter that a good reply's header names; "" for the base."""
+    """Return the adapter that a successful reply's header names; "" for the base."""
     reply = await ask(client, model)
     assert reply.status_code == 200, reply.text
     assert reply.json()["model"] == model

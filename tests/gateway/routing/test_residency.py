@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S
 
 
 class Engine:
-    """A backend that holds the adapters that it loaded, and refuses the keys in `bad`.
+    """A fake backend that holds the adapters it loaded, and refuses the keys in `bad`.
 
     bug: the error that the next load raises.
     """
@@ -65,7 +65,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Pins:
-    """One tenant's adapters, and the residency that is told of changes."""
+    """The pinned adapters of one tenant, and the residency that is notified of changes."""
 
     def __init__(self, database: Database, project_id: str, residency: Residency) -> None:
         self._database = database

@@ -19,7 +19,7 @@ ADAPTER = f"{BASE}:bot"
 
 
 async def refuse_adapter(lab: Lab) -> None:
-    """Let a limit of the project refuse the model of all arms."""
+    """Set a limit of the project that refuses the model of all arms."""
     async with lab.connected() as conn:
         organization = await conn.fetchval("SELECT organization_id FROM projects WHERE id = $1", lab.tenant.project_id)
         await set_limit(conn, Limit("", organization, lab.tenant.project_id, None, ADAPTER, "requests", "day", 0, True))
@@ -33,7 +33,7 @@ async def make_route(lab: Lab, name: str, *, on: str) -> None:
 
 
 async def until_known(lab: Lab, model: str) -> httpx.Response:
-    """Ask until the gateway knows the route; return the reply."""
+    """Send requests until the gateway knows the route; return the reply."""
     async with asyncio.timeout(PATIENCE_S):
         while (reply := await lab.ask("ann", model=model)).status_code == 404:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.05)
@@ -41,7 +41,7 @@ async def until_known(lab: Lab, model: str) -> httpx.Response:
 
 
 async def noted(lab: Lab) -> list[Any]:
-    """Return the requests that are recorded as refused, once all notes made before this call are written."""
+    """Return the requests recorded as refused, after waiting for all earlier notes to be written."""
     before = len(await lab.rows("experiment_reasons", 0))
     await lab.ask(None, model="support-bot")  # names no unit, which is a note of its own
     await lab.rows("experiment_reasons", before + 1)

@@ -52,7 +52,7 @@ def gateway(
 
 
 async def add_pool(dsn: str, name: str, folder: Path, address: str) -> None:
-    """Make a pool while the gateway runs."""
+    """Create a pool while the gateway runs."""
     conn = await asyncpg.connect(dsn)
     try:
         async with conn.transaction():

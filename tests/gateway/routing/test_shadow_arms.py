@@ -31,7 +31,7 @@ _IN_FORCE = "SELECT FROM price_versions WHERE id = $1 AND effective_at <= clock_
 
 
 async def outcomes(lab: Lab, num: int) -> dict[str, int]:
-    """Return the number of copies by their outcome, once `num` outcomes are recorded."""
+    """Wait until `num` outcomes of copies are recorded; return their numbers by outcome."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             rows = await lab.rows("experiment_reasons", 0)
@@ -46,7 +46,7 @@ async def outcomes(lab: Lab, num: int) -> dict[str, int]:
 
 
 async def copies(lab: Lab, num: int) -> list[Any]:
-    """Return the ledger's rows of copies, once there are `num`."""
+    """Wait until the ledger has `num` rows of copies, and return them."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             found = [row for row in await lab.rows("ledger", 0) if row["service_tier"] == SHADOW_TIER]
@@ -56,7 +56,7 @@ async def copies(lab: Lab, num: int) -> list[Any]:
 
 
 def shown(reply: httpx.Response) -> tuple[Any, ...]:
-    """Return the parts of a reply that a client can compare, without its own ids and times."""
+    """Return the parts of a reply that a client can compare: all but its ids and times."""
     headers = sorted((name, value) for name, value in reply.headers.items() if name not in OWN_HEADERS)
     if "event-stream" in reply.headers["content-type"]:
         events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]

@@ -21,7 +21,7 @@ _ROW = """
 
 
 async def until(client: httpx.AsyncClient, model: str, status: int) -> httpx.Response:
-    """Return the first reply of this status."""
+    """Send requests until a reply has this status, and return it."""
     async with asyncio.timeout(PATIENCE_S):
         while (reply := await ask(client, model)).status_code != status:
             pass
@@ -30,7 +30,7 @@ async def until(client: httpx.AsyncClient, model: str, status: int) -> httpx.Res
 
 @pytest.fixture
 async def shared(operator: httpx.AsyncClient, tenants: list[Tenant]) -> list[Tenant]:
-    """Return owner, borrower and stranger; the owner's pirate has two versions."""
+    """Return the tenants (owner, borrower, stranger); the owner's adapter pirate has two versions."""
     owner, borrower, _ = tenants
     await owner.put("pirate", 1, 2)
     body = {"project_id": borrower.project_id}

@@ -14,7 +14,7 @@ from gateway.serve.listener import answers, engines_in_words
 
 @contextmanager
 def answering(status: int, body: bytes, pools: bytes = b"{}") -> Iterator[str]:
-    """Serve one answer about engines and one about pools to requests with the key `secret`; give the base URL."""
+    """Give the base URL of a server that answers requests with the key `secret` about engines and pools."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

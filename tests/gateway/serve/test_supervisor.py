@@ -40,7 +40,7 @@ while True:
 
 
 class Clock:
-    """A clock that moves when a test says so."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -217,7 +217,7 @@ EVERY_ENGINE_VARIABLE = {
     "LORIKEET_BATCH_STEP_MS": "20",
     "LORIKEET_BATCH_SHARE": "0.1",
 }
-"""A value for each variable of the engine that is not its default. The names are promised: none is ever renamed."""
+"""A non-default value for each of the engine's variables. The names are promised: none is ever renamed."""
 
 
 def test_every_variable_of_the_engine_reaches_its_field_and_is_written_back() -> None:

@@ -21,7 +21,7 @@ ELSEWHERE = "/a/folder/of/another/host"
 
 
 def served(model: str, driver: Driver) -> ServedPool:
-    """Return a pool that another host has prepared."""
+    """Return a pool with a model that another host prepared."""
     row = PoolRow("pool_1", "org_1", "some", 1, "all", 1, 1, NOW, {}, {})
     revision = RevisionRow(
         "pool_1",

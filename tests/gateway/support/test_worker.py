@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_S
 
 
 class Step:
-    """A step that raises these errors one after the other, and is done afterwards."""
+    """A step that raises these errors, one at each call, and succeeds afterwards."""
 
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)

@@ -27,7 +27,7 @@ TERMINATE_LISTENERS = f"SELECT pg_terminate_backend(pid, 5000) {LISTENERS}"
 
 
 class Tenant:
-    """A project that makes keys."""
+    """A project, with functions that create and revoke its keys."""
 
     def __init__(self, database: Database, organization_id: str, project_id: str) -> None:
         self.database = database
@@ -77,7 +77,7 @@ def bearer(key: NewKey) -> str:
 
 
 async def seconds_until(is_good: bool, authenticator: Authenticator, key: NewKey) -> float:
-    """Return the seconds until the key is good, or until it is not good any more."""
+    """Wait until a key is accepted, or until it is refused; return the seconds."""
     started = time.monotonic()
     async with asyncio.timeout(PATIENCE_S):
         while await opens(authenticator, key) is not is_good:  # noqa: ASYNC110 - what it asks has no event
@@ -94,7 +94,7 @@ async def opens(authenticator: Authenticator, key: NewKey) -> bool:
 
 
 async def seconds_until_revoked(authenticator: Authenticator, tenant: Tenant) -> float:
-    """Return the seconds for which a new key that was just used is good after its revocation."""
+    """Use a new key, revoke it, and return the seconds until it is refused."""
     key = new_key()
     row = await tenant.store(key)
     assert await opens(authenticator, key) or await seconds_until(True, authenticator, key)

@@ -116,7 +116,7 @@ TEMPLATES = [
 
 
 def outcome(render: Any) -> tuple[str, str] | type[Exception]:
-    """Return the prompt, or the type of the refusal: jinja2's, or ValueError for any other."""
+    """Return the rendered prompt, or the type of the error: jinja2's, or ValueError for any other."""
     try:
         return "prompt", render()
     except jinja2.TemplateError as error:

@@ -22,8 +22,7 @@ STOPS = st.lists(st.text(st.sampled_from("abcostp🦜"), min_size=1, max_size=4)
 
 
 def shown(tokenizer: Tokenizer, chunks: list[list[int]], stop: tuple[str, ...] = ()) -> tuple[str, bool, int]:
-    """Return the text of ids that come in these chunks, whether a stop string was found, and the number of kept
-    tokens."""
+    """Decode ids in these chunks. Return the text, whether a stop string was found, and the number of kept tokens."""
     detokenizer = Detokenizer(tokenizer, stop)
     text = ""
     for chunk in chunks:
@@ -40,7 +39,7 @@ def chunked(ids: list[int], sizes: list[int]) -> list[list[int]]:
 
 
 def cut(text: str, stop: tuple[str, ...]) -> str | None:
-    """Return the text before the stop string that is complete first, found by trying every length; None without any."""
+    """Return the text before the stop string that is complete first, found by trying every length; None for none."""
     for end in range(1, len(text) + 1):
         starts = [end - len(word) for word in stop if text[:end].endswith(word)]
         if starts:

@@ -28,7 +28,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A random sequence.
+    """A random sequence of tokens.
 
     texts: the text after each number of tokens, from none on, of whole characters alone; the last one is of all.
     """
@@ -139,7 +139,7 @@ def test_what_follows_a_prompt_is_the_rest_of_the_text(tokenizer: Tokenizer) -> 
 
 
 def begun(tokenizer: Tokenizer, case: Case, text: str, num_kept: int | None) -> list[tuple[int, int]]:
-    """Return the tokens with the places where they begin, up to the first one that is no part of the text."""
+    """Return the tokens with their start offsets, up to the first one that is not part of the text."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     found = []
     for token_id, before, after in zip(case.ids[:num_kept], case.texts, case.texts[1:], strict=False):

@@ -17,7 +17,7 @@ SPECIAL = ("<s>", "</s>", "<tool>", "<s", "</s></s>", " <s> ", "<<s>>")
 
 
 def random_chat(rng: random.Random) -> str:
-    """Return text of all scripts with special tokens in it, whole and torn."""
+    """Return random text of all scripts, with whole and broken special tokens in it."""
     return "".join(random_text(rng) + rng.choice(SPECIAL) for _ in range(rng.randint(0, 6))) + random_text(rng)
 
 

@@ -47,8 +47,9 @@ def test_what_is_known_is_taken_out_and_the_rest_stays(text: str, expected: str)
 
 
 def luhn_digit(digits: str) -> str:
-    """Return the digit that follows by Luhn's definition: every other digit from the right doubled, its digits
-    added."""
+    """Return the check digit of digits by Luhn's definition: every other digit from the right doubled, its digits
+    added.
+    """
     total = sum(sum(map(int, str(int(digit) * (2 if at % 2 == 0 else 1)))) for at, digit in enumerate(reversed(digits)))
     return str(-total % 10)
 

@@ -30,7 +30,7 @@ BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def byte_level() -> Tokenizer:
-    """Return a byte-level tokenizer, as Llama 3 and Qwen have it."""
+    """Return a byte-level tokenizer, like those of Llama 3 and Qwen."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -40,7 +40,7 @@ def byte_level() -> Tokenizer:
 
 
 def sentencepiece() -> Tokenizer:
-    """Return a SentencePiece tokenizer of merges, as Llama 2 and Mistral have it."""
+    """Return a SentencePiece tokenizer of merges, like those of Llama 2 and Mistral."""
     backend = Backend(models.BPE())
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     backend.decoder = decoders.Sequence(
@@ -66,7 +66,7 @@ def metaspace() -> Tokenizer:
 
 
 def _train(backend: Backend, trainer: Any) -> dict[str, Any]:
-    """Train a tokenizer; return its model as tokenizer.json has it."""
+    """Train a tokenizer; return its content in the form of tokenizer.json."""
     backend.train_from_iterator([script * 3 for script in SCRIPTS], trainer)
     model: dict[str, Any] = json.loads(backend.to_str())["model"]
     return model
@@ -95,7 +95,7 @@ def random_text(rng: random.Random) -> str:
 
 
 def random_ids(rng: random.Random, tokenizer: Tokenizer) -> list[int]:
-    """Return ids of text of all scripts, some of it torn, of any tokens, of single bytes, and of special tokens."""
+    """Return random ids: of text of all scripts, some broken, of any tokens, of single bytes, and of special tokens."""
     special = sorted(tokenizer.special_ids)
     ids: list[int] = []
     for _ in range(rng.randint(1, 4)):
@@ -113,7 +113,7 @@ def random_ids(rng: random.Random, tokenizer: Tokenizer) -> list[int]:
 
 
 def split(rng: random.Random, items: Sequence[int]) -> list[list[int]]:
-    """Return the items in order, in chunks of random sizes, some of them empty."""
+    """Return the items in order as chunks of random sizes, some of them empty."""
     chunks, rest = [], list(items)
     while rest:
         size = rng.choice((0, 1, 1, 1, 2, 3, 7, len(rest)))

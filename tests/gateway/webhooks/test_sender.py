@@ -36,7 +36,7 @@ BODY = '{"type": "limit.threshold_reached"}'
 
 
 class Receiver:
-    """A web server that answers with each status in turn, the last one for ever.
+    """A web server that answers with each status in turn, the last one forever.
 
     got: headers and body of each request.
     """
@@ -66,7 +66,7 @@ class Receiver:
 
 
 async def queue(database: Database, port: int, message_id: str) -> str:
-    """Make a webhook at this port and a message for it; return the webhook's id."""
+    """Create a webhook at this port and a message for it; return the webhook's id."""
     async with database.acquire() as conn:
         organization = await ensure_organization(conn, "default")
         webhook = await create_webhook(
@@ -164,7 +164,7 @@ async def _rotate(database: Database, secret: bytes, grace: datetime.timedelta) 
 
 
 def _signatures(got: tuple[dict[str, str], bytes], *secrets: bytes) -> list[bool]:
-    """Tell of each signature of a message whether it is that of the secret in its place."""
+    """Return, for each signature of a message, whether it is valid under the secret at the same position."""
     headers, body = got
     expected = [
         signature(secret, headers["webhook-id"], int(headers["webhook-timestamp"]), body.decode()) for secret in secrets
@@ -173,7 +173,7 @@ def _signatures(got: tuple[dict[str, str], bytes], *secrets: bytes) -> list[bool
 
 
 async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer with a head that never ends, a byte at a time."""
+    """Send an endless head as the answer, byte by byte."""
     with closing(writer), suppress(ConnectionError):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nx-slow: ")
@@ -184,7 +184,7 @@ async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer without end, as fast as the answer is read."""
+    """Send an endless answer, as fast as it is read."""
     with closing(writer), suppress(ConnectionError):
         head = await reader.readuntil(b"\r\n\r\n")
         assert b"accept-encoding: identity" in head.lower()

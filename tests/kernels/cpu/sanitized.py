@@ -1,9 +1,10 @@
-"""`python -m tests.kernels.cpu.sanitized [address|undefined|thread|aarch64 ...]`: the native tests, elsewhere.
+"""Runs the tests of the native kernels with GCC's sanitizers, and compares their bits with those of ARM's processors.
 
-With GCC's sanitizers: `jobs.cpp` runs jobs of the pool of threads, and each sanitizer gets a library of its own in
-build/native, loaded into an ordinary Python: its runtime comes first by LD_PRELOAD. As aarch64: `bits.cpp` is compiled
-for this machine and, by the ziglang package, for ARM, where QEMU runs it (Debian's package qemu-user); both have to
-print the same. Ends with 1 where anything complains.
+`python -m tests.kernels.cpu.sanitized [address|undefined|thread|aarch64 ...]`; without arguments, everything. With a
+sanitizer: `jobs.cpp` runs jobs of the pool of threads, and each sanitizer gets a library of its own in build/native,
+loaded into an ordinary Python: its runtime comes first by LD_PRELOAD. As aarch64: `bits.cpp` is compiled for this
+machine and, by the ziglang package, for ARM, where QEMU runs it (Debian's package qemu-user); both have to print the
+same. Ends with 1 where anything complains.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ OPTIONS = {
     "thread": {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:allocator_may_return_null=1:exitcode=66"},
 }
 PATIENT = "-DLORIKEET_PATIENCE_NS=1000000000000"
-"""No unit is taken away from a slow thread, which then reads what later jobs write: harmless, and a race by form."""
+"""The flag that makes the pool wait for slow threads instead of taking their units away.
+
+A thread whose unit was taken away reads what later jobs write: harmless, but a data race to the sanitizer.
+"""
 RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
 
 
@@ -48,7 +52,7 @@ def main(names: list[str]) -> int:
 
 
 def build_jobs(target: Path, flags: Sequence[str] = ()) -> Path:
-    """Compile `jobs.cpp` with the pool of threads and return the program's path, target.
+    """Compile `jobs.cpp` with the pool of threads, and return the path of the program.
 
     Raises BuildError: when the compiler fails.
     """
@@ -78,7 +82,7 @@ def _passes(name: str) -> bool:
 
 
 def _same_bits_on_arm() -> bool:
-    """Tell whether ARM's processors compute the same bits as all paths of this one, by QEMU."""
+    """Tell whether ARM's processors, emulated by QEMU, compute the same bits as all paths on this one."""
     emulator = shutil.which("qemu-aarch64")
     if emulator is None:
         print("qemu-aarch64 is not installed: apt-get install qemu-user")
@@ -103,7 +107,7 @@ def _same_bits_on_arm() -> bool:
 
 
 def check_bits(folder: Path) -> None:
-    """Compile `bits.cpp` to an object in a folder. Raises BuildError: when the compiler refuses it."""
+    """Check that `bits.cpp` compiles: to an object in a folder. Raises BuildError: when the compiler refuses it."""
     object_file = str(folder / "bits.o")
     build._run([*build.compiler(), *build.FLAGS, f"-I{build.SOURCES}", "-c", str(BITS), "-o", object_file])
 

@@ -15,11 +15,11 @@ from kernels.cpu.matrix import BLOCK_FORMATS, NativeMatrix
 
 ROWS = [1, 2, 3, 5, 8, 13, 16, 29, 64, 65]
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}
-"""The places in a block at which its numbers in half precision begin."""
+"""The offsets within a block, by format, of its numbers in half precision."""
 
 
 def random_blocks(name: str, num_outputs: int, num_blocks: int, seed: int = 0) -> NDArray[np.uint8]:
-    """Return rows of random bytes, but for numbers in half precision, which are sane."""
+    """Return rows of random bytes as blocks, with finite numbers in half precision."""
     generator = np.random.default_rng(seed)
     blocks = generator.integers(0, 256, (num_outputs, num_blocks, BLOCK_FORMATS[name][2]), dtype=np.uint8)
     for first in HALVES[name]:

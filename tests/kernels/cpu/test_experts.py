@@ -24,7 +24,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 
 def rows_of(num_tokens: int, num_chosen: int = 2) -> ExpertRows:
-    """Return rows of all experts but one, the first of which gets a token in two."""
+    """Return rows by expert for all experts but one; the first expert gets every second token."""
     logits = torch.randn(num_tokens, NUM_EXPERTS)
     logits[::2, 0], logits[:, 3] = 9.0, -9.0
     return sorted_rows(route(logits, num_chosen, normalized=True)[1], NUM_EXPERTS)
@@ -62,7 +62,7 @@ class Adapters(NamedTuple):
     factors: NDArray[np.void]
     sizes: tuple[int, ...]
     alone: Tensor
-    """The memory to which only factors point."""
+    """The memory that factors point to, kept alive."""
 
     def add_(
         self,
@@ -76,7 +76,7 @@ class Adapters(NamedTuple):
         add_expert_lora_(library, out, self.sizes, x, rows, of_tokens, self.factors, path)
 
     def expected(self, out: Tensor, x: Tensor, rows: ExpertRows, of_rows: Tensor) -> Tensor:
-        """Return the content that `out` should have afterwards, by the definition."""
+        """Return the expected content of `out`, computed by the definition."""
         expected, first_rank, column = out.float().clone(), 0, 0
         for p, b in enumerate(self.bs):
             a = self.a[:, :, first_rank : first_rank + b.shape[2]]

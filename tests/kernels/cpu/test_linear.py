@@ -22,7 +22,7 @@ ROWS = [*range(1, 14), 15, 16, 23, 31, 33, 63, 64, 65]
 DTYPES = [torch.float32, torch.bfloat16]
 KINDS: list[Format] = ["int8", "int4"]
 ERRORS = {"int8": 0.02, "int4": 0.15}
-"""The largest relative error of a product with random weights."""
+"""The largest relative error of a product with random weights, by format."""
 
 of_each_kind = pytest.mark.parametrize("kind", KINDS)
 

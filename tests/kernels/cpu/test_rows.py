@@ -29,13 +29,15 @@ def _seed() -> None:
 
 
 def poisoned(count: int) -> tuple[Tensor, Tensor]:
-    """Return memory of NaN, and the view of its middle, of `count` elements."""
+    """Return memory of NaN, and a view of `count` elements in its middle."""
     around = torch.full((count + 40,), torch.nan)
     return around, around[20 : 20 + count]
 
 
 def on_all_paths(library: NativeLibrary, count: int, call: Callable[[int, Tensor], None]) -> Tensor:
-    """Return the result of every path, after checking that all have the same bits and write nothing around it."""
+    """Return the result of all paths of the library, after checking that they have the same bits and write nothing
+    around.
+    """
     results = []
     for path in range(len(library.paths)):
         around, out = poisoned(count)
@@ -143,7 +145,7 @@ def test_columns_of_an_expand_have_the_bits_of_the_whole(
 
 
 class Tile(ctypes.Structure):
-    """`AttentionTile` of native/rows/kernels.h."""
+    """The C struct `AttentionTile` of native/rows/kernels.h."""
 
     _fields_ = (
         ("q", ctypes.c_void_p),
@@ -183,7 +185,7 @@ class Cache:
         out: Tensor,
         softcap: float = 0.0,
     ) -> None:
-        """Write to `out` the attention of q [rows, heads of the group, head_dim], scaled, as one path computes it."""
+        """Compute attention of q [rows, heads of the group, head_dim], scaled, on one path, and write it to `out`."""
         rows, group, _ = q.shape
         tile = Tile(
             q.data_ptr(), group * self.head_dim, rows, group, position, window, softcap, self.native.data_ptr(),

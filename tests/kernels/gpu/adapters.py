@@ -30,7 +30,7 @@ def slots_of(popularity: str, num_rows: int, num_slots: int) -> Tensor:
 
 
 class Adapters:
-    """The adapters of one group of projections.
+    """The adapters of one group of projections, in slots.
 
     ranks: ranks[s][p] of slot s and projection p, 0 where the slot adapts nothing.
     """
@@ -52,7 +52,7 @@ class Adapters:
         self.table = tables
 
     def shrink(self, x: Tensor, slots: Tensor, block_m: int = 16, all_at_once: bool | None = None) -> Shrink:
-        """Return a computed shrink, in a workspace that held nothing but NaN before."""
+        """Compute and return a shrink, in a workspace that held only NaN before."""
         work = build_work_list(slots, len(self.weights), block_m)
         shape = len(x), self.in_features, len(self.sizes), self.max_rank
         workspace = poisoned(workspace_elements(*shape, self.dtype, DEVICE))
@@ -75,6 +75,6 @@ class Adapters:
 
 
 def mixed_ranks(num_slots: int, num_projections: int, highest: int = 128) -> list[list[int]]:
-    """Return ranks from 1 to `highest`, and 0, that differ between slots and projections."""
+    """Return ranks [slots][projections] from 0 to `highest` that differ between slots and projections."""
     choices = [rank for rank in (1, 128, 16, 0, 8, 33, 64, 3, 100, 17, 2) if rank <= highest]
     return [[choices[(slot + 4 * p) % len(choices)] for p in range(num_projections)] for slot in range(num_slots)]

@@ -25,7 +25,7 @@ def assert_near(ours: Tensor, theirs: Tensor) -> None:
 
 
 def poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return memory of NaN, which shows elements that were not written."""
+    """Return memory filled with NaN, so that elements which are not written show."""
     return torch.full(shape, torch.nan, dtype=dtype, device=DEVICE)
 
 

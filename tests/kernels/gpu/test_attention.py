@@ -31,7 +31,7 @@ CHUNKS = [(1, 1), (7, 7), (40, 3), (0, 0), (70, 33)]
 
 
 class Cached:
-    """Sequences of these (context, queries) in blocks spread over a cache that holds NaN elsewhere."""
+    """Sequences given as (context, queries), in blocks spread over a cache that holds NaN elsewhere."""
 
     def __init__(
         self, shape: tuple[int, int, int], lengths: Sequence[tuple[int, int]], dtype: torch.dtype, block_size: int = 16

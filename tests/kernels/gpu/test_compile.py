@@ -36,7 +36,7 @@ IN_CI = {
 
 
 def compiled(targets: list[str], labels: list[str], cache: Path) -> list[list[str]]:
-    """Return the rows of the table that `kernels.compile` prints of the kernels with these names.
+    """Return rows of the table that `kernels.compile` prints for the kernels with these names.
 
     The command runs in a process of its own, since kernels that are interpreted here can't be compiled.
     """

@@ -21,7 +21,7 @@ ROWS = (1, 5, 33, 130)
 
 
 def int4_weight(outputs: int, inputs: int, group: int, *, ordered: bool = False) -> tuple[Int4Weight, Tensor]:
-    """Return a random matrix, and the numbers [outputs, inputs] that it stands for."""
+    """Return a random 4-bit matrix, and the numbers [outputs, inputs] that it represents."""
     num_groups = inputs // group
     integers = torch.randint(16, (outputs, inputs), dtype=torch.uint8)
     scales = torch.rand(outputs, num_groups).half().float() + 0.5

@@ -35,7 +35,7 @@ ODD_SIZES = (1, 2, 15, 16, 17, 64)
 
 
 def key(launch: Launch) -> str:
-    """Return the key by which Triton looks up a launch's compiled kernel."""
+    """Return the key under which Triton caches the compiled kernel of a launch."""
     kernel = launch.kernel
     if isinstance(kernel, InterpretedFunction):
         kernel = JITFunction(kernel.fn, **kernel.kwargs)
@@ -50,7 +50,7 @@ def assert_one_key(launches: Iterable[Launch]) -> None:
 
 
 def staged(count: int, size: int, dtype: torch.dtype) -> Iterator[Tensor]:
-    """Return rows of one copy from the host, whose addresses are multiples of the elements' size alone."""
+    """Yield rows of one copy from the host, whose addresses are multiples only of the elements' size."""
     return iter(torch.ones(count, size, dtype=dtype, device=DEVICE))
 
 

@@ -22,7 +22,7 @@ KINDS = {
 
 
 class Received(msgspec.Struct):
-    """A span as it was received."""
+    """One span of a received message."""
 
     trace_id: str
     span_id: str
@@ -40,7 +40,7 @@ class Received(msgspec.Struct):
 
 
 class Collector:
-    """The spans that came, and how messages are answered."""
+    """The received spans, and the status with which messages are answered."""
 
     def __init__(self) -> None:
         self.spans: list[Received] = []
@@ -53,7 +53,7 @@ class Collector:
         self.url = ""
 
     def take(self, body: bytes, headers: dict[str, str]) -> int:
-        """Take a message, and return the status of its answer."""
+        """Store the spans of a message, and return the status of the reply."""
         self.num_asked += 1
         self.may_answer.wait()
         if self.status == 200:
@@ -63,7 +63,7 @@ class Collector:
         return self.status
 
     def trace(self, trace_id: str, num_spans: int) -> list[Received]:
-        """Wait for the spans of a trace, and return them by their beginnings."""
+        """Wait for the spans of a trace, and return them ordered by their start."""
 
         def found() -> list[Received] | None:
             spans = [each for each in self.spans if each.trace_id == trace_id]

@@ -28,7 +28,7 @@ def named(spans: list[Received], name: str) -> Received:
 
 
 def check_call(spans: list[Received], first: Received, model: str) -> None:
-    """Check that a span has a call of a model below it, and that the engine's attempt."""
+    """Check that the first span has a model call as its child, with an engine's attempt as the child of that."""
     (call,) = below(spans, first)
     assert (call.name, call.kind) == (f"chat {model}", "client")
     assert call.attributes.keys() >= GEN_AI_REQUIRED and call.attributes["gen_ai.usage.output_tokens"] > 0
@@ -110,7 +110,9 @@ def _of_trace(site: Site, trace_id: str, num_spans: int) -> list[Received] | Non
 
 
 def _whole(site: Site, trace_id: str, name: str) -> list[Received] | None:
-    """Return the spans of a trace once one of this name, the last to end, is there with its parent."""
+    """Return the spans of a trace once it is complete: a span of this name, the last to end, is there
+    with its parent.
+    """
     found = [span for span in site.collector.spans if span.trace_id == trace_id]
     ids = {span.span_id for span in found}
     is_whole = any(span.name == name and span.parent_id in ids for span in found)

@@ -25,7 +25,7 @@ RESOURCES = {"gateway": {"service.name": "g"}, "engine": {"service.name": "e"}}
 
 
 class Sending:
-    """An exporter with short times, and what became of its spans."""
+    """An exporter with short timeouts, and the counts of its spans by outcome."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ HEADER = f"00-{TRACE}-{SPAN}-01"
 
 
 class Kept:
-    """Keeps spans."""
+    """A span sink that stores the spans."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []

@@ -36,7 +36,7 @@ def chat(model: str = "tiny", **fields: Any) -> dict[str, Any]:
 
 
 def chain(spans: list[Received]) -> list[Received]:
-    """Return the spans of a trace from the client's call down, each the only child of the one before."""
+    """Return the spans of a trace from the client's call down; each is the only child of the one before."""
     ordered, parent = [], CALLER
     while children := [each for each in spans if each.parent_id == parent]:
         (child,) = children

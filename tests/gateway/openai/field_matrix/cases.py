@@ -12,10 +12,10 @@ import msgspec
 from engine.protocol import GenerateRequest, SamplingParams
 
 Outcome = Literal["honoured", "accepted", "refused"]
-"""honoured: the value changes what the engine is asked or what the reply shows.
+"""The way in which a value is answered.
 
-accepted: by definition the value changes neither, or it states what holds anyway. refused: with status 400 and the
-field in `param`.
+honoured: the value changes what the engine is asked or what the reply shows. accepted: by definition the value changes
+neither, or it states what holds anyway. refused: with status 400 and the field in `param`.
 """
 
 USER = {"role": "user", "content": "hello there, how are you?"}
@@ -35,11 +35,10 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """The effects of a request.
+    """The observed effects of a request.
 
-    reply: the reply's JSON; the events in order if the reply is a stream.
-    engine: the request that the engine got, or None if it got none.
-    prompt: the text of the prompt's tokens, or of the reply's.
+    reply: the reply's JSON; the events in order if the reply is a stream. engine: the request that the engine got, or
+    None if it got none. prompt: the text of the prompt's tokens, or of the reply's.
     """
 
     reply: Any
@@ -116,7 +115,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def body(self, case: Case) -> dict[str, Any]:
-        """Return a good request with this field's value."""
+        """Return a valid request body with this field's value."""
         whole: dict[str, Any] = copy.deepcopy(BASES[self.endpoint] | case.beside)
         steps: list[Any] = [name or int(index) for name, index in _STEP.findall(self.name)]
         at: Any = whole
@@ -139,6 +138,6 @@ def refused(value: Any, param: str | None = None, *, status: int = 400, **beside
 
 
 ABSENT = (accepted(None),)
-"""Cases in which null means the same as no field at all."""
+"""The cases of a field for which null means the same as leaving it out."""
 
 NEEDED = (refused(None),)

@@ -193,8 +193,10 @@ def _schema() -> dict[str, Any]:
 
 
 def _templates() -> list[Field]:
-    """Return the fields that the matrix's template reads, effort, verbosity and enable_thinking, and writes into the
-    prompt."""
+    """Return the fields that the chat template of the matrix reads: effort, verbosity and enable_thinking.
+
+    The template writes them into the prompt.
+    """
     efforts = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
     continued = {"messages": [USER, ASSISTANT]}
 

@@ -22,7 +22,7 @@ LONG = "x" * 600
 BEYOND_VOCABULARY = 100_000
 MAX_CHOICES = 64
 MOST = {"/v1/responses": "max_output_tokens"}
-"""The bound on generated tokens, where it is not max_tokens."""
+"""The field that bounds generated tokens, by endpoint, where it is not max_tokens."""
 
 
 def model(endpoint: str) -> Field:
@@ -38,7 +38,7 @@ def model(endpoint: str) -> Field:
 
 
 def free_text(endpoint: str, name: str, *, most: int | None = None, note: str = "") -> Field:
-    """Return a field that by its definition does not affect an answer."""
+    """Return a text field that by its definition does not affect an answer."""
     return Field(
         endpoint=endpoint,
         name=name,
@@ -76,7 +76,7 @@ def no_effect(
     wrong: tuple[Any, ...] = (),
     note: str = "not served with other values",
 ) -> Field:
-    """Return a field that is served with one value alone, which changes nothing."""
+    """Return a field of which only one value is accepted, which changes nothing."""
     return Field(
         endpoint=endpoint,
         name=name,

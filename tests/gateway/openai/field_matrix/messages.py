@@ -256,7 +256,7 @@ def _sampling() -> list[Field]:
 
 
 def _counted(name: str, *values: Any, wrong: tuple[Any, ...], invalid: tuple[Any, ...] = ()) -> Field:
-    """Return a field that means the same when counting as for a message."""
+    """Return a field of token counting with the same meaning as for a message."""
     return Field(
         endpoint=COUNT,
         name=name,

@@ -405,7 +405,7 @@ COUNT = "/v1/responses/input_tokens"
 
 
 def _counted(name: str, *values: Any, wrong: tuple[Any, ...], invalid: tuple[Any, ...] = (), note: str = "") -> Field:
-    """Return a field that means the same when counting as for a response."""
+    """Return a field of token counting with the same meaning as for a response."""
     return Field(
         endpoint=COUNT,
         name=name,

@@ -24,7 +24,7 @@ Fields that are not here are refused by name.
 
 
 def as_markdown(fields: Iterable[Field]) -> str:
-    """Return a table for each endpoint."""
+    """Return the matrix as Markdown, a table for each endpoint."""
     parts, fields = [HEAD], list(fields)
     for endpoint in BASES:
         rows = "\n".join(_row(field) for field in fields if field.endpoint == endpoint)
@@ -39,7 +39,7 @@ def _row(field: Field) -> str:
 
 
 def _cell(cases: tuple[Case, ...]) -> str:
-    """Return the values of a cell, those with the same answer together."""
+    """Return the content of a table's cell: the values of cases, those with the same answer together."""
     by_outcome: dict[str, list[str]] = {}
     for case in cases:
         by_outcome.setdefault(case.outcome, []).append(_shown(case.value))

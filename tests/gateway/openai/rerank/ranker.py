@@ -48,7 +48,7 @@ class Ranker(msgspec.Struct, frozen=True):
         return httpx.post(f"{self.url}{path}", json=body, headers=headers, timeout=PATIENCE_S)
 
     def asked(self, reply: httpx.Response) -> list[GenerateRequest]:
-        """Return the requests that the engine got for a reply, by document."""
+        """Return the requests that the engine received for a reply, one for each document."""
         name = reply.headers["x-request-id"]
         found = [each for each in self.engine.commands if isinstance(each, GenerateRequest)]
         mine = [each for each in found if each.request_id.startswith(name)]
@@ -77,7 +77,7 @@ def make_ranker_folder(folder: Path, **changes: Any) -> Path:
 
 @contextmanager
 def serving(dsn: str, folder: Path, template: str = "") -> Iterator[Ranker]:
-    """Serve the model. template: the model's chat template; "" for none."""
+    """Give a gateway over the model. template: the model's chat template; "" for none."""
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     model_dir = make_ranker_folder(folder / "model")
     if template:

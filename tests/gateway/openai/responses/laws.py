@@ -28,7 +28,10 @@ Events = list[dict[str, Any]]
 
 
 def read(stream: str) -> Events:
-    """Return the events of a stream, each of whose names is that of its data, and which ends with [DONE]."""
+    """Return the events of a stream.
+
+    Checks that each event's name is that of its data, and that the stream ends with [DONE].
+    """
     *parts, done, end = stream.split("\n\n")
     assert (done, end) == ("data: [DONE]", "")
     events = []
@@ -81,7 +84,7 @@ def check(events: Events, *, strictly: bool = True) -> dict[str, Any]:
 
 
 def _items(events: Events) -> list[dict[str, Any]]:
-    """Check the events of all items, one after the other, and return the items as they were done."""
+    """Check the events of all items, one after the other, and return the items in their final state."""
     done: list[dict[str, Any]] = []
     while events:
         end = next(at for at, event in enumerate(events) if event["type"] == "response.output_item.done")
@@ -124,7 +127,7 @@ def _item(events: Events, place: int) -> dict[str, Any]:
 
 
 def _check_end(response: dict[str, Any]) -> None:
-    """Check the fields about its end in a response that has ended."""
+    """Check the fields of an ended response that concern its end."""
     status, output, usage = response["status"], response["output"], response["usage"]
     is_whole = status == "completed"
     assert [item["status"] for item in output[:-1]] == ["completed"] * len(output[:-1])

@@ -52,10 +52,10 @@ RESPONSE: dict[str, Any] = (
 
 
 class Background:
-    """A stand-in for background responses that records the delay of each one put back, and how each one ended.
+    """A fake of the service of background responses, which records delays of those put back, and their ends.
 
-    logged: the events of a response that an earlier gateway has run.
-    bill: the tokens in the ledger; None: the database does not answer.
+    logged: the events of a response that an earlier gateway has run. bill: the tokens in the ledger; None: the database
+    does not answer.
     """
 
     def __init__(self, logged: Events | None = None, bill: BilledTokens | None = None) -> None:

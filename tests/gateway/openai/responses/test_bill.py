@@ -18,7 +18,7 @@ ROWS = """
            finish_reason, cost_nanos, list_cost_nanos
     FROM usage_attempts WHERE project_id = $1
 """
-"""The columns of a bill."""
+"""A query for the columns of a bill."""
 
 
 async def test_chat_whole_streamed_and_in_the_background_are_billed_alike(house: House) -> None:
@@ -55,7 +55,7 @@ async def test_chat_whole_streamed_and_in_the_background_are_billed_alike(house:
 
 
 async def store(dsn: str, project_id: str) -> None:
-    """Let a project store responses."""
+    """Allow a project to store responses."""
     conn = await asyncpg.connect(dsn)
     await conn.execute("UPDATE projects SET store_days = 1 WHERE id = $1", project_id)
     await conn.close()

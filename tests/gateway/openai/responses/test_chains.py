@@ -46,7 +46,7 @@ class Pair:
     async def ask(
         self, client: httpx.AsyncClient, number: int, said: str | list[Any], parent: str | None
     ) -> dict[str, Any]:
-        """Ask a gateway until a reply says that it is stored; return that reply.
+        """Send requests to a gateway until a reply says that it is stored; return that reply.
 
         Without the database a reply says that it is not stored, and on a machine that stands still no engine may take a
         request.

@@ -27,7 +27,7 @@ NUM_CALLERS, FULL_CALLERS = 1, 20
 NUM_SAMPLES = 1000
 MAX_AUC = 0.55
 PAUSE_S = 1.0
-"""Seconds before a request that was refused for its pace is sent again."""
+"""Seconds to wait before a request that was refused for its pace is sent again."""
 
 CREATE: dict[str, Any] = {"model": "tiny", "input": "x", "max_output_tokens": 1}
 
@@ -39,11 +39,11 @@ class Ids(msgspec.Struct, frozen=True):
     conversation: str
     item: str
     said: str
-    """An item of the response."""
+    """The id of an item of the response."""
 
 
 def requests(ids: Ids) -> dict[str, tuple[str, str, dict[str, Any] | None]]:
-    """Return every request that names one of the ids, by a name of its own."""
+    """Return the requests that name one of the ids, as (method, path, body) by a name of their own."""
     response, conversation = f"/v1/responses/{ids.response}", f"/v1/conversations/{ids.conversation}"
     reference = [{"type": "item_reference", "id": ids.said}]
     counted = {"model": "tiny", "input": "x"}
@@ -80,7 +80,7 @@ IN_PATHS = NAMES[: NAMES.index("previous_response_id")]
 
 
 async def made_by(client: httpx.AsyncClient, key: Key) -> Ids:
-    """Have a project make one object of each kind; return the ids."""
+    """Create one object of each kind in a project; return the ids."""
     found = []
     for path, body in (("responses", CREATE), ("conversations", {"items": [{"role": "user", "content": "x"}]})):
         reply = await client.post(f"/v1/{path}", json=body, headers=key.headers)
@@ -97,7 +97,7 @@ def nobodys() -> Ids:
 
 
 class Desk(msgspec.Struct, frozen=True):
-    """Callers that ask about others' objects, about deleted objects, and about objects that never existed."""
+    """Callers that request others' objects, deleted objects, and objects that never existed."""
 
     url: str
     callers: list[Key]

@@ -25,7 +25,7 @@ from tests.seeds import seeds
 
 NUM_STREAMS, FULL_STREAMS = 1_000, 100_000
 STRICT_SHARE = 0.05
-"""The share of streams that OpenAI's own types check as well; all of them at full size."""
+"""The share of streams that are also checked with OpenAI's own types; all of them at full size."""
 
 TOOLS = [
     {"type": "function", "name": "f", "parameters": {"type": "object"}},
@@ -53,7 +53,7 @@ def text(rng: random.Random, most: int = 30) -> str:
 
 
 def cut(rng: random.Random, whole: str) -> list[str]:
-    """Return pieces of a text, some of them empty."""
+    """Return a text as a list of pieces, some of them empty."""
     ends = sorted(rng.randrange(len(whole) + 1) for _ in range(rng.randrange(8)))
     return [whole[start:end] for start, end in zip([0, *ends], [*ends, len(whole)], strict=True)]
 
@@ -66,7 +66,7 @@ def token(rng: random.Random) -> Token:
 def made_up(
     rng: random.Random, *, with_logprobs: bool, may_call: bool, must_call: bool, thinks: bool = False
 ) -> list[Piece]:
-    """Return the pieces of a run, without its end."""
+    """Return random pieces of a run, without its end."""
     said = "" if must_call else text(rng)
     if thinks and not must_call:
         said = rng.choice(["<think>", "<think>\n", "\n<think>", ""]) + text(rng) + rng.choice(ENDS) + said
@@ -122,7 +122,7 @@ async def streamed(reply: Reply, pieces: list[list[Piece]], end: Usage | Gateway
 
 
 async def taken_over(rng: random.Random, reply: Reply, pieces: list[list[Piece]], error: GatewayError) -> str:
-    """Return a stream whose first events are of one run, and its end of another that had these events alone."""
+    """Return a stream that begins with the events of one run and ends with those of another that continued it."""
     first, second = reply.events(is_padded=rng.random() < 0.5), reply.events(is_padded=False)
     logged = [event for each in pieces[: rng.randrange(len(pieces))] for event in first.each(each)]
     logged = logged or first.each([])

@@ -26,7 +26,7 @@ def sealed() -> SealedItems:
 
 
 def messages(sealed: SealedItems, *items: dict[str, Any], project_id: str = "proj_a") -> list[dict[str, Any]]:
-    """Return the template's messages for these items, of a project's request to the base."""
+    """Return the messages for the template that these items become, in a project's request to the base."""
     own = own_items(msgspec.convert(list(items), list[InputItem]), {})
     return template_messages(
         None, own, opened=lambda content, kind, path: sealed.open(content, project_id, "base", kind, path)

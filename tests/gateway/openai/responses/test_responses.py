@@ -22,7 +22,7 @@ MESSAGES = [{"role": "user", "content": "hello there"}]
 
 
 def stream_of(http: httpx.Client, **fields: Any) -> list[dict[str, Any]]:
-    """Return the events of a streamed response, in which the laws hold."""
+    """Return the events of a streamed response, after checking the laws of streams."""
     body = {"model": "tiny", "input": "hello there", "max_output_tokens": 16, "stream": True} | fields
     reply = http.post("/v1/responses", json=body)
     assert reply.status_code == 200, reply.text

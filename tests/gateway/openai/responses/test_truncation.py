@@ -38,7 +38,7 @@ def test_whole_turns_are_left_out_and_system_messages_stay(num_turns: int, kept:
 
 
 class Counted:
-    """A stand-in for the pipeline and its tokens, which counts a word as a token and records each count."""
+    """A fake pipeline that counts each word as a token, and records each count."""
 
     def __init__(self, most: int) -> None:
         self.tokens, self.most, self.asked = self, most, list[int]()

@@ -57,7 +57,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path])
 
 @pytest.fixture(scope="package")
 def recording(settings: Settings, folders: dict[str, Path]) -> Iterator[dict[str, RecordingEngine]]:
-    """Give the engines of the odd pools by their pools' names, and those of the pair as its slow and its fast one.
+    """Give the engines of the pools that are slow, broken or paired, by name.
 
     The first token of the slow ones takes two seconds. The broken one fails at every request.
     """

@@ -61,7 +61,7 @@ async def add_replica(dsn: str, name: str, address: str) -> None:
 
 
 class Routes:
-    """Routes of a tenant, made in the database as the admin API makes them."""
+    """A tenant's routes, written to the database as the admin API does it."""
 
     def __init__(self, dsn: str, tenant: Tenant, client: httpx.Client) -> None:
         self._dsn, self._tenant, self._client = dsn, tenant, client
@@ -76,7 +76,7 @@ class Routes:
         return name
 
     def make_shared(self, name: str, root: dict[str, Any]) -> str:
-        """Make a route of the tenant's organization, for all its projects."""
+        """Create a route of the tenant's organization, for all its projects."""
         asyncio.run(self._make_shared(name, json.dumps({"root": root})))
         wait_until(lambda: name in self.listed(), "the route is listed")
         return name
@@ -122,17 +122,17 @@ class Routes:
         )
 
     def num_requests(self, request_id: str) -> int:
-        """Return how many requests the sums of usage count for one request."""
+        """Return the number of requests that the sums of usage count for one request's id."""
         query = "SELECT sum(num_requests(kind, revision, request_id, finish_reason)) FROM ledger"
         return int(self._fetch(f"{query} WHERE split_part(request_id, '.', 1) = $1", request_id)[0][0])
 
     def num_requests_of_tenant(self) -> int:
-        """Return how many requests the sums of usage count for the tenant."""
+        """Return the number of requests that the sums of usage count for the tenant."""
         query = "SELECT sum(num_requests(kind, revision, request_id, finish_reason)) FROM ledger WHERE project_id = $1"
         return int(self._fetch(query, self._tenant.project_id)[0][0] or 0)
 
     def num_rows_of_tenant(self) -> int:
-        """Return the number of the tenant's rows of the ledger."""
+        """Return the number of the tenant's rows in the ledger."""
         return int(self._fetch("SELECT count(*) FROM ledger WHERE project_id = $1", self._tenant.project_id)[0][0])
 
     def ends_of_tenant(self) -> list[tuple[str, str]]:
@@ -183,7 +183,7 @@ class Routes:
 
 @contextmanager
 def another_tenant(dsn: str, gateway: LiveGateway, name: str) -> Iterator[tuple[Routes, httpx.Client]]:
-    """Make a tenant for which nothing was measured yet; give its routes and a client."""
+    """Create a tenant without measured response times; give its routes and a client."""
     tenant = asyncio.run(make_tenant(dsn, name, "pirate", "1"))
     headers = {"authorization": f"Bearer {tenant.key}"}
     with httpx.Client(base_url=gateway.url, headers=headers, timeout=PATIENCE_S) as client:
@@ -197,7 +197,7 @@ def body_of(reply: httpx.Response) -> list[Any]:
 
 
 async def limit_to(dsn: str, tenant: Tenant, *wanted: tuple[Any, Any, int]) -> None:
-    """Limit a tenant to amounts, each as (unit, window, most)."""
+    """Set limits of a tenant, each as (unit, window, most)."""
     conn = await asyncpg.connect(dsn)
     try:
         organization_id = await conn.fetchval("SELECT organization_id FROM projects WHERE id = $1", tenant.project_id)

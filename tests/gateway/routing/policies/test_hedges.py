@@ -13,17 +13,17 @@ from tests.gateway.routing.policies.routes import LARGE, PAIR, SLOW, Routes, ano
 from tests.installation.waiting import wait_until
 
 SLOW_S = 2.0
-"""Seconds until the slow replica's first token."""
+"""Seconds that the slow replica takes to its first token."""
 
 
 def hedged_where_streamed(name: str) -> dict[str, Any]:
-    """Return a route that hedges streamed requests alone; other requests count for the hedge's budget."""
+    """Return a policy that hedges only streamed requests; others count for the hedge's budget."""
     hedge = {"hedge": {"node": target(name), "delay_ms": 200}}
     return {"conditional": {"cases": [{"when": {"stream": True}, "node": hedge}], "otherwise": target(LARGE)}}
 
 
 def hedges(gateway: LiveGateway, made: Routes, route: str) -> dict[str, float]:
-    """Return the number of a route's hedges by their result."""
+    """Return the number of a route's second tries by their result."""
     label = f'route="{made.tenant.project_id}/{route}"'
     lines = [line for line in gateway.metrics().splitlines() if line.startswith("lorikeet_route_hedges_total")]
     return {line.split('result="')[1].split('"')[0]: float(line.split()[-1]) for line in lines if label in line}

@@ -32,8 +32,7 @@ class Read(msgspec.Struct):
 
 
 def read(form: CallFormat, text: str, sizes: list[int], *, must_call: bool = False) -> Read:
-    """Return everything that a parser makes of a text that comes in pieces of these sizes, the rest character by
-    character."""
+    """Return the output of a parser for a text in pieces of these sizes, then character by character."""
     parser = CallParser(form, NAMES, ContentText(), must_call=must_call)
     pieces = []
     for size in sizes:

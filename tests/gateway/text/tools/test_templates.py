@@ -31,7 +31,7 @@ def call(name: str, arguments: Any, call_id: str = "call_1") -> dict[str, Any]:
 
 
 def answered(*calls: dict[str, Any], said: str = "") -> list[dict[str, Any]]:
-    """Return a conversation in which these calls were made, each with its function's name as its result."""
+    """Return a conversation with these tool calls, where each result is the function's name."""
     results = [
         {"role": "tool", "content": each["function"]["name"], "tool_call_id": each["id"], "name": "x"} for each in calls
     ]
