@@ -45,7 +45,7 @@ from tests.gateway.domain.routing.test_policy import MODELS, NUM_DOCUMENTS, rand
 PRINCIPAL = Principal("org", "proj", "key_1", frozenset({"inference"}))
 NAMES = FieldNames(prompt="prompt")
 LONG_S = 0.1
-"""A wait that exceeds every deadline, so that no further round begins."""
+"""The seconds to a request's deadline, which end before every wait, so that no further round begins."""
 
 ERRORS: dict[str, Callable[[], GatewayError]] = {
     "timeout": TooSlow,
