@@ -145,7 +145,11 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str]:
 
 
 def _transformer(folder: Path) -> tuple[int | None, bool]:
-    """Return the most tokens of a text that the model's makers name, and whether chat templates begin an answer."""
+    """Return the longest text in tokens by sentence-transformers' files, and whether prompts end with an answer's
+    beginning.
+
+    The length is None where no file names one.
+    """
     for name in TRANSFORMER:
         given = _read(folder / name, dict)
         if given is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 SHARE = 0.1
-"""The seconds of reports in each second that one key or person may read from one gateway, after the burst."""
+"""The share of time for which one key or person may read reports from one gateway, once the burst is used up."""
 
 BURST_S = 10.0
 """Seconds of reports that one key or person may read at once: some hundred pages of the dashboard."""

@@ -151,7 +151,7 @@ def _num_elements(path: Path) -> dict[str, int]:
 
 
 class _Tensor(msgspec.Struct, frozen=True):
-    """An entry of a safetensors header, as far as it is read."""
+    """An entry of a safetensors header, with only the fields that are read."""
 
     shape: list[int]
     data_offsets: tuple[int, int]

@@ -172,7 +172,7 @@ class Transcript:
         choice.is_cut = self._room.is_cut
 
     def end(self, index: int, finish_reason: str) -> None:
-        """Note why a choice ended."""
+        """Record the reason why a choice ended."""
         self._choice(index).finish_reason = finish_reason
 
     def restart(self, indices: Iterable[int]) -> None:

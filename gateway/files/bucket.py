@@ -14,7 +14,7 @@ from gateway.files.pieces import check_name
 
 
 class BucketPieces:
-    """The pieces in a bucket."""
+    """The file store over a bucket: one object for each piece of a part."""
 
     def __init__(self, bucket: ObjectStore) -> None:
         self._bucket = bucket

@@ -1,4 +1,7 @@
-"""Content blocks: as clients send them, all in one shape, and as replies show them. A reply's may be sent again."""
+"""Content blocks: as clients send them, all in one shape, and as replies show them.
+
+A block of a reply may be sent again.
+"""
 
 from __future__ import annotations
 

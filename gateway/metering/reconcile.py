@@ -128,7 +128,7 @@ class Reconciler(Worker):
         return Reconciliation(engines, lost)
 
     async def _compare(self) -> None:
-        """Compare twice, so that what is on its way is known, and set the metrics."""
+        """Compare twice with a pause, so that usage in transit can be told from lost usage, and set the metrics."""
         before = await self.reconcile()
         await asyncio.sleep(self._settle_s)
         found = await self.reconcile()

@@ -104,7 +104,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     query: str
     document: str
     names: FieldNames
-    """The names of the request's fields; the prompt's is that of the query."""
+    """The names of the request's fields, where the query counts as the prompt."""
     max_document_tokens: int | None = None
     """The number of tokens to which a longer document is cut; None: as many as the model's context has room for."""
     instruction: str | None = None

@@ -80,7 +80,9 @@ class Supervisor:
         return Sight(self._context.get_node_id(), list(engines.values()), asks, list(self._ended.values()))
 
     async def offer(self, ask: Ask, public_keys: list[str]) -> Spot | None:
-        """Return the spot that an engine would have, kept for `go`; None if an engine of the replica lives already.
+        """Reserve a place for an engine on this node, and return it; `go` or nothing starts the engine there.
+
+        Return None if an engine of the replica lives already.
 
         Raises CannotStart: when this node has another version, or lacks the model or a free GPU.
         """

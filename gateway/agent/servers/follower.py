@@ -44,13 +44,13 @@ _RUNNING = re.compile(
 
 
 class _Usage(msgspec.Struct, frozen=True):
-    """The usage of a completion, as far as it is read."""
+    """The usage of a completion, with only the fields that are read."""
 
     completion_tokens: int = 0
 
 
 class _Completion(msgspec.Struct, frozen=True):
-    """A completion of llama.cpp or vLLM, as far as it is read."""
+    """A completion of llama.cpp or vLLM, with only the fields that are read."""
 
     tokens_predicted: int = 0
     """The tokens of the completion, as llama.cpp reports them."""

@@ -179,7 +179,7 @@ class ForeignBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The bounds of the server, as far as they are known."""
+        """The bounds of the server that are known."""
         return self._condition.capabilities
 
     def resident(self) -> frozenset[str]:

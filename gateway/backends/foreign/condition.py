@@ -94,7 +94,7 @@ class ServerCondition:
         self.info: ServerInfo | None = None
         """The server as it was seen last; None before it was ever seen."""
         self.capabilities: Capabilities = capabilities_of(pooled, driver, None)
-        """The bounds of the server, as far as they are known."""
+        """The bounds of the server that are known."""
         self.breaker = Breaker()
         self.engine_id = new_engine_id()
         """The id of the server's process, as far as this gateway can tell one from another; in no log line."""

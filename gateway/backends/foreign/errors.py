@@ -35,13 +35,13 @@ NO_ERROR = msgspec.Raw(b"null")
 
 
 class _ErrorBody(msgspec.Struct, frozen=True):
-    """The body of an error, as far as it is read."""
+    """The body of an error, with only the fields that are read."""
 
     error: _Error | str | None = None
 
 
 class _Error(msgspec.Struct, frozen=True):
-    """An error in OpenAI's form, as far as it is read."""
+    """An error in OpenAI's form, with only the fields that are read."""
 
     code: str | int | None = None
     type: str | None = None

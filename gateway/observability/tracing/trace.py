@@ -119,7 +119,7 @@ class Tracer:
 
 
 def passed_on(header: str, kind: Kind = "server") -> Traced:
-    """Return the trace context of a request of which this gateway records no spans: the client's is passed on."""
+    """Return the trace context of a request of which this gateway records no spans: that of the client is passed on."""
     parent = read_parent(header) if header else None
     if parent is None:
         return UNTRACED

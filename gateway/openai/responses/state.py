@@ -172,7 +172,7 @@ class Earlier:
         return items
 
     async def referenced(self, caller: Principal, given: str | Sequence[InputItem]) -> dict[str, Item]:
-        """Return the stored items that references in the input stand for, by their ids, as far as they are there.
+        """Return the stored items that references in the input refer to, by their ids; missing ones are left out.
 
         Raises InvalidRequest: for references to the items of too many responses.
         """

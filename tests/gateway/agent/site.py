@@ -84,7 +84,7 @@ class Host:
         return made
 
     def model(self, name: str = "tiny", **files: str) -> Path:
-        """Return a prepared model; files: more of them in its folder."""
+        """Return the folder of a prepared model. files: the texts of further files in the folder, by name."""
         folder = make_model_folder(self._folder / name)
         config = (folder / "config.json").read_text()
         (folder / "config.json").write_text(config.replace("1e-05", f"1.{len(name)}e-05"))

@@ -51,13 +51,13 @@ class _Input(msgspec.Struct, frozen=True):
 
 
 class _Metadata(msgspec.Struct, frozen=True):
-    """The description of a model, as far as it is read."""
+    """The description of a model, with only the fields that are read."""
 
     inputs: list[_Input]
 
 
 class _Step(msgspec.Struct, frozen=True):
-    """One event of a stream, as far as it is read."""
+    """One event of a stream, with only the fields that are read."""
 
     text_output: str | None = None
     finish_reason: str = ""

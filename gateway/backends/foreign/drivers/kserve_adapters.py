@@ -31,7 +31,7 @@ MISSING = re.compile(
 
 
 class _Completion(msgspec.Struct, frozen=True):
-    """A completion, as far as it is read."""
+    """A completion, with only the fields that are read."""
 
     text_output: str | None = None
     error: str | None = None

@@ -63,14 +63,14 @@ _STOP_TYPES: dict[str, FinishReason] = {"eos": "stop", "word": "stop", "limit": 
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """The settings of a server, as far as they are read."""
+    """The settings of a server, with only the fields that are read."""
 
     n_ctx: int = 0
     """The length of the context in tokens."""
 
 
 class _Props(msgspec.Struct, frozen=True):
-    """The properties of a server, as far as they are read."""
+    """The properties of a server, with only the fields that are read."""
 
     default_generation_settings: _Settings
     total_slots: int = 1
@@ -78,14 +78,14 @@ class _Props(msgspec.Struct, frozen=True):
 
 
 class _Timings(msgspec.Struct, frozen=True):
-    """The timings of a reply, as far as they are read."""
+    """The timings of a reply, with only the fields that are read."""
 
     cache_n: int = 0
     """The tokens of the prompt that came out of the cache."""
 
 
 class _Step(msgspec.Struct, frozen=True):
-    """One event of a stream, as far as it is read."""
+    """One event of a stream, with only the fields that are read."""
 
     content: str
     index: int = 0

@@ -41,7 +41,7 @@ class _Probability(msgspec.Struct, frozen=True):
 
 
 class _Completion(msgspec.Struct, frozen=True):
-    """A completion, as far as it is read."""
+    """A completion, with only the fields that are read."""
 
     content: str
     completion_probabilities: list[_Probability] = []

@@ -53,7 +53,7 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """One line of a stream, as far as it is read."""
+    """One line of a stream, with only the fields that are read."""
 
     model: str = ""
     message: _Message | None = None

@@ -28,7 +28,7 @@ LATEST = ":latest"
 
 
 class _Completion(msgspec.Struct, frozen=True):
-    """A completion, as far as it is read."""
+    """A completion, with only the fields that are read."""
 
     model: str
     done: bool

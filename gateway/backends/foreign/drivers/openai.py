@@ -31,7 +31,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class _Model(msgspec.Struct, frozen=True):
-    """A model of the server's list, as far as it is read."""
+    """A model of the server's list, with only the fields that are read."""
 
     id: str = ""
     parent: str | None = None

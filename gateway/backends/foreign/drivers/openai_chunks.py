@@ -31,14 +31,14 @@ _FAILURES = frozenset({"error", "abort"})
 
 
 class _Function(msgspec.Struct, frozen=True):
-    """The function of a call, as far as it is new."""
+    """The new part of the function of a call."""
 
     name: str | None = None
     arguments: str | None = None
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """A call of a tool, as far as it is new."""
+    """The new part of a tool call."""
 
     index: int = 0
     function: _Function | None = None
@@ -84,7 +84,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class _Chunk(msgspec.Struct, frozen=True):
-    """One chunk of a stream, as far as it is read."""
+    """One chunk of a stream, with only the fields that are read."""
 
     model: str | None = None
     choices: list[_Choice] = []

@@ -16,7 +16,7 @@ PROBE_TEXT = "The"
 
 
 class _Logprobs(msgspec.Struct, frozen=True):
-    """The log-probabilities of a choice, as far as they are read."""
+    """The log-probabilities of a choice, with only the fields that are read."""
 
     token_logprobs: list[float | None] = []
 
@@ -28,7 +28,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 class _Completion(msgspec.Struct, frozen=True):
-    """A completion, as far as it is read."""
+    """A completion, with only the fields that are read."""
 
     model: str
     choices: list[_Choice] = []

@@ -68,7 +68,7 @@ class _Meta(msgspec.Struct, frozen=True):
 
 
 class _Step(msgspec.Struct, frozen=True):
-    """One event of a stream, as far as it is read."""
+    """One event of a stream, with only the fields that are read."""
 
     output_ids: list[int] = []
     meta_info: _Meta | None = None

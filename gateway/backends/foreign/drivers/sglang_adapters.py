@@ -43,7 +43,7 @@ class _Meta(msgspec.Struct, frozen=True):
 
 
 class _Completion(msgspec.Struct, frozen=True):
-    """A completion, as far as it is read."""
+    """A completion, with only the fields that are read."""
 
     meta_info: _Meta
 

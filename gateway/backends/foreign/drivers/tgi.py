@@ -22,7 +22,7 @@ FEATURES: frozenset[Feature] = frozenset({"seed"})
 
 
 class _Info(msgspec.Struct, frozen=True):
-    """The facts about a server, as far as they are read."""
+    """The facts about a server, with only the fields that are read."""
 
     model_id: str
     max_total_tokens: int = 0

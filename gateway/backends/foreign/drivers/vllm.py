@@ -59,7 +59,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 class _Chunk(msgspec.Struct, frozen=True):
-    """One chunk of a stream, as far as it is read."""
+    """One chunk of a stream, with only the fields that are read."""
 
     model: str = ""
     choices: list[_Choice] = []
