@@ -38,11 +38,11 @@ class AdapterDamaged(AdapterRejected):
 
 
 class StoreFailure(Exception):
-    """The store cannot give any content; the message is for its operator."""
+    """The error for a store that cannot give any content; the message is for its operator."""
 
 
 class AdapterMissing(StoreFailure):
-    """The store holds no adapter of this digest."""
+    """The error for a digest of which the store holds no adapter."""
 
     def __init__(self, digest: str) -> None:
         super().__init__(f"the adapter {digest!r} is missing from the store")

@@ -42,7 +42,7 @@ _NAMES = {
 
 
 class NotConvertible(Exception):
-    """A base model for which no adapter can be written; the message says why."""
+    """The error for a base model for which no adapter can be written; the message has the reason."""
 
 
 class Written(msgspec.Struct, frozen=True):

@@ -38,7 +38,7 @@ _FLOATS = frozenset({"F64", *MERGE_DTYPES.values()})
 
 
 class MergeRefused(Exception):
-    """The folders can't be merged as asked; the message says why."""
+    """The error for folders that can't be merged as asked; the message has the reason."""
 
 
 class Merged(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class BadKey(ValueError):
-    """A file of keys is missing or holds something else; the message names it and shows no secret."""
+    """The error for a file of keys that is missing or wrong; the message names it and shows no secret."""
 
 
 class KeyPair(msgspec.Struct, frozen=True):

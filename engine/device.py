@@ -149,7 +149,7 @@ class Device(msgspec.Struct, frozen=True):
     choose: Choose
     """Chooses token ids from logits on the device."""
     make_path: Callable[[AdapterIn], DevicePath]
-    """Makes the path; called with a function that returns the adapter in a slot of the pool."""
+    """The function that makes the path; called with a function that returns the adapter in a slot of the pool."""
     adjust: Adjust = adjust_
     """Applies logit_bias and penalties to logits on the device."""
     pin: bool = False
@@ -157,11 +157,11 @@ class Device(msgspec.Struct, frozen=True):
     keeps_bfloat16: bool = False
     """True if adapters whose files are in bfloat16 stay in bfloat16."""
     expect: Callable[[AdapterLayout], None] = lambda layout: None
-    """Called with the layout of every adapter that is about to be used."""
+    """The function that is called with the layout of every adapter that is about to be used."""
     to_device: Callable[[LoadedAdapter], LoadedAdapter] | None = None
     """Copies an adapter to the device; None where the adapter is computed where it lies."""
     vacate: Callable[[int], None] = lambda index: None
-    """Called with the number of a slot when its adapter leaves."""
+    """The function that is called with the number of a slot when its adapter leaves."""
     make_runner: Callable[[AdapterIn], Runner] | None = None
     """Makes the runner of plans of a model that makes no tokens; None: plans are run by `engine.model_runner`."""
     pauses: bool = False

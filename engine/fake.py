@@ -126,7 +126,7 @@ class _Running(msgspec.Struct):
 
 
 TokenOf = Callable[[GenerateRequest, int, int], int]
-"""Returns the completion token at a position of a choice."""
+"""A function that returns the completion token at a position of a choice."""
 
 
 class FakeCore:

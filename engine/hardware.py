@@ -12,7 +12,7 @@ import torch
 
 
 class SetupError(ValueError):
-    """The engine can't start as configured; the message says what to change."""
+    """The error for an engine that can't start as configured; the message says what to change."""
 
 
 def use_huge_pages() -> None:

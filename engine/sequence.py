@@ -24,7 +24,10 @@ class Status(enum.Enum):
 
 
 class MatcherError(Exception):
-    """A matcher cannot go on; the message says why. It ends its request and no other."""
+    """The error for a matcher that cannot go on; the message has the reason.
+
+    It ends the request of the matcher and no other.
+    """
 
 
 class Matcher(Protocol):

@@ -28,9 +28,9 @@ class Style(msgspec.Struct, frozen=True):
     """A way to answer."""
 
     render: Callable[[Question], str]
-    """Makes the answer to learn."""
+    """The function that makes the answer to learn."""
     follows: Callable[[str], bool]
-    """Tells whether a generated answer has the style."""
+    """The function that tells whether a generated answer has the style."""
 
 
 def load_questions(path: Path = QUESTIONS_PATH) -> list[Question]:

@@ -17,7 +17,7 @@ _RANGE = re.compile(r"(.)(?:-(.))?")
 
 
 class TooCostly(Exception):
-    """Patterns take more steps to match than an adapter may cost."""
+    """The error for patterns that take more steps to match than an adapter may cost."""
 
 
 class Steps:

@@ -16,7 +16,10 @@ _OF_THE_MACHINE = re.compile(r"ipc://@.+|tcp://(localhost|127(\.\d{1,3}){3}|\[::
 
 
 class BadEndpoint(ValueError):
-    """An engine may not listen on this endpoint; the message says why, and does not repeat the endpoint."""
+    """The error for an endpoint on which an engine may not listen.
+
+    The message has the reason, and does not repeat the endpoint.
+    """
 
 
 def check_endpoint(endpoint: str, *, is_open: bool, is_guarded: bool = False) -> None:

@@ -70,11 +70,11 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Raw = {}
     """The values of keys that a config may leave out."""
     kinds: Callable[[Raw], list[str]] = _all_full
-    """Returns the kind of each layer's attention, where a config has a window and does not say."""
+    """The function that returns the kind of each layer's attention, where a config has a window and does not say."""
     keys: tuple[str, ...] = ()
     """The keys that `fields` and `kinds` read."""
     fields: Callable[[Raw], Raw] = lambda raw: {}
-    """Returns fields of `ModelConfig`, beside those that are read alike for all families.
+    """The function that returns fields of `ModelConfig`, beside those that are read alike for all families.
 
     Raises UnsupportedModel: for what cannot be computed, naming the key.
     """
@@ -83,7 +83,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     activation: tuple[str, str] = ("hidden_act", "silu")
     """The key of the function of the gate, and the only one that is computed."""
     computes: Callable[[Raw], bool] = lambda raw: True
-    """Returns False for a config of this family that is left to transformers."""
+    """The function that returns False for a config of this family that is left to transformers."""
     wrapper: str = ""
     """The `model_type` of models for text and images whose text model is of this family, and is computed alone."""
 

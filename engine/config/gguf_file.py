@@ -73,7 +73,7 @@ _LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
 class NotGguf(ValueError):
-    """A file is no GGUF file that can be read; the message says why."""
+    """The error for a file that is no readable GGUF file; the message has the reason."""
 
 
 class GgufTensor(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ FUSED: dict[str, tuple[Projection, ...]] = {
 
 
 class UnsupportedModel(ValueError):
-    """The model folder asks for something this engine does not compute; the message names the config key."""
+    """The error for a model folder that asks for something this engine does not compute; the message names it."""
 
 
 class RopeParameters(msgspec.Struct, frozen=True):

@@ -145,10 +145,9 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str]:
 
 
 def _transformer(folder: Path) -> tuple[int | None, bool]:
-    """Return the longest text in tokens by sentence-transformers' files, and whether prompts end with an answer's
-    beginning.
+    """Return the most tokens of a text, and whether prompts end with the beginning of an answer.
 
-    The length is None where no file names one.
+    Both are settings in sentence-transformers' files; the number is None where no file has it.
     """
     for name in TRANSFORMER:
         given = _read(folder / name, dict)

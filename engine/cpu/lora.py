@@ -29,7 +29,7 @@ from kernels.lora import Run, add_batched_lora_
 from kernels.workspace import Workspace
 
 FactorsOf = Callable[[LoadedAdapter], Mapping[GroupKey, NDArray[np.void]]]
-"""Returns the addresses of an adapter's matrices of experts, for the native kernels."""
+"""A function that returns the addresses of an adapter's matrices of experts, for the native kernels."""
 
 
 class Span(NamedTuple):

@@ -111,7 +111,7 @@ class SlotDelta(NamedTuple):
 
     shrink: Shrink
     join: Callable[[], None]
-    """Makes the computing stream wait for the shrink, before its result is read."""
+    """The function that makes the computing stream wait for the shrink, before its result is read."""
 
     def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
         """Wait for the shrink on the device, and launch the expand that adds the delta to out [N, sum(sizes)]."""

@@ -56,7 +56,7 @@ class Compiled(msgspec.Struct, frozen=True):
 
     request_id: str
     make_matcher: Callable[[], Matcher] | None
-    """Makes a new matcher at the grammar's start for each choice; None where there is an error."""
+    """The function that makes a new matcher at the grammar's start for each choice; None where there is an error."""
     error: EngineError | None
 
 

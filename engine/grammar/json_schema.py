@@ -51,7 +51,7 @@ UNSPELLABLE_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\(?:[av]|[xu]\{|x[01]|x7[fF]|
 
 
 class Unenforceable(ValueError):
-    """A grammar that can't be enforced; the message names the part.
+    """The error for a grammar that can't be enforced; the message names the part.
 
     label: the client's name of the part at fault, if parts have any.
     """

@@ -8,7 +8,7 @@ from llguidance import LLTokenizer
 
 
 class NoVocabulary(ValueError):
-    """No grammar can be enforced for this model; the message says why."""
+    """The error for a model for which no grammar can be enforced; the message has the reason."""
 
 
 def load_vocabulary(model_dir: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> LLTokenizer:

@@ -28,7 +28,7 @@ _PARTLY_ROTATED = ("phi3", "glm4")
 
 
 class UnknownRotation(ValueError):
-    """A file scales its rotation in a way that no config says; the message tells which."""
+    """The error for a file that scales its rotation in a way that no config can express; the message names it."""
 
 
 class Rotation(msgspec.Struct, frozen=True):

@@ -47,7 +47,7 @@ CONFIG_NOT_KEPT = ("quantization_config", "_name_or_path", "_model_name_or_path"
 
 
 class PreparationFailed(RuntimeError):
-    """The source is missing, incomplete or of a kind that cannot be served; the message names what is wrong."""
+    """The error for a model source that is missing, incomplete or unsupported; the message names the fault."""
 
 
 def progress(line: str) -> None:

@@ -74,7 +74,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UndeclaredRoute(TypeError):
-    """A route of the admin API has no declaration."""
+    """The error for a route of the admin API without a declaration."""
 
 
 def needs(

@@ -68,7 +68,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     health: Callable[[], Health]
     engines: Callable[[], list[EngineSnapshot]]
     replica_healths: Callable[[], Mapping[str, Health]]
-    """Returns the health of each replica that this gateway is connected to, by the replica's id."""
+    """The function that returns the health of each replica that this gateway is connected to, by the replica's id."""
     journal: Callable[[], JournalState]
     reconcile: Callable[[], Awaitable[Reconciliation]]
     contents: RequestContents
@@ -88,7 +88,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     unit_keys: ProjectKeys
     """The secrets under which units of experiments are digested."""
     planner: Planner
-    """Makes plans of routes for requests."""
+    """The planner of routes for requests."""
     pace: Pace = msgspec.field(
         default_factory=lambda: Pace(REQUESTS_PER_S, REQUESTS_BURST, what="the admin API", whose="This key or user")
     )

@@ -14,7 +14,7 @@ from gateway.settings import MAX_SOCKET_PATH_BYTES, PREFIX
 from gateway.settings.secret_files import SUFFIX
 
 Command = Callable[[EngineConfig], Sequence[str]]
-"""Returns the command that starts an engine of a configuration."""
+"""A function that returns the command that starts an engine of a configuration."""
 
 _ORDER = "CUDA_DEVICE_ORDER"
 _NAME_DIGITS = 10

@@ -100,9 +100,9 @@ class Site(msgspec.Struct, frozen=True):
     hardware: Hardware
     """The hardware of this host."""
     launcher: Launcher
-    """Starts and stops the engines."""
+    """The launcher, which starts and stops the engines."""
     command: Command
-    """Returns the command of an engine."""
+    """The function that returns the command of an engine."""
     lease: Lease
     """The right to change the replicas of this host."""
     programs: Programs

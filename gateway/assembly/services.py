@@ -172,7 +172,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     signatures: Signatures
     sealed_items: SealedItems
     begin_trace: BeginTrace
-    """Begins the trace of a request."""
+    """The function that begins the trace of a request."""
 
 
 @asynccontextmanager

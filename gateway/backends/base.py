@@ -182,9 +182,11 @@ class Unanswered(Exception):
         self.was_sent = was_sent
         """True if the backend may have worked on the request."""
         self.settle = settle
-        """Records the usage of the attempt as far as it is known, and bills it: the client gets no other answer."""
+        """The function that records the known usage of the attempt and bills it: the client gets no other answer."""
         self.supersede = supersede
-        """Records the attempt as the operator's own: another attempt takes its place, and is billed."""
+        """The function that records the attempt as the operator's own: another attempt takes its place,
+        and is billed.
+        """
 
 
 class Model(Protocol):

@@ -19,7 +19,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     database: Database
     files: Files
     output: FileContent
-    """Writes output and error files, whatever room the project has: their bytes were counted as they came."""
+    """The writer of output and error files, whatever room the project has: their bytes were counted as they came."""
     cipher: Cipher
     runner: LineRunner
     feed: Feed

@@ -41,7 +41,7 @@ _MODEL = msgspec.json.Decoder(_Model)
 
 
 class BadLine(Exception):
-    """A line that is not a request of this batch."""
+    """The error for a line that is not a request of this batch."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)

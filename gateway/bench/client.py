@@ -14,7 +14,7 @@ DONE = b"data: [DONE]"
 
 
 class Failed(Exception):
-    """One request failed; the message says how."""
+    """The error for one failed request; the message says how it failed."""
 
 
 class Job(msgspec.Struct, frozen=True):

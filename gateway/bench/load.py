@@ -23,7 +23,7 @@ Distribution = Literal["turn", "uniform", "zipf"]
 
 
 class Unusable(Exception):
-    """The server cannot be measured; the message is one line that says why."""
+    """The error for a server that cannot be measured; the message is one line with the reason."""
 
 
 class Load(msgspec.Struct, frozen=True):

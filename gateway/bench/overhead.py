@@ -53,7 +53,7 @@ class Server(msgspec.Struct, frozen=True):
     requests: Iterator[bytes]
     """Requests without end, each with another prompt: no more than the beginning of a prompt is known from before."""
     cpu_s: Callable[[], float]
-    """Returns the seconds of processor time that the gateway has used."""
+    """The function that returns the seconds of processor time that the gateway has used."""
 
 
 async def rows(args: argparse.Namespace, server: Server) -> AsyncIterator[dict[str, Any]]:

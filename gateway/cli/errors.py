@@ -12,7 +12,7 @@ EXIT_OPEN = 4
 
 
 class CommandFailed(Exception):
-    """The command was refused or failed; the message is one line that says why."""
+    """The error for a command that was refused or failed; the message is one line with the reason."""
 
     exit_code = EXIT_FAILED
 
@@ -30,7 +30,7 @@ class WaitingEnded(CommandFailed):
 
 
 class ServerUnreachable(CommandFailed):
-    """No server answers; the message says how to start one."""
+    """The error for a server that does not answer; the message says how to start one."""
 
     exit_code = EXIT_UNREACHABLE
 

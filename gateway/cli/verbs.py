@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
 Run = Callable[[argparse.Namespace, Mapping[str, str]], int]
-"""Runs a verb with its arguments and the environment; returns the exit code."""
+"""A function that runs a verb with its arguments and the environment; returns the exit code."""
 
 
 class Command(NamedTuple):

@@ -26,7 +26,10 @@ Text = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
 
 
 class WrongDestination(ValueError):
-    """A destination is wrong. field: the wrong field below `destination`."""
+    """The error for a wrong destination of exports.
+
+    field: the wrong field below `destination`.
+    """
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")

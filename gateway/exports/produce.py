@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 class ExportFailed(RuntimeError):
-    """The exported rows do not add up to the ledger's sums: a fault of ours. The file must not be used."""
+    """The error for exported rows that do not add up to the ledger's sums: a fault of ours.
+
+    The file must not be used.
+    """
 
 
 class Export:

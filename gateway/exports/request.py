@@ -34,7 +34,10 @@ _PERIOD = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?")
 
 
 class WrongExport(ValueError):
-    """The requested export does not exist. field: the wrong field."""
+    """The error for a requested export that does not exist.
+
+    field: the wrong field.
+    """
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
@@ -43,7 +46,7 @@ class WrongExport(ValueError):
 
 
 class NoSuchPeriod(WrongExport):
-    """A period before the first one of the organization, or after the present one."""
+    """The error for a period before the first one of the organization, or after the present one."""
 
     def __init__(self, text: str, first: datetime.date, last: datetime.date) -> None:
         super().__init__("period", f"there is no {text} in the books, which have {first:%Y-%m} to {last:%Y-%m}")

@@ -29,10 +29,13 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """The actions for the application while the server stops."""
 
     leave: Callable[[], None]
-    """Makes probes answer that this gateway is about to stop; replies end their connections from now on."""
+    """The function that makes probes answer that this gateway is about to stop.
+
+    Replies end their connections from then on.
+    """
 
     begin_drain: Callable[[], None]
-    """Ends work that would otherwise never end, such as streams of news."""
+    """The function that ends work that would otherwise never end, such as streams of news."""
 
     end_generation: Callable[[], None]
     """Aborts requests on engines, so that their readers answer with an error."""

@@ -99,7 +99,7 @@ class Run:
         self.headers = headers
         """The standing of the caller's limits, as headers of a reply."""
         self.close = close
-        """Gives the reservation back and has the request logged. May be called again."""
+        """The function that gives the reservation back and has the request logged. May be called again."""
         self.adapter_label = None if adapter is None else adapter.label
         """`<name>@<version>` of the adapter that answers."""
         self.prompts: list[list[int]] = [each.generation.request.prompt_token_ids for each in prepared]
@@ -115,8 +115,10 @@ class Run:
         self.vote_id = context.request_id
         """The request's id from which ids of replies are made; in an experiment it has a MAC (`vote_ids`)."""
         self.on_unanswered: Callable[[GatewayError], None] | None = None
-        """Called if the first prompt was refused before any engine had it, so that the ledger will not have the
-        request."""
+        """The function that is called if the first prompt was refused before any engine had it.
+
+        The ledger will not have the request then.
+        """
         self._context = context
         self._pool = pool
         self._budget = budget
@@ -125,17 +127,17 @@ class Run:
         self._transcript = transcript
         self._before_end: Callable[[Collected], Awaitable[None]] | None = None
         self.give_back = close
-        """Gives the reservation back, where another run takes this one's place."""
+        """The function that gives the reservation back, where another run takes this one's place."""
         self.instant_ns: int | None = None
         """The time of the request in Unix nanoseconds, which its rows in the ledger have."""
         self.serves: Callable[[], None] = _nothing
-        """Called once no other run can take this one's place any more."""
+        """The function that is called once no other run can take this one's place any more."""
         self.log_fields: dict[str, str] = {}
         """More fields of the request's log line."""
         self.details: ReplyDetails | None = None
         """Facts about the pool and the cost that the reply may show, where the operator allows that."""
         self.took: Took | None = None
-        """Called with the speed of the first prompt's answer."""
+        """The function that is called with the speed of the first prompt's answer."""
         self._whole: list[Item | Restarted] = []
         self.hedging: Hedging | None = None
         """The terms on which the only prompt is tried at a second replica as well; None: never."""

@@ -19,7 +19,7 @@ class Case(NamedTuple):
     run: Callable[[], None]
     """The timed work."""
     error: Callable[[], float]
-    """Returns the error of run's result, relative to the reference."""
+    """The function that returns the error of run's result, relative to the reference."""
 
 
 def relative_error(ours: Tensor, theirs: Tensor) -> float:

@@ -42,7 +42,7 @@ class Question(NamedTuple):
     choices: Mapping[str, Sequence[int]]
     """The choices of each field."""
     launches: Callable[[Sizes], Iterable[Launch]]
-    """Returns the launches with some sizes; sizes that are not given stay as they are."""
+    """The function that returns the launches with some sizes; sizes that are not given stay as they are."""
     result: Tensor
     """The tensor that the launches write to, which is not zero afterwards."""
 

@@ -61,7 +61,7 @@ class Mask(Tensor):
     """The mask of a trial. It holds no numbers, but the function by which transformers would fill it."""
 
     sees: Callable[[int, int], bool]
-    """Tells whether the token at the first position sees that at the second one."""
+    """The function that tells whether the token at the first position sees that at the second one."""
 
 
 def attend(

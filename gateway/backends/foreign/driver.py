@@ -192,7 +192,7 @@ class Pooled(msgspec.Struct, frozen=True):
     has_tokenizer: bool
     """True where the model's tokenizer is known here."""
     content: Content | None = None
-    """Reads the adapter store, for servers that adapters are sent to; None for other servers."""
+    """The reader of the adapter store, for servers that adapters are sent to; None for other servers."""
 
     def without_adapters(self) -> Pooled:
         """Return the same revision for a pool whose servers have the base model alone."""

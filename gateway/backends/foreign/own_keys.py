@@ -16,8 +16,10 @@ from gateway.domain.pools.provider_key import ProviderKey
 from gateway.domain.routing.breaker import Admitted, Breaker
 
 OwnKey = Callable[[str], Awaitable[ProviderKey | None]]
-"""Returns the key that a project, by its id, has brought for the servers of the pool. Raises GatewayError: when that
-cannot be found out."""
+"""A function that returns the key that a project, by its id, has brought for the servers of the pool.
+
+Raises GatewayError: when that cannot be found out.
+"""
 
 MAX_REFUSED = 1_000
 """The most projects whose refused keys are remembered; beyond that the oldest is forgotten."""

@@ -34,7 +34,7 @@ MAX_REPLY_BYTES = 1 << 20
 """Bytes of a whole reply that is no stream."""
 
 AddressOf = Callable[[str], Awaitable[str]]
-"""Returns the address to connect to for a URL.
+"""A function that returns the address to connect to for a URL.
 
 Raises OSError or UnicodeError: when the URL has no address.
 Raises NotPublic: when no connection to the address is allowed.
@@ -54,7 +54,7 @@ class Proof(msgspec.Struct, frozen=True):
     of: Hashable
     """The value that a good answer has."""
     read: Callable[[bytes], Hashable]
-    """Returns the value of an answer's body. Raises BadReply: when the body is no answer."""
+    """The function that returns the value of an answer's body. Raises BadReply: when the body is no answer."""
 
 
 class Reply(msgspec.Struct, frozen=True):

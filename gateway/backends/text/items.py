@@ -16,7 +16,7 @@ from gateway.text.tokenizer import Tokenizer
 
 Deltas = AsyncGenerator[list[Delta] | Final]
 StopAt = Callable[[str, int, int], Awaitable[None]]
-"""Ends a choice whose text is complete, as `EngineBackend.stop_at`."""
+"""A function that ends a choice whose text is complete, as `EngineBackend.stop_at`."""
 
 
 async def items_of(

@@ -37,7 +37,7 @@ MAX_BUFFERED_BYTES = 16 << 10
 
 
 class HeadRefused(Exception):
-    """The head of a request is refused. It is raised to the parser, which goes no further."""
+    """The error that ends the parsing of a request whose head is refused."""
 
 
 class Connection(HttpToolsProtocol):

@@ -24,8 +24,11 @@ class Trial(msgspec.Struct, frozen=True):
     instant_ns: int | None = None
     """The time of the request in Unix nanoseconds, set by an earlier trial; the rows of all attempts have it."""
     is_followed: Callable[[GatewayError], bool] | None = None
-    """Tells whether another target is tried after an error. Then an experiment has had no part in the request; it has
-    one once the run is told that it `serves`. None: no other target is tried."""
+    """The function that tells whether another target is tried after an error.
+
+    Then an experiment has had no part in the request; it has one once the run is told that it `serves`. None: no other
+    target is tried.
+    """
 
 
 ALONE = Trial()

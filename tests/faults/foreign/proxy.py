@@ -55,9 +55,9 @@ class FaultProxy:
 
     def __init__(self, server_port: int) -> None:
         self.choose: Callable[[str], Fault | None] = lambda request_id: None
-        """Returns the fault of a request by its id."""
+        """The function that returns the fault of a request by its id."""
         self.delay_s: Callable[[str], float] = lambda request_id: 0.0
-        """Returns the time that a request by its id waits before it goes on."""
+        """The function that returns the time that a request by its id waits before it goes on."""
         self.pace_s = 0.0
         """The time that each piece of a reply waits."""
         self.is_away = False
