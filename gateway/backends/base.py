@@ -184,9 +184,7 @@ class Unanswered(Exception):
         self.settle = settle
         """The function that records the known usage of the attempt and bills it: the client gets no other answer."""
         self.supersede = supersede
-        """The function that records the attempt as the operator's own: another attempt takes its place,
-        and is billed.
-        """
+        """The function that records the attempt as the operator's own: another attempt replaces it, and is billed."""
 
 
 class Model(Protocol):
