@@ -10,7 +10,7 @@ from engine.bench.report import Row
 
 
 class Pair(NamedTuple):
-    """A figure of each side in one round, of one unit."""
+    """The measurements of both sides in one round, in one unit."""
 
     ours: float
     other: float

@@ -164,7 +164,7 @@ class MatricesWriter:
             self._give_up(error)
 
     def add(self, names: Sequence[str], matrix: NativeMatrix) -> None:
-        """Write the matrix of a model's matrices, by their names."""
+        """Write a quantized matrix to the file. names: the names of the model's matrices that are joined in it."""
         if self._file is None or (key := " ".join(names)) in self._entries:
             return
         digest, parts, first = hashlib.sha256(), [], self._offset

@@ -93,7 +93,7 @@ class NativeMatrices:
         return NativeLinear(self._matrix(matrices), bias)
 
     def grouped(self, matrices: Stacked, bias: Tensor | None, number: int) -> NativeGrouped:
-        """Return the products with the matrices of a number of experts, of which one at a time is made.
+        """Return the products with the matrices of `number` experts, which are quantized one at a time.
 
         Raises as `linear`.
         """

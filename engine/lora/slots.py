@@ -150,7 +150,7 @@ class Slots:
             num_bytes -= slot.num_bytes
 
     def reclaim_from_batch(self, num_slots: int, num_bytes: int) -> None:
-        """Close slots as `close` does, of those that batch work alone uses: batch work has to leave them now."""
+        """Close slots that only batch work uses, as `close` does: batch work has to leave them now."""
         coming = [slot for slot in self if slot.is_reclaimed]
         num_slots -= len(coming)
         num_bytes -= sum(slot.num_bytes for slot in coming)

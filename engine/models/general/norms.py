@@ -16,7 +16,7 @@ ROUNDINGS = 4
 
 
 class FastNorm(nn.Module):
-    """A norm in the place of one of the model's own."""
+    """The replacement for one of a model's norms, computed in fewer operations."""
 
     def __init__(self, norm: RmsNorm) -> None:
         super().__init__()

@@ -22,7 +22,10 @@ Content = bytes
 
 
 class StateSlots:
-    """Assigns slots. Each is empty, a sequence's, a snapshot that is planned, or a snapshot."""
+    """The slots for states, and their assignment to sequences and snapshots.
+
+    A slot is empty, or belongs to a sequence, to a planned snapshot or to a snapshot.
+    """
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots

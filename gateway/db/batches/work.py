@@ -89,7 +89,7 @@ class LineResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredResult(msgspec.Struct, frozen=True):
-    """The result of a line, or a line without one, which may have been begun."""
+    """A batch line's state, with its sealed result if it has one; without a result it may have been begun."""
 
     number: int
     first_byte: int

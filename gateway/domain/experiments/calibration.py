@@ -40,7 +40,7 @@ class Horizon(msgspec.Struct, frozen=True):
 
     days: int
     units: int
-    """New units of both arms by then."""
+    """The number of new units of both arms by the end of these days."""
     effect: float
     """The smallest effect that is found in 80 % of experiments, in the metric's unit."""
     relative: float | None

@@ -122,8 +122,8 @@ def authorize(actor: Actor, permission: Permission, project_id: str | None) -> N
 def check_grant(actor: Actor, granted: Iterable[Permission], project_id: str | None = None) -> None:
     """Check that the actor may give, change or take away these permissions.
 
-    Nobody gives, changes or takes away more than they have; but people that may read content are let in by people
-    that may not, as operators' keys and admins do.
+    Nobody gives, changes or takes away more than they have. An exception are permissions to read content: people
+    without these, such as admins, and operators' keys may give them.
 
     Raises PermissionDenied: when the permissions go beyond the actor's own.
     """

@@ -93,7 +93,7 @@ class Expected(msgspec.Struct, frozen=True):
 
     prompts: list[list[int]]
     of_base: dict[str, Answers]
-    """By the name of the base."""
+    """The answers of all models by the name of their base."""
 
 
 def expected(
