@@ -48,7 +48,7 @@ def build_encoder(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, 
         # A number that was asked for is kept.
         adapts = is_cpu and not config.num_threads
         threads = AdaptedThreads(most, linux_usage, len(os.sched_getaffinity(0))) if adapts else None
-        before = _nothing if threads is None else threads.adapt
+        before = _do_nothing if threads is None else threads.adapt
         return EncoderRunner(encoder, model.task.pooling, adapter_in, make_lora, before)
 
     def make_lora(parts: Many[AdaptedRows]) -> StepLora | None:
@@ -72,5 +72,5 @@ def _no_path(adapter_in: AdapterIn) -> DevicePath:
     raise NotImplementedError("an encoder has a runner of its own")
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing before a step: the number of threads is fixed."""

@@ -95,7 +95,7 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
         transfers=HostTransfers(),
         choose=choose_on_host,
         make_path=make_path,
-        expect=_nothing if tables is None else tables.expect,
+        expect=_do_nothing if tables is None else tables.expect,
         # Tables have adapters in float32; matrices of experts are multiplied where they lie.
         keeps_bfloat16=is_native or (model.experts is not None and installed() is not None and dtype == torch.float32),
         pauses=is_native,
@@ -124,5 +124,5 @@ def wanted_bytes(config: EngineConfig, model: ModelConfig, token_bytes: int) -> 
     return max(config.max_num_seqs * CACHED_TOKENS, longest) * token_bytes
 
 
-def _nothing(layout: AdapterLayout) -> None:
+def _do_nothing(layout: AdapterLayout) -> None:
     """Do nothing with the layout of an adapter to come: adapters are multiplied where they lie."""

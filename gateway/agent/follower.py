@@ -28,7 +28,7 @@ from engine.protocol import (
 from gateway.backends.engine.adapter_calls import AdapterCalls
 from gateway.backends.engine.link import EngineGone, EngineLink
 
-NOBODYS = ""
+NO_DATABASE = ""
 """The database id under which an agent connects, for which engines keep no usage (`engine.protocol.Hello`)."""
 
 GOLDEN_PROMPT = [1, 2, 3, 5, 8, 13, 21, 34]
@@ -63,7 +63,7 @@ class Follower:
         """The engine's last greeting."""
         self._changed = changed
         self._finals: dict[str, asyncio.Future[Final]] = {}
-        self._link = EngineLink(address, database_id=NOBODYS, model_digest=model_digest, listener=self, peer=peer)
+        self._link = EngineLink(address, database_id=NO_DATABASE, model_digest=model_digest, listener=self, peer=peer)
         self._adapter_calls = AdapterCalls(self._link.send)
         self._link.start()
 

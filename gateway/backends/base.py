@@ -102,7 +102,7 @@ Fit = Callable[[str], str]
 """A function that shortens a rendered prompt before it is tokenized, or raises InvalidRequest."""
 
 
-def as_it_is(text: str) -> str:
+def unchanged(text: str) -> str:
     """Return the text unchanged: there is no bound on its length."""
     return text
 
@@ -148,7 +148,7 @@ class Health(msgspec.Struct, frozen=True):
     """The state of a server of another maker; None for an engine of our own."""
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing: the attempt was never sent, so there is no usage to record."""
 
 
@@ -165,8 +165,8 @@ class Unanswered(Exception):
         kind: Literal["absent", "full", "died", "failed"],
         *,
         was_sent: bool = False,
-        settle: Callable[[], None] = _nothing,
-        supersede: Callable[[], None] = _nothing,
+        settle: Callable[[], None] = _do_nothing,
+        supersede: Callable[[], None] = _do_nothing,
     ) -> None:
         super().__init__(error.message)
         self.error = error
@@ -203,7 +203,7 @@ class Model(Protocol):
         messages: list[Message],
         tools: Sequence[Tool] = (),
         rendering: Rendering = USUAL,
-        fit: Fit = as_it_is,
+        fit: Fit = unchanged,
         owner: str = "",
     ) -> PreparedPrompt:
         """Render the chat template and tokenize the messages that fit.

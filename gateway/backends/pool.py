@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from engine.protocol import GenerateRequest, Service
-from gateway.backends.base import Backend, Capabilities, Feature, Fit, Message, Model, PreparedPrompt, as_it_is
+from gateway.backends.base import Backend, Capabilities, Feature, Fit, Message, Model, PreparedPrompt, unchanged
 from gateway.backends.snapshot import EngineSnapshot
 from gateway.backends.used import Used
 from gateway.backends.waiting_room import WaitingRoom
@@ -248,7 +248,7 @@ class PoolRevision:
         messages: list[Message],
         tools: Sequence[Tool] = (),
         rendering: Rendering = USUAL,
-        fit: Fit = as_it_is,
+        fit: Fit = unchanged,
         owner: str = "",
     ) -> PreparedPrompt:
         """Return the prompt of a chat, made by the model of this revision with the same arguments."""

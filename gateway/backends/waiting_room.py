@@ -43,14 +43,14 @@ class Terms(msgspec.Struct, frozen=True):
     """Seconds that a start takes, by the last one."""
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     """Do nothing."""
 
 
 class WaitingRoom:
     """The requests that wait for one pool. Without terms the room is closed, so that nobody waits."""
 
-    def __init__(self, name: str, wanted: Callable[[], None] = _nobody) -> None:
+    def __init__(self, name: str, wanted: Callable[[], None] = _do_nothing) -> None:
         """Make a closed room. name: the pool's name. wanted: called when a request begins to wait."""
         self.num_waiting = 0
         self.used_s = float("-inf")

@@ -140,7 +140,7 @@ async def _begin_session(settings: Mapping[str, str], niceness: int, conn: async
         await lower_priority(conn, niceness)
 
 
-async def _as_it_is(conn: asyncpg.Connection[asyncpg.Record]) -> None:
+async def _keep_session(conn: asyncpg.Connection[asyncpg.Record]) -> None:
     """Leave a returned connection's session unchanged.
 
     Borrowers change nothing beyond a transaction, an open one of which asyncpg rolls back; asyncpg's usual four
@@ -180,7 +180,7 @@ class Database:
             command_timeout=COMMAND_TIMEOUT_S,
             server_settings={"application_name": "lorikeet", "timezone": "UTC"},
             init=partial(_begin_session, {**SESSION, **(settings or {})}, niceness),
-            reset=_as_it_is,
+            reset=_keep_session,
         )
         return cls(dsn, pool)
 

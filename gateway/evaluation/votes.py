@@ -36,7 +36,7 @@ NUM_TRIES = 3
 """The number of times that writing votes is tried where another transaction conflicts."""
 
 
-class _Checked(msgspec.Struct):
+class _CheckedVote(msgspec.Struct):
     """A vote with valid fields, and the digest of the id that its client gave it."""
 
     row: NewVote
@@ -125,7 +125,7 @@ class Votes:
         metrics: dict[str, FeedbackMetric],
         path: str,
         now: datetime.datetime,
-    ) -> _Checked:
+    ) -> _CheckedVote:
         metric = metrics.get(vote.metric)
         if metric is None:
             raise _wrong(f"{path}metric", "the project has no metric of this name")
@@ -147,7 +147,7 @@ class Votes:
             sealed_comment=None if sealed is None else sealed.data,
             occurred_at=occurred_at or now,
         )
-        return _Checked(row, None if vote.id is None else _digest(key, vote.id))
+        return _CheckedVote(row, None if vote.id is None else _digest(key, vote.id))
 
 
 def _subject(key: bytes, vote: Vote, path: str) -> tuple[Subject, bool]:
@@ -195,7 +195,7 @@ async def _check_requests(
 
 
 async def _store(
-    conn: Connection, project_id: str, checked: Sequence[_Checked], paths: Sequence[str]
+    conn: Connection, project_id: str, checked: Sequence[_CheckedVote], paths: Sequence[str]
 ) -> list[FeedbackAccepted]:
     """Write votes, and return the reply to each of them.
 
@@ -245,7 +245,7 @@ async def _placed(conn: Connection, project_id: str, votes: Sequence[NewVote]) -
 
 
 async def _claimed(
-    conn: Connection, project_id: str, checked: Sequence[_Checked], paths: Sequence[str]
+    conn: Connection, project_id: str, checked: Sequence[_CheckedVote], paths: Sequence[str]
 ) -> dict[bytes, ClientId]:
     """Claim the ids that clients gave votes. Return the ids that were claimed before, for the same votes.
 

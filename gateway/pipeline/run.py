@@ -130,7 +130,7 @@ class Run:
         """The function that gives the reservation back, where another run takes this one's place."""
         self.instant_ns: int | None = None
         """The time of the request in Unix nanoseconds, which its rows in the ledger have."""
-        self.serves: Callable[[], None] = _nothing
+        self.serves: Callable[[], None] = _do_nothing
         """The function that is called once no other run can take this one's place any more."""
         self.log_fields: dict[str, str] = {}
         """More fields of the request's log line."""
@@ -432,7 +432,7 @@ class Run:
         return InvalidRequest(error.message, param=param, code=error.code)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gateway.backends.base import Capabilities, Fit, Message, Model, PreparedPrompt, as_it_is
+from gateway.backends.base import Capabilities, Fit, Message, Model, PreparedPrompt, unchanged
 from gateway.domain.errors import InvalidRequest
 from gateway.pipeline.bounds import too_long
 from gateway.pipeline.requests import Conversation, EmbeddingRequest, Prompt, RankRequest, TextRequest
@@ -69,7 +69,7 @@ class Tokenizing:
         field: str,
         *,
         add_special_tokens: bool,
-        fit: Fit = as_it_is,
+        fit: Fit = unchanged,
     ) -> PreparedPrompt:
         """Return the tokens of a prompt. The special tokens of a conversation are decided by its own rendering.
 

@@ -165,7 +165,7 @@ class AdapterSite:
         store, uploads_dir = AdapterStore(Path(self.settings.engine.adapter_store)), self.settings.data_dir / "uploads"
         async with await Database.connect(self._dsn, max_size=2) as database:
             uploads = Uploads(database, uploads_dir)
-            collector = Collector(database, store, uploads, resident=frozenset, unload=_nothing, grace_s=0.0)
+            collector = Collector(database, store, uploads, resident=frozenset, unload=_do_nothing, grace_s=0.0)
             num_orphans = len(await collector.collect())
         assert list(uploads_dir.glob("*")) == []
         assert await self._fetch("SELECT DISTINCT state FROM adapter_imports") <= {"done", "failed", "rejected"}
@@ -285,5 +285,5 @@ def _client(port: int, key: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, limits=limits, timeout=PATIENCE_S)
 
 
-async def _nothing(key: str) -> None:
+async def _do_nothing(key: str) -> None:
     """Ignore an unloaded adapter, since there is no engine."""

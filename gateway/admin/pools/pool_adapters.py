@@ -21,7 +21,7 @@ from gateway.db.pools.revisions import RevisionRow
 from gateway.db.pools.served import ServedPool
 from gateway.domain.errors import Conflict, NotFound
 from gateway.domain.pools.drivers import PRELOADED
-from gateway.domain.pools.plan import How, Unfit, how
+from gateway.domain.pools.plan import How, NoRoom, how
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -151,5 +151,5 @@ async def _rollout(conn: Connection, pool: ServedPool, serving: RevisionRow) -> 
         raise NotFound(f"There is no pool with the id '{pool.row.id}'.", param="pool_id")
     try:
         return how(*world, pool.row.id, needs_of(serving))
-    except Unfit:
+    except NoRoom:
         return None

@@ -94,7 +94,7 @@ class EngineBackend:
         self._adapter_calls = AdapterCalls(self._link.send)
         self._durable: list[tuple[str, int]] = []
         self._batch_credit = 0
-        self._changed: Callable[[], None] = _nobody
+        self._changed: Callable[[], None] = _do_nothing
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever the result of `health` changes."""
@@ -280,5 +280,5 @@ class EngineBackend:
         self._adapter_calls.lost(lambda: not_ready(reason))
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     """Do nothing: nobody watches this backend."""

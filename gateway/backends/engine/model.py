@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.config import ModelConfig, load_model_config, model_digest
-from gateway.backends.base import Capabilities, Fit, Message, PreparedPrompt, as_it_is
+from gateway.backends.base import Capabilities, Fit, Message, PreparedPrompt, unchanged
 from gateway.domain.errors import InvalidRequest
 from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
@@ -56,7 +56,7 @@ class EngineModel:
         messages: list[Message],
         tools: Sequence[Tool] = (),
         rendering: Rendering = USUAL,
-        fit: Fit = as_it_is,
+        fit: Fit = unchanged,
         owner: str = "",
     ) -> PreparedPrompt:
         """Render the chat template and tokenize what fits.

@@ -16,7 +16,7 @@ from gateway.backends.foreign.adapters import ServerAdapters
 from gateway.backends.foreign.condition import ServerCondition
 from gateway.backends.foreign.driver import Driver, Pooled, ReplicaName
 from gateway.backends.foreign.failures import not_ready
-from gateway.backends.foreign.own_keys import OwnKey, nobodys
+from gateway.backends.foreign.own_keys import OwnKey, no_own_key
 from gateway.backends.foreign.requests import ForeignRequests
 from gateway.backends.foreign.server import Server
 from gateway.backends.foreign.shown import ShownIds, ShownText
@@ -39,7 +39,7 @@ class ForeignBackend:
         sink: UsageSink,
         authorize: Callable[[], Awaitable[str]],
         name: ReplicaName,
-        own_key: OwnKey = nobodys,
+        own_key: OwnKey = no_own_key,
     ) -> None:
         """Prepare a backend that asks the server nothing yet.
 
@@ -48,7 +48,7 @@ class ForeignBackend:
         """
         self._server = server
         self._pooled = pooled
-        self._changed: Callable[[], None] = _nobody
+        self._changed: Callable[[], None] = _do_nothing
         self._condition = ServerCondition(
             server,
             driver,
@@ -199,5 +199,5 @@ class ForeignBackend:
         return self._condition.snapshot(model, self.num_in_flight)
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     """Do nothing: nobody watches this backend."""

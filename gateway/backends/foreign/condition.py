@@ -65,7 +65,7 @@ def new_engine_id() -> str:
     return f"server-{uuid.uuid4().hex[:16]}"
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing: the server has no adapters."""
 
 
@@ -81,7 +81,7 @@ class ServerCondition:
         changed: Callable[[], None],
         *,
         name: ReplicaName,
-        listed: Callable[[], None] = _nothing,
+        listed: Callable[[], None] = _do_nothing,
         distrust_s: float = DISTRUST_S,
     ) -> None:
         """Begin with a server that has not answered yet.

@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
         self._why: ServerGone | None = None
         self._paused: asyncio.TimerHandle | None = None  # while the server is not read from
         self._waiter: asyncio.Future[None] | None = None
-        self._came = _always
+        self._came = _any_bytes
         self._until_s = 0.0  # of the present wait
         self._timer: asyncio.TimerHandle | None = None  # one for all waits, which is set again when it is due too early
         self._timer_s = 0.0
@@ -177,14 +177,14 @@ class Connection(asyncio.Protocol):
         came: called each time something comes; the wait goes on where it returns False.
         """
         loop = asyncio.get_running_loop()
-        self._came, self._until_s = came or _always, until_s
+        self._came, self._until_s = came or _any_bytes, until_s
         if self._timer is None or self._timer_s > until_s:
             self._set_timer(loop)
         waiter = self._waiter = loop.create_future()
         try:
             await waiter
         finally:
-            self._waiter, self._came = None, _always  # an idle connection keeps nothing of its last request
+            self._waiter, self._came = None, _any_bytes  # an idle connection keeps nothing of its last request
 
     @property
     def is_open(self) -> bool:
@@ -350,6 +350,6 @@ class Connection(asyncio.Protocol):
         self.is_reusable = bool(self._parser.should_keep_alive())
 
 
-def _always() -> bool:
+def _any_bytes() -> bool:
     """Return True: whatever has come ends a wait."""
     return True

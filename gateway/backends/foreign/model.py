@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.backends.base import Capabilities, Fit, Message, PreparedPrompt, as_it_is
+from gateway.backends.base import Capabilities, Fit, Message, PreparedPrompt, unchanged
 from gateway.domain.errors import InvalidRequest
 from gateway.domain.pools.foreign_settings import UNKNOWN_LEN, ForeignSettings
 from gateway.domain.routing.foreign_usage import TEMPLATE_TOKENS
@@ -56,7 +56,7 @@ class OpaqueModel:
         messages: list[Message],
         tools: Sequence[Tool] = (),
         rendering: Rendering = USUAL,
-        fit: Fit = as_it_is,
+        fit: Fit = unchanged,
         owner: str = "",
     ) -> PreparedPrompt:
         """Return an upper bound of a conversation's tokens.

@@ -25,7 +25,7 @@ MAX_REFUSED = 1_000
 """The most projects whose refused keys are remembered; beyond that the oldest is forgotten."""
 
 
-async def nobodys(project_id: str) -> ProviderKey | None:
+async def no_own_key(project_id: str) -> ProviderKey | None:
     """Return None: no project brings a key."""
     return None
 

@@ -133,7 +133,7 @@ class GiveUp(msgspec.Struct, frozen=True):
 Action = Create | Drain | Lose | Switch | GiveUp
 
 
-class Unfit(ValueError):
+class NoRoom(ValueError):
     """The error for a replica that finds no place even if its pool gives up all its others; the message has the sum."""
 
 
@@ -160,7 +160,7 @@ def plan(pools: Sequence[Pool], hosts: Iterable[Host]) -> list[Action]:
 def how(pools: Sequence[Pool], hosts: Iterable[Host], pool_id: str, needs: Needs) -> How:
     """Return the way in which a pool would change to a revision with these needs.
 
-    Raises Unfit: when no replica of the revision would find a place.
+    Raises NoRoom: when no replica of the revision would find a place.
     """
     room = room_of(pools, hosts)
     pool = next(pool for pool in pools if pool.id == pool_id)
@@ -168,7 +168,7 @@ def how(pools: Sequence[Pool], hosts: Iterable[Host], pool_id: str, needs: Needs
     if room.find(needs) is not None:
         return "side by side"
     if _fewest_to_leave(pool, serving, needs, room) is None:
-        raise Unfit(room.refusal(needs))
+        raise NoRoom(room.refusal(needs))
     return "one after the other"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.domain.pools.capacity import Host
-from gateway.domain.pools.plan import LIVE, How, Pool, Unfit, how
+from gateway.domain.pools.plan import LIVE, How, NoRoom, Pool, how
 
 
 def rollout_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> How | None:
@@ -26,5 +26,5 @@ def rollout_of(pools: Sequence[Pool], hosts: Sequence[Host], pool_id: str) -> Ho
     before = msgspec.structs.replace(pool, replicas=present)
     try:
         return how([before if each is pool else each for each in pools], hosts, pool_id, wanted.needs)
-    except Unfit:
+    except NoRoom:
         return None

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from engine.protocol import SamplingParams
-from gateway.backends.base import Capabilities, Fit, Message, PreparedPrompt, as_it_is
+from gateway.backends.base import Capabilities, Fit, Message, PreparedPrompt, unchanged
 from gateway.domain.errors import InvalidRequest, LimitReached
 from gateway.pipeline.requests import Conversation, FieldNames, Prompt, TextRequest
 from gateway.pipeline.tokenizing import Tokenizing
@@ -44,7 +44,7 @@ class Reader:
         messages: list[Message],
         tools: object = (),
         rendering: Rendering = USUAL,
-        fit: Fit = as_it_is,
+        fit: Fit = unchanged,
         owner: str = "",
     ) -> PreparedPrompt:
         return self.prepare_text(fit(self._tokenizer.render_chat(messages, (), rendering)), "messages")

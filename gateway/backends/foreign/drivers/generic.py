@@ -21,11 +21,11 @@ from gateway.backends.generation import Generation
 Inspect = Callable[[Server, float], Awaitable[ServerInfo]]
 
 
-def _nothing(generation: Generation) -> Mapping[str, Any]:
+def _no_fields(generation: Generation) -> Mapping[str, Any]:
     return {}
 
 
-def the_digest(info: ServerInfo, digest: str) -> str:
+def digest_as_name(info: ServerInfo, digest: str) -> str:
     """Return the name by which requests call an adapter: its digest."""
     return digest
 
@@ -44,9 +44,9 @@ class GenericDriver:
         pooled: Pooled,
         *,
         max_choices: int = MAX_CHOICES,
-        extra: Callable[[Generation], Mapping[str, Any]] = _nothing,
+        extra: Callable[[Generation], Mapping[str, Any]] = _no_fields,
         adapters: AdapterWay | None = None,
-        name_of: Callable[[ServerInfo, str], str] = the_digest,
+        name_of: Callable[[ServerInfo, str], str] = digest_as_name,
         inspect: Inspect | None = None,
     ) -> None:
         """Prepare a driver for servers with OpenAI's fields.

@@ -17,7 +17,7 @@ from gateway.backends.foreign.connection import UNREAD_FOR_S
 from gateway.backends.foreign.driver import Content, Pooled, ReplicaName
 from gateway.backends.foreign.drivers import driver_of
 from gateway.backends.foreign.model import OpaqueModel
-from gateway.backends.foreign.own_keys import OwnKey, nobodys
+from gateway.backends.foreign.own_keys import OwnKey, no_own_key
 from gateway.backends.foreign.server import Server
 from gateway.backends.generation import Generation, Piece
 from gateway.domain.pools.drivers import Driver
@@ -51,7 +51,7 @@ async def backend_of(
     is_outside: bool = False,
     waits: bool = True,
     content: Content | None = None,
-    own_key: OwnKey = nobodys,
+    own_key: OwnKey = no_own_key,
 ) -> AsyncIterator[ForeignBackend]:
     """Give a backend that is ready, unless `waits` is false."""
     found = model or OpaqueModel("f" * 64, settings)

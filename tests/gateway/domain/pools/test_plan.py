@@ -14,10 +14,10 @@ from gateway.domain.pools.plan import (
     Drain,
     GiveUp,
     Lose,
+    NoRoom,
     Pool,
     Replica,
     Switch,
-    Unfit,
     how,
     plan,
 )
@@ -213,14 +213,14 @@ def test_how_a_change_goes_is_known_before_it_starts() -> None:
     one = pool(1, replicas=[replica("a")])
     assert how([one], [host(4)], "p", Needs(2 * GIB)) == "side by side"
     assert how([one], [host(4)], "p", Needs(3 * GIB)) == "one after the other"
-    with pytest.raises(Unfit, match=r"A replica needs 5\.0 GiB of memory; one has 4\.0 GiB"):
+    with pytest.raises(NoRoom, match=r"A replica needs 5\.0 GiB of memory; one has 4\.0 GiB"):
         how([one], [host(4)], "p", Needs(5 * GIB))
 
 
 def test_room_that_another_pool_takes_is_not_counted_on() -> None:
     other = pool(1, id="q", replicas=[replica("x", number=1)], revisions={1: revision(1, gib=3)})
     one = pool(1, replicas=[replica("a")])
-    with pytest.raises(Unfit):
+    with pytest.raises(NoRoom):
         how([one, other], [host(5)], "p", Needs(3 * GIB))
 
 
