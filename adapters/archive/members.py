@@ -46,7 +46,7 @@ class Members:
         _path(name)
 
     def add_file(self, name: str) -> str | None:
-        """Note a file; return which of FILE_NAMES the member is, or None if the member is to be ignored.
+        """Record a file; return which of FILE_NAMES the member is, or None if the member is to be ignored.
 
         Raises AdapterRejected: when the member may not be there, with the reason.
         """

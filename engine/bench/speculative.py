@@ -50,7 +50,10 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
 
 
 def _runs(config: EngineConfig, options: Options, num_streams: int, draft_tokens: int) -> list[list[Trace]]:
-    """Run the same prompts for every number of drafts; the run before those that count warms up."""
+    """Run prompts with a number of draft tokens, several times.
+
+    Return the runs after the first one, which warms up.
+    """
     workload = Workload(load_model_config(config.model_dir).vocab_size)
     with BenchEngine(msgspec.structs.replace(config, num_draft_tokens=draft_tokens)) as engine:
         runs = []

@@ -80,14 +80,17 @@ def measure_importance(model_dir: str | Path, config: ModelConfig) -> Importance
 
 
 class _Observed:
-    """Makes products in plain numbers that add up the squares of their inputs."""
+    """The products of a model in plain numbers that add up the squares of their inputs."""
 
     def __init__(self) -> None:
         self.totals: dict[str, Tensor] = {}
         self.num_rows: Counter[str] = Counter()
 
     def linear(self, matrices: Stacked, bias: Tensor | None) -> Product:
-        """Return the product with the matrices. That of the head, which makes logits, is not read."""
+        """Return the product with the matrices, which observes its inputs.
+
+        The product with the head, which makes logits, must not be called.
+        """
         if matrices.names == ("lm_head.weight",):
             return _Unread()
         return _ObservedLinear(plain_linear(matrices, bias), matrices.names, self)

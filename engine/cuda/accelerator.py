@@ -73,9 +73,10 @@ class Accelerator(Protocol):
         """Cut a capture, once: the operations after it are launched while the device runs those before it."""
 
     def beside(self, run: Callable[[], object]) -> Callable[[], None]:
-        """Give operations that may run beside those which the current stream is given next.
+        """Launch the operations of `run` on a second stream, beside those that the current stream gets next.
 
-        The two run side by side until the returned function is called. May be called within a capture. One at a time.
+        The streams run side by side until the returned function is called, which makes the current one wait. May be
+        called within a capture. One at a time.
         """
 
     def memory(self) -> MemoryCounts:

@@ -110,7 +110,7 @@ class BatchWork:
         return max(self._peaks.num_rows, self._peaks_before.num_rows)
 
     def age(self) -> None:
-        """Note that a minute has passed."""
+        """Record that a minute has passed."""
         self._peaks_before, self._peaks = self._peaks, _Peaks()
 
     @property

@@ -78,7 +78,7 @@ class BlockManager:
         return self._pool.num_idle
 
     def age(self) -> None:
-        """Note that a while has passed: cached blocks that were recent at the last call, too, are old now."""
+        """Record that a while has passed: cached blocks that were recent at the last call, too, are old now."""
         self._pool.age()
         if self.states is not None:
             self.states.age()

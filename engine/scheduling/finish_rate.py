@@ -14,7 +14,7 @@ class FinishRate:
         self._finished_s: deque[float] = deque(maxlen=num_remembered)
 
     def note(self, now_s: float) -> None:
-        """Note that a request has finished now."""
+        """Record that a request has finished now."""
         self._finished_s.append(now_s)
 
     def drain_s(self, num_requests: int, now_s: float) -> float:

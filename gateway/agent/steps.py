@@ -299,7 +299,7 @@ class Steps:
         log.info("replica_ready", replica=row.id, generation=row.generation)
 
     async def _note_software(self, row: ReplicaRow, follower: Follower | ServerFollower) -> None:
-        """Note the version of Lorikeet that an engine of our own has told."""
+        """Record the version of Lorikeet that an engine of our own has told."""
         welcome = follower.welcome if isinstance(follower, Follower) else None
         if welcome is None or not welcome.software:
             return

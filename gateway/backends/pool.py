@@ -306,7 +306,7 @@ class PoolRevision:
         return replica
 
     def give(self, replica: Replica, asked: Asked) -> None:
-        """Note that a request has ended at the replica that had taken it.
+        """Record that a request has ended at the replica that had taken it.
 
         A replica that was started again since never had it.
         """

@@ -70,7 +70,7 @@ class Pace:
         self._since_s, self._work = now_s, 0.0
 
     def note(self, work: float, now_s: float) -> None:
-        """Note that a line has ended."""
+        """Record that a line has ended."""
         self._ended.append((now_s, work))
         self._work += work
         while len(self._ended) > WINDOW_LINES and self._ended[0][0] < now_s - WINDOW_S:

@@ -76,7 +76,7 @@ class Asker(msgspec.Struct, eq=False):
     work_done: dict[str, float] = {}
 
     def done(self, model: str, work: float) -> None:
-        """Note the end of a line of a model."""
+        """Record the end of a line of a model."""
         name = self._name_of(base_of(model))
         self.num_left[name] = max(0, self.num_left.get(name, 0) - 1)
         self.num_done[name] = self.num_done.get(name, 0) + 1
@@ -237,7 +237,7 @@ class Feed:
             pool.pace.note(work, self._clock())
 
     def leave(self, asker: Asker) -> None:
-        """Note that a batch begins no more lines, so that it does not count as waiting."""
+        """Record that a batch begins no more lines, so that it does not count as waiting."""
         for pool in self._pools.values():
             pool.asked.discard(asker)
             pool.waiting.pop(asker, None)

@@ -43,7 +43,7 @@ class Copier:
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        """Note that the journal has something to copy."""
+        """Record that the journal has something to copy."""
         self._wake.set()
 
     def start(self) -> None:

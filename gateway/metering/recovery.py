@@ -75,7 +75,7 @@ class Wakeable(Protocol):
     """A copier of journals that can be woken."""
 
     def wake(self) -> None:
-        """Note that the journal has something to copy."""
+        """Record that the journal has something to copy."""
 
 
 class Recovery(Worker):

@@ -52,7 +52,7 @@ class BlockPool:
         return len(self._empty) + len(self._batch) + len(self._old)
 
     def age(self) -> None:
-        """Note that a while has passed: cached blocks that were recent at the last call, too, are old now."""
+        """Record that a while has passed: cached blocks that were recent at the last call, too, are old now."""
         self._old.update(self._aging)
         self._aging, self._new = self._new, OrderedDict()
         self._num_agings += 1
@@ -90,7 +90,7 @@ class BlockPool:
                 self._used_at[block] = self._num_agings
 
     def fill(self, blocks: Many[int], table: int, contents: Many[bytes], *, is_batch: bool) -> None:
-        """Note the contents of used blocks, but for contents that another block holds: one copy is enough."""
+        """Record the contents of used blocks, but for contents that another block holds: one copy is enough."""
         cached, used_at = self.cached[table], NEVER if is_batch else self._num_agings
         for block, content in zip(blocks, contents, strict=True):
             if content not in cached:

@@ -104,7 +104,7 @@ class StateSlots:
             self._empty.append(self._remove(content))
 
     def age(self) -> None:
-        """Note that a while has passed: snapshots that were recent at the last call, too, are old now."""
+        """Record that a while has passed: snapshots that were recent at the last call, too, are old now."""
         self._batch.update(self._aging)
         self._aging, self._new = self._new, OrderedDict()
 
@@ -131,7 +131,7 @@ class StateSlots:
         sequence.state_source = None
 
     def _use(self, content: Content, sequence: Sequence) -> None:
-        """Note the use of a snapshot; use by batch work makes nothing recent."""
+        """Record the use of a snapshot; use by batch work makes nothing recent."""
         if sequence.is_batch:
             place = next(each for each in (self._batch, self._aging, self._new) if content in each)
             place.move_to_end(content)

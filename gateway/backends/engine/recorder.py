@@ -83,7 +83,7 @@ class UsageRecorder:
             asyncio.get_running_loop().call_later(self._give_up_s, self._sink.given_up, lost_ids)
 
     def stop(self) -> None:
-        """Note that this gateway leaves the engine for good."""
+        """Record that this gateway leaves the engine for good."""
         self._has_stopped = True
         self.give_up_later()
 

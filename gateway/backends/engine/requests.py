@@ -213,7 +213,7 @@ class EngineRequests:
         return self._recorder.settle(stream, final)
 
     def _leave(self, stream: EngineStream) -> None:
-        """Note that a stream's reader is gone.
+        """Record that a stream's reader is gone.
 
         A request that still runs is aborted; its final is recorded when it comes.
         """

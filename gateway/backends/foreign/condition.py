@@ -188,7 +188,7 @@ class ServerCondition:
             raise not_ready(self.detail)
 
     def restarted(self) -> None:
-        """Note that the server was started again: another process answers from now on."""
+        """Record that the server was started again: another process answers from now on."""
         self.engine_id = new_engine_id()
 
     def _absent(self) -> Unanswered:
@@ -196,7 +196,7 @@ class ServerCondition:
         return Unanswered(not_ready(self.detail, code), "absent")
 
     def succeeded(self, admitted: Admitted, *, is_false: bool) -> None:
-        """Note that the server answered a request.
+        """Record that the server answered a request.
 
         is_false: True if the reported counts cannot be true.
         """
@@ -211,7 +211,7 @@ class ServerCondition:
         self._notify()
 
     def full(self, admitted: Admitted, retry_after_s: float | None) -> None:
-        """Note that the server had no room for a request.
+        """Record that the server had no room for a request.
 
         Each time that it has none again, it counts as full for twice as long. retry_after_s: the time that it names
         itself, if any.
@@ -222,7 +222,7 @@ class ServerCondition:
             self._full_s = min(MAX_FULL_S, 2 * self._full_s)
 
     def failed(self, admitted: Admitted) -> None:
-        """Note that the server failed at a request."""
+        """Record that the server failed at a request."""
         was_ready = self.is_ready
         self.breaker.failed(admitted, _now_s())
         if self.is_ready != was_ready:

@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
         self._num_body_bytes += len(body)
 
     def on_message_complete(self) -> None:
-        """Note that the response is whole, and whether the connection takes another request."""
+        """Record that the response is whole, and whether the connection takes another request."""
         self._is_whole = True
         self.is_reusable = bool(self._parser.should_keep_alive())
 

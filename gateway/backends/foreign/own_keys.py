@@ -84,7 +84,7 @@ class OwnKeys:
         return KeyInUse(owner, key, known.breaker, admitted)
 
     def refused(self, used: KeyInUse) -> None:
-        """Note that the server refused a key."""
+        """Record that the server refused a key."""
         known = self._refused.get(used.owner)
         if known is None or known.key != used.key:
             known = self._refused[used.owner] = _Refused(used.key, Breaker())
@@ -94,13 +94,13 @@ class OwnKeys:
         known.breaker.failed(admitted or Admitted(), _now_s())
 
     def accepted(self, used: KeyInUse) -> None:
-        """Note that the server took a key."""
+        """Record that the server took a key."""
         known = self._refused.get(used.owner)
         if known is not None and known.key == used.key:
             del self._refused[used.owner]
 
     def ended(self, used: KeyInUse) -> None:
-        """Note that a request has ended, whether or not that shows if its key is good."""
+        """Record that a request has ended, whether or not that shows if its key is good."""
         if used.breaker is not None and used.admitted is not None:
             used.breaker.gave_up(used.admitted)
 

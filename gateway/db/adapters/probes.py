@@ -139,7 +139,7 @@ _READY = """
 
 
 async def set_ready(conn: Connection, adapter_id: str, version: int, probe: str) -> Ready | None:
-    """Note that a version was seen to work, and make it current if that was asked for and no other version was since.
+    """Record that a version was seen to work, and make it current if that was asked for and no other version was since.
 
     probe: JSON text. Runs in the caller's transaction. Return None if the probe has ended in another way.
     """

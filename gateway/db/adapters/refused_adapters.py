@@ -78,7 +78,7 @@ _PASSED = "UPDATE adapter_imports SET inspection = 'passed' WHERE project_id = $
 
 
 async def pass_inspection(conn: Connection, project_id: str, import_id: str) -> None:
-    """Note that the inspection accepted an import. A later refusal is a limit's or an engine's."""
+    """Record that the inspection accepted an import. A later refusal is by a limit or an engine."""
     await conn.execute(_PASSED, project_id, import_id)
 
 

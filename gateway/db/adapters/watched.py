@@ -64,5 +64,5 @@ _NOTE = """
 
 
 async def note_taken(conn: Connection, project_id: str, name: str, fingerprint: str) -> None:
-    """Note which files of an adapter were taken in last. fingerprint: the names, sizes and times of the files."""
+    """Record which files of an adapter were taken in last. fingerprint: the names, sizes and times of the files."""
     await conn.execute(_NOTE, project_id, name, fingerprint)

@@ -14,7 +14,7 @@ Kind = Literal["project", "api_key", "adapter", "experiment", "user", "pool"]
 
 
 class Found(msgspec.Struct, frozen=True):
-    """An object that was found."""
+    """One result of a search: an object of the organization."""
 
     kind: Kind
     id: str

@@ -63,7 +63,7 @@ class PrefixMemory(Generic[T]):
         return None
 
     def remember(self, keys: Sequence[bytes], place: T) -> None:
-        """Note the place to which a prompt with these beginnings was sent."""
+        """Record the place to which a prompt with these beginnings was sent."""
         places = self._places
         for i in range(1, len(keys)):
             if keys[i] in places:
