@@ -284,7 +284,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
 
     @property
     def query_multiplier(self) -> float:
-        """The factor of queries with which scores, divided by the root of head_dim, have the factor that is wanted."""
+        """The factor by which queries are multiplied, so that scores over sqrt(head_dim) have the model's own scale."""
         return 1.0 if self.attention_multiplier is None else self.attention_multiplier * math.sqrt(self.head_dim)
 
     def rope_of(self, layer: int) -> RopeParameters:

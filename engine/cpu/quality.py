@@ -122,7 +122,7 @@ def measure_quality(library: NativeLibrary, model_dir: str | Path, kind: Format)
 
 
 def _differences(plain: TextStates, quantized: TextStates, following: Tensor) -> tuple[float, float]:
-    """Return the mean divergence, and the mean of what the logarithm of the next token's probability loses."""
+    """Return the mean divergence, and the mean decrease of the log-probability of the next token."""
     divergence = lost = 0.0
     num_tokens = len(plain.hidden)
     for first in range(0, num_tokens, ROWS_OF_LOGITS):

@@ -15,7 +15,7 @@ class StopStrings:
         self._include = include
         self._held = ""
         self.found = False
-        """Nothing follows any more."""
+        """True once a stop string was found: no text follows."""
         self.matched = ""
         """The stop string that was found, "" for none."""
 

@@ -12,7 +12,7 @@ import httpx
 from gateway.db.experiments.sums.adding import add_total
 from gateway.db.experiments.sums.total import Total
 from gateway.domain.experiments.feedback.judged import judge_key
-from gateway.domain.experiments.units import NO_ROWS, Counts, Did, First, UnitState, changes, rows_of
+from gateway.domain.experiments.units import NO_ROWS, Counts, DayOutcomes, First, UnitState, changes, rows_of
 from tests.gateway.live import BASE
 
 NAME, MODEL, METRIC = "support-tone", "support", "thumbs_up"
@@ -113,7 +113,7 @@ async def write_units(conn: asyncpg.Connection, experiment_id: str) -> None:
         by_judge = {judge_key(METRIC): (int(judge.random() < LIKED[arm] + 0.2), 1)}
         later = Counts(num_requests=requests // 2, cost_nanos=counts.cost_nanos * (requests // 2) // requests)
         less = Counts(num_requests=-later.num_requests, cost_nanos=-later.cost_nanos)
-        days = {0: Did(counts + less, liked)} | ({1: Did(later)} if requests > 1 else {})
+        days = {0: DayOutcomes(counts + less, liked)} | ({1: DayOutcomes(later)} if requests > 1 else {})
         is_whole, segments = arm == 0 or drawn.random() < 0.97, SEGMENTS[drawn.random() < 0.3]
         state = UnitState(at, "req", 1, arm, is_whole, counts, liked | by_judge, firsts, days, segments=segments)
         rows = rows_of(state, window, {METRIC: "ratio"}, is_closed=at + window < now)

@@ -73,7 +73,7 @@ class Event(msgspec.Struct, frozen=True):
     exposure: tuple[int, int] | None = None
     """The epoch and the index of the arm that the request got; None for votes, which expose nobody to anything."""
     revision: int = 0
-    """Later rows about the same request have higher ones; their counts are what they add."""
+    """The number of the row among those about the same request, from 0; a later row has the additions to the counts."""
     is_delivered: bool = True
     """True if the request got the arm's whole treatment."""
     times_us: Mapping[str, int] = {}
@@ -94,7 +94,7 @@ class First(msgspec.Struct, frozen=True, array_like=True):
     us: int
 
 
-class Did(msgspec.Struct, frozen=True, array_like=True):
+class DayOutcomes(msgspec.Struct, frozen=True, array_like=True):
     """The outcomes of a unit on one day since its first exposure."""
 
     counts: Counts = NO_COUNTS
@@ -102,7 +102,7 @@ class Did(msgspec.Struct, frozen=True, array_like=True):
     """The sum of the day's votes and their number, by metric."""
 
 
-NOT_ANYTHING = Did()
+NO_OUTCOMES = DayOutcomes()
 
 
 class UnitState(msgspec.Struct, frozen=True, array_like=True):
@@ -120,7 +120,7 @@ class UnitState(msgspec.Struct, frozen=True, array_like=True):
     votes: Mapping[str, tuple[int, int]]
     """The sum of the unit's votes and their number, by metric, a judge's apart."""
     firsts: Mapping[str, First]
-    days: Mapping[int, Did] = {}
+    days: Mapping[int, DayOutcomes] = {}
     """The outcomes by days since the first exposure: days that are counted on their own (`num_ages`) and on which the
     unit did something."""
     before: Mapping[str, int] = {}
@@ -257,8 +257,8 @@ def rows_of(state: UnitState | None, window_us: int, own: Mapping[str, Kind], *,
         sums |= {(last, name): unit for name, unit in judged_units(state.votes, own)}
         times = {(last, name): bucket_of(each.us / US_PER_MS) for name, each in state.firsts.items()}
         for age in range(num_ages(window_us) if state.days else 0):
-            did = state.days.get(age, NOT_ANYTHING)
-            named = [(name, contribution(did.counts, name)) for name in METRICS] if did is not NOT_ANYTHING else []
+            did = state.days.get(age, NO_OUTCOMES)
+            named = [(name, contribution(did.counts, name)) for name in METRICS] if did is not NO_OUTCOMES else []
             ages |= {
                 (state.epoch, state.arm, name, age): unit
                 for name, unit in [*named, *_of_votes(did.votes, own)]
@@ -379,9 +379,9 @@ def _with(state: UnitState, event: Event, window_us: int) -> UnitState:
         return state
     age, days = (event.at_us - state.first_us) // DAY_US, dict(state.days)
     if age < num_ages(window_us):
-        did = days.pop(age, NOT_ANYTHING)
-        did = Did(did.counts + event.counts, _with_votes(did.votes, event))
-        if did != NOT_ANYTHING:
+        did = days.pop(age, NO_OUTCOMES)
+        did = DayOutcomes(did.counts + event.counts, _with_votes(did.votes, event))
+        if did != NO_OUTCOMES:
             days[age] = did
     firsts = dict(state.firsts)
     for metric, time_us in event.times_us.items():
