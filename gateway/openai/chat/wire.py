@@ -118,7 +118,7 @@ class AssistantMessage(msgspec.Struct, frozen=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
-    """One of the `n` replies to a request."""
+    """A reply to the request, of which `n` are generated."""
 
     index: int
     message: AssistantMessage

@@ -36,7 +36,7 @@ COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = COMMON_NO_EFFECT | {"suffix":
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
-    """One of the `n` texts that a prompt gets."""
+    """A text for a prompt, of which `n` are generated."""
 
     index: int
     text: str
