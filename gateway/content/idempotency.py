@@ -141,7 +141,7 @@ class Idempotency:
         self._beating.start()
 
     async def stop(self) -> None:
-        """Give no more signs of life, and wait for no more requests."""
+        """Stop the heartbeats of requests that run here, and stop watching for the results of others."""
         await self._watches.stop()
         await self._beating.stop()
 

@@ -22,7 +22,7 @@ class Work(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The rates of one device."""
+    """The measured rates of one device, in bytes and in operations per second."""
 
     bytes_per_s: float
     operations_per_s: float

@@ -56,7 +56,7 @@ class Alias(msgspec.Struct, frozen=True):
     version: int | None
     """The number of the version; null for other kinds."""
     pool: str | None
-    """The name of the base model; of a version, the one that an experiment chose for it, and null if none did."""
+    """The name of the base model; for a version, the base that an experiment chose for it, or null."""
     experiment: str | None
     """The name of the experiment that holds the alias until it is decided; null for other kinds."""
     has_treatment: bool

@@ -48,7 +48,7 @@ class Level(msgspec.Struct, frozen=True):
     """The words that may follow a command's path."""
 
     words: list[str]
-    """Commands below it, and flags."""
+    """The names of the commands below the path, and the flags."""
     values: dict[str, list[str]]
     """The values of each flag that takes one; [] where they are no fixed words: a file, a name, a number."""
     positional: list[str]

@@ -102,7 +102,7 @@ _MOVE = """
 
 
 async def move_alias(conn: Connection, project_id: str, name: str, adapter_id: str, version: int) -> None:
-    """Let an alias that stands for no experiment stand for a version."""
+    """Point an alias that was not made by an experiment at another version."""
     await conn.execute(_MOVE, project_id, name, adapter_id, version)
 
 

@@ -140,7 +140,7 @@ def period(window: Window, instant_ns: int) -> Period:
 
 
 class Calendar:
-    """The windows of a clock that goes forward: each is computed once."""
+    """The current periods of windows, each computed once; for a clock that only goes forward."""
 
     def __init__(self) -> None:
         self._current: dict[Window, Period] = {"none": NO_PERIOD}
