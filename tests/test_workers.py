@@ -78,6 +78,20 @@ def test_after():
     note("deadly")
 """
 
+BUSY = """
+import subprocess
+import sys
+import time
+
+SPIN = "import time\\nwhile time.process_time() < 0.3: pass"
+
+def test_computes():
+    exec(SPIN.replace("0.3", f"{time.process_time() + 0.3}"))
+
+def test_has_others_compute():
+    subprocess.run([sys.executable, "-Sc", SPIN], check=True)
+"""
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -115,6 +129,15 @@ def test_a_file_is_run_by_one_worker_and_several_run_beside_each_other(run: Run,
     workers = {name: {process for file, process, _ in ran(tmp_path) if file == name} for name, *_ in ran(tmp_path)}
     assert len(workers) == 3 and all(len(each) == 1 for each in workers.values())
     assert {name for *_, name in ran(tmp_path)} <= {"worker0", "worker1", "worker2"}
+
+
+def test_a_run_ends_with_the_files_that_took_most_processor_time(run: Run) -> None:
+    """What a test's processes took counts as well, and a file that took next to nothing comes last."""
+    done = run(2, busy=BUSY, one=OTHERS)
+    shown = dict(reversed(found) for found in re.findall(r"^([\d.]+)s (test_\w+\.py)$", done.stdout, re.MULTILINE))
+    assert [*shown] == ["test_busy.py", "test_one.py"], done.stdout + done.stderr
+    assert float(shown["test_busy.py"]) >= 0.6 > float(shown["test_one.py"])
+    assert re.search(r"^[\d.]+s in all; [\d.]+s in all without work at the end$", done.stdout, re.MULTILINE)
 
 
 def test_a_worker_that_dies_fails_its_test_and_another_runs_the_rest(run: Run, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 A plugin of the process that a run was started in. Each worker takes a group of tests at a time, in the order of the
 collection, and runs it to its end; its reports appear here as if the tests had run here. A worker that dies fails the
-test that it ran, and another one goes on with the rest of its group. Knows nothing of what the tests share.
+test that it ran, and another one goes on with the rest of its group. The run ends with the files that took most
+processor time, and the time for which workers had nothing to do. Knows nothing of what the tests share.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import gc
 import os
 import signal
 import sys
+import time
 import traceback
 import types
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -29,6 +31,9 @@ WORKER_VARIABLE = "TEST_WORKER"
 
 _DIE_WITH_PARENT = 1
 """The constant PR_SET_PDEATHSIG of prctl(2)."""
+
+NUM_DEAREST = 20
+"""The number of files that the end of a run names."""
 
 Group = list[int]
 """The indices of a group's tests among all tests of the run; one worker runs them in this order."""
@@ -56,6 +61,10 @@ class Workers:
         """Groups that no worker has taken yet."""
         self._workers: dict[Connection, _Worker] = {}
         self._num_started = 0
+        self._processor_s: Counter[str] = Counter()
+        """Processor seconds by file, of its tests and of the processes that have ended meanwhile."""
+        self._out_of_work_s: list[float] = []
+        """The times at which workers found no group left."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -108,6 +117,8 @@ class Workers:
         if message == "next":
             is_over = session.shouldfail or session.shouldstop or not self._groups
             group = [] if is_over else self._groups.popleft()
+            if not group:
+                self._out_of_work_s.append(time.monotonic())
             worker.places += group
             connection.send(group)
         elif message == "start":
@@ -117,12 +128,25 @@ class Workers:
         elif message == "finish":
             item = session.items[worker.places.popleft()]
             worker.running = None
+            (spent_s,) = values
+            self._processor_s[item.location[0]] += spent_s
             self._config.hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         elif message == "report":
             report = self._config.hook.pytest_report_from_serializable(config=self._config, data=values)
             self._config.hook.pytest_runtest_logreport(report=report)
         else:
             self._config.hook.pytest_warning_recorded.call_historic(kwargs=_warning(*values))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the files that took most processor time, and how long workers waited for the last one."""
+        if not self._out_of_work_s:
+            return
+        terminalreporter.section(f"most processor time of {len(self._processor_s)} files")
+        for path, seconds in self._processor_s.most_common(NUM_DEAREST):
+            terminalreporter.write_line(f"{seconds:.1f}s {path}")
+        idle_s = sum(max(self._out_of_work_s) - each for each in self._out_of_work_s)
+        total_s = sum(self._processor_s.values())
+        terminalreporter.write_line(f"{total_s:.1f}s in all; {idle_s:.1f}s in all without work at the end")
 
     def _ended(self, session: pytest.Session, worker: _Worker) -> None:
         """Report a dead worker's test as failed, and give the rest of its group to another worker.
@@ -214,12 +238,19 @@ def _run(session: pytest.Session, connection: Connection) -> None:
             places.extend(() if places else more())  # the next test keeps fixtures that both share
             following = session.items[places[0]] if places else None
             connection.send(("start", (place,)))
+            before_s = _processor_s()
             session.config.hook.pytest_runtest_protocol(item=session.items[place], nextitem=following)
-            connection.send(("finish", ()))
+            connection.send(("finish", (_processor_s() - before_s,)))
             if session.shouldfail or session.shouldstop:
                 break
     finally:
         session._setupstate.teardown_exact(None)
+
+
+def _processor_s() -> float:
+    """Return the processor seconds of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 class _Teller:
