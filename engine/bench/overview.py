@@ -16,6 +16,7 @@ from engine.bench import fairness, slots
 from engine.bench.options import about
 from engine.bench.report import Row
 from engine.bench.throughput import Load, compare
+from engine.bench.yardstick import Yardstick
 from engine.config import EngineConfig
 
 
@@ -31,9 +32,9 @@ class Options(msgspec.Struct, frozen=True):
     requests_per_stream: Annotated[int, about("requests of a stream where adapters outnumber slots; at least 3")] = 4
 
 
-def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
-    """Yield the rows of the overview."""
-    for load, row in compare(config, _loads(options), rank=16, repeat=options.repeat):
+def measure(config: EngineConfig, options: Options, yardstick: Yardstick | None = None) -> Iterator[Row]:
+    """Yield the rows of the overview. yardstick: as for `compare`."""
+    for load, row in compare(config, _loads(options), rank=16, repeat=options.repeat, yardstick=yardstick):
         yield {
             "case": _case(load),
             "streams": load.streams,

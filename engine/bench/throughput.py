@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from statistics import median
 from typing import Annotated
 
@@ -56,8 +57,8 @@ class Load(msgspec.Struct, frozen=True):
         return self.streams, self.shared_prefix + self.prompt_tokens, self.new_tokens
 
 
-def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
-    """Yield a row for each number of streams and of adapters."""
+def measure(config: EngineConfig, options: Options, yardstick: Yardstick | None = None) -> Iterator[Row]:
+    """Yield a row for each number of streams and of adapters. yardstick: as for `compare`."""
     loads = [
         Load(
             num_streams,
@@ -70,12 +71,17 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
         for num_streams in options.streams
         for num_adapters in options.adapters
     ]
-    for load, row in compare(config, loads, rank=options.rank, repeat=options.repeat):
+    for load, row in compare(config, loads, rank=options.rank, repeat=options.repeat, yardstick=yardstick):
         yield {"streams": load.streams, "adapters": load.adapters} | row
 
 
-def compare(config: EngineConfig, loads: Sequence[Load], *, rank: int, repeat: int) -> Iterator[tuple[Load, Row]]:
-    """Yield every load beside the yardstick, on one engine in which all adapters are resident."""
+def compare(
+    config: EngineConfig, loads: Sequence[Load], *, rank: int, repeat: int, yardstick: Yardstick | None = None
+) -> Iterator[tuple[Load, Row]]:
+    """Yield every load beside the yardstick, on one engine in which all adapters are resident.
+
+    yardstick: one of the same model that runs already; None: one is started for these loads alone.
+    """
     digests = random_adapters(config, max(load.adapters for load in loads), rank)
     config = msgspec.structs.replace(
         config,
@@ -94,16 +100,18 @@ def compare(config: EngineConfig, loads: Sequence[Load], *, rank: int, repeat: i
         requests = [workload.request(prompt, load.new_tokens, adapter=next(adapters)) for prompt in prompts(load)]
         return run_closed(engine, [Source(iter(requests), load.streams)])
 
-    with Yardstick(config) as yardstick, BenchEngine(config, preload=digests) as engine:
+    with ExitStack() as stack:
+        beside = yardstick or stack.enter_context(Yardstick(config))
+        engine = stack.enter_context(BenchEngine(config, preload=digests))
         for _, group in itertools.groupby(loads, key=lambda load: load.yardstick):
             alike = list(group)
             runs: list[list[list[Trace]]] = [[] for _ in alike]
             references: list[float] = []
-            yardstick.tokens_per_s(prompts(alike[0]), alike[0].new_tokens)
+            beside.tokens_per_s(prompts(alike[0]), alike[0].new_tokens)
             for load in alike:
                 run(engine, load)
             for _ in range(repeat):
-                references.append(yardstick.tokens_per_s(prompts(alike[0]), alike[0].new_tokens))
+                references.append(beside.tokens_per_s(prompts(alike[0]), alike[0].new_tokens))
                 for load, done in zip(alike, runs, strict=True):
                     done.append(run(engine, load))
             for load, done in zip(alike, runs, strict=True):

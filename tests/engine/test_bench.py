@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from engine.bench.pairs import Bound, Pair, ratio_row, value_row
 from engine.bench.report import Report, Row
 from engine.bench.scenarios import SCENARIOS, main
 from engine.bench.workload import Workload
+from engine.bench.yardstick import Yardstick
 from engine.config import EngineConfig
 from engine.protocol import SamplingParams
 from engine.setup import settled
@@ -53,15 +55,22 @@ def config(model_dir: Path, tmp_path: Path) -> EngineConfig:
     return engine_config(model_dir, tmp_path / "store")
 
 
+@pytest.fixture(scope="module")
+def yardstick(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yardstick]:
+    """Give the yardstick that two benchmarks share, since its process takes long to start."""
+    with Yardstick(engine_config(model_dir, tmp_path_factory.mktemp("yardstick"))) as yardstick:
+        yield yardstick
+
+
 def figures(rows: list[Row]) -> dict[str, float]:
     return {row["figure"]: row["value"] for row in rows if "figure" in row}
 
 
-def test_throughput_stands_beside_its_yardstick(config: EngineConfig) -> None:
+def test_throughput_stands_beside_its_yardstick(config: EngineConfig, yardstick: Yardstick) -> None:
     options = throughput.Options(
         streams=(1, 3), adapters=(0, 2), rank=2, prompt_tokens=9, shared_prefix=16, new_tokens=5, repeat=1
     )
-    rows = list(throughput.measure(config, options))
+    rows = list(throughput.measure(config, options, yardstick))
     assert [(row["streams"], row["adapters"]) for row in rows] == [(1, 0), (1, 2), (3, 0), (3, 2)]
     assert all(row["tokens_per_s"] > 0 and row["transformers_base"] > 0 for row in rows)
 
@@ -76,11 +85,11 @@ def test_many_adapters_pass_through_few_slots(config: EngineConfig) -> None:
     assert few["wait_max_ms"] == all_resident["wait_max_ms"] == 0 < tight["wait_max_ms"]
 
 
-def test_the_overview_has_a_row_for_every_load(config: EngineConfig) -> None:
+def test_the_overview_has_a_row_for_every_load(config: EngineConfig, yardstick: Yardstick) -> None:
     options = overview.Options(
         streams=(1, 3), adapters=(0, 2), repeat=1, new_tokens=6, long_prompt=96, seconds=0.3, requests_per_stream=2
     )
-    every_row = list(overview.measure(config, options))
+    every_row = list(overview.measure(config, options, yardstick))
     rows = [row for row in every_row if "prompt" in row]
     assert [(row["streams"], row["adapters"], row["popularity"]) for row in rows] == [
         *((1, 0, "turns"), (1, 2, "turns"), (3, 0, "turns"), (3, 2, "turns")),
