@@ -10,6 +10,7 @@ import pytest
 
 from engine.config import model_digest
 from gateway.cli import main
+from kernels.cpu.library import installed
 from kernels.cpu.matrix import FORMATS
 from tests.engine.models.test_gguf import write_gguf
 from tests.engine.models.tiny import save_tiny
@@ -35,22 +36,27 @@ def test_the_report_is_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "data").exists(), "looking makes nothing"
 
 
-def test_people_read_the_path_and_the_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--measure", "0"], _environ(tmp_path, LORIKEET_DEVICE="cpu")) == 0
-    out = capsys.readouterr().out
-    assert "An engine computes here on the processor in " in out and "What would make it faster:" in out
-
-
-def test_what_the_first_start_found_of_the_model_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_read_the_path_the_advice_and_all_that_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One report, since PyTorch is loaded for each: of a model that was measured, where Ray cannot be reached."""
     save_tiny("llama", tmp_path / "model")
     quality = {"model_digest": model_digest(tmp_path / "model"), "format": FORMATS["int8"], "num_tokens": 9}
     quality |= {"divergence_nats": 0.0123, "perplexity_ratio": 1.0}
     (tmp_path / "model" / "lorikeet-int8.json").write_text(json.dumps(quality))
     settings = {"LORIKEET_MODEL": str(tmp_path / "model"), "LORIKEET_DTYPE": "float32", "LORIKEET_DEVICE": "cpu"}
-    assert main(["doctor", "--json", "--measure", "0"], _environ(tmp_path, **settings)) == 0
-    choice = json.loads(capsys.readouterr().out)["choice"]
-    assert choice["products"] == "torch"
-    assert len(choice["native_paths"]) < 2 or "0.0123 nats" in choice["reasons"][-1]
+    settings |= {"LORIKEET_PLACEMENT": "ray", "LORIKEET_RAY_ADDRESS": "127.0.0.1:1"}
+    assert main(["doctor", "--measure", "0"], _environ(tmp_path, **settings)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    ray = next(line for line in lines if line.startswith("Ray cluster"))
+    assert "Ray is not installed" in ray or "the Ray cluster (127.0.0.1:1) cannot be reached" in ray
+    how = next(number for number, line in enumerate(lines) if line.startswith("An engine computes here "))
+    assert "on the processor in " in lines[how] and "products by PyTorch" in lines[how]
+    reasons = lines[how + 1 : lines.index("", how)]
+    library = installed()
+    assert library is None or len(library.paths) < 2 or "0.0123 nats" in reasons[-1]
+    assert "What would make it faster:" in lines
+    assert not (tmp_path / "data").exists(), "looking makes nothing"
 
 
 @pytest.mark.parametrize("source", ["blocks", "blocks/some.gguf"])
@@ -63,14 +69,6 @@ def test_blocks_of_a_file_that_is_not_prepared_yet_may_be_asked_for(
     assert main(["doctor", "--json", "--measure", "0"], _environ(tmp_path, **settings)) == 0
     choice = json.loads(capsys.readouterr().out)["choice"]
     assert choice["products"].startswith("gguf") or not choice["native_paths"]
-
-
-def test_a_ray_cluster_that_cannot_be_reached_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {"LORIKEET_PLACEMENT": "ray", "LORIKEET_RAY_ADDRESS": "127.0.0.1:1", "LORIKEET_DEVICE": "cpu"}
-    assert main(["doctor", "--measure", "0"], _environ(tmp_path, **settings)) == 0
-    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Ray cluster"))
-    assert "Ray is not installed" in said or "the Ray cluster (127.0.0.1:1) cannot be reached" in said
-    assert not (tmp_path / "data").exists(), "looking makes nothing"
 
 
 @pytest.mark.parametrize("seconds", ["-1", "x", "301", "nan"])
