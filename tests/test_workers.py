@@ -132,7 +132,7 @@ def test_a_file_is_run_by_one_worker_and_several_run_beside_each_other(run: Run,
 
 
 def test_a_run_ends_with_the_files_that_took_most_processor_time(run: Run) -> None:
-    """What a test's processes took counts as well, and a file that took next to nothing comes last."""
+    """Processes of tests count as well, and a file that took next to nothing comes last."""
     done = run(2, busy=BUSY, one=OTHERS)
     shown = dict(reversed(found) for found in re.findall(r"^([\d.]+)s (test_\w+\.py)$", done.stdout, re.MULTILINE))
     assert [*shown] == ["test_busy.py", "test_one.py"], done.stdout + done.stderr
