@@ -49,7 +49,9 @@ class BlockTables:
 
 
 class Extent(NamedTuple):
-    """The numbers that shape a step, a plan's own or with padding. 0 where there are none."""
+    """The numbers of rows, chunks and tokens that determine a step's shape, padded or not; 0 for parts
+    that it lacks.
+    """
 
     num_prompt_rows: int
     """Rows of chunks of prompts."""

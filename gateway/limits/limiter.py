@@ -167,10 +167,9 @@ class Limiter:
         is_free: bool = False,
         is_batch: bool = False,
     ) -> Reservation | None:
-        """Reserve for a request; return None if no limit applies.
+        """Reserve the amounts of a request in all limits that apply; return None if none does.
 
-        is_shadow: True: only limits of cost count the request.
-        is_batch: as for `admit`.
+        is_shadow: True: only limits of cost count the request. is_batch: as for `admit`.
 
         Raises LimitReached: when a limit is reached.
         Raises Overloaded: when the limits cannot be read.
