@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
@@ -168,3 +170,19 @@ def _whole_core(config: EngineConfig, mailbox: Mailbox) -> EngineCore:
     from engine.setup import build_core  # sockets and grammars, which a core made elsewhere does without
 
     return build_core(config, mailbox)[0]
+
+
+@contextlib.contextmanager
+def busy_processes(number: int, settle_s: float) -> Iterator[None]:
+    """Run this many processes that compute without end, until the context is left.
+
+    settle_s: the seconds that they have computed before the context begins.
+    """
+    processes = [subprocess.Popen([sys.executable, "-Sc", "while True: pass"]) for _ in range(number)]
+    try:
+        time.sleep(settle_s)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

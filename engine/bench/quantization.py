@@ -8,17 +8,14 @@ and swing.
 
 from __future__ import annotations
 
-import multiprocessing
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from statistics import median
 from typing import Annotated, Literal
 
 import msgspec
 
 from engine.bench.adapters import random_adapters
-from engine.bench.drive import BenchEngine, Source, run_closed
+from engine.bench.drive import BenchEngine, Source, busy_processes, run_closed
 from engine.bench.measures import tokens_per_s_of_batch
 from engine.bench.options import about
 from engine.bench.report import Row
@@ -38,6 +35,7 @@ class Options(msgspec.Struct, frozen=True):
     new_tokens: Annotated[int, about("tokens of each completion")] = 64
     repeat: Annotated[int, about("rounds of each combination")] = 3
     busy: Annotated[int, about("busy processes beside the second half, 0 for none")] = 1
+    settle_s: Annotated[float, about("seconds until the engines' threads are used to the busy processes")] = 3.0
 
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
@@ -55,7 +53,7 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
     plain, quantized = (msgspec.structs.replace(config, quantization=each) for each in FORMATS)
     with BenchEngine(plain, preload=digests) as first, BenchEngine(quantized, preload=digests) as second:
         for busy in dict.fromkeys((0, options.busy)):
-            with _busy(busy):
+            with busy_processes(busy, options.settle_s if busy else 0.0):
                 for streams in options.streams:
                     for adapters in options.adapters:
                         run(first, streams, adapters), run(second, streams, adapters)  # warms up
@@ -71,23 +69,3 @@ def _row(rounds: list[tuple[float, float]]) -> Row:
     for name, rates in zip(FORMATS, zip(*rounds, strict=True), strict=True):
         row |= {name: round(median(rates), 1), f"{name}_best": round(max(rates), 1)}
     return row | {"ratio": round(median(quantized / plain for plain, quantized in rounds), 2)}
-
-
-@contextmanager
-def _busy(number: int) -> Iterator[None]:
-    """Run this many processes that compute without end, until the context is left."""
-    processes = [multiprocessing.get_context("spawn").Process(target=_spin, daemon=True) for _ in range(number)]
-    for process in processes:
-        process.start()
-    try:
-        time.sleep(3.0 if number else 0.0)  # until they have loaded, and the engines' threads are used to them
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-
-
-def _spin() -> None:
-    while True:
-        pass

@@ -168,7 +168,8 @@ def test_drafts_are_counted_and_leave_the_text_as_it_is(config: EngineConfig) ->
 
 
 def test_both_formats_of_a_base_model_are_measured_alone_and_beside_others(config: EngineConfig) -> None:
-    options = quantization.Options(streams=(2,), adapters=(0, 2), rank=4, prompt_tokens=8, new_tokens=4, repeat=1)
+    sizes = quantization.Options(streams=(2,), adapters=(0, 2), rank=4, prompt_tokens=8, new_tokens=4, repeat=1)
+    options = msgspec.structs.replace(sizes, settle_s=0.1)
     rows = list(quantization.measure(config, options))
     assert [(row["busy"], row["adapters"]) for row in rows] == [(0, 0), (0, 2), (1, 0), (1, 2)]
     assert all(row["none"] > 0 and row["int8"] > 0 for row in rows)

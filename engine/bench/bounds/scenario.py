@@ -8,12 +8,8 @@ of a step. Run this on a machine that does nothing else.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Annotated, NamedTuple
@@ -23,7 +19,7 @@ import numpy as np
 
 from engine.bench.adapters import random_adapters
 from engine.bench.bounds.memory import measure_memory
-from engine.bench.drive import BenchEngine
+from engine.bench.drive import BenchEngine, busy_processes
 from engine.bench.llamacpp.gguf import gguf_file
 from engine.bench.llamacpp.peer import Peer
 from engine.bench.llamacpp.turns import Turns, rate, token_ms
@@ -39,6 +35,8 @@ LINEAR_BOUNDS_MS = {1: 7.0, 8: 16.0, 32: 55.0}
 LINEAR_BUSY = {1: 2.5, 8: 2.0, 32: 2.0}
 BUSY_ONE, BUSY_EACH, BUSY_GAP = 0.45, 0.35, 6.0
 LARGEST_MB = 600.0
+LOADED_S = 1.0
+"""Seconds until busy processes have loaded."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -91,7 +89,7 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
 def _linears(options: Options) -> Iterator[Row]:
     rows = tuple(LINEAR_BOUNDS_MS)
     alone = product_times(rows, options.repeat)
-    with _busy(1):
+    with busy_processes(1, LOADED_S):
         busy = product_times(rows, options.repeat)
     for number, bound in LINEAR_BOUNDS_MS.items():
         yield value_row("1", f"ms of all products, {number} rows", median(alone[number]), Bound(bound))
@@ -131,7 +129,7 @@ def _beside_others(rig: _Rig) -> Iterator[Row]:
             for _ in range(options.repeat):
                 turns.ours(streams, [])  # threads come back
                 alone = turns.ours(streams, [])
-                with _busy(busy):
+                with busy_processes(busy, LOADED_S):
                     turns.ours(streams, [])  # threads give way
                     beside = turns.ours(streams, [])
                 rates.append(Pair(rate(beside), rate(alone)))
@@ -143,16 +141,3 @@ def _beside_others(rig: _Rig) -> Iterator[Row]:
             case = f"{streams} streams beside {busy} busy"
             yield ratio_row("4", f"tokens/s, {case}", rates, Bound(least, is_least=True))
             yield ratio_row("4", f"p99 ms between tokens, {case}", gaps, Bound(BUSY_GAP))
-
-
-@contextmanager
-def _busy(number: int) -> Iterator[None]:
-    """Run this many processes that compute without end, until the context is left."""
-    processes = [subprocess.Popen([sys.executable, "-Sc", "while True: pass"]) for _ in range(number)]
-    try:
-        time.sleep(1.0)  # until they have loaded
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
