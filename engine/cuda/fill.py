@@ -49,9 +49,7 @@ class BlockTables:
 
 
 class Extent(NamedTuple):
-    """The numbers of rows, chunks and tokens that determine a step's shape, padded or not; 0 for parts
-    that it lacks.
-    """
+    """The numbers of rows, chunks and tokens that determine a step's shape, padded or not; 0 where it has none."""
 
     num_prompt_rows: int
     """Rows of chunks of prompts."""

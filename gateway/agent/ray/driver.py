@@ -226,9 +226,7 @@ class Driver:
         return {key: sight for key, sight in zip(asked, sights, strict=True) if isinstance(sight, Sight)}
 
     async def _adopt(self, by_node: dict[str, Sight]) -> None:
-        """Ensure that each running engine has a seat, a Ray actor, on its node; replace one that Ray
-        moved elsewhere.
-        """
+        """Ensure that each running engine has a seat, a Ray actor, on its node; replace one that Ray moved away."""
         newest = dict(sorted(self._engine_nodes))
         for node_id, sight in by_node.items():
             for engine in sight.engines:
