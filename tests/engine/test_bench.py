@@ -39,6 +39,7 @@ from engine.setup import settled
 from tests.demo import demo_model_dir
 from tests.engine.harness import engine_config
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import TRIES
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +123,11 @@ def test_fairness_sees_both_tenants_served(config: EngineConfig) -> None:
 
 def test_every_bound_of_the_batch_band_is_measured(config: EngineConfig) -> None:
     options = band.Options(streams=1, max_num_seqs=2, seconds=0.5, margin=0.1, repeat=1, prompt_tokens=8, new_tokens=4)
-    rows = list(band.measure(config, options))
-    runs = {row["run"]: row["tokens/s"] for row in rows if "run" in row}
+    for _ in range(TRIES):  # a run of half a second on a machine that is busy elsewhere may make no token
+        rows = list(band.measure(config, options))
+        runs = {row["run"]: row["tokens/s"] for row in rows if "run" in row}
+        if min(runs.values()) > 0:
+            break
     assert list(runs) == ["one", "alone", "beside", "best", "batch", "bursts"] and min(runs.values()) > 0
     assert {row["line"] for row in rows if "verdict" in row} == {"alone", "beside", "bursts"}
     assert {row["verdict"] for row in rows if "verdict" in row} <= {"PASS", "FAIL"}
