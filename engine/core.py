@@ -67,7 +67,7 @@ class _Pausing(msgspec.Struct):
     """Seconds that the next parts may take beside other steps."""
 
     @property
-    def has_lost_any(self) -> bool:
+    def has_ended_sequence(self) -> bool:
         """True once a sequence has ended: its blocks are free, and the rest of the step still writes to them."""
         return not all(chunk.sequence.is_alive for chunk in self.plan.chunks)
 
@@ -123,13 +123,17 @@ class EngineCore:
         If the last turn neither launched a step nor took results, first wait until a command comes.
         """
         flight = self._take_flight()
+        has_flown = flight is not None
         self._mailbox.pause.forget()  # before commands are taken, so that none is overlooked that comes from now on
         self._attend(0.0 if self._moved else IDLE_WAIT_S)
-        if self._pausing is not None and self._pausing.has_lost_any:
+        if self._pausing is not None and self._pausing.has_ended_sequence:
+            if flight is not None:
+                self._land(flight)
+                flight = None
             self._go_on(self._pausing)  # before anybody gets its blocks
         start_s = time.perf_counter()
         plan = self._plan() if flight is None or self._runner.runs_ahead else NOTHING
-        self._moved = bool(plan) or flight is not None or self._pausing is not None
+        self._moved = bool(plan) or has_flown or self._pausing is not None
         if flight is not None and not (plan and self._runner.launches_fast(plan)):
             self._land(flight)  # now, rather than when a long launch is done
             flight, plan = None, plan.alive
@@ -139,7 +143,7 @@ class EngineCore:
         if fault is not None:
             self._give_up(plan, fault)
         if self._pausing is not None and self._flight is None:
-            self._go_on_beside(self._pausing, is_alone=flight is None)
+            self._go_on_beside(self._pausing, is_alone=not has_flown)
         self._post_stats(idle=not self._moved)
 
     def close(self) -> None:
@@ -282,10 +286,10 @@ class EngineCore:
 
         is_alone: True: this turn has computed no other step.
         """
-        if is_alone:
-            self._go_on(pausing, self._mailbox.pause)
-        elif self._scheduler.batch_is_in_the_way:
+        if self._scheduler.batch_is_in_the_way:
             self._go_on(pausing)
+        elif is_alone:
+            self._go_on(pausing, self._mailbox.pause)
         elif pausing.credit_s > 0:
             before_s = pausing.seconds
             self._go_on(pausing, seconds=pausing.credit_s)
@@ -328,6 +332,8 @@ class EngineCore:
         self._scheduler.launched(plan)
         if pausable is not None:
             self._pausing = _Pausing(plan, pausable, time.perf_counter() - start_s)
+            if self._scheduler.num_waiting:
+                self._mailbox.pause.ask()  # an interactive request may have given way a moment ago, and can come back
         elif step is not None:
             self._flight = _Flight(plan, step, start_s)
         return None

@@ -74,9 +74,10 @@ class DevicePath(Protocol):
         """Return the hidden states [W, hidden] of these rows of the plan, valid until the next call."""
 
     def begin(self, plan: Plan, output_rows: Many[int]) -> PausableForward | None:
-        """Begin a plan's hidden states, as `forward` returns them, in parts; return None where steps cannot pause.
+        """Begin a plan's hidden states, as `forward` returns them, in parts; return None if memory is lacking for that.
 
-        No sequence of the plan may be in another one until all is computed.
+        Only called where steps can pause (`Device.pauses`). No sequence of the plan may be in another one until all is
+        computed.
         """
 
     def replays(self, plan: Plan, num_outputs: int) -> bool:

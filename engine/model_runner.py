@@ -35,9 +35,22 @@ LOGPROB_ROWS = 64
 class ModelRunner:
     """Computes plans on a device: the `Runner` (`engine.core`) of models that write text."""
 
-    def __init__(self, path: DevicePath, sampler: Sampler, transfers: Transfers, score: Score | None = None) -> None:
-        """Set up the runner. score: computes the score of a row, in a model that ranks."""
+    def __init__(
+        self,
+        path: DevicePath,
+        sampler: Sampler,
+        transfers: Transfers,
+        score: Score | None = None,
+        *,
+        pauses: bool = False,
+    ) -> None:
+        """Set up the runner.
+
+        score: computes the score of a row, in a model that ranks.
+        pauses: True if the path's steps can pause.
+        """
         self._score = score
+        self._pauses = pauses
         self._path = path
         self._sampler = sampler
         self._transfers = transfers
@@ -70,13 +83,15 @@ class ModelRunner:
             hidden = self._path.forward(plan, _output_rows(wanted))
         return self._finish(order, wanted, hidden)
 
-    def begin(self, plan: Plan) -> PausableStep | None:
-        """Begin a plan whose step can pause; return None where the path's cannot."""
+    def begin(self, plan: Plan) -> StepInParts | None:
+        """Begin a plan whose step can pause; return None where steps cannot, or memory is lacking for that."""
+        if not self._pauses:
+            return None
         order = self._path.order(plan)
         plan = Plan([plan.decodes[place] for place in order], plan.prefills)
         wanted = rows_of(plan.chunks)
         forward = self._path.begin(plan, _output_rows(wanted))
-        return None if forward is None else PausableStep(forward, partial(self._finish, order, wanted))
+        return None if forward is None else StepInParts(forward, partial(self._finish, order, wanted))
 
     @torch.inference_mode()
     def _finish(self, order: Many[int], wanted: list[ChunkRows], hidden: Tensor) -> LaunchedStep:
@@ -131,7 +146,7 @@ def _output_rows(wanted: Many[ChunkRows]) -> list[int]:
     return [row for kind in _kinds(wanted) for rows in kind for row in rows]
 
 
-class PausableStep:
+class StepInParts:
     """A step whose hidden states are computed in one or more parts (`engine.device.PausableStep`)."""
 
     def __init__(self, forward: PausableForward, finish: Callable[[Tensor], LaunchedStep]) -> None:

@@ -290,7 +290,7 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     num_waiting: int = 0
     """Interactive choices that wait to be computed."""
     num_batch_running: int = 0
-    """Choices of the batch band that hold memory, also while they pause in favour of interactive ones."""
+    """Choices of the batch band that hold memory, also while they sit out in favour of interactive ones."""
     num_batch_waiting: int = 0
     """Choices of the batch band that wait to be computed."""
     num_batch_wanted: int = 0

@@ -152,7 +152,7 @@ def build_core(
     compilations = Compilations(scheduler, compiler)
     sampler = Sampler(model.eos_token_ids, device.transfers, device.choose, device.adjust)
     runner = (
-        ModelRunner(device.make_path(pool.adapter), sampler, device.transfers, score)
+        ModelRunner(device.make_path(pool.adapter), sampler, device.transfers, score, pauses=device.pauses)
         if device.make_runner is None
         else device.make_runner(pool.adapter)
     )

@@ -115,8 +115,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             description="Longest predicted step, in milliseconds, that computes requests of batches alone. An "
             "interactive request that arrives waits for at most one such step; where the native kernels compute, the "
-            "step pauses for it (0: 30 on a GPU; 120 where steps pause; else 50 on a CPU, or what its best throughput "
-            "takes, up to two steps of one sequence)."
+            "step pauses for it (0: 30 on a GPU; on a CPU 120 where steps pause and 50 elsewhere, or what its best "
+            "throughput takes, up to two steps of one sequence)."
         ),
     ] = 0
     batch_share: Annotated[

@@ -106,13 +106,19 @@ class NativePath:
         self._in_use = in_use  # the buffers of the step before are let go of when this step is over
         return hidden
 
-    def begin(self, plan: Plan, output_rows: Many[int]) -> NativeForward:
-        """Begin a plan's hidden states, as `forward` returns them, in parts; give up the plan that was begun before."""
-        if self._pausing is None:
-            self._pausing = self._decoder.twin()
-        hidden = self._paused_hidden.take(len(output_rows), self._config.hidden_size)
-        # The buffers of the one before are let go of, which is over, when this one's rows are taken.
-        step, self._paused_in_use = self._begin(self._pausing, plan, output_rows, hidden)
+    def begin(self, plan: Plan, output_rows: Many[int]) -> NativeForward | None:
+        """Begin a plan's hidden states, as `forward` returns them, in parts; give up the plan that was begun before.
+
+        Return None if there is no memory for a second step.
+        """
+        try:
+            if self._pausing is None:
+                self._pausing = self._decoder.twin()
+            hidden = self._paused_hidden.take(len(output_rows), self._config.hidden_size)
+            # When this plan's rows are taken, nothing reads the adapters of the one before any more.
+            step, self._paused_in_use = self._begin(self._pausing, plan, output_rows, hidden)
+        except MemoryError:
+            return None
         return NativeForward(step, hidden, self._threads)
 
     def _begin(

@@ -50,8 +50,8 @@ class AdapterPath:
         return PastEvent()
 
     def begin(self, plan: Plan, output_rows: Many[int]) -> PausableForward | None:
-        """Return None: a step cannot pause."""
-        return None
+        """Raise NotImplementedError: a step cannot pause."""
+        raise NotImplementedError("a step cannot pause")
 
     def replays(self, plan: Plan, num_outputs: int) -> bool:
         """Return False: a step is launched operation by operation."""

@@ -146,8 +146,8 @@ class CudaPath:
         return self._launch(plan, extent, output_rows, waits)
 
     def begin(self, plan: Plan, output_rows: Many[int]) -> PausableForward | None:
-        """Return None: a step cannot pause."""
-        return None
+        """Raise NotImplementedError: a step cannot pause."""
+        raise NotImplementedError("a step cannot pause")
 
     def replays(self, plan: Plan, num_outputs: int) -> bool:
         """Tell whether a graph fits the plan, so that `forward` is one launch."""

@@ -2,7 +2,7 @@
 
 Interactive requests are planned as if there were no batch work. The rest of the step's rows and tokens goes to batch
 work, as far as the step's time allows (`engine.scheduling.step_time`). A sequence of the band that gets no part in a
-step pauses: it keeps its blocks, and goes on in any later step.
+step sits out: it keeps its blocks, and goes on in any later step.
 
 - Memory. Batch work takes blocks that hold nothing recent of interactive requests, beyond half of all blocks, which it
   may hold whatever these have left in the cache. It leaves as many free as these used at most in the last minutes.
@@ -114,6 +114,11 @@ class BatchWork:
         self._peaks_before, self._peaks = self._peaks, _Peaks()
 
     @property
+    def delays(self) -> bool:
+        """Tell whether an interactive request gets what it lacks as soon as the step that pauses has ended."""
+        return self._must_wait and bool(self._paused)
+
+    @property
     def is_in_the_way(self) -> bool:
         """Tell whether interactive requests lack what sequences hold whose step has not ended."""
         return self._must_wait
@@ -154,8 +159,12 @@ class BatchWork:
         num_within_reach = self._blocks.num_free + sum(sequence.num_blocks for sequence in victims)
         if num_within_reach < num_blocks or (not victims and self._lacks_slot(starting)):
             # A sequence whose tokens are pending can give up once the tokens are known: until then it gets no more.
-            running = self._band.running
-            self._must_wait |= any(sequence.num_pending or id(sequence) in self._paused for sequence in running)
+            self._must_wait |= any(
+                sequence.num_pending and id(sequence) not in self._paused for sequence in self._band.running
+            )
+            if self._paused:
+                held = sum(sequence.num_blocks for sequence in self._band.running if id(sequence) in self._paused)
+                self._must_wait |= num_within_reach + held >= num_blocks
             return
         for sequence in victims:
             if not (self._lacks(num_blocks) or self._lacks_slot(starting)):
@@ -203,7 +212,7 @@ class BatchWork:
         room = StepRoom(self.step_time, load, self._limits.batch, self._limits.max_num_seqs)
         for owed in self._planned.values():
             _add(load, owed)
-        paused: list[Sequence] = []
+        sit_out: list[Sequence] = []
         for sequence in self._in_turn():
             if id(sequence) in self._planned or sequence.status is not Status.RUNNING:
                 continue
@@ -211,13 +220,13 @@ class BatchWork:
             if num_places > 0 and left > 0 and (may_grow or not self._blocks.num_missing(sequence)):
                 chunk = self._fit(sequence, room, left)
             if chunk is None:
-                paused.append(sequence)
+                sit_out.append(sequence)
                 continue
             _add(load, chunk)
             num_places -= 1
             left -= chunk.num_tokens
         if may_grow and not self._has_given_up:
-            self._admit(room, load, paused, num_places, left)
+            self._admit(room, load, sit_out, num_places, left)
 
     def end_step(self, decodes: Many[Chunk], prefills: Many[Chunk]) -> Plan:
         """Return the band's part of the step beside these chunks of interactive requests, and note what both got."""
@@ -280,14 +289,14 @@ class BatchWork:
             return self._plan(sequence, 1) if room.takes_row(sequence.length) else None
         return self._plan(sequence, min(left, room.num_prompt_tokens(sequence.num_computed)))
 
-    def _admit(self, room: StepRoom, load: StepLoad, paused: Many[Sequence], num_places: int, left: int) -> None:
-        """Start waiting sequences: not while others pause, unless their tenants had a quantum more."""
+    def _admit(self, room: StepRoom, load: StepLoad, sit_out: Many[Sequence], num_places: int, left: int) -> None:
+        """Start waiting sequences: not while others sit out, unless their tenants had a quantum more."""
         counters = self._band.counters
         while num_places > 0 and left > 0 and len(self._band.running) < self._limits.max_num_seqs:
             if room.num_prompt_tokens(0) <= 0 or not self._band.waiting:
                 return
-            if paused:
-                least = min(counters.of(sequence.request.tenant) for sequence in paused)
+            if sit_out:
+                least = min(counters.of(sequence.request.tenant) for sequence in sit_out)
                 if self._band.waiting.smallest_counter() + QUANTUM_TOKENS > least:
                     return
             sequence = self._admission.next()

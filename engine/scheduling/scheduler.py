@@ -108,7 +108,7 @@ class Scheduler:
 
     @property
     def num_batch_running(self) -> int:
-        """The number of choices of the batch band that run or pause."""
+        """The number of choices of the batch band that hold memory, whether or not the last step computed them."""
         return len(self._batch_band.running)
 
     @property
@@ -382,8 +382,13 @@ class Scheduler:
         return decoding, prefilling
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """Take blocks for a sequence's next token, preempting others; return False if the sequence itself was."""
+        """Take blocks for a sequence's next token, preempting others; return False if it gets none in this step.
+
+        Then it was preempted itself, or waits for the memory of batch work whose step pauses and ends next.
+        """
         while not self._grow(sequence, sequence.num_computed + 1):
+            if self._batch.delays:
+                return False
             victim = self._interactive.running.victim()
             self._interactive.running.leave(victim)
             victim.status = Status.WAITING

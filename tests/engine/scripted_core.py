@@ -160,7 +160,7 @@ class CommandsByStep:
             return None
         self._note(plan)
         self._tell("begin", self._step)
-        return InParts(partial(self._runner.run, plan), self._compute_part)
+        return InParts(self._runner.begin(plan), self._compute_part)
 
     def _compute_part(self) -> None:
         self._part += 1

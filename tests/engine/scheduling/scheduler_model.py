@@ -190,6 +190,25 @@ class HashingRunner:
         for position, slot in [*states.snapshots, (chunk.first + chunk.num_tokens, states.slot)]:
             self._states[slot] = self._cache[self._slot(chunk, position - 1)]
 
+    def begin(self, plan: Plan) -> Callable[[], list[ChunkResult]]:
+        """Begin a plan whose step pauses; return the function that computes it.
+
+        What is written for a sequence that has ended meanwhile is wrong, and goes where its blocks were.
+        """
+        tables = [[list(table) for table in chunk.sequence.block_tables] for chunk in plan.chunks]
+
+        def run() -> list[ChunkResult]:
+            results = iter(self.run(plan.alive))
+            for chunk, blocks in zip(plan.chunks, tables, strict=True):
+                if not chunk.sequence.is_alive:
+                    for position in range(chunk.first, chunk.first + chunk.num_tokens):
+                        for table in blocks:
+                            slot = table[position // self._block_size] * self._block_size
+                            self._cache[slot + position % self._block_size] = b"late"
+            return [next(results) if chunk.sequence.is_alive else ChunkResult() for chunk in plan.chunks]
+
+        return run
+
     def corrupt_cache(self, plan: Plan) -> None:
         """Overwrite the cache entries that a plan wrote by wrong ones."""
         for chunk in plan.chunks:

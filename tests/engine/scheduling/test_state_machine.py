@@ -192,6 +192,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.runner = self.make_runner(num_blocks, BLOCK_SIZE, self.slots.adapter, windows)
         self.flight: tuple[Plan, list[ChunkResult]] | None = None
         self.paused: Plan | None = None
+        self.run_paused: Callable[[], list[ChunkResult]] = list
 
     def texts(self) -> list[list[int]]:
         return [[*live.request.prompt_token_ids, *e.produced] for live in self.live.values() for e in live.expected]
@@ -324,7 +325,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.flight, plan = None, plan.alive
         before, self.flight = self.flight, None
         if plan and pauses and plan.is_batch:
-            self.paused = plan
+            self.paused, self.run_paused = plan, self.runner.begin(plan)
             self.scheduler.launched(plan)
         elif plan:
             self.flight = plan, self.runner.run(plan)
@@ -347,8 +348,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def end_pause(self) -> None:
         """Compute the step that pauses, after those that were launched since, and take its results."""
         assert self.paused is not None and self.flight is None
-        plan, self.paused = self.paused.alive, None
-        self.land((plan, self.runner.run(plan)))
+        plan, self.paused = self.paused, None
+        self.land((plan, self.run_paused()))
 
     def land(self, flight: tuple[Plan, list[ChunkResult]] | None) -> None:
         if flight is not None:
