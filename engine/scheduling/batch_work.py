@@ -159,12 +159,12 @@ class BatchWork:
         num_within_reach = self._blocks.num_free + sum(sequence.num_blocks for sequence in victims)
         if num_within_reach < num_blocks or (not victims and self._lacks_slot(starting)):
             # A sequence whose tokens are pending can give up once the tokens are known: until then it gets no more.
-            self._must_wait |= any(
-                sequence.num_pending and id(sequence) not in self._paused for sequence in self._band.running
-            )
-            if self._paused:
-                held = sum(sequence.num_blocks for sequence in self._band.running if id(sequence) in self._paused)
-                self._must_wait |= num_within_reach + held >= num_blocks
+            paused = [sequence for sequence in self._band.running if id(sequence) in self._paused]
+            if paused:
+                num_within_reach += sum(sequence.num_blocks for sequence in paused)
+                self._must_wait |= num_within_reach >= num_blocks
+            else:
+                self._must_wait |= any(sequence.num_pending for sequence in self._band.running)
             return
         for sequence in victims:
             if not (self._lacks(num_blocks) or self._lacks_slot(starting)):
