@@ -193,7 +193,7 @@ class HashingRunner:
     def begin(self, plan: Plan) -> Callable[[], list[ChunkResult]]:
         """Begin a plan whose step pauses; return the function that computes it.
 
-        What is written for a sequence that has ended meanwhile is wrong, and goes where its blocks were.
+        Entries of a sequence that has ended meanwhile are wrong, and go to the blocks that it had.
         """
         tables = [[list(table) for table in chunk.sequence.block_tables] for chunk in plan.chunks]
 
