@@ -22,6 +22,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from engine.config import ModelConfig, UnsupportedModel, load_model_config, model_digest
 from engine.config.gguf_file import ARCHITECTURES, NotGguf, hugging_face_name, read_gguf
+from engine.config.gguf_file import SIZES as SIZES_IN_FILES
 from engine.cpu.quantization import choose_format, makers
 from engine.models.checkpoint import load_weights
 from engine.models.gguf import GgufWeights
@@ -61,6 +62,8 @@ def write_gguf(family: str, folder: Path, kinds: Callable[[str], str], *, scaled
     writer = GGUFWriter(made / "model.gguf", family)
     writer.add_array("tokenizer.ggml.tokens", ["a", "bc"])
     writer.add_uint32("general.alignment", 64)
+    for key in SIZES_IN_FILES:
+        writer.add_uint32(f"{family}.{key}", 8)  # what counts is the config beside the file
     if scaled:
         writer.add_rope_scaling_factor(8.0)
     writer.data_alignment = 64

@@ -31,7 +31,8 @@ def test_every_row_counts_all_tokens_and_times_them(house: House, capsys: pytest
     for _ in range(TRIES):  # a machine's other work slows streams beside each other most
         assert bench(house, "--model", adapter, *flags) == 0
         rows = [json.loads(line) for line in output(capsys)]
-        if rows[1]["output_tokens_per_s"] > 1.5 * rows[0]["output_tokens_per_s"]:
+        are_apart = all(row["time_per_token_ms_p50"] > 0 for row in rows)  # not so for tokens that are read at once
+        if are_apart and rows[1]["output_tokens_per_s"] > 1.5 * rows[0]["output_tokens_per_s"]:
             break
     assert [(row["streams"], row["requests"], row["output_tokens"], row["errors"]) for row in rows] == [
         (1, 6, 60, 0),

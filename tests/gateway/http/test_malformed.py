@@ -150,7 +150,8 @@ async def test_what_may_hold_anything_is_read_or_refused_at_any_depth(house: Hou
             schema = b'{"not":' * depth + b"{}" + b"}" * depth
             call, field = b"", SCHEMAS.get(place, b'"n":1').replace(b"%b", schema)
             if place == "arguments":
-                arguments = msgspec.json.encode(schema.decode())
+                nested = b"[" * depth + b"1" + b"]" * depth  # short, as calls are part of the prompt
+                arguments = msgspec.json.encode((b'{"n":%b}' % nested).decode())
                 call = b',{"role":"assistant","function_call":{"name":"f","arguments":%b}}' % arguments
             messages = b'"messages":[{"role":"user","content":"x"}%b]' % call
             body = b'{"model":"tiny","max_tokens":1,%b,%b}' % (messages, field)
