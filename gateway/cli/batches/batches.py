@@ -87,8 +87,7 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         asked = {"input_file_id": file["id"], "endpoint": arguments.endpoint, "completion_window": "24h"}
         batch = client.post("/batches", asked)
         if arguments.wait:
-            print(f"{batch['id']} is created", file=sys.stderr, flush=True)
-            return _shown(arguments, _waited(client, batch["id"], quiet=arguments.json))
+            return _shown(arguments, _waited(client, batch["id"], quiet=arguments.json, is_new=True))
     return print_result(arguments, batch, batch["id"])
 
 
@@ -99,10 +98,15 @@ def _status(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         return _shown(arguments, client.get(f"/batches/{id_part(arguments.id)}"))
 
 
-def _waited(client: InferenceClient, batch_id: str, *, quiet: bool) -> dict[str, Any]:
-    """Wait until a batch has ended, and return it. Raises WaitingEnded: when Ctrl-C is pressed."""
+def _waited(client: InferenceClient, batch_id: str, *, quiet: bool, is_new: bool = False) -> dict[str, Any]:
+    """Wait until a batch has ended, and return it. is_new: say first that the batch is created.
+
+    Raises WaitingEnded: when Ctrl-C is pressed.
+    """
     progress = Progress("running", quiet=quiet, unit="lines")
     try:
+        if is_new:
+            print(f"{batch_id} is created", file=sys.stderr, flush=True)
         while True:
             batch = client.get(f"/batches/{batch_id}")
             if batch["status"] in ENDED:
