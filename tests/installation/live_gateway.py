@@ -63,7 +63,7 @@ class LiveGateway:
 
     @property
     def is_copying(self) -> bool:
-        """Whether copies of requests for shadow targets run or wait."""
+        """True while copies of requests for shadow targets run or wait."""
         assert self._services is not None
         return not self._services.pipeline.shadows.is_idle
 
